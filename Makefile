@@ -1,0 +1,133 @@
+# headrace: every target does its own set-up. The list: make help
+
+# The first interpreter on the path that is new enough; override with make PYTHON=...
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# torch processes are memory-hungry and the tests start many: more than four at once helps nobody
+TEST_JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && echo 4 || echo $$n)
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+RELEASE := build/release
+NATIVE_SOURCES := $(shell find native -name '*.hpp' -o -name '*.cpp' 2>/dev/null)
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-warn-script-location
+CMAKE_CONFIGURE = $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+	-DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DHEADRACE_TESTS=ON
+# gcc's ThreadSanitizer needs a predictable address space where the kernel randomizes many bits
+NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
+
+export PIP_ROOT_USER_ACTION := ignore
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format stubs sanitize bench claim native native-tests clean
+.DELETE_ON_ERROR:
+# two of cmake's builds must not share a folder; each target is parallel inside
+.NOTPARALLEL:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
+
+demo: native ## measure, plan, and train on Gloo and on headrace (3 minutes)
+	$(call say,running the demo)
+	@$(BIN)/headrace demo
+
+test: native native-tests $(VENV)/.test ## the whole test suite: native, then Python
+	$(call say,native tests)
+	@$(BIN)/ctest --test-dir $(RELEASE) --output-on-failure --no-tests=error -j $(JOBS)
+	$(call say,Python tests on $(TEST_JOBS) processes)
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
+
+check: native $(VENV)/.test $(VENV)/.check ## lint, format, types, native format, stub file
+	$(call say,ruff)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	$(call say,basedpyright)
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(call say,clang-format)
+	@$(BIN)/clang-format --dry-run -Werror $(NATIVE_SOURCES)
+	$(call say,stub file of headrace._native)
+	@$(BIN)/python -m nanobind.stubgen -q -m headrace._native -o build/_native.pyi
+	@diff -u src/headrace/_native.pyi build/_native.pyi \
+		|| { echo "src/headrace/_native.pyi is not what the module says: run make stubs"; exit 1; }
+	@echo "all checks passed"
+
+format: $(VENV)/.check ## rewrite the sources in the house format
+	@$(BIN)/ruff check --fix-only
+	@$(BIN)/ruff format
+	@$(BIN)/clang-format -i $(NATIVE_SOURCES)
+
+stubs: native ## regenerate src/headrace/_native.pyi from the module
+	@$(BIN)/python -m nanobind.stubgen -q -m headrace._native -o src/headrace/_native.pyi
+
+sanitize: build/address.sanitized build/thread.sanitized ## native tests under ASan+UBSan, then TSan
+
+build/%.sanitized: FORCE | $(VENV)/.runtime
+	$(call say,native tests with HEADRACE_SANITIZE=$*)
+	@$(CMAKE_CONFIGURE) -B build/$* -DHEADRACE_SANITIZE=$* \
+		-DHEADRACE_BINDINGS=OFF -DCMAKE_BUILD_TYPE=Debug
+	@$(BIN)/cmake --build build/$* --target tests -j $(JOBS)
+	@$(NO_ASLR) $(BIN)/ctest --test-dir build/$* --output-on-failure --no-tests=error -j $(JOBS)
+
+bench: claim native ## run a claim's benchmark: make bench CLAIM=name [QUICK=1] [KEEP=1]
+	@PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/$(CLAIM)/run.py \
+		$(if $(filter-out 0,$(QUICK)),--quick) $(if $(filter-out 0,$(KEEP)),--keep)
+
+claim:
+	@test -n "$(CLAIM)" -a -f "benchmarks/$(CLAIM)/run.py" || { \
+		echo "CLAIM is '$(CLAIM)', needs one of:" \
+			"$(patsubst benchmarks/%/run.py,%,$(wildcard benchmarks/*/run.py))"; \
+		echo "for example: make bench CLAIM=main-job QUICK=1"; exit 2; }
+
+native: $(VENV)/.package $(RELEASE)/build.ninja ## build headrace._native into src/headrace
+	$(call say,native build)
+	@$(BIN)/cmake --build $(RELEASE) --target _native -j $(JOBS)
+	@$(BIN)/cmake --install $(RELEASE) --prefix src | grep -v '^-- Up-to-date' || true
+
+native-tests: $(RELEASE)/build.ninja
+	@$(BIN)/cmake --build $(RELEASE) --target tests -j $(JOBS)
+
+$(RELEASE)/build.ninja: | $(VENV)/.runtime
+	$(call say,configuring the native build)
+	@$(CMAKE_CONFIGURE) -B $(RELEASE) -DCMAKE_BUILD_TYPE=Release
+
+clean: ## remove everything that make built (build, .venv, caches)
+	rm -rf build $(VENV) src/headrace/_native*.so .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# -- set-up: each stamp is older than the file that it was made from, or is made again ------------
+
+$(VENV)/.created:
+	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "no Python 3.11 or newer found: install one," \
+		"or name it with make PYTHON=/path/to/python3"; exit 1; }
+	@command -v $(or $(CXX),g++) > /dev/null || { echo "no C++ compiler ($(or $(CXX),g++)) found:" \
+		"install one (Debian: apt-get install g++)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module:" \
+		"install it (Debian: apt-get install python3-venv)"; exit 1; }
+	@test -f "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
+		|| { echo "$(PYTHON) has no C headers: install them (Debian: apt-get install python3-dev)"; exit 1; }
+	$(call say,making $(VENV) with $(PYTHON))
+	@rm -rf $(VENV) $(RELEASE) build/address build/thread
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.runtime: requirements/runtime.txt requirements/build.txt | $(VENV)/.created
+	$(call say,installing headrace's dependencies: torch is large and takes a minute or two)
+	@$(PIP) $(addprefix -r ,$^)
+	@touch $@
+
+$(VENV)/.package: pyproject.toml | $(VENV)/.runtime
+	$(call say,installing headrace itself in place)
+	@$(PIP) --quiet --no-build-isolation --no-deps -C wheel.cmake=false --editable .
+	@touch $@
+
+$(VENV)/.test $(VENV)/.check: $(VENV)/.%: requirements/%.txt | $(VENV)/.runtime
+	$(call say,installing what make $* needs)
+	@$(PIP) --quiet -r $<
+	@touch $@
+
+.PHONY: FORCE
+FORCE:

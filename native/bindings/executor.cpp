@@ -1,0 +1,188 @@
+// Python face of native/executor: arguments converted, the GIL released, no logic.
+#include "executor/executor.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using namespace headrace;
+
+template <class T>
+using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+std::span<const T> span_of(const Column<T>& column) {
+  return {column.data(), column.shape(0)};
+}
+
+std::vector<Segment> segments_of(const nb::sequence& rows) {
+  std::vector<Segment> segments;
+  for (nb::handle row : rows) {
+    auto [address, elements, blocks, chunks] =
+        nb::cast<std::tuple<std::uintptr_t, std::uint64_t, std::uint32_t, std::uint32_t>>(row);
+    segments.push_back({address, elements, blocks, chunks});
+  }
+  return segments;
+}
+
+// Lets Python's signal handlers run while a caller waits natively.
+void check_signals() {
+  nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+}  // namespace
+
+void bind_executor(nb::module_& module) {
+  nb::exception<CommunicationError>(module, "CommunicationError", PyExc_RuntimeError);
+
+  nb::enum_<DataType>(module, "DataType")
+      .value("float32", DataType::kFloat32)
+      .value("float64", DataType::kFloat64)
+      .value("float16", DataType::kFloat16)
+      .value("bfloat16", DataType::kBFloat16)
+      .value("int8", DataType::kInt8)
+      .value("uint8", DataType::kUInt8)
+      .value("int16", DataType::kInt16)
+      .value("int32", DataType::kInt32)
+      .value("int64", DataType::kInt64)
+      .value("bool", DataType::kBool);
+
+  nb::enum_<Operator>(module, "Operator")
+      .value("sum", Operator::kSum)
+      .value("product", Operator::kProduct)
+      .value("min", Operator::kMin)
+      .value("max", Operator::kMax)
+      .value("band", Operator::kBand)
+      .value("bor", Operator::kBor)
+      .value("bxor", Operator::kBxor);
+
+  module.def(
+      "supports",
+      [](DataType type, Operator op) { return reduce_kernel(type, op) != nullptr; }, "type"_a,
+      "operator"_a, "Whether the operator has a meaning for the data type.");
+
+  nb::class_<Program>(module, "Program", "One rank's part of a program.")
+      .def(
+          "__init__",
+          [](Program* self, int rank, int ranks, std::uint32_t slots, std::uint32_t scratch_slots,
+             std::uint32_t result_slot, std::uint32_t result_slots,
+             Column<std::uint8_t> lane_direction, Column<std::int32_t> lane_peer,
+             Column<std::int32_t> lane_channel, Column<std::int32_t> step_lane,
+             Column<std::uint8_t> step_op, Column<std::int32_t> step_slot,
+             Column<std::int32_t> step_source_slot, Column<std::int32_t> step_count,
+             Column<std::int32_t> dependency_step, Column<std::int32_t> dependency_on) {
+            ProgramColumns columns{
+                span_of(lane_direction), span_of(lane_peer),        span_of(lane_channel),
+                span_of(step_lane),      span_of(step_op),          span_of(step_slot),
+                span_of(step_source_slot), span_of(step_count),     span_of(dependency_step),
+                span_of(dependency_on)};
+            new (self) Program(rank, ranks, slots, scratch_slots, result_slot, result_slots,
+                               columns);
+          },
+          nb::kw_only(), "rank"_a, "ranks"_a, "slots"_a, "scratch_slots"_a, "result_slot"_a,
+          "result_slots"_a, "lane_direction"_a, "lane_peer"_a, "lane_channel"_a, "step_lane"_a,
+          "step_op"_a, "step_slot"_a, "step_source_slot"_a, "step_count"_a, "dependency_step"_a,
+          "dependency_on"_a)
+      .def_prop_ro("channels", &Program::channels);
+
+  nb::class_<Completions>(module, "Completions", "Finished tasks of one or more executors.")
+      .def(nb::init<>())
+      .def(
+          "take",
+          [](Completions& self, double timeout_s) {
+            std::vector<Completion> finished;
+            {
+              nb::gil_scoped_release release;
+              finished = self.take(std::chrono::duration<double>(timeout_s));
+            }
+            std::vector<std::pair<std::uint64_t, std::string>> rows;
+            rows.reserve(finished.size());
+            for (auto& one : finished) rows.emplace_back(one.handle, std::move(one.error));
+            return rows;
+          },
+          "timeout_s"_a,
+          "Wait for the first completion, then return all: (handle, error text or '').")
+      .def("wake", &Completions::wake, "Make a waiting `take` return at once.");
+
+  nb::class_<Executor>(module, "Executor", "Runs programs between the ranks of one group.")
+      .def(
+          "__init__",
+          [](Executor* self, int rank, int ranks, const std::string& host,
+             const std::string& token, int channels, std::shared_ptr<Completions> completions,
+             std::int64_t fail_at_io) {
+            Executor::Options options{rank,        ranks,        host,
+                                      token,       channels,     std::move(completions),
+                                      check_signals, fail_at_io};
+            new (self) Executor(std::move(options));
+          },
+          nb::kw_only(), "rank"_a, "ranks"_a, "host"_a, "token"_a, "channels"_a, "completions"_a,
+          "fail_at_io"_a)
+      .def_prop_ro("address", &Executor::address)
+      .def("connect", &Executor::connect, "addresses"_a, "deadline_s"_a,
+           nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "submit",
+          [](Executor& self, std::shared_ptr<const Program> program, const nb::sequence& segments,
+             DataType type, Operator op, bool average, std::uint32_t epoch, double deadline_s,
+             bool notify) {
+            Executor::Call call{std::move(program), segments_of(segments), type,  op, average,
+                                epoch,              deadline_s,            notify};
+            nb::gil_scoped_release release;
+            return self.submit(call);
+          },
+          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a,
+          "deadline_s"_a, "notify"_a)
+      .def(
+          "run",
+          [](Executor& self, std::shared_ptr<const Program> program, const nb::sequence& segments,
+             DataType type, Operator op, bool average, std::uint32_t epoch, double deadline_s) {
+            Executor::Call call{std::move(program), segments_of(segments), type,  op, average,
+                                epoch,              deadline_s,            false};
+            nb::gil_scoped_release release;
+            self.run(call);
+          },
+          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a,
+          "deadline_s"_a)
+      .def("send", &Executor::send, "address"_a, "nbytes"_a, "peer"_a, "tag"_a, "deadline_s"_a,
+           "notify"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("receive", &Executor::receive, "address"_a, "nbytes"_a, "peer"_a, "tag"_a,
+           "deadline_s"_a, "notify"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("wait", &Executor::wait, "handle"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Wait for a task; returns the source of a receive, else -1.")
+      .def("poll", &Executor::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("cancel", &Executor::cancel, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "counters",
+          [](Executor& self) {
+            Counters counters;
+            {
+              nb::gil_scoped_release release;
+              counters = self.counters();
+            }
+            nb::list sent;
+            nb::list received;
+            for (const auto& peer : counters.peers) {
+              sent.append(peer.sent_bytes);
+              received.append(peer.received_bytes);
+            }
+            nb::dict values;
+            values["collectives"] = counters.collectives;
+            values["messages"] = counters.messages;
+            values["sent_bytes"] = sent;
+            values["received_bytes"] = received;
+            return values;
+          })
+      .def("set_pacing", &Executor::set_pacing, "peer"_a, "bytes_per_s"_a,
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("close", &Executor::close, nb::call_guard<nb::gil_scoped_release>());
+}

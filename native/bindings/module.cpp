@@ -1,0 +1,10 @@
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+void bind_executor(nb::module_& module);
+
+NB_MODULE(_native, module) {
+  module.doc() = "The native core of headrace: transport, executor, reductions.";
+  bind_executor(module);
+}

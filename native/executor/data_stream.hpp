@@ -1,0 +1,51 @@
+// A data channel to one peer: the send and receive lanes of collectives, in submission order.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "executor/stream.hpp"
+#include "executor/task.hpp"
+
+namespace headrace {
+
+// The peer sent what the plan does not expect.
+class ProtocolError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class DataStream final : public Stream {
+ public:
+  using Stream::Stream;
+
+  void add_send(std::shared_ptr<Collective> collective, std::uint32_t lane);
+  void add_receive(std::shared_ptr<Collective> collective, std::uint32_t lane);
+
+  bool progress() override;  // throws ProtocolError
+  bool busy() const override { return !sends_.empty() || !receives_.empty(); }
+  void drop() override;
+
+ private:
+  struct LaneRef {
+    std::shared_ptr<Collective> collective;
+    std::uint32_t lane;
+  };
+
+  bool send_some();
+  struct Batch;
+  void gather(Batch& batch) const;
+  void commit(std::size_t sent);
+  bool receive_some();
+  bool consume();
+  bool read_payload(std::size_t& budget);
+  void check(const LaneRef& expected) const;
+  static void trim(std::deque<LaneRef>& lanes);
+
+  std::deque<LaneRef> sends_;
+  std::deque<LaneRef> receives_;
+  std::size_t header_sent_ = 0;  // of the current send step
+  bool in_payload_ = false;      // the header of the current receive step has come
+  Header incoming_{};
+};
+
+}  // namespace headrace

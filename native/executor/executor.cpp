@@ -1,0 +1,534 @@
+#include "executor/executor.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace headrace {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A data connection that ends is judged by its peer's control connection, which tells an orderly
+// end from a death; it gets this long to say so.
+constexpr auto kVerdictPatience = 1s;
+// How often a waiting driver looks at deadlines and interrupts.
+constexpr int kTickMs = 100;
+
+std::uint64_t next_handle() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+Clock::time_point after(double seconds) {
+  auto bounded = std::min(seconds, 1e9);
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double>(bounded));
+}
+
+std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+Executor::Executor(Options options)
+    : options_(std::move(options)),
+      mesh_(options_.rank, options_.ranks, options_.host, options_.token, options_.channels),
+      faults_(options_.fail_at_io),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      mailbox_([this](const auto& message, const auto& error) { complete(message, error); }),
+      traffic_(static_cast<std::size_t>(options_.ranks)),
+      controls_(static_cast<std::size_t>(options_.ranks)),
+      messages_(static_cast<std::size_t>(options_.ranks)),
+      channels_(static_cast<std::size_t>(options_.ranks)) {
+  if (!options_.completions) options_.completions = std::make_shared<Completions>();
+  epoll_event event{EPOLLIN, {.ptr = nullptr}};
+  if (!epoll_ || !event_ ||
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &event) != 0) {
+    throw CommunicationError(std::string("cannot make an event queue: ") + std::strerror(errno));
+  }
+}
+
+Executor::~Executor() { close(); }
+
+void Executor::connect(const std::vector<std::string>& addresses, double deadline_s) {
+  auto links = mesh_.connect(addresses, after(deadline_s));
+  Lock state(state_);
+  if (connected_) throw std::invalid_argument("this executor is already connected");
+  for (auto& link : links) {
+    auto peer = static_cast<std::size_t>(link.peer);
+    auto channel = link.channel;
+    if (channel == kControlChannel) {
+      auto stream = std::make_unique<ControlStream>(std::move(link), faults_, traffic_[peer]);
+      controls_[peer] = stream.get();
+      streams_.push_back(std::move(stream));
+    } else if (channel == kPointToPointChannel) {
+      auto stream =
+          std::make_unique<MessageStream>(std::move(link), faults_, traffic_[peer], mailbox_);
+      messages_[peer] = stream.get();
+      streams_.push_back(std::move(stream));
+    } else {
+      auto stream = std::make_unique<DataStream>(std::move(link), faults_, traffic_[peer]);
+      channels_[peer].resize(static_cast<std::size_t>(options_.channels));
+      channels_[peer][static_cast<std::size_t>(channel)] = stream.get();
+      streams_.push_back(std::move(stream));
+    }
+    auto* stream = streams_.back().get();
+    epoll_event event{EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, {.ptr = stream}};
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stream->fd(), &event) != 0) {
+      throw CommunicationError(std::string("cannot watch a connection: ") + std::strerror(errno));
+    }
+  }
+  connected_ = true;
+  thread_ = std::thread([this] { io_thread(); });
+}
+
+// ---- callers ------------------------------------------------------------------------------
+
+void Executor::throw_if_failed() {
+  if (!error_.empty()) throw CommunicationError(error_);
+  if (closed_) throw CommunicationError("this group was closed");
+  if (!connected_) throw CommunicationError("this executor is not connected yet");
+}
+
+std::shared_ptr<Collective> Executor::bind(const Call& call) {
+  if (!call.program) throw std::invalid_argument("no program");
+  const auto& program = *call.program;
+  if (program.rank() != options_.rank || program.ranks() != options_.ranks) {
+    throw std::invalid_argument("the program is for rank " + std::to_string(program.rank()) +
+                                " of " + std::to_string(program.ranks()) + ", this is rank " +
+                                std::to_string(options_.rank) + " of " +
+                                std::to_string(options_.ranks));
+  }
+  if (program.channels() > options_.channels) {
+    throw std::invalid_argument("the program needs " + std::to_string(program.channels()) +
+                                " channels, this group has " + std::to_string(options_.channels));
+  }
+  auto task = std::make_shared<Collective>(call.program, call.segments, call.type, call.op,
+                                           call.average);
+  task->epoch = call.epoch;
+  return task;
+}
+
+void Executor::enqueue(std::shared_ptr<Task> task, double deadline_s, bool notify) {
+  task->handle = next_handle();
+  task->deadline = after(deadline_s);
+  task->notify = notify;
+  std::lock_guard lock(tasks_);
+  throw_if_failed();
+  if (auto* collective = dynamic_cast<Collective*>(task.get())) {
+    collective->sequence = next_sequence_++;
+  }
+  by_handle_[task->handle] = task;
+  inbox_.push_back(std::move(task));
+}
+
+// Gets a new task going: on this thread if the connections are free, else by waking the driver.
+void Executor::kick() {
+  Lock state(state_, std::try_to_lock);
+  if (!state) {
+    wake();
+    return;
+  }
+  bool was_idle = idle();
+  while (pass()) {
+  }
+  if (driving_) {
+    // The driver sleeps with a timeout chosen before this task came.
+    if (was_idle && !idle()) wake();
+  } else if (!idle()) {
+    io_.notify_one();
+  }
+}
+
+std::uint64_t Executor::submit(const Call& call) {
+  auto task = bind(call);
+  enqueue(task, call.deadline_s, call.notify);
+  kick();
+  return task->handle;
+}
+
+void Executor::run(const Call& call) {
+  auto task = bind(call);
+  enqueue(task, call.deadline_s, false);
+  finish_wait(task);
+}
+
+std::uint64_t Executor::send(std::uintptr_t address, std::uint64_t bytes, int peer,
+                             std::uint32_t tag, double deadline_s, bool notify) {
+  if (peer < 0 || peer >= options_.ranks || peer == options_.rank) {
+    throw std::invalid_argument("cannot send to " + rank_text(peer) + " from " +
+                                rank_text(options_.rank) + " of " +
+                                std::to_string(options_.ranks));
+  }
+  auto task = std::make_shared<Message>();
+  task->is_send = true;
+  task->peer = peer;
+  task->tag = tag;
+  task->data = reinterpret_cast<std::byte*>(address);
+  task->bytes = bytes;
+  enqueue(task, deadline_s, notify);
+  kick();
+  return task->handle;
+}
+
+std::uint64_t Executor::receive(std::uintptr_t address, std::uint64_t bytes, int peer,
+                                std::uint32_t tag, double deadline_s, bool notify) {
+  if (peer < -1 || peer >= options_.ranks || peer == options_.rank) {
+    throw std::invalid_argument("cannot receive from " + rank_text(peer) + " at " +
+                                rank_text(options_.rank) + " of " +
+                                std::to_string(options_.ranks));
+  }
+  auto task = std::make_shared<Message>();
+  task->peer = peer;
+  task->tag = tag;
+  task->data = reinterpret_cast<std::byte*>(address);
+  task->bytes = bytes;
+  enqueue(task, deadline_s, notify);
+  kick();
+  return task->handle;
+}
+
+std::shared_ptr<Task> Executor::find(std::uint64_t handle) {
+  std::lock_guard lock(tasks_);
+  auto it = by_handle_.find(handle);
+  if (it == by_handle_.end()) {
+    throw std::invalid_argument("handle " + std::to_string(handle) +
+                                " is unknown or was waited for already");
+  }
+  return it->second;
+}
+
+bool Executor::is_done(const Task& task) {
+  std::lock_guard lock(tasks_);
+  return task.done;
+}
+
+int Executor::wait(std::uint64_t handle) { return finish_wait(find(handle)); }
+
+int Executor::finish_wait(const std::shared_ptr<Task>& task) {
+  try {
+    while (!is_done(*task)) {
+      Lock state(state_, std::try_to_lock);
+      if (state && !driving_) {
+        drive(state, task.get());
+        if (!idle()) io_.notify_one();
+        continue;
+      }
+      // Somebody else drives: make sure the task is on its way, then sleep until it is done.
+      if (state) {
+        while (pass()) {
+        }
+        state.unlock();
+      } else {
+        wake();
+      }
+      Lock lock(tasks_);
+      done_.wait_for(lock, std::chrono::milliseconds(kTickMs), [&] { return task->done; });
+      lock.unlock();
+      if (options_.interrupted) options_.interrupted();
+    }
+  } catch (...) {
+    Lock state(state_);
+    fail(options_.rank, rank_text(options_.rank) + " was interrupted while waiting for " +
+                            task->describe());
+    throw;
+  }
+  std::lock_guard lock(tasks_);
+  by_handle_.erase(task->handle);
+  if (!task->error.empty()) throw CommunicationError(task->error);
+  auto* message = dynamic_cast<Message*>(task.get());
+  return message != nullptr ? message->source : -1;
+}
+
+bool Executor::poll(std::uint64_t handle) {
+  auto task = find(handle);
+  return is_done(*task);
+}
+
+void Executor::cancel(std::uint64_t handle) {
+  auto task = find(handle);
+  Lock state(state_);
+  take_inbox();
+  if (is_done(*task)) return;
+  auto* message = dynamic_cast<Message*>(task.get());
+  if (message != nullptr && !message->is_send && mailbox_.withdraw(*message)) {
+    complete(task, "cancelled");
+    return;
+  }
+  fail(options_.rank, rank_text(options_.rank) + " cancelled " + task->describe());
+}
+
+Counters Executor::counters() {
+  Lock state(state_);
+  return {finished_collectives_, finished_messages_, traffic_};
+}
+
+void Executor::set_pacing(int peer, std::uint64_t bytes_per_s) {
+  Lock state(state_);
+  for (auto& stream : streams_) {
+    if (stream->peer() == peer) headrace::set_pacing(stream->fd(), bytes_per_s);
+  }
+}
+
+void Executor::close() {
+  {
+    std::lock_guard lock(tasks_);
+    if (std::exchange(closed_, true)) return;
+  }
+  {
+    Lock state(state_);
+    stop_ = true;
+    take_inbox();
+    for (auto* control : controls_) {
+      if (control != nullptr) control->send_goodbye();
+    }
+    for (const auto& task : std::exchange(active_, {})) {
+      complete(task, "this group was closed before " + task->describe() + " was done");
+    }
+    mailbox_.drop();
+    for (auto& stream : streams_) stream->drop();
+  }
+  io_.notify_all();
+  wake();
+  if (thread_.joinable()) thread_.join();
+  Lock state(state_);
+  // Another thread may still be driving; it sees `stop_` within a tick.
+  while (driving_) {
+    state.unlock();
+    std::this_thread::sleep_for(1ms);
+    state.lock();
+  }
+  streams_.clear();
+  controls_.assign(controls_.size(), nullptr);
+  options_.completions->wake();
+}
+
+// ---- the driver ---------------------------------------------------------------------------
+
+void Executor::io_thread() {
+  Lock state(state_);
+  for (;;) {
+    io_.wait(state, [this] { return stop_ || (!driving_ && !idle()); });
+    if (stop_) return;
+    drive(state, nullptr);
+  }
+}
+
+// Moves data until `target` is done (or, without one, until nothing is left to do).
+void Executor::drive(Lock& state, const Task* target) {
+  driving_ = true;
+  driver_ = std::this_thread::get_id();
+  auto finished = [&] { return stop_ || (target != nullptr ? is_done(*target) : idle()); };
+  try {
+    for (;;) {
+      while (pass() && !finished()) {
+      }
+      if (finished()) break;
+      wait_for_events(state);
+      check_deadlines();
+      if (target != nullptr && options_.interrupted) {
+        state.unlock();
+        options_.interrupted();
+        state.lock();
+      }
+    }
+  } catch (...) {
+    if (!state.owns_lock()) state.lock();
+    driving_ = false;
+    throw;
+  }
+  driving_ = false;
+}
+
+void Executor::wait_for_events(Lock& state) {
+  epoll_event events[64];
+  state.unlock();
+  int n = ::epoll_wait(epoll_.get(), events, 64, kTickMs);
+  state.lock();
+  if (stop_) return;
+  for (int i = 0; i < n; ++i) {
+    if (events[i].data.ptr == nullptr) {
+      std::uint64_t ignored;
+      (void)!::read(event_.get(), &ignored, sizeof ignored);
+      continue;
+    }
+    auto mask = events[i].events;
+    bool hangup = mask & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+    static_cast<Stream*>(events[i].data.ptr)
+        ->ready(mask & EPOLLIN || hangup, mask & EPOLLOUT || hangup, hangup);
+  }
+}
+
+bool Executor::pass() {
+  take_inbox();
+  bool any = false;
+  try {
+    for (auto& stream : streams_) any |= stream->progress();
+  } catch (const ProtocolError& error) {
+    fail(options_.rank, error.what());
+    return false;
+  }
+  for (const auto& task : active_) {
+    if (auto* collective = dynamic_cast<Collective*>(task.get())) any |= collective->run_local();
+  }
+  // Completing a task changes the list.
+  for (std::size_t i = 0; i < active_.size();) {
+    auto* collective = dynamic_cast<Collective*>(active_[i].get());
+    if (collective != nullptr && collective->lanes_left == 0) {
+      collective->finish_result();
+      complete(std::shared_ptr<Task>(active_[i]), "");
+      any = true;
+    } else {
+      ++i;
+    }
+  }
+  judge();
+  return any;
+}
+
+void Executor::take_inbox() {
+  std::vector<std::shared_ptr<Task>> arrived;
+  {
+    std::lock_guard lock(tasks_);
+    if (inbox_.empty()) return;
+    arrived = std::exchange(inbox_, {});
+  }
+  for (auto& task : arrived) {
+    active_.push_back(task);
+    start(task);
+  }
+}
+
+void Executor::start(const std::shared_ptr<Task>& task) {
+  {
+    std::lock_guard lock(tasks_);
+    if (!error_.empty()) {
+      // Failed between the check at submission and now.
+      task->error = error_;
+    }
+  }
+  if (!task->error.empty()) {
+    complete(task, std::string(task->error));
+    return;
+  }
+  if (auto message = std::dynamic_pointer_cast<Message>(task)) {
+    if (message->is_send) {
+      messages_[static_cast<std::size_t>(message->peer)]->add_send(message);
+    } else {
+      mailbox_.post(message);
+    }
+    return;
+  }
+  auto collective = std::dynamic_pointer_cast<Collective>(task);
+  const auto& lanes = collective->program->lanes();
+  for (std::uint32_t l = 0; l < lanes.size(); ++l) {
+    if (lanes[l].direction == Direction::kLocal || lanes[l].steps == 0) continue;
+    auto* stream = channels_[static_cast<std::size_t>(lanes[l].peer)]
+                            [static_cast<std::size_t>(lanes[l].channel)];
+    if (lanes[l].direction == Direction::kSend) {
+      stream->add_send(collective, l);
+    } else {
+      stream->add_receive(collective, l);
+    }
+  }
+}
+
+// Decides what ended connections mean.
+void Executor::judge() {
+  for (auto* control : controls_) {
+    if (control == nullptr) continue;
+    if (control->aborted()) {
+      auto [culprit, text] = *control->aborted();
+      fail(culprit, text);
+      return;
+    }
+  }
+  if (idle()) return;
+  for (auto& stream : streams_) {
+    auto peer = stream->peer();
+    auto& control = *controls_[static_cast<std::size_t>(peer)];
+    if (!stream->closed_at() && !control.closed_at()) continue;
+    // What the peer sent before it ended is still used; only a connection that has run dry and is
+    // needed counts at once.
+    bool needed = stream->busy() || (stream->channel() == kPointToPointChannel &&
+                                     mailbox_.waits_for(peer));
+    bool dry = stream->closed_at().has_value() && needed;
+    auto since = stream->closed_at() ? *stream->closed_at() : *control.closed_at();
+    bool patient = Clock::now() - since < kVerdictPatience;
+    if (control.said_goodbye()) {
+      if (!dry) continue;
+      fail(peer, rank_text(peer) + " left the group before " + active_.front()->describe() +
+                     " was done");
+    } else if (control.closed_at()) {
+      if (!dry && patient) continue;
+      fail(peer, rank_text(peer) + " died: its connection to " + rank_text(options_.rank) +
+                     " ended without a goodbye during " + active_.front()->describe());
+    } else {
+      if (!dry || patient) continue;
+      fail(peer, "the connection between " + rank_text(options_.rank) + " and " +
+                     rank_text(peer) + " broke during " + active_.front()->describe());
+    }
+    return;
+  }
+}
+
+void Executor::check_deadlines() {
+  auto now = Clock::now();
+  for (const auto& task : active_) {
+    if (now < task->deadline) continue;
+    auto text = rank_text(options_.rank) + " ran out of time in " + task->describe();
+    auto* message = dynamic_cast<Message*>(task.get());
+    if (message != nullptr && !message->is_send && mailbox_.withdraw(*message)) {
+      complete(std::shared_ptr<Task>(task), text);
+    } else {
+      fail(options_.rank, text);
+    }
+    return;
+  }
+}
+
+void Executor::complete(const std::shared_ptr<Task>& task, const std::string& error) {
+  std::shared_ptr<Task> keep = task;
+  std::erase(active_, keep);
+  if (dynamic_cast<Collective*>(keep.get()) != nullptr) {
+    ++finished_collectives_;
+  } else {
+    ++finished_messages_;
+  }
+  bool notify = keep->notify;
+  {
+    std::lock_guard lock(tasks_);
+    keep->done = true;
+    keep->error = error;
+    if (notify) by_handle_.erase(keep->handle);
+  }
+  if (notify) options_.completions->push({keep->handle, error});
+  done_.notify_all();
+  // Whoever drives may be asleep while another thread completes its target.
+  if (driving_ && driver_ != std::this_thread::get_id()) wake();
+}
+
+void Executor::fail(int culprit, const std::string& text) {
+  {
+    std::lock_guard lock(tasks_);
+    if (!error_.empty()) return;
+    error_ = text;
+  }
+  for (auto* control : controls_) {
+    if (control != nullptr && control->peer() != culprit) control->send_abort(culprit, text);
+  }
+  for (auto& stream : streams_) stream->drop();
+  mailbox_.drop();
+  for (const auto& task : std::exchange(active_, {})) complete(task, text);
+}
+
+void Executor::wake() {
+  std::uint64_t one = 1;
+  (void)!::write(event_.get(), &one, sizeof one);
+}
+
+}  // namespace headrace

@@ -1,0 +1,147 @@
+// Runs programs between the ranks of one group. Knows nothing of Python or torch.
+//
+// One thread at a time drives the connections: the caller of `run` or `wait` where it can (no
+// thread switch on the way of a small message), else the executor's own thread. Collectives
+// proceed in submission order on every connection; different connections proceed on their own.
+// Errors are sticky: after one, every call throws its cause.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "executor/completions.hpp"
+#include "executor/control_stream.hpp"
+#include "executor/data_stream.hpp"
+#include "executor/message_stream.hpp"
+#include "executor/task.hpp"
+#include "transport/mesh.hpp"
+
+namespace headrace {
+
+struct Counters {
+  std::uint64_t collectives = 0;
+  std::uint64_t messages = 0;
+  std::vector<Traffic> peers;
+};
+
+class Executor {
+ public:
+  // `interrupted` is called now and then while a caller waits; what it throws ends the wait (and
+  // the group: the buffers of unfinished tasks may be gone afterwards).
+  struct Options {
+    int rank = 0;
+    int ranks = 1;
+    std::string host = "127.0.0.1";
+    std::string token;
+    int channels = 1;
+    std::shared_ptr<Completions> completions;  // made if absent
+    std::function<void()> interrupted;
+    std::int64_t fail_at_io = 0;  // tests: the n-th send or receive fails
+  };
+
+  explicit Executor(Options options);
+  ~Executor();
+
+  const std::string& address() const { return mesh_.address(); }
+  const std::shared_ptr<Completions>& completions() const { return options_.completions; }
+  void connect(const std::vector<std::string>& addresses, double deadline_s);
+
+  struct Call {
+    std::shared_ptr<const Program> program;
+    std::vector<Segment> segments;
+    DataType type = DataType::kFloat32;
+    Operator op = Operator::kSum;
+    bool average = false;
+    std::uint32_t epoch = 0;
+    double deadline_s = 60;
+    bool notify = false;
+  };
+  // Returns a handle for wait, poll and cancel; each handle is to be waited for, polled to its
+  // end, or submitted with `notify`.
+  std::uint64_t submit(const Call& call);
+  // Submits and waits on the calling thread.
+  void run(const Call& call);
+
+  std::uint64_t send(std::uintptr_t address, std::uint64_t bytes, int peer, std::uint32_t tag,
+                     double deadline_s, bool notify);
+  std::uint64_t receive(std::uintptr_t address, std::uint64_t bytes, int peer, std::uint32_t tag,
+                        double deadline_s, bool notify);
+
+  // Throws CommunicationError if the task failed; returns a receive's source (else -1).
+  int wait(std::uint64_t handle);
+  bool poll(std::uint64_t handle);
+  // Forgets an unmatched receive; ends the group for anything that peers may already count on.
+  void cancel(std::uint64_t handle);
+
+  Counters counters();
+  void set_pacing(int peer, std::uint64_t bytes_per_s);
+  // Says goodbye and closes all connections; outstanding tasks fail. Idempotent.
+  void close();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  std::shared_ptr<Collective> bind(const Call& call);
+  std::shared_ptr<Task> find(std::uint64_t handle);
+  void enqueue(std::shared_ptr<Task> task, double deadline_s, bool notify);
+  void start(const std::shared_ptr<Task>& task);
+  void kick();
+  int finish_wait(const std::shared_ptr<Task>& task);
+  bool is_done(const Task& task);
+
+  void drive(Lock& state, const Task* target);
+  bool pass();
+  void take_inbox();
+  void wait_for_events(Lock& state);
+  void judge();
+  void check_deadlines();
+  void complete(const std::shared_ptr<Task>& task, const std::string& error);
+  void fail(int culprit, const std::string& text);
+  void io_thread();
+  void wake();
+  bool idle() const { return active_.empty(); }
+  void throw_if_failed();
+
+  Options options_;
+  Mesh mesh_;
+  Faults faults_;
+
+  // `state_` guards the connections and the tasks in progress.
+  std::mutex state_;
+  std::condition_variable io_;
+  bool driving_ = false;
+  std::thread::id driver_;
+  bool stop_ = false;
+  Fd epoll_;
+  Fd event_;
+  Mailbox mailbox_;
+  std::vector<Traffic> traffic_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<ControlStream*> controls_;            // by peer; null for ourselves
+  std::vector<MessageStream*> messages_;            // by peer
+  std::vector<std::vector<DataStream*>> channels_;  // by peer, channel
+  std::vector<std::shared_ptr<Task>> active_;
+  std::uint64_t finished_collectives_ = 0;
+  std::uint64_t finished_messages_ = 0;
+
+  // `tasks_` guards what callers and the driver exchange.
+  std::mutex tasks_;
+  std::condition_variable done_;
+  std::vector<std::shared_ptr<Task>> inbox_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Task>> by_handle_;
+  std::uint32_t next_sequence_ = 0;
+  std::string error_;  // the first cause, once failed
+  bool closed_ = false;
+  bool connected_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace headrace

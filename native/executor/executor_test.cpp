@@ -1,0 +1,129 @@
+#include "executor/executor.hpp"
+
+#include <numeric>
+
+#include "check.hpp"
+#include "executor/testing.hpp"
+
+using namespace headrace;
+using namespace headrace::testing;
+
+namespace {
+
+void ring_allreduce_sums() {
+  for (int ranks : {1, 2, 3, 5}) {
+    Group group(ranks);
+    for (std::size_t size : {0, 1, 2, 7, 1000, 300'001}) {
+      group.each([&](int rank, Executor& executor) {
+        std::vector<std::int32_t> data(size);
+        std::iota(data.begin(), data.end(), rank);
+        auto program = program_of(rank, ranks, ranks, ring_allreduce(ranks));
+        executor.run(call_on(data, program, DataType::kInt32));
+        for (std::size_t i = 0; i < size; ++i) {
+          CHECK(data[i] == ranks * static_cast<int>(i) + ranks * (ranks - 1) / 2);
+        }
+      });
+    }
+  }
+}
+
+// Many collectives in flight, submitted asynchronously, some waited for in reverse order.
+void overlaps_collectives() {
+  constexpr int kRanks = 3;
+  constexpr int kCalls = 20;
+  Group group(kRanks);
+  group.each([&](int rank, Executor& executor) {
+    auto program = program_of(rank, kRanks, kRanks, ring_allreduce(kRanks));
+    std::vector<std::vector<float>> data;
+    for (int i = 0; i < kCalls; ++i) {
+      data.emplace_back(static_cast<std::size_t>(1 + i * 5000), static_cast<float>(rank + i));
+    }
+    std::vector<std::uint64_t> handles;
+    for (auto& one : data) handles.push_back(executor.submit(call_on(one, program, DataType::kFloat32)));
+    for (int i = kCalls - 1; i >= 0; --i) {
+      executor.wait(handles[static_cast<std::size_t>(i)]);
+      for (float value : data[static_cast<std::size_t>(i)]) {
+        CHECK(value == static_cast<float>(3 * i + 3));
+      }
+    }
+  });
+}
+
+void averages_and_notifies() {
+  Group group(2);
+  group.each([&](int rank, Executor& executor) {
+    std::vector<double> data(100, rank + 1.0);
+    auto call = call_on(data, program_of(rank, 2, 2, ring_allreduce(2)), DataType::kFloat64);
+    call.average = true;
+    call.notify = true;
+    auto handle = executor.submit(call);
+    auto finished = executor.completions()->take(std::chrono::seconds(10));
+    CHECK(finished.size() == 1 && finished[0].handle == handle && finished[0].error.empty());
+    for (double value : data) CHECK(value == 1.5);
+  });
+}
+
+void messages_match_by_tag_and_source() {
+  Group group(3);
+  group.each([&](int rank, Executor& executor) {
+    if (rank != 0) {
+      // Two messages, the second tag is received first; large enough to be in flight for long.
+      std::vector<int> first(200'000, rank);
+      std::vector<int> second(3, 10 * rank);
+      auto bytes = [](auto& v) { return v.size() * sizeof(int); };
+      auto at = [](auto& v) { return reinterpret_cast<std::uintptr_t>(v.data()); };
+      auto a = executor.send(at(first), bytes(first), 0, 1, 20, false);
+      auto b = executor.send(at(second), bytes(second), 0, 2, 20, false);
+      executor.wait(a);
+      executor.wait(b);
+      return;
+    }
+    for (int i = 0; i < 2; ++i) {
+      std::vector<int> second(3);
+      auto address = reinterpret_cast<std::uintptr_t>(second.data());
+      int source = executor.wait(executor.receive(address, 12, -1, 2, 20, false));
+      CHECK(second[2] == 10 * source);
+      std::vector<int> first(200'000);
+      address = reinterpret_cast<std::uintptr_t>(first.data());
+      CHECK(executor.wait(executor.receive(address, 800'000, source, 1, 20, false)) == source);
+      CHECK(first.front() == source && first.back() == source);
+    }
+    // A size that does not fit is an error of that message alone.
+    int value = 0;
+    auto address = reinterpret_cast<std::uintptr_t>(&value);
+    auto unmatched = executor.receive(address, 4, 1, 99, 20, false);
+    executor.cancel(unmatched);
+    thrown<CommunicationError>([&] { executor.wait(unmatched); });
+    auto late = executor.receive(address, 4, 1, 99, 0.15, false);
+    auto text = thrown<CommunicationError>([&] { executor.wait(late); });
+    CHECK(text.find("ran out of time in receive from rank 1") != std::string::npos);
+  });
+}
+
+void refuses_what_does_not_fit() {
+  Group group(2, 1);
+  std::vector<float> data(10);
+  auto program = program_of(0, 2, 2, ring_allreduce(2));
+  auto call = call_on(data, program, DataType::kFloat32);
+  call.segments[0].chunks = 3;
+  thrown<std::invalid_argument>([&] { group[0].submit(call); });
+  call.segments[0].chunks = 2;
+  call.op = Operator::kBand;
+  thrown<std::invalid_argument>([&] { group[0].submit(call); });
+  thrown<std::invalid_argument>([&] { group[1].submit(call); });  // another rank's program
+  auto wide = program_of(0, 2, 2, {{0, 1, 0, false, 5}});
+  auto text = thrown<std::invalid_argument>(
+      [&] { group[0].submit(call_on(data, wide, DataType::kFloat32)); });
+  CHECK(text.find("needs 6 channels") != std::string::npos);
+  thrown<std::invalid_argument>([&] { group[0].wait(1'000'000); });
+}
+
+}  // namespace
+
+int main() {
+  ring_allreduce_sums();
+  overlaps_collectives();
+  averages_and_notifies();
+  messages_match_by_tag_and_source();
+  refuses_what_does_not_fit();
+}

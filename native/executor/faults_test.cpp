@@ -1,0 +1,102 @@
+// What happens when something breaks: every rank gets an error, in bounded time, that says who.
+#include <dirent.h>
+
+#include <atomic>
+
+#include "check.hpp"
+#include "executor/executor.hpp"
+#include "executor/testing.hpp"
+
+using namespace headrace;
+using namespace headrace::testing;
+
+namespace {
+
+int open_descriptors() {
+  int count = 0;
+  auto* folder = ::opendir("/proc/self/fd");
+  while (::readdir(folder) != nullptr) ++count;
+  ::closedir(folder);
+  return count;
+}
+
+bool mentions(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// One rank never joins a collective: the others run out of time together.
+void deadline_names_the_rank_that_is_waited_for() {
+  Group group(3);
+  group.each([&](int rank, Executor& executor) {
+    if (rank == 2) return;
+    std::vector<float> data(100'000);
+    auto program = program_of(rank, 3, 3, ring_allreduce(3));
+    auto text = thrown<CommunicationError>(
+        [&] { executor.run(call_on(data, program, DataType::kFloat32, 0.3)); });
+    CHECK(mentions(text, "ran out of time") && mentions(text, "collective 0"));
+    // The error stays.
+    CHECK(thrown<CommunicationError>(
+              [&] { executor.run(call_on(data, program, DataType::kFloat32)); }) == text);
+  });
+}
+
+void leaving_early_is_named() {
+  Group group(3);
+  group.each([&](int rank, Executor& executor) {
+    if (rank == 1) return executor.close();
+    std::vector<float> data(100'000);
+    auto program = program_of(rank, 3, 3, ring_allreduce(3));
+    auto text = thrown<CommunicationError>(
+        [&] { executor.run(call_on(data, program, DataType::kFloat32)); });
+    CHECK(mentions(text, "rank 1 left the group"));
+  });
+}
+
+void disagreeing_sizes_are_named() {
+  Group group(2);
+  std::atomic<int> told{0};
+  group.each([&](int rank, Executor& executor) {
+    std::vector<float> data(rank == 0 ? 1000 : 2000);
+    auto program = program_of(rank, 2, 2, ring_allreduce(2));
+    auto text = thrown<CommunicationError>(
+        [&] { executor.run(call_on(data, program, DataType::kFloat32)); });
+    told += mentions(text, "was expected") ? 1 : 0;
+  });
+  CHECK(told == 2);
+}
+
+// The n-th send or receive of rank 0 fails, for n = 1, 2, ...: all ranks either succeed (a control
+// connection that breaks after the work is done hurts nobody) or get an error, and nothing leaks.
+void every_broken_call_is_survived() {
+  auto before = open_descriptors();
+  int failures = 0;
+  for (std::int64_t n = 1; n <= 24; ++n) {
+    std::atomic<int> failed{0};
+    {
+      Group group(3, 1, n);
+      group.each([&](int rank, Executor& executor) {
+        std::vector<float> data(100'000, 1.0f);
+        auto program = program_of(rank, 3, 3, ring_allreduce(3));
+        try {
+          executor.run(call_on(data, program, DataType::kFloat32, 5));
+          for (float value : data) CHECK(value == 3.0f);
+        } catch (const CommunicationError& error) {
+          ++failed;
+          CHECK(mentions(error.what(), "rank"));
+        }
+      });
+    }
+    if (failed > 0) ++failures;
+  }
+  CHECK(failures >= 5);
+  CHECK(open_descriptors() == before);
+}
+
+}  // namespace
+
+int main() {
+  deadline_names_the_rank_that_is_waited_for();
+  leaving_early_is_named();
+  disagreeing_sizes_are_named();
+  every_broken_call_is_survived();
+}

@@ -1,0 +1,191 @@
+#include "executor/message_stream.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace headrace {
+namespace {
+
+constexpr std::size_t kReceiveBudget = 1 << 20;
+
+std::string mismatch(const Message& message, int source, std::uint64_t found) {
+  return "rank " + std::to_string(source) + " sent " + std::to_string(found) +
+         " bytes with tag " + std::to_string(message.tag) + ", the receive has room for exactly " +
+         std::to_string(message.bytes);
+}
+
+bool matches(const Message& receive, int source, std::uint32_t tag) {
+  return receive.tag == tag && (receive.peer < 0 || receive.peer == source);
+}
+
+}  // namespace
+
+void Mailbox::post(std::shared_ptr<Message> receive) {
+  for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
+    auto& kept = **it;
+    if (kept.claimed || !matches(*receive, kept.source, kept.tag)) continue;
+    if (!kept.complete) {
+      kept.claimed = std::move(receive);
+      ++claimed_;
+      return;
+    }
+    deliver(kept, receive);
+    unexpected_.erase(it);
+    return;
+  }
+  receives_.push_back(std::move(receive));
+}
+
+bool Mailbox::withdraw(const Message& receive) {
+  return receives_.remove_if([&](const auto& posted) { return posted.get() == &receive; }) > 0;
+}
+
+std::shared_ptr<Message> Mailbox::match(int source, std::uint32_t tag) {
+  auto it = std::find_if(receives_.begin(), receives_.end(),
+                         [&](const auto& receive) { return matches(*receive, source, tag); });
+  if (it == receives_.end()) return nullptr;
+  auto found = *it;
+  receives_.erase(it);
+  return found;
+}
+
+std::shared_ptr<Unexpected> Mailbox::keep(int source, std::uint32_t tag, std::uint64_t bytes) {
+  auto kept = std::make_shared<Unexpected>();
+  kept->source = source;
+  kept->tag = tag;
+  kept->data.resize(bytes);
+  unexpected_.push_back(kept);
+  return kept;
+}
+
+void Mailbox::arrived(const std::shared_ptr<Unexpected>& message) {
+  message->complete = true;
+  if (!message->claimed) return;
+  --claimed_;
+  deliver(*message, message->claimed);
+  unexpected_.remove(message);
+}
+
+void Mailbox::deliver(Unexpected& from, const std::shared_ptr<Message>& to) {
+  to->source = from.source;
+  if (from.data.size() != to->bytes) {
+    finish_(to, mismatch(*to, from.source, from.data.size()));
+    return;
+  }
+  if (to->bytes > 0) std::memcpy(to->data, from.data.data(), from.data.size());
+  finish_(to, "");
+}
+
+bool Mailbox::waits_for(int peer) const {
+  return std::any_of(receives_.begin(), receives_.end(),
+                     [&](const auto& receive) { return receive->peer == peer; });
+}
+
+void Mailbox::drop() {
+  receives_.clear();
+  unexpected_.clear();
+  claimed_ = 0;
+}
+
+void MessageStream::drop() {
+  sends_.clear();
+  receiving_.reset();
+  keeping_.reset();
+}
+
+bool MessageStream::progress() {
+  bool sent = send_some();
+  bool received = receive_some();
+  return sent || received;
+}
+
+bool MessageStream::send_some() {
+  bool any = false;
+  while (can_write() && !sends_.empty()) {
+    auto message = sends_.front();
+    Header header{static_cast<std::uint32_t>(message->bytes >> 32), message->tag,
+                  kPointToPointLane, static_cast<std::uint32_t>(message->bytes)};
+    auto left = message->bytes - message->moved;
+    iovec parts[2] = {
+        {reinterpret_cast<char*>(&header) + header_sent_, sizeof header - header_sent_},
+        {message->data + message->moved, left}};
+    auto total = parts[0].iov_len + left;
+    auto sent = send(parts, 2, total);
+    if (sent == 0) break;
+    any = true;
+    auto of_header = std::min(sent, parts[0].iov_len);
+    header_sent_ += of_header;
+    message->moved += sent - of_header;
+    if (sent == total) {
+      header_sent_ = 0;
+      sends_.pop_front();
+      mailbox_.finish(message, "");
+    }
+  }
+  return any;
+}
+
+std::byte* MessageStream::target() const {
+  return receiving_ ? receiving_->data : keeping_->data.data();
+}
+
+void MessageStream::finish_incoming() {
+  in_payload_ = false;
+  if (auto message = std::exchange(receiving_, nullptr)) mailbox_.finish(message, "");
+  if (auto kept = std::exchange(keeping_, nullptr)) mailbox_.arrived(kept);
+}
+
+bool MessageStream::consume() {
+  bool any = false;
+  for (;;) {
+    if (!in_payload_) {
+      Header header;
+      if (!take_header(header)) return any;
+      any = true;
+      in_payload_ = true;
+      bytes_ = std::uint64_t{header.epoch} << 32 | header.length;
+      moved_ = 0;
+      receiving_ = mailbox_.match(peer(), header.collective);
+      if (receiving_) receiving_->source = peer();
+      if (receiving_ && receiving_->bytes != bytes_) {
+        mailbox_.finish(receiving_, mismatch(*receiving_, peer(), bytes_));
+        receiving_.reset();
+        // The payload is read all the same, so that later messages can be.
+        keeping_ = std::make_shared<Unexpected>();
+        keeping_->data.resize(bytes_);
+      }
+      if (!receiving_ && !keeping_) keeping_ = mailbox_.keep(peer(), header.collective, bytes_);
+    }
+    auto usable = std::min<std::uint64_t>(staged(), bytes_ - moved_);
+    if (usable > 0) {
+      std::memcpy(target() + moved_, front(), usable);
+      use(usable);
+      moved_ += usable;
+      any = true;
+    }
+    if (moved_ < bytes_) return any;
+    finish_incoming();
+  }
+}
+
+bool MessageStream::receive_some() {
+  bool any = consume();
+  std::size_t budget = kReceiveBudget;
+  while (can_read() && budget > 0) {
+    if (in_payload_ && staged() == 0 && bytes_ - moved_ > 0) {
+      iovec part{target() + moved_, bytes_ - moved_};
+      auto received = receive(&part, 1, part.iov_len);
+      if (received == 0) break;
+      moved_ += received;
+      budget -= std::min(budget, received);
+      if (moved_ == bytes_) finish_incoming();
+    } else if (!fill(kStagingBytes)) {
+      break;
+    }
+    any = true;
+    consume();
+  }
+  return any;
+}
+
+}  // namespace headrace

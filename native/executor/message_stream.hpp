@@ -1,0 +1,81 @@
+// Point-to-point messages: matched by (source, tag) in order; what nobody waits for yet is kept.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "executor/stream.hpp"
+#include "executor/task.hpp"
+
+namespace headrace {
+
+// A message that arrived (or is arriving) before its receive was posted.
+struct Unexpected {
+  int source;
+  std::uint32_t tag;
+  std::vector<std::byte> data;
+  bool complete = false;
+  std::shared_ptr<Message> claimed;  // a receive posted while it was arriving
+};
+
+// Receives waiting for messages and messages waiting for receives, over all peers of a group.
+class Mailbox {
+ public:
+  // Called with every message that is finished (error text empty) or impossible.
+  using Finish = std::function<void(const std::shared_ptr<Message>&, const std::string&)>;
+  explicit Mailbox(Finish finish) : finish_(std::move(finish)) {}
+
+  void post(std::shared_ptr<Message> receive);
+  bool withdraw(const Message& receive);
+  // The receive that a message from `source` belongs to, taken off the list; or nullptr.
+  std::shared_ptr<Message> match(int source, std::uint32_t tag);
+  std::shared_ptr<Unexpected> keep(int source, std::uint32_t tag, std::uint64_t bytes);
+  void arrived(const std::shared_ptr<Unexpected>& message);
+  void finish(const std::shared_ptr<Message>& message, const std::string& error) {
+    finish_(message, error);
+  }
+  bool waits_for(int peer) const;
+  bool empty() const { return receives_.empty() && claimed_ == 0; }
+  void drop();
+
+ private:
+  void deliver(Unexpected& from, const std::shared_ptr<Message>& to);
+
+  Finish finish_;
+  std::list<std::shared_ptr<Message>> receives_;
+  std::list<std::shared_ptr<Unexpected>> unexpected_;
+  std::size_t claimed_ = 0;
+};
+
+class MessageStream final : public Stream {
+ public:
+  MessageStream(Link link, Faults& faults, Traffic& traffic, Mailbox& mailbox)
+      : Stream(std::move(link), faults, traffic), mailbox_(mailbox) {}
+
+  void add_send(std::shared_ptr<Message> message) { sends_.push_back(std::move(message)); }
+
+  bool progress() override;
+  bool busy() const override { return !sends_.empty() || receiving_ != nullptr; }
+  void drop() override;
+
+ private:
+  bool send_some();
+  bool receive_some();
+  bool consume();
+  std::byte* target() const;
+  void finish_incoming();
+
+  Mailbox& mailbox_;
+  std::deque<std::shared_ptr<Message>> sends_;
+  std::size_t header_sent_ = 0;
+  bool in_payload_ = false;
+  std::uint64_t bytes_ = 0;  // of the incoming message
+  std::uint64_t moved_ = 0;
+  std::shared_ptr<Message> receiving_;
+  std::shared_ptr<Unexpected> keeping_;
+};
+
+}  // namespace headrace

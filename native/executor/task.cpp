@@ -1,0 +1,181 @@
+#include "executor/task.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+
+namespace headrace {
+namespace {
+
+struct Slot {
+  std::byte* data;
+  std::uint64_t bytes;
+};
+
+std::vector<Slot> cut(const std::vector<Segment>& segments, std::uint64_t element_size) {
+  std::vector<Slot> slots;
+  for (const auto& segment : segments) {
+    auto* block = reinterpret_cast<std::byte*>(segment.address);
+    for (std::uint32_t b = 0; b < segment.blocks; ++b) {
+      std::uint64_t begin = 0;
+      for (std::uint64_t k = 0; k < segment.chunks; ++k) {
+        auto end = (k + 1) * segment.elements / segment.chunks;
+        slots.push_back({block + begin * element_size, (end - begin) * element_size});
+        begin = end;
+      }
+      block += segment.elements * element_size;
+    }
+  }
+  return slots;
+}
+
+// The bytes of `count` slots from `first` on, which must be contiguous.
+Slot range(const std::vector<Slot>& slots, std::uint32_t first, std::uint32_t count) {
+  Slot whole = slots[first];
+  for (std::uint32_t i = 1; i < count; ++i) {
+    const auto& next = slots[first + i];
+    if (next.data != whole.data + whole.bytes && next.bytes > 0) {
+      throw std::invalid_argument("slots " + std::to_string(first) + " to " +
+                                  std::to_string(first + i) + " are one step but not contiguous");
+    }
+    whole.bytes += next.bytes;
+  }
+  return whole;
+}
+
+}  // namespace
+
+Collective::Collective(std::shared_ptr<const Program> from, const std::vector<Segment>& segments,
+                       DataType data_type, Operator op, bool averaged)
+    : program(std::move(from)),
+      type(data_type),
+      element_size(static_cast<std::uint32_t>(element_bytes(data_type))),
+      kernel(reduce_kernel(data_type, op)),
+      average(averaged) {
+  auto slots = cut(segments, element_size);
+  if (slots.size() != program->slots()) {
+    throw std::invalid_argument("the segments make " + std::to_string(slots.size()) +
+                                " slots, the program has " + std::to_string(program->slots()));
+  }
+  if (average) {
+    for (std::uint32_t k = 0; k < program->result_slots(); ++k) {
+      const auto& slot = slots[program->result_slot() + k];
+      result_.emplace_back(slot.data, slot.bytes);
+    }
+  }
+  if (program->scratch_slots() > 0) {
+    std::uint64_t largest = 0;
+    for (const auto& slot : slots) largest = std::max(largest, slot.bytes);
+    scratch_.resize(largest * program->scratch_slots());
+    for (std::uint32_t k = 0; k < program->scratch_slots(); ++k) {
+      slots.push_back({scratch_.data() + k * largest, largest});
+    }
+  }
+  const auto& steps = program->steps();
+  states.resize(steps.size());
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto& step = steps[i];
+    auto target = range(slots, step.slot, step.count);
+    states[i].data = target.data;
+    states[i].bytes = target.bytes;
+    if (target.bytes > std::numeric_limits<std::uint32_t>::max()) {
+      throw std::invalid_argument("a step moves over 4 GiB; use a program with more chunks");
+    }
+    bool reduces = step.op == Op::kReduce || step.op == Op::kReceiveReduce;
+    if (reduces && kernel == nullptr) {
+      throw std::invalid_argument("this operator has no meaning for this data type");
+    }
+    if (step.op == Op::kCopy || step.op == Op::kReduce) {
+      auto source = range(slots, step.source_slot, step.count);
+      // Scratch is as large as the largest chunk: the smaller side tells how much there is.
+      states[i].bytes = std::min(target.bytes, source.bytes);
+      states[i].source = source.data;
+    }
+  }
+  const auto& lanes = program->lanes();
+  position.assign(lanes.size(), 0);
+  lanes_left = static_cast<std::uint32_t>(
+      std::count_if(lanes.begin(), lanes.end(), [](const Lane& lane) { return lane.steps > 0; }));
+}
+
+std::uint64_t Collective::allowed(std::uint32_t index) const {
+  auto bytes = states[index].bytes;
+  for (const auto& dependency : program->dependencies(step(index))) {
+    const auto& awaited = states[dependency.on];
+    if (dependency.streaming) {
+      bytes = std::min(bytes, awaited.done);
+    } else if (!awaited.passed) {
+      return 0;
+    }
+  }
+  return bytes;
+}
+
+bool Collective::unblocked(std::uint32_t index) const {
+  auto awaited = program->dependencies(step(index));
+  return std::all_of(awaited.begin(), awaited.end(),
+                     [this](const Dependency& d) { return states[d.on].passed; });
+}
+
+void Collective::pass(std::uint32_t lane) {
+  states[current(lane)].passed = true;
+  if (++position[lane] == program->lanes()[lane].steps) --lanes_left;
+}
+
+void Collective::skip_empty(std::uint32_t lane) {
+  while (!lane_finished(lane) && states[current(lane)].bytes == 0 && unblocked(current(lane))) {
+    pass(lane);
+  }
+}
+
+bool Collective::run_local() {
+  bool any = false;
+  const auto& lanes = program->lanes();
+  for (std::uint32_t l = 0; l < lanes.size(); ++l) {
+    if (lanes[l].direction != Direction::kLocal) continue;
+    while (!lane_finished(l) && unblocked(current(l))) {
+      auto index = current(l);
+      auto& state = states[index];
+      if (step(index).op == Op::kReduce) {
+        kernel(state.data, state.source, state.bytes / element_size);
+      } else if (state.bytes > 0) {
+        std::memmove(state.data, state.source, state.bytes);
+      }
+      state.done = state.bytes;
+      pass(l);
+      any = true;
+    }
+  }
+  return any;
+}
+
+void Collective::finish_result() {
+  for (const auto& [data, bytes] : result_) {
+    divide(data, bytes / element_size, type, program->ranks());
+  }
+}
+
+std::string Collective::describe() const {
+  std::string text = "collective " + std::to_string(sequence);
+  const auto& lanes = program->lanes();
+  for (std::size_t l = 0; l < lanes.size(); ++l) {
+    if (position[l] == lanes[l].steps || lanes[l].direction != Direction::kReceive) continue;
+    return text + " waiting to receive from rank " + std::to_string(lanes[l].peer) + " (step " +
+           std::to_string(position[l]) + " of " + std::to_string(lanes[l].steps) + ")";
+  }
+  for (std::size_t l = 0; l < lanes.size(); ++l) {
+    if (position[l] == lanes[l].steps || lanes[l].direction != Direction::kSend) continue;
+    return text + " waiting to send to rank " + std::to_string(lanes[l].peer) + " (step " +
+           std::to_string(position[l]) + " of " + std::to_string(lanes[l].steps) + ")";
+  }
+  return text;
+}
+
+std::string Message::describe() const {
+  auto with = peer < 0 ? std::string("any rank") : "rank " + std::to_string(peer);
+  return std::string(is_send ? "send to " : "receive from ") + with + " (tag " +
+         std::to_string(tag) + ", " + std::to_string(bytes) + " bytes)";
+}
+
+}  // namespace headrace

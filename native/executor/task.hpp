@@ -1,0 +1,109 @@
+// What was submitted: a collective or a point-to-point message, on its way to completion.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "executor/program.hpp"
+#include "reduce/reduce.hpp"
+#include "transport/mesh.hpp"
+
+namespace headrace {
+
+// `blocks` blocks of `elements` elements each, contiguous from `address`, every block cut into
+// `chunks` slots: slot k of a block covers elements [k*E/c, (k+1)*E/c).
+struct Segment {
+  std::uintptr_t address;
+  std::uint64_t elements;
+  std::uint32_t blocks;
+  std::uint32_t chunks;
+};
+
+// Completion state common to all tasks; guarded by Executor's state mutex.
+struct Task {
+  std::uint64_t handle = 0;
+  Clock::time_point deadline;
+  bool notify = false;
+  bool done = false;
+  std::string error;  // empty: succeeded
+  virtual ~Task() = default;
+  virtual std::string describe() const = 0;  // what it is and what it waits for
+};
+
+struct StepState {
+  std::byte* data = nullptr;
+  const std::byte* source = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t done = 0;  // bytes handed to the kernel, landed, or copied
+  bool passed = false;     // its lane has gone on to the next step
+};
+
+// One collective bound to its buffers.
+struct Collective final : Task {
+  // Throws std::invalid_argument if the segments do not fit the program.
+  Collective(std::shared_ptr<const Program> program, const std::vector<Segment>& segments,
+             DataType type, Operator op, bool average);
+
+  std::string describe() const override;
+
+  // Bytes of step `index` that its dependencies allow so far (in all, not from `done` on).
+  std::uint64_t allowed(std::uint32_t index) const;
+
+  const Step& step(std::uint32_t index) const { return program->steps()[index]; }
+
+  // The step that `lane` is at; the lane must not be finished.
+  std::uint32_t current(std::uint32_t lane) const {
+    return program->lanes()[lane].first_step + position[lane];
+  }
+  bool lane_finished(std::uint32_t lane) const {
+    return position[lane] == program->lanes()[lane].steps;
+  }
+
+  // Whether every dependency of step `index` has been passed.
+  bool unblocked(std::uint32_t index) const;
+
+  // Goes on to the next step of `lane`.
+  void pass(std::uint32_t lane);
+
+  // Goes past the steps of `lane` that move nothing (no frame is sent for them).
+  void skip_empty(std::uint32_t lane);
+
+  // Runs the local steps that can run; returns whether any did.
+  bool run_local();
+
+  // Divides the result where an average was asked for.
+  void finish_result();
+
+  std::shared_ptr<const Program> program;
+  DataType type;
+  std::uint32_t element_size;
+  ReduceKernel kernel;
+  bool average;
+  std::uint32_t sequence = 0;
+  std::uint32_t epoch = 0;
+  std::vector<StepState> states;
+  std::vector<std::uint32_t> position;  // per lane: steps finished
+  std::uint32_t lanes_left = 0;
+
+ private:
+  std::vector<std::pair<std::byte*, std::uint64_t>> result_;  // address and bytes, per slot
+  std::vector<std::byte> scratch_;
+};
+
+struct Message final : Task {
+  std::string describe() const override;
+
+  bool is_send = false;
+  int peer = -1;  // receives: -1 for any
+  std::uint32_t tag = 0;
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t moved = 0;
+  int source = -1;
+};
+
+}  // namespace headrace

@@ -1,0 +1,140 @@
+// For the native tests: groups of ranks as threads, and programs from lists of transfers.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "executor/executor.hpp"
+
+namespace headrace::testing {
+
+struct Transfer {
+  int from;
+  int to;
+  int slot;
+  bool reduce;
+  int channel = 0;
+};
+
+// The program of one rank: lanes in order of first use, every step after all earlier ones of the
+// same rank that touch its slot.
+inline std::shared_ptr<const Program> program_of(int rank, int ranks, int slots,
+                                                 const std::vector<Transfer>& transfers) {
+  using Key = std::tuple<Direction, int, int>;
+  struct Pending {
+    Key lane;
+    Op op;
+    int slot;
+    std::vector<std::size_t> after;
+  };
+  std::vector<Pending> pending;
+  for (const auto& t : transfers) {
+    if (t.from != rank && t.to != rank) continue;
+    Pending step{t.from == rank ? Key{Direction::kSend, t.to, t.channel}
+                                : Key{Direction::kReceive, t.from, t.channel},
+                 t.from == rank ? Op::kSend : (t.reduce ? Op::kReceiveReduce : Op::kReceive),
+                 t.slot,
+                 {}};
+    for (std::size_t i = 0; i < pending.size(); ++i) {
+      if (pending[i].slot == step.slot && pending[i].lane != step.lane) step.after.push_back(i);
+    }
+    pending.push_back(step);
+  }
+  std::map<Key, std::vector<std::size_t>> lanes;
+  for (std::size_t i = 0; i < pending.size(); ++i) lanes[pending[i].lane].push_back(i);
+  std::vector<std::uint8_t> direction;
+  std::vector<std::uint8_t> op;
+  std::vector<std::int32_t> peer, channel, lane_of, slot, source, count, waiting, awaited;
+  std::map<std::size_t, std::int32_t> index;
+  for (const auto& [key, members] : lanes) {
+    for (auto i : members) {
+      index[i] = static_cast<std::int32_t>(op.size());
+      lane_of.push_back(static_cast<std::int32_t>(direction.size()));
+      op.push_back(static_cast<std::uint8_t>(pending[i].op));
+      slot.push_back(pending[i].slot);
+      source.push_back(-1);
+      count.push_back(1);
+    }
+    direction.push_back(static_cast<std::uint8_t>(std::get<0>(key)));
+    peer.push_back(std::get<1>(key));
+    channel.push_back(std::get<2>(key));
+  }
+  std::vector<std::pair<std::int32_t, std::int32_t>> edges;
+  for (std::size_t i = 0; i < pending.size(); ++i) {
+    for (auto j : pending[i].after) edges.emplace_back(index[i], index[j]);
+  }
+  std::sort(edges.begin(), edges.end());
+  for (auto [step, on] : edges) {
+    waiting.push_back(step);
+    awaited.push_back(on);
+  }
+  ProgramColumns columns{direction, peer, channel, lane_of, op,
+                         slot,      source, count, waiting, awaited};
+  auto all = static_cast<std::uint32_t>(slots);
+  return std::make_shared<Program>(rank, ranks, all, 0, 0, all, columns);
+}
+
+inline std::vector<Transfer> ring_allreduce(int ranks) {
+  std::vector<Transfer> transfers;
+  for (int phase = 0; phase < 2; ++phase) {
+    for (int round = 0; round < ranks - 1; ++round) {
+      for (int r = 0; r < ranks; ++r) {
+        int slot = ((r - round + phase) % ranks + ranks) % ranks;
+        transfers.push_back({r, (r + 1) % ranks, slot, phase == 0});
+      }
+    }
+  }
+  return transfers;
+}
+
+class Group {
+ public:
+  explicit Group(int ranks, int channels = 1, std::int64_t fail_rank_0_at = 0) {
+    std::vector<std::string> addresses;
+    for (int r = 0; r < ranks; ++r) {
+      Executor::Options options;
+      options.rank = r;
+      options.ranks = ranks;
+      options.channels = channels;
+      options.fail_at_io = r == 0 ? fail_rank_0_at : 0;
+      executors_.push_back(std::make_unique<Executor>(options));
+      addresses.push_back(executors_.back()->address());
+    }
+    each([&](int, Executor& executor) { executor.connect(addresses, 10); });
+  }
+
+  template <class Action>
+  void each(const Action& action) {
+    std::vector<std::thread> threads;
+    for (std::size_t r = 0; r < executors_.size(); ++r) {
+      threads.emplace_back([&, r] { action(static_cast<int>(r), *executors_[r]); });
+    }
+    for (auto& thread : threads) thread.join();
+  }
+
+  Executor& operator[](int rank) { return *executors_[static_cast<std::size_t>(rank)]; }
+  int size() const { return static_cast<int>(executors_.size()); }
+
+ private:
+  std::vector<std::unique_ptr<Executor>> executors_;
+};
+
+template <class T>
+Executor::Call call_on(std::vector<T>& data, std::shared_ptr<const Program> program,
+                       DataType type, double deadline_s = 20) {
+  Executor::Call call;
+  auto chunks = program->slots();
+  call.program = std::move(program);
+  call.segments = {{reinterpret_cast<std::uintptr_t>(data.data()), data.size(), 1, chunks}};
+  call.type = type;
+  call.deadline_s = deadline_s;
+  return call;
+}
+
+}  // namespace headrace::testing

@@ -1,0 +1,103 @@
+"""The native core of headrace: transport, executor, reductions."""
+
+from collections.abc import Sequence
+import enum
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+class CommunicationError(RuntimeError):
+    pass
+
+class DataType(enum.Enum):
+    float32 = 0
+
+    float64 = 1
+
+    float16 = 2
+
+    bfloat16 = 3
+
+    int8 = 4
+
+    uint8 = 5
+
+    int16 = 6
+
+    int32 = 7
+
+    int64 = 8
+
+    bool = 9
+
+class Operator(enum.Enum):
+    sum = 0
+
+    product = 1
+
+    min = 2
+
+    max = 3
+
+    band = 4
+
+    bor = 5
+
+    bxor = 6
+
+def supports(type: DataType, operator: Operator) -> bool:
+    """Whether the operator has a meaning for the data type."""
+
+class Program:
+    """One rank's part of a program."""
+
+    def __init__(self, *, rank: int, ranks: int, slots: int, scratch_slots: int, result_slot: int, result_slots: int, lane_direction: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_lane: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], step_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_source_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_count: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dependency_step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dependency_on: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    @property
+    def channels(self) -> int: ...
+
+class Completions:
+    """Finished tasks of one or more executors."""
+
+    def __init__(self) -> None: ...
+
+    def take(self, timeout_s: float) -> list[tuple[int, str]]:
+        """
+        Wait for the first completion, then return all: (handle, error text or '').
+        """
+
+    def wake(self) -> None:
+        """Make a waiting `take` return at once."""
+
+class Executor:
+    """Runs programs between the ranks of one group."""
+
+    def __init__(self, *, rank: int, ranks: int, host: str, token: str, channels: int, completions: Completions, fail_at_io: int) -> None: ...
+
+    @property
+    def address(self) -> str: ...
+
+    def connect(self, addresses: Sequence[str], deadline_s: float) -> None: ...
+
+    def submit(self, program: Program, segments: Sequence, type: DataType, operator: Operator, average: bool, epoch: int, deadline_s: float, notify: bool) -> int: ...
+
+    def run(self, program: Program, segments: Sequence, type: DataType, operator: Operator, average: bool, epoch: int, deadline_s: float) -> None: ...
+
+    def send(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool) -> int: ...
+
+    def receive(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool) -> int: ...
+
+    def wait(self, handle: int) -> int:
+        """Wait for a task; returns the source of a receive, else -1."""
+
+    def poll(self, handle: int) -> bool: ...
+
+    def cancel(self, handle: int) -> None: ...
+
+    def counters(self) -> dict: ...
+
+    def set_pacing(self, peer: int, bytes_per_s: int) -> None: ...
+
+    def close(self) -> None: ...

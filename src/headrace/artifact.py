@@ -1,0 +1,193 @@
+"""Artifacts: the frozen values stages hand each other, on disk byte for byte.
+
+An artifact is a *head* (JSON) and named *tables* of NumPy columns. In a file the first line is
+canonical JSON (the envelope: kind, schema version, digest, provenance, head, table sizes); the
+tables follow as Arrow IPC streams. The digest covers the logical content (head and column
+values), so it does not depend on the Arrow version that wrote the file.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import ArtifactError
+
+Table = Mapping[str, np.ndarray]
+
+_MAGIC = "headrace-artifact"
+_CONTAINER_VERSION = 1
+
+
+def canonical_json(value: Any) -> str:
+    """Return `value` as JSON with sorted keys and no spaces: equal values, equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """One head with its tables.
+
+    Attributes
+    ----------
+    kind : what it is ("topology", "profile", "plan", "plan-book", ...).
+    schema : version of the head's layout for that kind.
+    head : JSON-serializable mapping.
+    tables : table name -> column name -> one-dimensional array.
+    provenance : what it was made from and with what settings; not part of the digest.
+    """
+
+    kind: str
+    schema: int
+    head: Mapping[str, Any]
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) over kind, schema, head and every column's name, type and values."""
+        sha = hashlib.sha256()
+        sha.update(canonical_json([self.kind, self.schema, self.head]).encode())
+        for table in sorted(self.tables):
+            for column in sorted(self.tables[table]):
+                values = _little_endian(self.tables[table][column])
+                sha.update(canonical_json([table, column, values.dtype.str, len(values)]).encode())
+                sha.update(values.tobytes())
+        return sha.hexdigest()
+
+    def save(self, path: str | Path) -> None:
+        """Write to `path` atomically: a kill leaves the old file or the new one, never half."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as out:
+                out.write(self.to_bytes())
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    def to_bytes(self) -> bytes:
+        """Return the file's bytes."""
+        blobs = {name: _table_to_ipc(table) for name, table in sorted(self.tables.items())}
+        envelope = {
+            "format": _MAGIC,
+            "version": _CONTAINER_VERSION,
+            "kind": self.kind,
+            "schema": self.schema,
+            "digest": self.digest,
+            "head": self.head,
+            "provenance": self.provenance,
+            "tables": [[name, len(blob)] for name, blob in blobs.items()],
+        }
+        return canonical_json(envelope).encode() + b"\n" + b"".join(blobs.values())
+
+
+def load(path: str | Path, kind: str | None = None, schema: int | None = None) -> Artifact:
+    """Read an artifact, checking its container, kind, schema and digest.
+
+    Raises
+    ------
+    ArtifactError : naming the file, the field, what was found and what is allowed.
+    """
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
+    return from_bytes(raw, source=str(path), kind=kind, schema=schema)
+
+
+def from_bytes(
+    raw: bytes, *, source: str = "artifact", kind: str | None = None, schema: int | None = None
+) -> Artifact:
+    """Parse the bytes of an artifact; see `load`."""
+    line, _, body = raw.partition(b"\n")
+    try:
+        envelope = json.loads(line, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise ArtifactError(
+            f"{source}: the first line is not JSON ({error}); "
+            "a headrace artifact starts with a JSON envelope"
+        ) from error
+    if not isinstance(envelope, dict) or envelope.get("format") != _MAGIC:
+        raise ArtifactError(f"{source}: not a headrace artifact (field 'format' is not '{_MAGIC}')")
+    _expect(source, "version", envelope.get("version"), _CONTAINER_VERSION)
+    for name, type_ in (("kind", str), ("schema", int), ("digest", str), ("head", dict)):
+        if not isinstance(envelope.get(name), type_):
+            raise ArtifactError(
+                f"{source}: field '{name}' is {envelope.get(name)!r}, needs {type_.__name__}"
+            )
+    if kind is not None:
+        _expect(source, "kind", envelope["kind"], kind)
+    if schema is not None:
+        _expect(source, "schema", envelope["schema"], schema)
+    artifact = Artifact(
+        kind=envelope["kind"],
+        schema=envelope["schema"],
+        head=envelope["head"],
+        tables=_read_tables(source, envelope.get("tables", []), body),
+        provenance=envelope.get("provenance", {}),
+    )
+    if artifact.digest != envelope["digest"]:
+        raise ArtifactError(
+            f"{source}: field 'digest' is {envelope['digest'][:12]}..., but the content's is "
+            f"{artifact.digest[:12]}...: the file was altered or damaged; make it again"
+        )
+    return artifact
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _expect(source: str, name: str, found: Any, wanted: Any) -> None:
+    if found != wanted:
+        raise ArtifactError(f"{source}: field '{name}' is {found!r}, needs {wanted!r}")
+
+
+def _little_endian(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+
+
+def _table_to_ipc(table: Table) -> bytes:
+    arrow = pa.table({name: pa.array(_little_endian(table[name])) for name in sorted(table)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, arrow.schema) as writer:
+        writer.write_table(arrow)
+    return sink.getvalue().to_pybytes()
+
+
+def _read_tables(source: str, sizes: Any, body: bytes) -> dict[str, dict[str, np.ndarray]]:
+    try:
+        pairs = [(str(name), int(size)) for name, size in sizes]
+    except (TypeError, ValueError) as error:
+        raise ArtifactError(f"{source}: field 'tables' is not [[name, bytes], ...]") from error
+    if sum(size for _, size in pairs) != len(body):
+        raise ArtifactError(
+            f"{source}: the tables take {len(body)} bytes, field 'tables' says "
+            f"{sum(size for _, size in pairs)}: the file was cut short or altered"
+        )
+    tables: dict[str, dict[str, np.ndarray]] = {}
+    offset = 0
+    for name, size in pairs:
+        try:
+            arrow = pa.ipc.open_stream(body[offset : offset + size]).read_all()
+            arrow.validate(full=True)  # a damaged length must not make us read past a buffer
+            tables[name] = {
+                column: arrow.column(column).to_numpy(zero_copy_only=False)
+                for column in arrow.column_names
+            }
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise ArtifactError(f"{source}: table '{name}' is not Arrow IPC: {error}") from error
+        offset += size
+    return tables

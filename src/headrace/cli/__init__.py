@@ -1,0 +1,1 @@
+"""The command line: ``headrace CAPABILITY STAGE``, and verbs that take any artifact."""

@@ -1,0 +1,1 @@
+"""Collectives: tensors between ranks, measured, planned, run, adapted."""

@@ -1,0 +1,155 @@
+"""The Profile artifact: what measuring found, and how well it knows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import headrace.artifact as artifact_io
+from headrace.artifact import Artifact
+from headrace.errors import ArtifactError
+from headrace.topology import Topology
+
+KIND = "profile"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Profile:
+    """A measured network.
+
+    Attributes
+    ----------
+    topology : ranks, hosts, links with alpha (us) and beta (us/MB), and what they share.
+    groups : ranks that sit together (a rack); every rank is in one group.
+    samples : every timed run, see `recorder.Recorder.table`.
+    fits : one row per pair of ranks probed quietly: `src`, `dst` and the fields of `fit.LinkFit`,
+        among them the variances of alpha and beta.
+    measured_at : seconds since 1970, UTC, when measuring began.
+    took_s : seconds that measuring took.
+    valid_for_s : seconds after `measured_at` for which it is worth relying on.
+    provenance : with what settings and versions it was made; not part of the digest.
+
+    Raises
+    ------
+    ArtifactError : if the groups are not a partition of the ranks.
+    """
+
+    topology: Topology
+    groups: tuple[tuple[int, ...], ...]
+    samples: Mapping[str, np.ndarray]
+    fits: Mapping[str, np.ndarray]
+    measured_at: float
+    took_s: float
+    valid_for_s: float
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        members = sorted(rank for group in self.groups for rank in group)
+        if members != list(range(self.topology.ranks)):
+            raise ArtifactError(
+                f"profile: field 'groups' holds ranks {members}, needs each of 0 to "
+                f"{self.topology.ranks - 1} once"
+            )
+
+    @property
+    def host_groups(self) -> tuple[tuple[str, ...], ...]:
+        """The groups as host names."""
+        home, hosts = self.topology.rank_host, self.topology.hosts
+        return tuple(
+            tuple(dict.fromkeys(hosts[home[rank]] for rank in group)) for group in self.groups
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content."""
+        return self.to_artifact().digest
+
+    def expired(self, now: float) -> bool:
+        """Whether `now` (seconds since 1970) is past the profile's validity."""
+        return now > self.measured_at + self.valid_for_s
+
+    def to_artifact(self) -> Artifact:
+        """Return the profile as an artifact of kind "profile"."""
+        return Artifact(
+            kind=KIND,
+            schema=_SCHEMA,
+            head={
+                "topology": self.topology.to_head(),
+                "groups": [list(group) for group in self.groups],
+                "measured_at": self.measured_at,
+                "took_s": self.took_s,
+                "valid_for_s": self.valid_for_s,
+            },
+            tables={"samples": dict(self.samples), "fits": dict(self.fits)},
+            provenance=self.provenance,
+        )
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, source: str = "profile") -> "Profile":
+        """Rebuild a profile.
+
+        Raises
+        ------
+        ArtifactError, TopologyError : naming the field, what was found and what is needed.
+        """
+        head = artifact.head
+        try:
+            topology = Topology.from_head(head["topology"], f"{source}: field 'topology'")
+            groups = tuple(tuple(int(rank) for rank in group) for group in head["groups"])
+            seconds = {name: float(head[name]) for name in ("measured_at", "took_s", "valid_for_s")}
+            samples, fits = artifact.tables["samples"], artifact.tables["fits"]
+        except KeyError as error:
+            raise ArtifactError(f"{source}: field or table {error} is missing") from error
+        except TypeError as error:
+            raise ArtifactError(
+                f"{source}: fields 'groups' and times need lists of ranks and numbers: {error}"
+            ) from error
+        return cls(
+            topology=topology,
+            groups=groups,
+            samples=samples,
+            fits=fits,
+            provenance=artifact.provenance,
+            **seconds,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile to `path`."""
+        self.to_artifact().save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Profile":
+        """Read a profile; raises ArtifactError or TopologyError."""
+        return cls.from_artifact(artifact_io.load(path, KIND, _SCHEMA), str(path))
+
+    def summary(self) -> list[tuple[str, str]]:
+        """Return (what, value) rows for people."""
+        topology = self.topology
+        when = datetime.fromtimestamp(self.measured_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        rows = [
+            ("measured", f"{when}, in {self.took_s:.1f} s, {len(self.samples['us'])} timed runs"),
+            ("ranks", f"{topology.ranks} on {len(topology.hosts)} hosts"),
+        ]
+        rows += [
+            (f"group {index}", ", ".join(hosts)) for index, hosts in enumerate(self.host_groups)
+        ]
+        if topology.links:
+            rows.append(("alpha", _spread([link.alpha_us for link in topology.links], "us")))
+            rows.append(
+                ("bandwidth", _spread([_mbit(k.beta_us_per_mb) for k in topology.links], "Mbit/s"))
+            )
+        rows += [(s.name, f"{_mbit(s.beta_us_per_mb):.4g} Mbit/s") for s in topology.shared]
+        return rows
+
+
+def _mbit(beta_us_per_mb: float) -> float:
+    return 8e6 / beta_us_per_mb
+
+
+def _spread(values: list[float], unit: str) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.4g} to {high:.4g} {unit}" if low < high else f"{low:.4g} {unit}"

@@ -1,0 +1,159 @@
+"""The largest rates at which ranks can send to each other at once, each with its certificate.
+
+Every rate is the optimum of a linear program over the rates on the links, subject to the links'
+and the shared capacities. What is kept of the solution are its *prices*, one for every link and
+shared capacity. They certify the rate by themselves: let a byte on a link pay for the link and
+all that the link shares; then bytes from s to t pay at least the cheapest path d(s, t), and in
+time T all resources together can earn at most T times ``sum(price * capacity)``. So whatever
+makes x MB go from s to t, for each of the given pairs, takes
+
+    T >= x * sum over pairs of d(s, t) / sum(price * capacity).
+
+This holds for any prices, so the solver need not be exact; it is only trusted to find good ones.
+
+Alpha adds to it. A resource cannot serve these pairs before alpha lets the first byte reach it,
+nor so late that alpha keeps the rest from arriving by T: its window is T - D, D being the alpha
+before plus the alpha behind. The earnings are at most ``sum(price * capacity * (T - D))``, so the
+smallest D of a resource with a price comes on top. (Their mean would not do: the window of a slow
+detour may be empty.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import linprog
+from scipy.sparse.csgraph import shortest_path
+
+from headrace.errors import TopologyError
+from headrace.topology import Topology
+
+_NO_PRICE = 1e-9  # solver noise; a price so small changes no rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """x MB over this take at least ``x * us_per_mb + alpha_us``."""
+
+    us_per_mb: float
+    alpha_us: float
+
+
+class Flows:
+    """The rates of one topology, each solved for when first asked for."""
+
+    def __init__(self, topology: Topology) -> None:
+        links, n = topology.links, topology.ranks
+        self._topology = topology
+        self._src = np.array([link.src for link in links], dtype=np.int64)
+        self._dst = np.array([link.dst for link in links], dtype=np.int64)
+        self._alpha = np.array([link.alpha_us for link in links], dtype=float)
+        # Resources: every link, then every shared capacity.
+        betas = [link.beta_us_per_mb for link in links]
+        self._members = [np.array([index]) for index in range(len(links))]
+        for shared in topology.shared:
+            if shared.links:
+                self._members.append(np.array(sorted(set(shared.links))))
+                betas.append(shared.beta_us_per_mb)
+        self._unit = 1.0 / min(betas, default=1.0)  # the solver likes numbers near 1
+        self._capacity = 1.0 / np.array(betas) / self._unit
+        rows = np.repeat(np.arange(len(betas)), [len(links) for links in self._members])
+        columns = np.concatenate([np.empty(0, dtype=np.int64), *self._members])
+        self._uses = sparse.csr_array(
+            (np.ones(len(rows)), (rows, columns)), shape=(len(betas), len(links))
+        )
+        index, one = np.arange(len(links)), np.ones(len(links))
+        ends = np.concatenate((self._src, self._dst))
+        self._balance = sparse.csr_array(
+            (np.concatenate((one, -one)), (ends, np.concatenate((index, index)))),
+            shape=(n, len(links)),
+        )
+        self.distance_us = self._distances(self._alpha)
+        """(ranks, ranks): shortest paths in alpha; infinite where there is none."""
+        self._known: dict[tuple[tuple[int, int], ...], Rate] = {}
+
+    def require(self, pairs: Sequence[tuple[int, int]], what: str) -> None:
+        """Raise TopologyError unless s reaches t for every (s, t)."""
+        for s, t in pairs:
+            if not np.isfinite(self.distance_us[s, t]):
+                raise TopologyError(
+                    f"topology '{self._topology.name}': rank {s} cannot reach rank {t} over its "
+                    f"links, which {what} needs; add a link"
+                )
+
+    def rate(self, pairs: Sequence[tuple[int, int]]) -> Rate:
+        """The rate that every (s, t) of `pairs` can have at once; all must be reachable.
+
+        One commodity a source, so one (or several) destinations of the same source, or several
+        sources of one destination, make a small program.
+        """
+        key = tuple(pairs)
+        if key not in self._known:
+            prices = self._flow_prices(key)
+            sources, sinks = (np.array(ends) for ends in zip(*key, strict=True))
+            paths = self._distances(self._uses.T @ prices)[sources, sinks].sum()
+            start = self.distance_us[sources].min(axis=0)
+            finish = self.distance_us[:, sinks].min(axis=1)
+            self._known[key] = self._certified(prices, float(paths), start, finish)
+        return self._known[key]
+
+    def egress(self) -> Rate:
+        """The rate of all links together: the largest feasible sum."""
+        prices = self._solve(-np.ones(len(self._src)), self._uses, None)
+        cheapest = float((self._uses.T @ prices).min())
+        at_once = np.zeros(self._topology.ranks)
+        return self._certified(prices, cheapest, at_once, at_once)
+
+    def _flow_prices(self, pairs: tuple[tuple[int, int], ...]) -> np.ndarray:
+        """Maximise x: every source emits x for each of its sinks, every sink takes x of each."""
+        n = self._topology.ranks
+        one_sink = len({t for _, t in pairs}) == 1
+        commodities = [0] * len(pairs) if one_sink else [s for s, _ in pairs]
+        names = sorted(set(commodities))
+        supply = np.zeros((len(names), n))
+        for commodity, (s, t) in zip(commodities, pairs, strict=True):
+            supply[names.index(commodity), s] += 1.0
+            supply[names.index(commodity), t] -= 1.0
+        balance = sparse.block_diag([self._balance] * len(names))
+        balance = sparse.hstack([balance, -supply.reshape(-1, 1)], format="csr")
+        x = sparse.csr_array((self._uses.shape[0], 1))
+        uses = sparse.hstack([self._uses] * len(names) + [x], format="csr")
+        objective = np.zeros(uses.shape[1])
+        objective[-1] = -1.0
+        return self._solve(objective, uses, balance)
+
+    def _solve(
+        self, objective: np.ndarray, uses: sparse.csr_array, balance: sparse.csr_array | None
+    ) -> np.ndarray:
+        found = linprog(
+            objective,
+            A_ub=uses,
+            b_ub=self._capacity,
+            A_eq=balance,
+            b_eq=None if balance is None else np.zeros(balance.shape[0]),
+            method="highs-ds",
+        )
+        assert found.success, f"a bounded feasible linear program failed: {found.message}"
+        prices = -np.asarray(found.ineqlin.marginals, dtype=float)
+        return np.where(prices > _NO_PRICE * prices.max(), prices, 0.0)
+
+    def _certified(
+        self, prices: np.ndarray, paid: float, start: np.ndarray, finish: np.ndarray
+    ) -> Rate:
+        """The rate that `prices` prove where every MB pays at least `paid`."""
+        before, behind = start[self._src], self._alpha + finish[self._dst]
+        delays = [
+            before[links].min() + behind[links].min()
+            for links, price in zip(self._members, prices, strict=True)
+            if price > 0
+        ]
+        # What cannot be reached or left (infinite) serves nothing, whatever its window.
+        alpha_us = min((float(delay) for delay in delays if np.isfinite(delay)), default=0.0)
+        earned = float(prices @ self._capacity) * self._unit
+        return Rate(us_per_mb=paid / earned, alpha_us=alpha_us)
+
+    def _distances(self, cost: np.ndarray) -> np.ndarray:
+        n = self._topology.ranks
+        graph = sparse.csr_array((cost, (self._src, self._dst)), shape=(n, n))
+        return np.asarray(shortest_path(graph, method="D"))

@@ -1,0 +1,226 @@
+"""Who takes part in the portfolio: every generator is one row of a table.
+
+A generator is a function from a `Setting` to schedules; the number of chunks is its own choice.
+To take part, a new one (say, a synthesizer) only has to be added to `GENERATORS`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from math import sqrt
+from typing import NamedTuple
+
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan import templates
+from headrace.collectives.plan.templates.shape import Groups, check_groups
+from headrace.collectives.program import Schedule
+from headrace.errors import ProgramError
+from headrace.topology import Topology
+
+MAX_TRANSFERS = 20_000
+"""A generator stops adding chunks here: planning should take seconds, not minutes."""
+
+_BETA_JUMP = 1.5
+"""Links this many times slower than the next faster ones are taken to leave a group."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a generator may know.
+
+    Attributes
+    ----------
+    groups : ranks by locality, or None if the topology shows none.
+    max_chunks : more chunks a block would make them smaller than is worth a message.
+    """
+
+    topology: Topology
+    collective: Collective
+    root: int = 0
+    groups: Groups | None = None
+    max_chunks: int = 512
+
+    @classmethod
+    def of(
+        cls,
+        topology: Topology,
+        collective: Collective,
+        *,
+        groups: Groups | None,
+        root: int,
+        max_chunks: int = 512,
+    ) -> "Setting":
+        """Check `groups` (or find them in the topology); raises ProgramError."""
+        setting = cls(
+            topology=topology,
+            collective=Collective(collective),
+            root=root,
+            groups=groups or locality(topology),
+            max_chunks=max_chunks,
+        )
+        if setting.groups is not None:
+            check_groups(setting.demand(1), setting.groups)
+            if len(setting.groups) == 1:
+                return replace(setting, groups=None)
+        return setting
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.topology.ranks
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """All ranks, those of a group next to each other."""
+        if self.groups is None:
+            return tuple(range(self.ranks))
+        return tuple(rank for group in self.groups for rank in group)
+
+    def demand(self, chunks: int) -> Demand:
+        """Return the demand with `chunks` chunks a block."""
+        return Demand(
+            collective=self.collective, ranks=self.ranks, chunks=chunks, root=self.root
+        )
+
+
+class Generator(NamedTuple):
+    """A row of the portfolio. `schedules` raises ProgramError, saying why, if it serves not."""
+
+    name: str
+    schedules: Callable[[Setting], Iterable[Schedule]]
+
+
+def _tried(
+    setting: Setting, make: Callable[[Demand], Schedule], chunk_counts: Iterable[int]
+) -> Iterator[Schedule]:
+    """Make a schedule for each chunk count, up to what is worth it; the least always."""
+    for index, chunks in enumerate(sorted(set(chunk_counts))):
+        if index and chunks > setting.max_chunks:
+            return
+        schedule = make(setting.demand(chunks))
+        yield schedule
+        if len(schedule.transfers) > MAX_TRANSFERS // 2:
+            return
+
+
+def _ring(setting: Setting) -> Iterator[Schedule]:
+    # The executor streams within a chunk: more chunks only help where a chunk is short.
+    counts = {Collective.ALLREDUCE: (setting.ranks,)}.get(setting.collective, (1,))
+    if setting.collective in (Collective.BROADCAST, Collective.REDUCE):
+        counts = (1, 4, 16)
+    return _tried(setting, partial(templates.ring, order=setting.order), counts)
+
+
+def _halving_doubling(setting: Setting) -> Iterator[Schedule]:
+    power_of_two = 1 << (setting.ranks.bit_length() - 1)
+    counts = (2, power_of_two) if setting.collective is Collective.ALLREDUCE else (1,)
+    return _tried(setting, partial(templates.halving_doubling, order=setting.order), counts)
+
+
+def _recursive_doubling(setting: Setting) -> Iterator[Schedule]:
+    return _tried(setting, partial(templates.recursive_doubling, order=setting.order), (1,))
+
+
+def _double_binary_tree(setting: Setting) -> Iterator[Schedule]:
+    make = partial(templates.double_binary_tree, order=setting.order)
+    return _tried(setting, make, (2, 8, 32))
+
+
+def _direct(setting: Setting) -> Iterator[Schedule]:
+    whole = setting.collective is Collective.ALLREDUCE
+    return _tried(setting, templates.direct, (setting.ranks if whole else 1,))
+
+
+def _full_exchange(setting: Setting) -> Iterator[Schedule]:
+    return _tried(setting, templates.full_exchange, (1,))
+
+
+def _hierarchical(setting: Setting) -> Iterator[Schedule]:
+    n = setting.ranks
+    if setting.collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
+        counts = (1, 2, 4, 8)
+    else:
+        counts = (1, 2, n, 2 * n, 4 * n, 16 * n, 64 * n)
+    return _tried(setting, partial(templates.hierarchical, groups=_groups(setting)), counts)
+
+
+def _hierarchical_even(setting: Setting) -> Iterator[Schedule]:
+    groups = _groups(setting)
+    if setting.collective is not Collective.ALLREDUCE:
+        raise ProgramError("only allreduce has global masters to spread")
+    if len(groups) < 3 or len({len(group) for group in groups}) == 1:
+        raise ProgramError("differs from hierarchical for three or more groups of unequal size")
+    n = setting.ranks
+    make = partial(templates.hierarchical, groups=groups, spread="even")
+    return _tried(setting, make, (n, 4 * n, 16 * n))
+
+
+def _exchange(setting: Setting) -> Iterator[Schedule]:
+    return _tried(setting, partial(templates.exchange, groups=_groups(setting)), (1,))
+
+
+def _groups(setting: Setting) -> Groups:
+    if setting.groups is None:
+        raise ProgramError("the topology has a single group")
+    return setting.groups
+
+
+GENERATORS: tuple[Generator, ...] = (
+    Generator("direct", _direct),
+    Generator("full_exchange", _full_exchange),
+    Generator("recursive_doubling", _recursive_doubling),
+    Generator("halving_doubling", _halving_doubling),
+    Generator("ring", _ring),
+    Generator("double_binary_tree", _double_binary_tree),
+    Generator("hierarchical", _hierarchical),
+    Generator("hierarchical_even", _hierarchical_even),
+    Generator("exchange", _exchange),
+)
+"""Everybody in the portfolio. Those with scratch slots use one chunk: see `templates`."""
+
+
+def locality(topology: Topology) -> Groups | None:
+    """Return the groups that `topology` itself shows, or None.
+
+    Ranks that share a host; else ranks behind one shared capacity to all others (an uplink);
+    else ranks joined by links that are clearly faster than the rest.
+    """
+    for found in (_by_host(topology), _by_uplink(topology), _by_beta(topology)):
+        if 1 < len(found) < topology.ranks:
+            return tuple(sorted(tuple(sorted(group)) for group in found))
+    return None
+
+
+def _by_host(topology: Topology) -> list[set[int]]:
+    hosts: dict[int, set[int]] = {}
+    for rank, host in enumerate(topology.rank_host):
+        hosts.setdefault(host, set()).add(rank)
+    return list(hosts.values())
+
+
+def _by_uplink(topology: Topology) -> list[set[int]]:
+    groups: list[set[int]] = []
+    for shared in topology.shared:
+        sources = {topology.links[link].src for link in shared.links}
+        targets = {topology.links[link].dst for link in shared.links}
+        cuts_off = not sources & targets and len(sources | targets) == topology.ranks
+        if cuts_off and len(shared.links) == len(sources) * len(targets) and sources not in groups:
+            groups.append(sources)
+    if len(groups) == 1:  # the other side's uplink may not be listed
+        groups.append(set(range(topology.ranks)) - groups[0])
+    is_partition = sum(map(len, groups)) == topology.ranks == len(set().union(*groups))
+    return groups if is_partition else []
+
+
+def _by_beta(topology: Topology) -> list[set[int]]:
+    betas = sorted({link.beta_us_per_mb for link in topology.links})
+    jumps = [(high / low, sqrt(high * low)) for low, high in zip(betas, betas[1:], strict=False)]
+    if not jumps or max(jumps)[0] < _BETA_JUMP:
+        return []
+    limit = max(jumps)[1]
+    group_of = {rank: {rank} for rank in range(topology.ranks)}
+    for link in topology.links:
+        if link.beta_us_per_mb < limit and group_of[link.src] is not group_of[link.dst]:
+            joined = group_of[link.src] | group_of[link.dst]
+            group_of.update(dict.fromkeys(joined, joined))
+    return list({id(group): group for group in group_of.values()}.values())

@@ -1,0 +1,173 @@
+"""A plan: a proven program with its certificate and where it came from."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import headrace.artifact as artifact_io
+from headrace.artifact import Artifact
+from headrace.collectives.plan.bound import Bound
+from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof, verify
+from headrace.collectives.program import Program
+from headrace.errors import ArtifactError
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What one entry of the portfolio got.
+
+    Attributes
+    ----------
+    maker : the generator's name.
+    chunks : chunks per block; 0 if it made no schedule.
+    predicted_us : simulated time; None if it was not simulated.
+    note : why it was left out, or empty.
+    """
+
+    maker: str
+    chunks: int
+    predicted_us: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """One collective's program for one topology.
+
+    Attributes
+    ----------
+    maker : the generator that made it.
+    total_bytes : the size that it was scored at (see `Demand.chunk_bytes`); it runs at any.
+    topology_digest : the graph that the prediction and the bound hold for.
+    predicted_us : simulated time at `total_bytes`.
+    bound : no program can take less.
+    proof : of this very program.
+    candidates : what the whole portfolio got at `total_bytes`.
+
+    Raises
+    ------
+    ArtifactError : if the proof is not this program's.
+    """
+
+    program: Program
+    maker: str
+    total_bytes: int
+    topology_digest: str
+    predicted_us: float
+    bound: Bound
+    proof: Proof
+    candidates: tuple[Candidate, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (found := self.program.digest) != self.proof.program_digest:
+            raise ArtifactError(
+                f"plan: field 'proof.program_digest' is {self.proof.program_digest[:12]}..., but "
+                f"the program's digest is {found[:12]}...: verify the program again"
+            )
+
+    @property
+    def gap(self) -> float:
+        """How far the prediction is above the bound: 0.05 is 5%."""
+        if self.bound.total_us == 0:
+            return 0.0 if self.predicted_us == 0 else float("inf")
+        return self.predicted_us / self.bound.total_us - 1
+
+    def to_artifact(self, provenance: Mapping[str, Any] | None = None) -> Artifact:
+        """Return the plan as an artifact of kind "plan"."""
+        program = self.program.to_artifact()
+        return Artifact(
+            kind="plan",
+            schema=_SCHEMA,
+            head={**self.certificate(), "program": program.head, "proof": asdict(self.proof)},
+            tables=program.tables,
+            provenance=provenance or {},
+        )
+
+    def certificate(self) -> dict[str, Any]:
+        """Return the JSON form of all but the program and its proof."""
+        return {
+            "maker": self.maker,
+            "total_bytes": self.total_bytes,
+            "topology_digest": self.topology_digest,
+            "predicted_us": self.predicted_us,
+            "bound": self.bound.to_head(),
+            "candidates": [
+                [c.maker, c.chunks, c.predicted_us, c.note] for c in self.candidates
+            ],
+        }
+
+    @classmethod
+    def from_certificate(
+        cls, head: Mapping[str, Any], program: Program, proof: Proof, source: str = "plan"
+    ) -> "Plan":
+        """Put a plan together from `certificate`'s form; raises ArtifactError."""
+        try:
+            return cls(
+                program=program,
+                maker=str(head["maker"]),
+                total_bytes=int(head["total_bytes"]),
+                topology_digest=str(head["topology_digest"]),
+                predicted_us=float(head["predicted_us"]),
+                bound=Bound.from_head(head["bound"], source),
+                proof=proof,
+                candidates=tuple(
+                    Candidate(
+                        maker=str(maker),
+                        chunks=int(chunks),
+                        predicted_us=None if us is None else float(us),
+                        note=str(note),
+                    )
+                    for maker, chunks, us, note in head["candidates"]
+                ),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, ArtifactError):
+                raise
+            raise ArtifactError(
+                f"{source}: needs maker, total_bytes, topology_digest, predicted_us, bound and "
+                f"candidates [maker, chunks, predicted_us, note]: {error!r}"
+            ) from error
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, source: str = "plan") -> "Plan":
+        """Rebuild a plan; a proof by another version of the verifier is made anew.
+
+        Raises
+        ------
+        ArtifactError, ProgramError : if a field is missing, or the proof is not the program's.
+        VerificationError : if a proof had to be made anew and the program does not pass.
+        """
+        head = artifact.head
+        for field in ("program", "proof"):
+            if not isinstance(head.get(field), Mapping):
+                raise ArtifactError(f"{source}: field '{field}' is missing or no object")
+        program = Program.from_artifact(
+            Artifact(kind="program", schema=1, head=head["program"], tables=artifact.tables)
+        )
+        return cls.from_certificate(head, program, proof_from(head["proof"], program), source)
+
+    def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> None:
+        """Write the plan to `path`."""
+        self.to_artifact(provenance).save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Plan":
+        """Read a plan from `path`; see `from_artifact` for what it raises."""
+        return cls.from_artifact(artifact_io.load(path, "plan", _SCHEMA), str(path))
+
+
+def proof_from(head: Mapping[str, Any], program: Program, source: str = "plan") -> Proof:
+    """Return the stored proof, or a new one if another version of the verifier made it."""
+    try:
+        proof = Proof(
+            program_digest=str(head["program_digest"]),
+            verifier_version=int(head["verifier_version"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(
+            f"{source}: field 'proof' needs program_digest and verifier_version: {error!r}"
+        ) from error
+    return proof if proof.verifier_version == VERIFIER_VERSION else verify(program)

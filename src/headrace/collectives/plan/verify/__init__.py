@@ -1,0 +1,77 @@
+"""Proof that a program delivers its collective: always, without deadlock, without data races.
+
+An interpreter written from the meaning of a program alone (the docstring of
+`headrace.collectives.program`); it shares no code with what makes or runs programs. In order:
+
+1. `structure`: every send lane has its receive lane and both agree step by step; steps fit their
+   lanes, buffers and each other; dependencies stay within a rank.
+2. `order`: with a send and its receive as one meeting (nothing is buffered), no step waits for
+   itself.
+3. `races`: any two conflicting accesses of a slot at one rank are ordered by that rank's lanes
+   and dependencies alone.
+4. `values`: the program, executed once over ``(item, mask, expression)`` values, never reads what
+   is undefined, never adds a contribution twice, and leaves what the demand wants.
+
+One execution stands for all of them: by 3 each byte of each slot sees its accesses in the same
+order however ranks and lanes interleave, so it takes the same values; by 2 each execution ends.
+
+What the executor must keep for the proof to hold
+-------------------------------------------------
+- A send's byte is done once the slot may be overwritten (copied out, not merely queued).
+- A step that covers no bytes (a vector shorter than its chunks) still waits for all of its
+  dependencies to end, and still takes its turn in its lane: order is passed on through it.
+- Lanes do not block each other: what waits for its receiver on one lane, or one collective, must
+  not hold back the bytes of another (connections shared by lanes need credits or buffers).
+- Combining is commutative bit by bit (sum, product, minimum, ... of NaN included); it need not be
+  associative.
+- The buffers of concurrent collectives do not overlap.
+"""
+
+from dataclasses import dataclass
+
+from headrace.collectives.plan.verify.order import running_order
+from headrace.collectives.plan.verify.races import check_races
+from headrace.collectives.plan.verify.structure import Structure
+from headrace.collectives.plan.verify.values import check_values
+from headrace.collectives.program import Program
+
+__all__ = ["VERIFIER_VERSION", "Proof", "verify"]
+
+VERIFIER_VERSION = 1
+"""Raised whenever the verifier starts to reject something that it accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What `verify` returns: this very program was proven by this version of the verifier."""
+
+    program_digest: str
+    verifier_version: int
+
+
+def verify(program: Program) -> Proof:
+    """Prove that `program` delivers its demand however its steps interleave.
+
+    Parameters
+    ----------
+    program : all ranks' lanes, steps and dependencies.
+
+    Returns
+    -------
+    Proof : names the program by its digest, taken before the proof began.
+
+    Raises
+    ------
+    VerificationError : naming rank, lane, step and slot, what was found and what is needed.
+
+    Notes
+    -----
+    Time is linear in dependencies plus steps times their chunks, apart from vector clocks: one
+    row operation over the lanes of its rank per step and dependency.
+    """
+    digest = program.digest
+    structure = Structure.of(program)
+    order = running_order(structure)
+    check_races(structure, order)
+    check_values(structure, order)
+    return Proof(program_digest=digest, verifier_version=VERIFIER_VERSION)

@@ -1,0 +1,216 @@
+"""Schedules and programs: the two forms of a plan's body.
+
+A `Schedule` is what planners make: a list of transfers between ranks in one global order that
+respects cause and effect. A `Program` is what the executor runs: per rank, *lanes* (an ordered
+stream of steps to one peer in one direction, or of local steps) with explicit dependencies.
+`plan.lower` turns the first into the second; `plan.verify` proves the second.
+
+Meaning of a program
+--------------------
+- The k-th step of the send lane (r -> p, channel) feeds the k-th step of the receive lane
+  (p <- r, channel). Both have the same `count`.
+- The steps of a lane run one after another. Steps of different lanes run concurrently unless a
+  dependency orders them.
+- A dependency ``step`` on ``on`` (same rank): if both cover exactly the same slots, byte k of
+  `step` waits for byte k of `on` (streaming); otherwise `step` waits for all of `on`.
+- ``RECV_REDUCE`` combines what arrives into the slot: slot = slot (op) arriving. ``COPY`` writes
+  `slot` from `src_slot`; ``REDUCE`` combines `src_slot` into `slot`. `count` consecutive slots
+  are covered, from `slot` (and `src_slot`) on.
+- Slots from ``demand.slots`` on are scratch, each as large as the largest chunk.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.artifact import Artifact
+from headrace.collectives.demand import Collective, Demand
+from headrace.errors import ProgramError
+
+
+class Op(IntEnum):
+    """What a step does."""
+
+    SEND = 0
+    RECV = 1
+    RECV_REDUCE = 2
+    COPY = 3
+    REDUCE = 4
+
+
+class Direction(IntEnum):
+    """What a lane is."""
+
+    SEND = 0
+    RECV = 1
+    LOCAL = 2
+
+
+class Transfer(NamedTuple):
+    """`count` chunks from slot `src_slot` of `src` to slot `dst_slot` of `dst`.
+
+    With `reduce` they are combined into the destination, else they replace it. ``src == dst`` is
+    a local copy (or local reduction).
+    """
+
+    src: int
+    dst: int
+    src_slot: int
+    dst_slot: int
+    reduce: bool = False
+    count: int = 1
+    channel: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Schedule:
+    """Transfers in one global order: each comes after all that it depends on.
+
+    Attributes
+    ----------
+    transfers : in order; `lower` derives every dependency from this order.
+    scratch_slots : slots after ``demand.slots`` available at every rank.
+    """
+
+    demand: Demand
+    transfers: tuple[Transfer, ...]
+    scratch_slots: int = 0
+
+    @classmethod
+    def of(
+        cls, demand: Demand, transfers: Iterable[Transfer], scratch_slots: int = 0
+    ) -> "Schedule":
+        """Make a schedule from any iterable of transfers."""
+        return cls(demand=demand, transfers=tuple(transfers), scratch_slots=scratch_slots)
+
+
+def _columns(dtypes: dict[str, type]) -> dict[str, np.dtype]:
+    return {name: np.dtype(dtype) for name, dtype in dtypes.items()}
+
+
+LANE_COLUMNS = _columns(
+    {"rank": np.int32, "direction": np.uint8, "peer": np.int32, "channel": np.int32}
+)
+STEP_COLUMNS = _columns(
+    {"lane": np.int32, "op": np.uint8, "slot": np.int32, "src_slot": np.int32, "count": np.int32}
+)
+DEPENDENCY_COLUMNS = _columns({"step": np.int32, "on": np.int32})
+
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Program:
+    """The executable form, all ranks in one value. Columns are one-dimensional arrays.
+
+    Attributes
+    ----------
+    lanes : `LANE_COLUMNS`, sorted by rank; `peer` is -1 for local lanes.
+    steps : `STEP_COLUMNS`, grouped by lane in lane order; within a lane in running order.
+        `src_slot` is -1 unless the op is COPY or REDUCE.
+    dependencies : `DEPENDENCY_COLUMNS`, sorted; both are indices into `steps`, of one rank.
+
+    Raises
+    ------
+    ProgramError : if a column is missing or mistyped, or an index is out of range.
+    """
+
+    demand: Demand
+    scratch_slots: int
+    lanes: dict[str, np.ndarray]
+    steps: dict[str, np.ndarray]
+    dependencies: dict[str, np.ndarray]
+
+    def __post_init__(self) -> None:
+        _check_columns("lanes", self.lanes, LANE_COLUMNS)
+        _check_columns("steps", self.steps, STEP_COLUMNS)
+        _check_columns("dependencies", self.dependencies, DEPENDENCY_COLUMNS)
+        ranks, slots = self.demand.ranks, self.demand.slots + self.scratch_slots
+        lanes, steps, dependencies = self.lanes, self.steps, self.dependencies
+        _check_range("lanes.rank", lanes["rank"], 0, ranks)
+        _check_range("lanes.direction", lanes["direction"], 0, len(Direction))
+        _check_range("lanes.peer", lanes["peer"], -1, ranks)
+        _check_range("lanes.channel", lanes["channel"], 0, 1 << 15)
+        _check_range("steps.lane", steps["lane"], 0, len(lanes["rank"]))
+        _check_range("steps.op", steps["op"], 0, len(Op))
+        _check_range("steps.count", steps["count"], 1, slots + 1)
+        _check_range("steps.slot", steps["slot"], 0, slots)
+        _check_range("steps.slot + count", steps["slot"] + steps["count"], 1, slots + 1)
+        _check_range("steps.src_slot", steps["src_slot"], -1, slots)
+        _check_range("steps.src_slot + count", steps["src_slot"] + steps["count"], 0, slots + 1)
+        for name in ("step", "on"):
+            _check_range(f"dependencies.{name}", dependencies[name], 0, len(steps["op"]))
+        if np.any(np.diff(lanes["rank"]) < 0):
+            raise ProgramError("lanes.rank is not sorted")
+        if np.any(np.diff(steps["lane"]) < 0):
+            raise ProgramError("steps.lane is not sorted")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the program: two programs that run alike byte for byte are equal here."""
+        return self.to_artifact().digest
+
+    def to_artifact(self) -> Artifact:
+        """Return the program as an artifact of kind "program"."""
+        return Artifact(
+            kind="program",
+            schema=_SCHEMA,
+            head={
+                "collective": self.demand.collective.value,
+                "ranks": self.demand.ranks,
+                "chunks": self.demand.chunks,
+                "root": self.demand.root,
+                "scratch_slots": self.scratch_slots,
+            },
+            tables={
+                "lanes": self.lanes,
+                "steps": self.steps,
+                "dependencies": self.dependencies,
+            },
+        )
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact) -> "Program":
+        """Rebuild a program.
+
+        Raises
+        ------
+        ProgramError : if a head field or column is missing or out of range.
+        """
+        head = artifact.head
+        try:
+            demand = Demand(
+                collective=Collective(head["collective"]),
+                ranks=int(head["ranks"]),
+                chunks=int(head["chunks"]),
+                root=int(head["root"]),
+            )
+            scratch_slots = int(head["scratch_slots"])
+            tables = {name: dict(artifact.tables[name]) for name in ("lanes", "steps", "dependencies")}
+        except KeyError as error:
+            raise ProgramError(f"program: field {error} is missing") from error
+        return cls(demand=demand, scratch_slots=scratch_slots, **tables)
+
+
+def _check_columns(
+    table: str, columns: dict[str, np.ndarray], wanted: dict[str, np.dtype]
+) -> None:
+    if set(columns) != set(wanted):
+        raise ProgramError(f"{table} has columns {sorted(columns)}, needs {sorted(wanted)}")
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) > 1:
+        raise ProgramError(f"{table}: columns differ in length: {sorted(lengths)}")
+    for name, dtype in wanted.items():
+        if columns[name].dtype != dtype:
+            raise ProgramError(f"{table}.{name} has type {columns[name].dtype}, needs {dtype}")
+
+
+def _check_range(name: str, values: np.ndarray, low: int, high: int) -> None:
+    bad = np.flatnonzero((values < low) | (values >= high))
+    if len(bad):
+        raise ProgramError(
+            f"{name}[{bad[0]}] is {values[bad[0]]}, needs {low} to {high - 1}"
+        )

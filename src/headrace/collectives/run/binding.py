@@ -1,0 +1,334 @@
+"""Tensors into what the executor takes: segments of memory, a dtype's name, an operator's name.
+
+Every function here returns a `Bound`: the segments, what must be copied out afterwards, and the
+staging buffers that must live until then. Calls that only move data are bound as bytes. Tensors
+that are not contiguous, or that the collective would clobber, go through staging buffers.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch.distributed import ReduceOp
+
+from headrace.errors import InputError
+
+Row = tuple[int, int, int, int]
+"""(address, elements per block, blocks, chunks per block): the executor's `Segment`."""
+
+
+class Bound(NamedTuple):
+    """A call's memory.
+
+    Attributes
+    ----------
+    segments : rows in slot order.
+    after : copies results out of the staging buffers; None if nothing has to be copied.
+    keep : buffers to hold until the call ends.
+    """
+
+    segments: tuple[Row, ...]
+    after: Callable[[], None] | None
+    keep: tuple[torch.Tensor, ...]
+
+
+MOVED = "uint8"
+"""The dtype under which data that is only moved is submitted."""
+
+_DTYPES = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.bool: "bool",
+}
+# torch's ReduceOp compares equal to its RedOpType, but only the former finds the former in a dict
+_OPERATORS = {
+    ReduceOp(op): name
+    for op, name in (
+        (ReduceOp.SUM, "sum"),
+        (ReduceOp.AVG, "avg"),
+        (ReduceOp.PRODUCT, "product"),
+        (ReduceOp.MIN, "min"),
+        (ReduceOp.MAX, "max"),
+        (ReduceOp.BAND, "band"),
+        (ReduceOp.BOR, "bor"),
+        (ReduceOp.BXOR, "bxor"),
+    )
+}
+_BITWISE = frozenset({"band", "bor", "bxor"})
+_LINEAR = frozenset({"sum", "avg"})
+
+
+def check(tensor: torch.Tensor) -> None:
+    """Raise InputError unless `tensor` is a dense CPU tensor."""
+    if tensor.layout is not torch.strided:
+        raise InputError(
+            f"a tensor has layout {tensor.layout}; the headrace backend moves dense tensors only: "
+            "pass tensor.to_dense(), or its indices and values"
+        )
+    if tensor.device.type != "cpu":
+        raise InputError(
+            f"a tensor is on {tensor.device}; the headrace backend serves CPU tensors only: "
+            "pass tensor.cpu(), or make the group with a backend for that device"
+        )
+
+
+def arithmetic(dtype: torch.dtype, op: ReduceOp) -> tuple[str, str]:
+    """Return the executor's names of a (real) dtype and a reduce operator.
+
+    Raises
+    ------
+    InputError : for a combination that has no meaning or no kernel.
+    """
+    operator = _OPERATORS.get(op)
+    if operator is None:
+        raise InputError(
+            f"reduce operator {op} is not supported; use one of "
+            "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR"
+        )
+    if dtype.is_complex:
+        if operator not in _LINEAR:
+            raise InputError(f"{op} has no meaning on complex tensors; use SUM or AVG")
+        dtype = dtype.to_real()
+    name = _DTYPES.get(dtype)
+    if name is None:
+        known = ", ".join(sorted(_DTYPES.values()))
+        raise InputError(f"tensors of {dtype} cannot be reduced; convert to one of {known}")
+    if operator in _BITWISE and dtype.is_floating_point:
+        raise InputError(f"{op} has no meaning on {dtype}; convert to an integer dtype or bool")
+    if operator == "avg" and dtype is torch.bool:
+        raise InputError("AVG has no meaning on torch.bool; convert to a number first")
+    return name, operator
+
+
+def real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a complex tensor's real view (two numbers per element), any other as it is."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def in_place(tensor: torch.Tensor, chunks: int, *, moved: bool = False) -> Bound:
+    """Bind one buffer that the call works on in place (allreduce, broadcast, reduce's root)."""
+    check(tensor)
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        staged, after = tensor, None
+    else:
+        staged = _plain(tensor)
+        after = _copy_back(tensor, staged)
+    return Bound(((staged.data_ptr(), _size(staged, moved), 1, chunks),), after, (staged,))
+
+
+def read_only(tensor: torch.Tensor, chunks: int) -> Bound:
+    """Bind a copy of a buffer that the caller wants untouched (reduce, except at the root)."""
+    staged = _plain(tensor).clone()
+    return Bound(((staged.data_ptr(), _size(staged, False), 1, chunks),), None, (staged,))
+
+
+def gathered(
+    outputs: Sequence[torch.Tensor] | None,
+    own: torch.Tensor,
+    rank: int,
+    ranks: int,
+    chunks: int,
+    *,
+    blockwise: bool = True,
+) -> Bound:
+    """Bind one block per rank, the own one in place: allgather and gather.
+
+    `outputs` are the tensors for the blocks in rank order, or one tensor for all of them; None
+    where nothing is wanted (gather, except at the root). With `blockwise` the blocks are used
+    where they are; otherwise they have to follow one another in memory.
+    """
+    size = own.nbytes
+    if outputs is not None and len(outputs) == 1:
+        landing = _landing(outputs[0])
+        _place(own, _bytes_of(landing)[rank * size : (rank + 1) * size])
+        rows = ((landing.data_ptr(), size, ranks, chunks),)
+        return Bound(rows, _copy_all(outputs, [landing]), (landing, *outputs))
+    if outputs is not None and blockwise:
+        staged = [_landing(tensor) for tensor in outputs]
+        _place(own, _bytes_of(staged[rank]))
+        rows = tuple((tensor.data_ptr(), size, 1, chunks) for tensor in staged)
+        return Bound(rows, _copy_all(outputs, staged), (*staged, *outputs))
+    whole = torch.empty(ranks * size, dtype=torch.uint8)
+    _place(own, whole[rank * size : (rank + 1) * size])
+    after = None if outputs is None else _scatter_bytes(whole, outputs)
+    return Bound(((whole.data_ptr(), size, ranks, chunks),), after, (whole,))
+
+
+def gathered_uneven(outputs: Sequence[torch.Tensor], own: torch.Tensor, rank: int) -> Bound:
+    """Bind an allgather of blocks that differ in size: a row per block, one chunk each."""
+    staged = [_landing(tensor) for tensor in outputs]
+    _place(own, _bytes_of(staged[rank]))
+    rows = tuple((tensor.data_ptr(), tensor.nbytes, 1, 1) for tensor in staged)
+    return Bound(rows, _copy_all(outputs, staged), tuple(staged))
+
+
+def scattered(
+    inputs: Sequence[torch.Tensor] | None,
+    output: torch.Tensor,
+    rank: int,
+    ranks: int,
+    chunks: int,
+    *,
+    moved: bool,
+) -> Bound:
+    """Bind one block per rank of which the own one is the result: reduce_scatter and scatter.
+
+    The inputs are copied: such plans overwrite them. None where there are none (scatter, except
+    at the root).
+    """
+    landing = real(output)
+    block = landing.numel()
+    whole = torch.empty(ranks * block, dtype=landing.dtype)
+    if inputs is not None:
+        _gather_elements(whole, [real(tensor) for tensor in inputs])
+    own = whole[rank * block : (rank + 1) * block]
+
+    def after() -> None:
+        landing.copy_(own.view(landing.shape))
+
+    elements = block * landing.element_size() if moved else block
+    return Bound(((whole.data_ptr(), elements, ranks, chunks),), after, (whole,))
+
+
+def exchanged(output: torch.Tensor, source: torch.Tensor, ranks: int, chunks: int) -> Bound:
+    """Bind an all-to-all of equal blocks."""
+    sent, landing = _plain(source), _landing(output)
+    if sent.data_ptr() == landing.data_ptr() and sent.nbytes:
+        sent = sent.clone()
+    rows = (
+        (sent.data_ptr(), sent.nbytes // ranks, ranks, chunks),
+        (landing.data_ptr(), landing.nbytes // ranks, ranks, chunks),
+    )
+    return Bound(rows, _copy_all([output], [landing]), (sent, landing))
+
+
+def exchanged_rows(
+    output: torch.Tensor,
+    source: torch.Tensor,
+    output_splits: Sequence[int],
+    input_splits: Sequence[int],
+) -> Bound:
+    """Bind an all-to-all whose blocks have the given sizes (along the first dimension)."""
+    sent, landing = _plain(source), _landing(output)
+    if sent.data_ptr() == landing.data_ptr() and sent.nbytes:
+        sent = sent.clone()
+    rows = (*_split_rows(sent, input_splits), *_split_rows(landing, output_splits))
+    return Bound(rows, _copy_all([output], [landing]), (sent, landing))
+
+
+def exchanged_lists(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Bound:
+    """Bind an all-to-all of one tensor per rank and direction."""
+    sent = [_plain(tensor) for tensor in inputs]
+    landing = [_landing(tensor) for tensor in outputs]
+    rows = tuple((tensor.data_ptr(), tensor.nbytes, 1, 1) for tensor in (*sent, *landing))
+    return Bound(rows, _copy_all(outputs, landing), (*sent, *landing))
+
+
+def flattened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
+    """Return the tensors' elements in one new buffer, and what copies them back."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    return flat, _scatter_elements(flat, tensors)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def _landing(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` itself if data can be received into it, else a buffer of its size."""
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def _size(tensor: torch.Tensor, moved: bool) -> int:
+    return tensor.nbytes if moved else tensor.numel()
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a contiguous tensor, as a flat view."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def _split_rows(tensor: torch.Tensor, splits: Sequence[int]) -> list[Row]:
+    row_bytes = tensor.nbytes // tensor.shape[0] if tensor.dim() and tensor.shape[0] else 0
+    rows: list[Row] = []
+    address = tensor.data_ptr()
+    for split in splits:
+        rows.append((address, split * row_bytes, 1, 1))
+        address += split * row_bytes
+    return rows
+
+
+def _place(tensor: torch.Tensor, target: torch.Tensor) -> None:
+    """Copy `tensor` to the bytes `target`, unless it is there already."""
+    source = _plain(tensor)
+    if source.data_ptr() != target.data_ptr():
+        target.copy_(_bytes_of(source))
+
+
+def _copy_back(tensor: torch.Tensor, staged: torch.Tensor) -> Callable[[], None]:
+    target = tensor.detach()
+
+    def after() -> None:
+        target.copy_(staged)
+
+    return after
+
+
+def _copy_all(
+    tensors: Sequence[torch.Tensor], staged: Sequence[torch.Tensor]
+) -> Callable[[], None] | None:
+    pairs = [
+        (tensor.detach(), buffer)
+        for tensor, buffer in zip(tensors, staged, strict=True)
+        if buffer is not tensor
+    ]
+    if not pairs:
+        return None
+
+    def after() -> None:
+        for tensor, buffer in pairs:
+            tensor.copy_(buffer)
+
+    return after
+
+
+def _scatter_bytes(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
+    targets = [tensor.detach() for tensor in tensors]
+
+    def after() -> None:
+        begin = 0
+        for tensor in targets:
+            part = whole[begin : begin + tensor.nbytes]
+            begin += tensor.nbytes
+            tensor.copy_(part.view(tensor.dtype).view(tensor.shape))
+
+    return after
+
+
+def _scatter_elements(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
+    targets = [tensor.detach() for tensor in tensors]
+
+    def after() -> None:
+        begin = 0
+        for tensor in targets:
+            tensor.copy_(flat[begin : begin + tensor.numel()].view(tensor.shape))
+            begin += tensor.numel()
+
+    return after
+
+
+def _gather_elements(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    begin = 0
+    for tensor in tensors:
+        part = whole[begin : begin + tensor.numel()].view(tensor.shape)
+        part.copy_(tensor.detach())
+        begin += tensor.numel()

@@ -1,0 +1,56 @@
+"""The job's plan book, if it fits the job."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.collectives.plan.book import PlanBook
+
+
+def load_book(path: Path | None) -> "PlanBook | None":
+    """Read the plan book at `path` (HEADRACE_PLAN_BOOK); None if no path is set.
+
+    Raises
+    ------
+    ArtifactError : naming the file and the field.
+    """
+    if path is None:
+        return None
+    from headrace.collectives.plan.book import PlanBook  # loaded only where there is a book
+
+    return PlanBook.load(path)
+
+
+def fitting(book: "PlanBook | None", rank_host: Sequence[int], *, speak: bool) -> "PlanBook | None":
+    """Return `book` if it was made for ranks placed like these, else None.
+
+    Parameters
+    ----------
+    rank_host : for every rank of the whole job, the index of the host it runs on.
+    speak : warn if the book does not fit; one rank of the job should.
+    """
+    if book is None:
+        return None
+    problem = _misfit(book.topology.rank_host, rank_host)
+    if problem is None:
+        return book
+    if speak:
+        warnings.warn(
+            f"the plan book in HEADRACE_PLAN_BOOK does not fit this job: {problem}. Templates "
+            "serve the job instead; measure and plan again for this placement",
+            stacklevel=2,
+        )
+    return None
+
+
+def _misfit(planned: Sequence[int], found: Sequence[int]) -> str | None:
+    if len(planned) != len(found):
+        return f"it was made for {len(planned)} ranks, the job has {len(found)}"
+    for a in range(len(found)):
+        for b in range(a):
+            if (planned[a] == planned[b]) != (found[a] == found[b]):
+                same = "the same host" if planned[a] == planned[b] else "different hosts"
+                return f"it has ranks {b} and {a} on {same}, in the job they are not"
+    return None

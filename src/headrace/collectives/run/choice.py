@@ -1,0 +1,138 @@
+"""Which verified program serves a call.
+
+The choice is a pure function of (plan book, collective, bytes, root, group size): every rank
+makes it alone and all agree. A collective that the book has no plan for gets a template, lowered
+and verified at first use and kept for the life of the process.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan import templates
+from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof, verify
+from headrace.collectives.program import Program, Schedule
+
+if TYPE_CHECKING:
+    from headrace.collectives.plan.book import PlanBook
+    from headrace.collectives.plan.plan import Plan
+
+# Without a measurement these are the orders of magnitude of common networks: a message's fixed
+# cost (tens of microseconds) is as long as the wire time of some ten KiB.
+_SHORT_BYTES = 16 * 1024
+_MIDDLING_BYTES = 256 * 1024
+_FEW_RANKS = 4
+_CHAIN_RANKS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A program with its proof, and where it came from, in words.
+
+    Attributes
+    ----------
+    blockwise : no step reaches over the end of a block, so blocks may lie anywhere in memory.
+    """
+
+    program: Program
+    proof: Proof
+    origin: str
+    blockwise: bool
+
+    @property
+    def chunks(self) -> int:
+        """Chunks per block: what the segments of a call have to be cut into."""
+        return self.program.demand.chunks
+
+
+class Chooser:
+    """The choices of one group of `ranks` ranks.
+
+    Parameters
+    ----------
+    book : a plan book that holds for this group; else None.
+    """
+
+    def __init__(self, ranks: int, book: "PlanBook | None" = None) -> None:
+        self._ranks = ranks
+        self._book = book
+
+    def choose(self, collective: Collective, total_bytes: int, root: int = 0) -> Choice:
+        """Return the program for a call of `total_bytes` (as `Demand.chunk_bytes` counts them)."""
+        if self._book is not None:
+            plan = self._book.choose(collective, total_bytes, root)
+            if plan is not None:
+                return _from_plan(plan)
+        template, chunks = _template(collective, total_bytes, self._ranks)
+        return _from_template(template, collective, self._ranks, chunks, root)
+
+    def block_by_block(self, collective: Collective) -> Choice:
+        """Return a program with one chunk per block, for blocks that differ in size.
+
+        It does not depend on the sizes, which not every rank knows.
+        """
+        return _from_template("direct", collective, self._ranks, 1, 0)
+
+
+def _template(collective: Collective, total_bytes: int, ranks: int) -> tuple[str, int]:
+    """(name of the template, chunks) for a network of which nothing is known."""
+    short = total_bytes <= _SHORT_BYTES
+    match collective:
+        case Collective.ALLREDUCE:
+            if short:
+                return ("full_exchange" if ranks <= _FEW_RANKS else "recursive_doubling"), 1
+            if total_bytes <= _MIDDLING_BYTES:
+                return "halving_doubling", ranks
+            return "ring", ranks
+        case Collective.BROADCAST | Collective.REDUCE:
+            if short and ranks <= _FEW_RANKS:
+                return "direct", 1
+            if short or ranks > _CHAIN_RANKS:
+                return "double_binary_tree", 2
+            return "ring", 1  # a chain; it streams, so one chunk suffices
+        case Collective.ALLGATHER | Collective.REDUCE_SCATTER:
+            return ("direct" if short else "ring"), 1
+        case _:
+            return "direct", 1
+
+
+@functools.cache
+def _from_template(
+    name: str, collective: Collective, ranks: int, chunks: int, root: int
+) -> Choice:
+    template: Callable[[Demand], Schedule] = getattr(templates, name)
+    demand = Demand(collective=collective, ranks=ranks, chunks=chunks, root=root)
+    program = lower(template(demand))
+    return Choice(
+        program=program,
+        proof=verify(program),
+        origin=f"template {name}",
+        blockwise=_is_blockwise(program),
+    )
+
+
+# Plans are compared by identity: the book hands out the same object for the same call.
+@functools.lru_cache(maxsize=256)
+def _from_plan(plan: "Plan") -> Choice:
+    program, proof = plan.program, plan.proof
+    if proof.verifier_version != VERIFIER_VERSION:
+        proof = verify(program)
+    return Choice(
+        program=program,
+        proof=proof,
+        origin=f"plan book: {plan.maker}",
+        blockwise=_is_blockwise(program),
+    )
+
+
+def _is_blockwise(program: Program) -> bool:
+    chunks, steps = program.demand.chunks, program.steps
+    for column in ("slot", "src_slot"):
+        first = steps[column]
+        last = first + steps["count"] - 1
+        if ((first // chunks) != (last // chunks)).any():
+            return False
+    return True

@@ -1,0 +1,312 @@
+"""The Python face of the native executor.
+
+An `Executor` belongs to one rank of one group. It listens on construction, so that its address
+can be exchanged; `connect` builds the full mesh. It runs only programs that come with their proof.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace import _native
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
+from headrace.collectives.program import Direction, Program
+from headrace.errors import CommunicationError, InputError, UnverifiedPlanError
+
+DEFAULT_DEADLINE_S = 60.0
+
+DTYPES: dict[str, _native.DataType] = {
+    name: getattr(_native.DataType, name)
+    for name in (
+        "float32",
+        "float64",
+        "float16",
+        "bfloat16",
+        "int8",
+        "uint8",
+        "int16",
+        "int32",
+        "int64",
+        "bool",
+    )
+}
+"""Element types that can be reduced; anything else can be moved as "uint8"."""
+
+OPERATORS: dict[str, tuple[_native.Operator, bool]] = {
+    **{
+        name: (getattr(_native.Operator, name), False)
+        for name in ("sum", "product", "min", "max", "band", "bor", "bxor")
+    },
+    "avg": (_native.Operator.sum, True),
+}
+"""Reduce operators: the native one, and whether the result is divided by the number of ranks."""
+
+
+class Segment(NamedTuple):
+    """`blocks` blocks of `elements` elements each, contiguous from `address` (a pointer).
+
+    Every block is cut into `chunks` slots: slot k of a block covers its elements
+    [k * elements // chunks, (k + 1) * elements // chunks).
+    """
+
+    address: int
+    elements: int
+    blocks: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedProgram:
+    """A proven program, made ready for one rank."""
+
+    native: _native.Program
+    collective: Collective
+    channels: int
+    digest: str
+
+
+class Executor:
+    """Runs programs between the ranks of one group.
+
+    Parameters
+    ----------
+    rank, ranks : this member and the size of the group.
+    host : numeric address to listen on and to connect from.
+    token : up to 64 bytes known to the members only; strangers are turned away.
+    channels : data connections per pair of ranks; a program may use fewer.
+    completions : where tasks submitted with `notify` are reported; made if absent.
+    fail_at_io : for tests: the n-th send or receive fails as if the connection had been reset.
+
+    Raises
+    ------
+    CommunicationError : if `host` cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        *,
+        host: str = "127.0.0.1",
+        token: str = "",
+        channels: int = 1,
+        completions: _native.Completions | None = None,
+        fail_at_io: int = 0,
+    ) -> None:
+        self.rank = rank
+        self.ranks = ranks
+        self._completions = completions or _native.Completions()
+        with _translated():
+            self._native = _native.Executor(
+                rank=rank,
+                ranks=ranks,
+                host=host,
+                token=token,
+                channels=channels,
+                completions=self._completions,
+                fail_at_io=fail_at_io,
+            )
+
+    @property
+    def address(self) -> str:
+        """Where this executor listens until it is connected: "host:port"."""
+        return self._native.address
+
+    def connect(self, addresses: Sequence[str], deadline_s: float = 30.0) -> None:
+        """Connect to every other rank; `addresses` are by rank.
+
+        Raises
+        ------
+        CommunicationError : naming the ranks that could not be reached in time.
+        """
+        with _translated():
+            self._native.connect(list(addresses), deadline_s)
+
+    def load(self, program: Program, proof: Proof) -> LoadedProgram:
+        """Make a proven program ready to run.
+
+        Raises
+        ------
+        UnverifiedPlanError : if `proof` is by another verifier or of another program.
+        """
+        digest = program.digest
+        if proof.program_digest != digest or proof.verifier_version != VERIFIER_VERSION:
+            raise UnverifiedPlanError(
+                f"the proof is of program {proof.program_digest[:12]} by verifier "
+                f"{proof.verifier_version}; this is program {digest[:12]} and verifier "
+                f"{VERIFIER_VERSION}: verify the plan again"
+            )
+        native = _rank_program(program, self.rank)
+        return LoadedProgram(
+            native=native,
+            collective=program.demand.collective,
+            channels=native.channels,
+            digest=digest,
+        )
+
+    def run(
+        self,
+        loaded: LoadedProgram,
+        segments: Iterable[tuple[int, int, int, int]],
+        *,
+        dtype: str,
+        operator: str = "sum",
+        epoch: int = 0,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+    ) -> None:
+        """Run a collective to its end on the calling thread (the lowest latency).
+
+        Raises
+        ------
+        CommunicationError : naming the rank and peer, if a peer dies or the deadline passes.
+        InputError : if the segments do not fit the program, or the operator the type.
+        """
+        op, average = OPERATORS[operator]
+        try:
+            self._native.run(
+                loaded.native, segments, DTYPES[dtype], op, average, epoch, deadline_s
+            )
+        except _native.CommunicationError as error:
+            raise CommunicationError(str(error)) from None
+        except ValueError as error:
+            raise InputError(str(error)) from None
+
+    def submit(
+        self,
+        loaded: LoadedProgram,
+        segments: Iterable[tuple[int, int, int, int]],
+        *,
+        dtype: str,
+        operator: str = "sum",
+        epoch: int = 0,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        notify: bool = False,
+    ) -> int:
+        """Start a collective and return its handle; the buffers are borrowed until it is done.
+
+        Every rank must submit the same collectives in the same order. A handle is either waited
+        for, or, with `notify`, reported by `completions`.
+        """
+        op, average = OPERATORS[operator]
+        try:
+            return self._native.submit(
+                loaded.native, segments, DTYPES[dtype], op, average, epoch, deadline_s, notify
+            )
+        except _native.CommunicationError as error:
+            raise CommunicationError(str(error)) from None
+        except ValueError as error:
+            raise InputError(str(error)) from None
+
+    def wait(self, handle: int) -> int:
+        """Wait for a task. Returns the source of a receive, else -1.
+
+        Raises
+        ------
+        CommunicationError : if the task failed.
+        """
+        with _translated():
+            return self._native.wait(handle)
+
+    def poll(self, handle: int) -> bool:
+        """Whether the task is finished (it still has to be waited for)."""
+        with _translated():
+            return self._native.poll(handle)
+
+    def cancel(self, handle: int) -> None:
+        """Withdraw a receive nobody has sent to; anything else ends the group for all ranks."""
+        with _translated():
+            self._native.cancel(handle)
+
+    def completions(self, timeout_s: float) -> list[tuple[int, str]]:
+        """Wait for tasks submitted with `notify`; (handle, error text or "") of those finished."""
+        return self._completions.take(timeout_s)
+
+    def send(
+        self,
+        address: int,
+        nbytes: int,
+        dst: int,
+        tag: int,
+        *,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        notify: bool = False,
+    ) -> int:
+        """Start sending `nbytes` to rank `dst`; returns a handle. Tags are 0 to 2^32 - 1."""
+        with _translated():
+            return self._native.send(address, nbytes, dst, tag, deadline_s, notify)
+
+    def recv(
+        self,
+        address: int,
+        nbytes: int,
+        src: int,
+        tag: int,
+        *,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        notify: bool = False,
+    ) -> int:
+        """Start receiving exactly `nbytes` from rank `src` (-1: any); returns a handle."""
+        with _translated():
+            return self._native.receive(address, nbytes, src, tag, deadline_s, notify)
+
+    def counters(self) -> dict[str, int | list[int]]:
+        """Finished collectives and messages; bytes sent and received per peer."""
+        return self._native.counters()
+
+    def set_pacing(self, peer: int, bytes_per_s: int) -> None:
+        """Limit the rate at which this rank sends to `peer`; 0 lifts the limit."""
+        self._native.set_pacing(peer, bytes_per_s)
+
+    def close(self) -> None:
+        """Say goodbye and close every connection; unfinished tasks fail."""
+        self._native.close()
+
+
+class _translated:  # noqa: N801 - reads as a phrase: `with _translated():`
+    """Turns native exceptions into headrace's."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, _native.CommunicationError):
+            raise CommunicationError(str(error)) from None
+        if isinstance(error, ValueError):
+            raise InputError(str(error)) from None
+
+
+def _rank_program(program: Program, rank: int) -> _native.Program:
+    """Cut one rank's lanes, steps and dependencies out of `program`, with local indices."""
+    lanes, steps, dependencies = program.lanes, program.steps, program.dependencies
+    first_lane, end_lane = np.searchsorted(lanes["rank"], [rank, rank + 1])
+    first_step, end_step = np.searchsorted(steps["lane"], [first_lane, end_lane])
+    first, end = np.searchsorted(dependencies["step"], [first_step, end_step])
+    mine, my_steps = slice(first_lane, end_lane), slice(first_step, end_step)
+    local = lanes["direction"][mine] == Direction.LOCAL
+    results = [slot for slot, _, _ in program.demand.final(rank)]
+    contiguous = len(results) if results else 0
+
+    def column(values: np.ndarray, offset: int = 0) -> np.ndarray:
+        return np.ascontiguousarray(values - values.dtype.type(offset))
+
+    return _native.Program(
+        rank=rank,
+        ranks=program.demand.ranks,
+        slots=program.demand.slots,
+        scratch_slots=program.scratch_slots,
+        result_slot=min(results, default=0),
+        result_slots=contiguous,
+        lane_direction=column(lanes["direction"][mine]),
+        lane_peer=np.where(local, np.int32(-1), lanes["peer"][mine]).astype(np.int32),
+        lane_channel=column(lanes["channel"][mine]),
+        step_lane=column(steps["lane"][my_steps], first_lane),
+        step_op=column(steps["op"][my_steps]),
+        step_slot=column(steps["slot"][my_steps]),
+        step_source_slot=column(steps["src_slot"][my_steps]),
+        step_count=column(steps["count"][my_steps]),
+        dependency_step=column(dependencies["step"][first:end], first_step),
+        dependency_on=column(dependencies["on"][first:end], first_step),
+    )

@@ -1,0 +1,54 @@
+"""Every exception headrace raises on purpose.
+
+::
+
+    HeadraceError
+    ├── InputError (ValueError)       what the user gave is wrong
+    │   ├── ArtifactError             a file is not the artifact it claims to be
+    │   ├── TopologyError             a topology is inconsistent
+    │   ├── ProgramError              a program is malformed
+    │   └── TestbedError              a testbed file or command is wrong
+    ├── VerificationError             a program does not do what it claims
+    ├── UnverifiedPlanError           an unproven or altered plan was given to the executor
+    └── CommunicationError (RuntimeError)  a peer died, a deadline passed, a stream broke
+
+A message names the field or the rank, says what was found, and what would do.
+"""
+
+
+class HeadraceError(Exception):
+    """Base of every deliberate headrace exception."""
+
+
+class InputError(HeadraceError, ValueError):
+    """What the user gave is wrong; the message says where and what would do."""
+
+
+class ArtifactError(InputError):
+    """A file is not the artifact it claims to be (kind, schema, digest, field)."""
+
+
+class TopologyError(InputError):
+    """A topology names a rank, host or link that does not exist, or a bad cost."""
+
+
+class ProgramError(InputError):
+    """A program or schedule is malformed (before any question of correctness)."""
+
+
+class TestbedError(InputError):
+    """A testbed file is wrong, or a testbed command cannot be carried out."""
+
+    __test__ = False  # not a test class, whatever its name suggests to pytest
+
+
+class VerificationError(HeadraceError):
+    """A program does not deliver its collective, can deadlock, or has a data race."""
+
+
+class UnverifiedPlanError(HeadraceError):
+    """The executor was given a plan that is unproven or differs from what was proven."""
+
+
+class CommunicationError(HeadraceError, RuntimeError):
+    """A peer died, a deadline passed, or a stream broke; names rank, peer, operation."""

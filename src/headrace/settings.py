@@ -1,0 +1,144 @@
+"""The one place that reads the environment: every variable is a documented field."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import InputError
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+_MAX_CHANNELS = 64
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the environment says, checked.
+
+    Attributes
+    ----------
+    plan_book : HEADRACE_PLAN_BOOK, file with the plan book to choose plans from; unset: templates.
+    deadline_s : HEADRACE_DEADLINE_S, seconds (above 0) that any wait may take before it becomes
+        an error; torch's own default.
+    channels : HEADRACE_CHANNELS, connections per pair of ranks, 1 to 64.
+    socket_interface : HEADRACE_SOCKET_IFNAME, name of the network interface to listen on; unset:
+        the one that routes to the rendezvous.
+    pace : HEADRACE_PACE, pacing file of the loopback testbed: rates that the transport keeps to
+        where the kernel cannot shape them. Set by ``headrace testbed``.
+    log_level : HEADRACE_LOG_LEVEL, one of debug, info, warning, error.
+    rank, world_size, local_rank : RANK, WORLD_SIZE, LOCAL_RANK as torchrun sets them; None outside.
+    master_address, master_port : MASTER_ADDR, MASTER_PORT as torchrun sets them; None outside.
+    """
+
+    plan_book: Path | None = None
+    deadline_s: float = 1800.0
+    channels: int = 1
+    socket_interface: str | None = None
+    pace: Path | None = None
+    log_level: str = "warning"
+    rank: int | None = None
+    world_size: int | None = None
+    local_rank: int | None = None
+    master_address: str | None = None
+    master_port: int | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
+        """Read the settings from `environment` (default: this process's).
+
+        A variable that is set but empty counts as not set.
+
+        Raises
+        ------
+        InputError : naming the variable, what was found and what is allowed.
+        """
+        source = os.environ if environment is None else environment
+        found = {
+            field: parse(variable, text)
+            for field, (variable, parse) in _VARIABLES.items()
+            if (text := source.get(variable, "").strip())
+        }
+        settings = cls(**found)  # pyright: ignore[reportArgumentType]  (the table types each field)
+        if settings.rank is not None and settings.world_size is not None:
+            _check_rank(settings.rank, settings.world_size)
+        return settings
+
+
+def child_environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """Return this process's environment for a child, with `changes` made (None: removed)."""
+    environment = dict(os.environ)
+    for variable, value in (changes or {}).items():
+        if value is None:
+            environment.pop(variable, None)
+        else:
+            environment[variable] = value
+    return environment
+
+
+def _whole(low: int, high: int | None = None) -> Callable[[str, str], int]:
+    allowed = f"a whole number of at least {low}" if high is None else f"{low} to {high}"
+
+    def parse(variable: str, text: str) -> int:
+        if not re.fullmatch(r"\d+", text) or int(text) < low or (high and int(text) > high):
+            raise InputError(f"{variable} is {text!r}, needs {allowed}")
+        return int(text)
+
+    return parse
+
+
+def _seconds(variable: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    # a day-long upper limit would be arbitrary; infinity would break "every wait has a deadline"
+    if not 0 < value < float("inf"):
+        raise InputError(f"{variable} is {text!r}, needs a finite number of seconds above 0")
+    return value
+
+
+def _file(variable: str, text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise InputError(f"{variable} is {text!r}, needs the path of a file that exists")
+    return path
+
+
+def _interface(variable: str, text: str) -> str:
+    # 15 is IFNAMSIZ - 1; the kernel allows any byte but these
+    if len(text) > 15 or re.search(r"[\s/]", text):
+        raise InputError(f"{variable} is {text!r}, needs a network interface's name, such as eth0")
+    return text
+
+
+def _log_level(variable: str, text: str) -> str:
+    if text.lower() not in LOG_LEVELS:
+        raise InputError(f"{variable} is {text!r}, needs one of {', '.join(LOG_LEVELS)}")
+    return text.lower()
+
+
+def _text(_variable: str, text: str) -> str:
+    return text
+
+
+def _check_rank(rank: int, world_size: int) -> None:
+    if rank >= world_size:
+        raise InputError(f"RANK is '{rank}', needs 0 to {world_size - 1} (WORLD_SIZE - 1)")
+
+
+_VARIABLES: Mapping[str, tuple[str, Callable[[str, str], object]]] = {
+    "plan_book": ("HEADRACE_PLAN_BOOK", _file),
+    "deadline_s": ("HEADRACE_DEADLINE_S", _seconds),
+    "channels": ("HEADRACE_CHANNELS", _whole(1, _MAX_CHANNELS)),
+    "socket_interface": ("HEADRACE_SOCKET_IFNAME", _interface),
+    "pace": ("HEADRACE_PACE", _file),
+    "log_level": ("HEADRACE_LOG_LEVEL", _log_level),
+    "rank": ("RANK", _whole(0)),
+    "world_size": ("WORLD_SIZE", _whole(1)),
+    "local_rank": ("LOCAL_RANK", _whole(0)),
+    "master_address": ("MASTER_ADDR", _text),
+    "master_port": ("MASTER_PORT", _whole(0, _MAX_PORT)),
+}
+"""Field of `Settings` -> (environment variable, how its text is read)."""

@@ -1,0 +1,16 @@
+"""Emulated clusters on one Linux machine: namespaces as hosts, bridges as racks, shaped links."""
+
+from headrace.testbed.launch import rank_environment, run_ranks
+from headrace.testbed.loopback import pace_rate
+from headrace.testbed.spec import Host, Rack, TestbedSpec
+from headrace.testbed.testbed import Testbed
+
+__all__ = [
+    "Host",
+    "Rack",
+    "Testbed",
+    "TestbedSpec",
+    "pace_rate",
+    "rank_environment",
+    "run_ranks",
+]

@@ -1,0 +1,111 @@
+"""A job on a testbed: one process per host, with the environment that torch.distributed reads."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import IO
+
+from headrace.testbed.testbed import Testbed
+
+OnLine = Callable[[int, str], None]
+"""Called with a rank and a line it wrote (without the line's end), from one thread per rank."""
+
+_POLL_S = 0.02
+
+
+def rank_environment(testbed: Testbed, order: Sequence[int], rank: int) -> dict[str, str]:
+    """Return RANK, WORLD_SIZE and so on for a rank; `order[rank]` is the index of its host."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(order)),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": str(rank),
+        "MASTER_ADDR": testbed.hosts[order[0]].address,
+        "MASTER_PORT": str(testbed.record.master_port),
+    }
+
+
+def run_ranks(
+    testbed: Testbed,
+    argv: Sequence[str],
+    order: Sequence[int],
+    *,
+    env: Mapping[str, str | None] | None = None,
+    on_line: OnLine | None = None,
+    timeout_s: float | None = None,
+    grace_s: float = 2.0,
+) -> list[int]:
+    """Run `argv` as one process per rank and return their exit codes (below 0: the signal).
+
+    When a rank fails, or `timeout_s` passes, the others are ended: SIGTERM, then SIGKILL.
+
+    Parameters
+    ----------
+    order : the host index of every rank; see `TestbedSpec.order`.
+    env : changes to every rank's environment.
+    on_line : receives the ranks' output line by line; without it they write to this process's.
+    """
+    pipe = None if on_line is None else subprocess.PIPE
+    processes: list[subprocess.Popen[str]] = []
+    readers: list[threading.Thread] = []
+    try:
+        for rank, index in enumerate(order):
+            process = testbed.popen(
+                testbed.hosts[index].name,
+                argv,
+                env={
+                    "PYTHONUNBUFFERED": "1",
+                    **rank_environment(testbed, order, rank),
+                    **(env or {}),
+                },
+                stdout=pipe,
+                stderr=None if on_line is None else subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+            )
+            processes.append(process)
+            if on_line is not None and process.stdout is not None:
+                reader = threading.Thread(
+                    target=_read, args=(rank, process.stdout, on_line), daemon=True
+                )
+                reader.start()
+                readers.append(reader)
+        _wait(processes, timeout_s)
+    finally:
+        _end(processes, grace_s)
+        for reader in readers:
+            reader.join(grace_s)  # a grandchild may hold the pipe open; `down` ends it
+    return [process.returncode for process in processes]
+
+
+def _read(rank: int, lines: IO[str], on_line: OnLine) -> None:
+    with suppress(ValueError), lines:
+        for line in lines:
+            on_line(rank, line.rstrip("\n"))
+
+
+def _wait(processes: Sequence["subprocess.Popen[str]"], timeout_s: float | None) -> None:
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    while any(process.poll() is None for process in processes):
+        if any(process.poll() for process in processes):
+            return
+        if until is not None and time.monotonic() > until:
+            return
+        time.sleep(_POLL_S)
+
+
+def _end(processes: Sequence["subprocess.Popen[str]"], grace_s: float) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    until = time.monotonic() + grace_s
+    for process in processes:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

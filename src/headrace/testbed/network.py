@@ -1,0 +1,161 @@
+"""The network of a testbed in the kernel: namespaces, bridges, veth pairs and token buckets.
+
+Every host is a namespace with one interface, `INTERFACE`. One more namespace, the switch, holds
+all bridges: `rack0`, `rack1`, ... and `core`. The other end of host i's veth pair is `host<i>`
+in the switch; `up<r>` (at the rack) and `down<r>` (at the core) join a rack to the core. What
+leaves an interface is shaped there, so each link has a token bucket at both ends. No namespace
+has a route or a device to anywhere else.
+
+Devices are made inside the namespaces: none is ever in the machine's own, where names could
+collide.
+"""
+
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import TestbedError
+from headrace.testbed.rates import Shape, host_segments, shape
+from headrace.testbed.spec import RESERVED_HOST, TestbedSpec
+from headrace.testbed.teardown import find_program, namespace_name
+
+INTERFACE = "eth0"
+_SUBNET = "10.77.0.0/16"
+_DEADLINE_S = 30.0
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+
+
+def unavailable_reason() -> str | None:
+    """Return why namespaces cannot be made here, or None if they can."""
+    for program in ("ip", "tc"):
+        if find_program(program) is None:
+            return f"'{program}' (of the package iproute2) is not installed"
+    status = Path("/proc/self/status").read_text()
+    held = int(next(line for line in status.splitlines() if line.startswith("CapEff")).split()[1], 16)
+    for name, bit in _CAPABILITIES.items():
+        if not held >> bit & 1:
+            return f"this process lacks {name}; run it as root"
+    return None
+
+
+def build(run: str, spec: TestbedSpec) -> None:
+    """Make the network of `spec` under the names of `run`.
+
+    Raises
+    ------
+    TestbedError : a command failed; what was made so far stays for `teardown.remove`.
+    """
+    switch = namespace_name(run, RESERVED_HOST)
+    hosts = [namespace_name(run, host.name) for host in spec.hosts]
+    _ip(None, [f"netns add {name}" for name in (switch, *hosts)])
+    _ip(switch, _switch_commands(spec, hosts))
+    # BBR, a default in places, shares a link with itself 10 to 85; CUBIC shares it evenly. It is
+    # set on the route because a namespace may not make it its default.
+    control = " congctl cubic" if _has_cubic() else ""
+    for host, name in zip(spec.hosts, hosts, strict=True):
+        _ip(
+            name,
+            [
+                "link set lo up",
+                f"link set {INTERFACE} addrgenmode none",
+                f"address add {host.address}/16 dev {INTERFACE} noprefixroute",
+                f"link set {INTERFACE} up gso_max_segs {host_segments(host.bytes_per_s)}",
+                f"route add {_SUBNET} dev {INTERFACE} scope link src {host.address}{control}",
+            ],
+        )
+    _apply(run, "add", _ports(spec))
+
+
+def change(run: str, before: TestbedSpec, after: TestbedSpec) -> None:
+    """Change the rates of a running network from `before` to `after`; flows go on."""
+    for old, new in zip(before.hosts, after.hosts, strict=True):
+        segments = host_segments(new.bytes_per_s)
+        if segments != host_segments(old.bytes_per_s):
+            _ip(namespace_name(run, new.name), [f"link set {INTERFACE} gso_max_segs {segments}"])
+    _apply(run, "change", sorted(set(_ports(after)) - set(_ports(before)), key=str))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Port:
+    """One end of a link: whose namespace, which device, and how what leaves it is shaped."""
+
+    owner: str
+    device: str
+    shape: Shape
+
+
+def _ports(spec: TestbedSpec) -> Iterator[_Port]:
+    arriving = max(host_segments(host.bytes_per_s) for host in spec.hosts)
+    for index, host in enumerate(spec.hosts):
+        own = shape(host.bytes_per_s)
+        yield _Port(owner=host.name, device=INTERFACE, shape=own)
+        towards = shape(host.bytes_per_s, arriving_segments=arriving)
+        yield _Port(owner=RESERVED_HOST, device=f"host{index}", shape=towards)
+    for index, rack in enumerate(spec.racks) if len(spec.racks) > 1 else ():
+        both = shape(rack.bytes_per_s, arriving_segments=arriving)
+        for way in ("up", "down"):
+            yield _Port(owner=RESERVED_HOST, device=f"{way}{index}", shape=both)
+
+
+def _apply(run: str, verb: str, ports: Iterable[_Port]) -> None:
+    commands: dict[str, list[str]] = {}
+    for port in ports:
+        commands.setdefault(port.owner, []).append(
+            f"qdisc {verb} dev {port.device} root {port.shape.to_tc()}"
+        )
+    for owner, lines in commands.items():
+        _run("tc", namespace_name(run, owner), lines)
+
+
+def _switch_commands(spec: TestbedSpec, hosts: list[str]) -> Iterator[str]:
+    bridges = [f"rack{index}" for index in range(len(spec.racks))]
+    ports: list[str] = []
+    if len(spec.racks) > 1:
+        bridges.append("core")
+    for bridge in bridges:
+        yield f"link add name {bridge} type bridge mcast_snooping 0"
+    for index in range(len(spec.racks)) if len(spec.racks) > 1 else ():
+        yield f"link add name up{index} type veth peer name down{index}"
+        yield f"link set up{index} master rack{index}"
+        yield f"link set down{index} master core"
+        ports += [f"up{index}", f"down{index}"]
+    for index, (host, name) in enumerate(zip(spec.hosts, hosts, strict=True)):
+        yield f"link add name host{index} type veth peer name {INTERFACE} netns {name}"
+        yield f"link set host{index} master rack{host.rack}"
+        ports.append(f"host{index}")
+    for device in (*bridges, *ports):
+        yield f"link set {device} up addrgenmode none"
+
+
+def _has_cubic() -> bool:
+    try:
+        known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text()
+    except OSError:
+        return False
+    return "cubic" in known.split()
+
+
+def _ip(namespace: str | None, commands: Iterable[str]) -> None:
+    _run("ip", namespace, commands)
+
+
+def _run(program: str, namespace: str | None, commands: Iterable[str]) -> None:
+    path = find_program(program)
+    if path is None:
+        raise TestbedError(f"'{program}' (of the package iproute2) is not installed")
+    lines = list(commands)
+    where = [] if namespace is None else ["-n", namespace]
+    done = subprocess.run(
+        [path, *where, "-batch", "-"],
+        input="\n".join(lines) + "\n",
+        text=True,
+        capture_output=True,
+        timeout=_DEADLINE_S,
+        check=False,
+    )
+    if done.returncode:
+        raise TestbedError(
+            f"'{program} {' '.join(where)}' failed: {done.stderr.strip() or done.returncode}; "
+            f"the commands were: {'; '.join(lines)}"
+        )

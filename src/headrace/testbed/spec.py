@@ -1,0 +1,308 @@
+"""What a testbed is made of: racks, hosts and rates, read from a short TOML file.
+
+::
+
+    name = "two-racks"                # default: the file's name
+
+    [defaults]
+    host_rate = "400mbit"             # kbit, mbit or gbit; or a whole number of bytes a second
+    uplink_rate = "100mbit"
+
+    [[racks]]
+    hosts = 2                         # a number, or a list of names
+
+    [[racks]]
+    name = "far"
+    hosts = ["a", "b"]
+    host_rate = "200mbit"             # for the hosts of this rack
+    uplink_rate = "50mbit"            # between this rack and the core
+
+    [hosts.b]
+    rate = "20mbit"                   # for this host alone
+"""
+
+import random
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import TestbedError
+from headrace.testbed.rates import parse_rate
+
+if TYPE_CHECKING:
+    from headrace.topology import Topology
+
+MAX_RACKS = 200
+MAX_HOSTS_PER_RACK = 200
+ORDERS = ("rack", "interleaved", "random")
+"""Rank orders by name: rack by rack, one host of every rack in turn, shuffled."""
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_NAME_ALLOWED = "a lower-case letter, then up to 30 letters, digits or '-'"
+RESERVED_HOST = "switch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One emulated machine; `rack` is the index of its rack, `address` its IPv4 address."""
+
+    name: str
+    rack: int
+    address: str
+    bytes_per_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rack:
+    """Hosts behind one uplink; `bytes_per_s` is the uplink's rate, the same both ways."""
+
+    name: str
+    bytes_per_s: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestbedSpec:
+    """Racks and hosts with the rates of their links, in bytes on the wire a second.
+
+    A name means one thing: racks and hosts share one name space, so that a command can take
+    either (a rack's name stands for its uplink).
+    """
+
+    __test__ = False  # not a test class, whatever its name suggests to pytest
+
+    name: str
+    racks: tuple[Rack, ...]
+    hosts: tuple[Host, ...]
+
+    @classmethod
+    def load(cls, path: str | Path) -> "TestbedSpec":
+        """Read a TOML file.
+
+        Raises
+        ------
+        TestbedError : naming the file, the field, what was found and what is allowed.
+        """
+        path = Path(path)
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise TestbedError(f"{path}: cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise TestbedError(f"{path}: not a TOML file: {error}") from error
+        return cls.from_table(table, source=str(path), default_name=_name_from(path.stem))
+
+    @classmethod
+    def from_table(
+        cls, table: Mapping[str, Any], *, source: str = "testbed", default_name: str = "testbed"
+    ) -> "TestbedSpec":
+        """Read what a TOML file holds; see the module's docstring for the layout."""
+        return _Reader(source).read(table, default_name)
+
+    def to_table(self) -> dict[str, Any]:
+        """Return what `from_table` reads, every rate written out in bytes a second."""
+        return {
+            "name": self.name,
+            "racks": [
+                {
+                    "name": rack.name,
+                    "hosts": [host.name for host in self.hosts if host.rack == index],
+                    "uplink_rate": rack.bytes_per_s,
+                }
+                for index, rack in enumerate(self.racks)
+            ],
+            "hosts": {host.name: {"rate": host.bytes_per_s} for host in self.hosts},
+        }
+
+    @cached_property
+    def host_named(self) -> Mapping[str, Host]:
+        """Host name -> host."""
+        return {host.name: host for host in self.hosts}
+
+    def with_rate(self, target: str, bytes_per_s: int) -> "TestbedSpec":
+        """Return the spec with another rate for a host, or for a rack's uplink.
+
+        Raises
+        ------
+        TestbedError : `target` is neither a host nor a rack, or the rack has no uplink.
+        """
+        if any(rack.name == target for rack in self.racks):
+            if len(self.racks) == 1:
+                raise TestbedError(f"rack '{target}' is the only one, so it has no uplink to set")
+            racks = tuple(
+                replace(rack, bytes_per_s=bytes_per_s) if rack.name == target else rack
+                for rack in self.racks
+            )
+            return replace(self, racks=racks)
+        if target not in self.host_named:
+            raise TestbedError(
+                f"'{target}' is neither a host nor a rack; hosts: {', '.join(self.host_named)}; "
+                f"racks (for their uplinks): {', '.join(rack.name for rack in self.racks)}"
+            )
+        hosts = tuple(
+            replace(host, bytes_per_s=bytes_per_s) if host.name == target else host
+            for host in self.hosts
+        )
+        return replace(self, hosts=hosts)
+
+    def order(self, order: str | Sequence[int] = "rack", *, seed: int | None = None) -> list[int]:
+        """Return the host index of every rank.
+
+        Parameters
+        ----------
+        order : one of `ORDERS`, host names or indices joined by commas, or a sequence of indices.
+        seed : for "random": the same seed gives the same order.
+
+        Raises
+        ------
+        TestbedError : the order names an unknown host, or one twice.
+        """
+        every = list(range(len(self.hosts)))
+        if order == "rack":
+            return every
+        if order == "interleaved":
+            position: dict[int, int] = {}
+            seen = [0] * len(self.racks)
+            for index, host in enumerate(self.hosts):
+                position[index] = seen[host.rack]
+                seen[host.rack] += 1
+            return sorted(every, key=lambda index: (position[index], self.hosts[index].rack))
+        if order == "random":
+            random.Random(seed).shuffle(every)
+            return every
+        listed = [self._index(item) for item in (order.split(",") if isinstance(order, str) else order)]
+        if not listed or len(set(listed)) != len(listed):
+            raise TestbedError(f"order is {order!r}, needs at least one host and none twice")
+        return listed
+
+    def topology(
+        self, order: str | Sequence[int] = "rack", *, seed: int | None = None, alpha_us: float = 50.0
+    ) -> "Topology":
+        """Return the true topology under the payload rates of TCP; see `truth.topology`."""
+        from headrace.testbed.truth import topology  # it pulls in NumPy and Arrow: only when asked
+
+        return topology(self, self.order(order, seed=seed), alpha_us=alpha_us)
+
+    def _index(self, item: str | int) -> int:
+        text = str(item).strip()
+        if text in self.host_named:
+            return list(self.host_named).index(text)
+        if text.isdigit() and int(text) < len(self.hosts):
+            return int(text)
+        raise TestbedError(
+            f"order has {item!r}, needs host names or indices 0 to {len(self.hosts) - 1}, or one "
+            f"of {', '.join(ORDERS)}; hosts: {', '.join(self.host_named)}"
+        )
+
+
+class _Reader:
+    """Reads one table; every message starts with where it came from."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def read(self, table: Mapping[str, Any], default_name: str) -> TestbedSpec:
+        self.check_fields("", table, ("name", "defaults", "racks", "hosts"))
+        defaults = self.table_at("defaults", table.get("defaults", {}))
+        self.check_fields("defaults.", defaults, ("host_rate", "uplink_rate"))
+        overrides = self.table_at("hosts", table.get("hosts", {}))
+        rows = table.get("racks")
+        if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_RACKS:
+            raise self.wrong("racks", rows, f"1 to {MAX_RACKS} [[racks]] tables")
+        racks: list[Rack] = []
+        hosts: list[Host] = []
+        for index, row in enumerate(rows):
+            rack = self.table_at(f"racks[{index}]", row)
+            self.read_rack(index, {**defaults, **rack}, len(rows), overrides, racks, hosts)
+        names = [item.name for item in (*racks, *hosts)]
+        for name in names:
+            if names.count(name) > 1:
+                raise self.wrong("racks", name, "every rack and host to have a name of its own")
+        for name in overrides:
+            if name not in [host.name for host in hosts]:
+                raise self.wrong(f"hosts.{name}", name, f"one of {', '.join(h.name for h in hosts)}")
+        return TestbedSpec(
+            name=self.name_at("name", table.get("name", default_name)),
+            racks=tuple(racks),
+            hosts=tuple(hosts),
+        )
+
+    def read_rack(
+        self,
+        index: int,
+        row: Mapping[str, Any],
+        count: int,
+        overrides: Mapping[str, Any],
+        racks: list[Rack],
+        hosts: list[Host],
+    ) -> None:
+        where = f"racks[{index}]."
+        self.check_fields(where, row, ("name", "hosts", "host_rate", "uplink_rate"))
+        # a lone rack has no uplink, so its rate may be left out
+        uplink = row.get("uplink_rate") if count > 1 else row.get("uplink_rate", 1_000_000)
+        racks.append(
+            Rack(
+                name=self.name_at(f"{where}name", row.get("name", f"rack{index}")),
+                bytes_per_s=self.rate_at(f"{where}uplink_rate", uplink),
+            )
+        )
+        for position, name in enumerate(self.host_names(f"{where}hosts", row, len(hosts))):
+            own = self.table_at(f"hosts.{name}", overrides.get(name, {}))
+            self.check_fields(f"hosts.{name}.", own, ("rate",))
+            if "rate" in own:
+                rate = self.rate_at(f"hosts.{name}.rate", own["rate"])
+            else:
+                rate = self.rate_at(f"{where}host_rate", row.get("host_rate"))
+            # the range of RFC 1918 that is least used; it exists only inside the namespaces
+            address = f"10.77.{index + 1}.{position + 1}"
+            hosts.append(Host(name=name, rack=index, address=address, bytes_per_s=rate))
+
+    def host_names(self, field: str, row: Mapping[str, Any], first: int) -> list[str]:
+        found = row.get("hosts")
+        allowed = f"a number from 1 to {MAX_HOSTS_PER_RACK}, or a list of names"
+        if isinstance(found, int) and not isinstance(found, bool):
+            if not 1 <= found <= MAX_HOSTS_PER_RACK:
+                raise self.wrong(field, found, allowed)
+            return [f"host{first + i}" for i in range(found)]
+        if not isinstance(found, list) or not 1 <= len(found) <= MAX_HOSTS_PER_RACK:
+            raise self.wrong(field, found, allowed)
+        names = [self.name_at(f"{field}[{i}]", name) for i, name in enumerate(found)]
+        if RESERVED_HOST in names:
+            raise self.wrong(field, RESERVED_HOST, "another name (that one is the switch's)")
+        return names
+
+    def check_fields(self, where: str, table: Mapping[str, Any], allowed: Sequence[str]) -> None:
+        for field in table:
+            if field not in allowed:
+                raise TestbedError(
+                    f"{self.source}: field '{where}{field}' is unknown, needs one of "
+                    f"{', '.join(allowed)}"
+                )
+
+    def table_at(self, field: str, found: Any) -> Mapping[str, Any]:
+        if not isinstance(found, dict):
+            raise self.wrong(field, found, "a table")
+        return found
+
+    def name_at(self, field: str, found: Any) -> str:
+        if not isinstance(found, str) or not _NAME.fullmatch(found):
+            raise self.wrong(field, found, _NAME_ALLOWED)
+        return found
+
+    def rate_at(self, field: str, found: Any) -> int:
+        try:
+            return parse_rate(found)
+        except TestbedError as error:
+            raise TestbedError(f"{self.source}: field '{field}': {error}") from None
+
+    def wrong(self, field: str, found: Any, allowed: str) -> TestbedError:
+        state = "is missing" if found is None else f"is {found!r}"
+        return TestbedError(f"{self.source}: field '{field}' {state}, needs {allowed}")
+
+
+def _name_from(stem: str) -> str:
+    name = re.sub(r"[^a-z0-9-]+", "-", stem.lower()).lstrip("-0123456789")[:31]
+    return name or "testbed"

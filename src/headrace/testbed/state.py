@@ -1,0 +1,187 @@
+"""Which testbeds exist: one directory each, named by its run id, with a record inside.
+
+The directory is made before anything else and removed after everything else, so that whatever a
+killed process left can be found.
+"""
+
+import json
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import TestbedError
+from headrace.testbed import teardown
+from headrace.testbed.spec import TestbedSpec
+
+_RECORD = "testbed.json"
+_VERSION = 1
+
+NAMESPACES = "namespaces"
+LOOPBACK = "loopback"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One testbed as it is on disk.
+
+    Attributes
+    ----------
+    run : its run id, which is part of every name it has in the kernel.
+    mode : `NAMESPACES` or `LOOPBACK`.
+    owner : (process id, start time) of whom it belongs to; None for one that stays until `down`.
+    master_port : port for the rendezvous of a job.
+    """
+
+    directory: Path
+    run: str
+    mode: str
+    spec: TestbedSpec
+    owner: tuple[int, str] | None
+    master_port: int
+
+    @property
+    def crashed(self) -> bool:
+        """Whether its owner is gone, so that nobody will take it down."""
+        return self.owner is not None and teardown.start_time(self.owner[0]) != self.owner[1]
+
+    @property
+    def pace_file(self) -> Path:
+        """Where a testbed on loopback keeps the rates that the transport is to hold."""
+        return self.directory / "pace.json"
+
+    def save(self) -> None:
+        """Write the record; a reader sees the old one or the new one."""
+        write_json(
+            self.directory / _RECORD,
+            {
+                "version": _VERSION,
+                "mode": self.mode,
+                "owner": self.owner,
+                "master_port": self.master_port,
+                "spec": self.spec.to_table(),
+            },
+        )
+
+    @classmethod
+    def load(cls, directory: Path) -> "Record":
+        """Read the record in `directory`; raises TestbedError if it is not one."""
+        try:
+            found: dict[str, Any] = json.loads((directory / _RECORD).read_text())
+            owner = found["owner"]
+            return cls(
+                directory=directory,
+                run=directory.name,
+                mode=str(found["mode"]),
+                spec=TestbedSpec.from_table(found["spec"], source=str(directory)),
+                owner=None if owner is None else (int(owner[0]), str(owner[1])),
+                master_port=int(found["master_port"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TestbedError(
+                f"{directory}: not a testbed's record ({error!r}); "
+                "'headrace testbed down --crashed' removes it"
+            ) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` to `path` in one step."""
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(value))
+    os.replace(temporary, path)
+
+
+def state_directory() -> Path:
+    """Return the directory of all records, made if need be.
+
+    Raises
+    ------
+    TestbedError : it exists and somebody else could write to it.
+    """
+    user = os.geteuid()
+    runtime = Path("/run")
+    if user == 0 and os.access(runtime, os.W_OK):
+        path = runtime / "headrace"
+    else:
+        path = Path(tempfile.gettempdir()) / f"headrace-{user}"
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user:
+        raise TestbedError(f"{path} is not a directory of user {user}; remove it")
+    return path
+
+
+def reserve() -> Path:
+    """Make the directory of a new testbed, under a run id that nothing has."""
+    parent = state_directory()
+    while True:
+        run = secrets.token_hex(2)
+        if teardown.namespaces_of(run):
+            continue
+        with suppress(FileExistsError):
+            (parent / run).mkdir()
+            return parent / run
+
+
+def records() -> Iterator[Record]:
+    """Yield every testbed whose record can be read."""
+    for directory in _directories():
+        with suppress(TestbedError):
+            yield Record.load(directory)
+
+
+def find(name: str | None) -> Record:
+    """Return the testbed with this name or run id; without one, the only testbed there is.
+
+    Raises
+    ------
+    TestbedError : there is none, or more than one.
+    """
+    every = list(records())
+    found = [r for r in every if name is None or name in (r.run, r.spec.name)]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{r.run} ({r.spec.name})" for r in every) or "none"
+    if not found:
+        what = "no testbed is up" if name is None else f"no testbed '{name}'"
+        raise TestbedError(f"{what}; up: {known}; 'headrace testbed up FILE.toml' makes one")
+    raise TestbedError(f"several testbeds fit; say which by its run id; up: {known}")
+
+
+def remove_crashed() -> list[str]:
+    """Take away every testbed whose owner is gone; return their run ids."""
+    removed: list[str] = []
+    for directory in _directories():
+        try:
+            crashed = Record.load(directory).crashed
+        except TestbedError:
+            crashed = _is_abandoned(directory)
+        if crashed:
+            teardown.remove(directory)
+            removed.append(directory.name)
+    return removed
+
+
+def _directories() -> list[Path]:
+    return sorted(path for path in state_directory().iterdir() if path.is_dir())
+
+
+def _is_abandoned(directory: Path) -> bool:
+    # a directory without a record is being set up right now, or its maker died in that instant
+    try:
+        age_s = _now_s() - directory.stat().st_mtime
+    except OSError:
+        return False
+    return age_s > 60
+
+
+def _now_s() -> float:
+    import time
+
+    return time.time()

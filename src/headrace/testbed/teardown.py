@@ -1,0 +1,145 @@
+"""Takes a testbed away: its processes, its namespaces, its files.
+
+It imports nothing of headrace, because it is also the guardian: a small process that runs this
+file by its path, waits until its owner is gone, however it went, and takes away what is left.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+NAMESPACE_DIRECTORY = Path("/run/netns")
+PREFIX = "hr"
+GRACE_S = 1.0
+_COMMAND_DEADLINE_S = 30.0
+
+
+def namespace_name(run: str, host: str) -> str:
+    """Return the network namespace of a host: testbeds differ by their run id."""
+    return f"{PREFIX}-{run}-{host}"
+
+
+def namespaces_of(run: str) -> list[str]:
+    """Return the namespaces that exist for a run, whether it came up fully or not."""
+    if not NAMESPACE_DIRECTORY.is_dir():
+        return []
+    return sorted(path.name for path in NAMESPACE_DIRECTORY.glob(f"{PREFIX}-{run}-*"))
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of ``ip`` or ``tc``, which may lie outside an ordinary PATH."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")
+
+
+def start_time(pid: int) -> str | None:
+    """Return when a process started (clock ticks), or None if it is gone or a zombie.
+
+    With the id it names one process for good: ids are used again.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def processes_in(namespaces: Iterable[str]) -> list[int]:
+    """Return the ids of all processes in the namespaces, except this one."""
+    wanted: set[tuple[int, int]] = set()
+    for name in namespaces:
+        with contextlib.suppress(OSError):
+            found = (NAMESPACE_DIRECTORY / name).stat()
+            wanted.add((found.st_dev, found.st_ino))
+    pids: list[int] = []
+    for entry in Path("/proc").iterdir() if wanted else ():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            found = (entry / "ns/net").stat()
+            if (found.st_dev, found.st_ino) in wanted:
+                pids.append(int(entry.name))
+    return pids
+
+
+def note_process(directory: Path, pid: int) -> None:
+    """Note a process that no namespace will show: one on loopback."""
+    notes = directory / "processes"
+    notes.mkdir(exist_ok=True)
+    (notes / str(pid)).write_text(start_time(pid) or "gone")
+
+
+def noted_processes(directory: Path) -> list[int]:
+    """Return the ids of processes that were noted in `directory` and still run."""
+    pids: list[int] = []
+    for note in (directory / "processes").glob("*"):
+        with contextlib.suppress(OSError):
+            if start_time(int(note.name)) == note.read_text():
+                pids.append(int(note.name))
+    return pids
+
+
+def end_processes(directory: Path, run: str, grace_s: float = GRACE_S) -> None:
+    """End everything that runs in a testbed: SIGTERM, and after `grace_s` SIGKILL."""
+
+    def running() -> dict[int, bool]:
+        found = dict.fromkeys(processes_in(namespaces_of(run)), False)
+        return found | dict.fromkeys(noted_processes(directory), True)
+
+    for sent, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
+        signalled: set[int] = set()
+        until = time.monotonic() + wait_s
+        while pids := running():
+            for pid in set(pids) - signalled:  # a process may have started another meanwhile
+                _send(pid, sent, with_group=pids[pid])
+            signalled.update(pids)
+            if time.monotonic() > until:
+                break
+            time.sleep(0.01)
+        if not pids:
+            return
+
+
+def remove(directory: Path, grace_s: float = GRACE_S) -> None:
+    """Take away the testbed whose record lies in `directory`. Doing it twice does no harm."""
+    run = directory.name
+    end_processes(directory, run, grace_s)
+    names = namespaces_of(run)
+    ip = find_program("ip")
+    if names and ip:
+        # deleting a namespace deletes its devices; -force: another remover may be at it too
+        subprocess.run(
+            [ip, "-force", "-batch", "-"],
+            input="".join(f"netns delete {name}\n" for name in names),
+            text=True,
+            capture_output=True,
+            timeout=_COMMAND_DEADLINE_S,
+            check=False,
+        )
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _send(pid: int, sent: signal.Signals, *, with_group: bool) -> None:
+    with contextlib.suppress(OSError):
+        # on loopback nothing but the group tells which children belong to a process
+        if with_group and os.getsid(pid) == pid:
+            os.killpg(pid, sent)
+        else:
+            os.kill(pid, sent)
+
+
+def guard(directory: Path) -> None:
+    """Wait until standard input closes, which the kernel does for a dead owner; then remove."""
+    while os.read(0, 1):
+        pass
+    if directory.is_dir():
+        remove(directory)
+
+
+if __name__ == "__main__":
+    guard(Path(sys.argv[1]))

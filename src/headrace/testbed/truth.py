@@ -1,0 +1,62 @@
+"""What measuring a testbed should find: its topology at the payload rates of TCP."""
+
+from collections.abc import Sequence
+
+from headrace.testbed.rates import PAYLOAD_SHARE
+from headrace.testbed.spec import TestbedSpec
+from headrace.topology.topology import Link, SharedCapacity, Topology, beta_from_bytes_per_s
+
+
+def topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -> Topology:
+    """Return the topology of `spec` with rank r on host `order[r]`.
+
+    Links cost the slowest of the host and uplink rates they cross; every host's two directions
+    and every uplink's two directions are shared capacities. Latency is the machine's own and not
+    part of a spec: every link gets `alpha_us`.
+    """
+    hosts = [spec.hosts[index] for index in order]
+    n = len(hosts)
+    pairs = [(s, d) for s in range(n) for d in range(n) if s != d]
+    links: list[Link] = []
+    for s, d in pairs:
+        rates = [hosts[s].bytes_per_s, hosts[d].bytes_per_s]
+        if hosts[s].rack != hosts[d].rack:
+            rates += [spec.racks[hosts[s].rack].bytes_per_s, spec.racks[hosts[d].rack].bytes_per_s]
+        links.append(Link(src=s, dst=d, alpha_us=alpha_us, beta_us_per_mb=_beta(min(rates))))
+    shared: list[SharedCapacity] = []
+    for end, way in ((0, "out"), (1, "in")):
+        for rank, host in enumerate(hosts):
+            uses = tuple(i for i, pair in enumerate(pairs) if pair[end] == rank)
+            if uses:
+                shared.append(
+                    SharedCapacity(
+                        name=f"{host.name}-{way}",
+                        links=uses,
+                        beta_us_per_mb=_beta(host.bytes_per_s),
+                    )
+                )
+        for index, rack in enumerate(spec.racks):
+            uses = tuple(
+                i
+                for i, pair in enumerate(pairs)
+                if hosts[pair[end]].rack == index and hosts[pair[1 - end]].rack != index
+            )
+            if uses:
+                shared.append(
+                    SharedCapacity(
+                        name=f"{rack.name}-uplink-{way}",
+                        links=uses,
+                        beta_us_per_mb=_beta(rack.bytes_per_s),
+                    )
+                )
+    return Topology(
+        name=spec.name,
+        hosts=tuple(host.name for host in spec.hosts),
+        rank_host=tuple(order),
+        links=tuple(links),
+        shared=tuple(shared),
+    )
+
+
+def _beta(bytes_per_s: float) -> float:
+    return beta_from_bytes_per_s(bytes_per_s * PAYLOAD_SHARE)

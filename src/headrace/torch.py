@@ -1,0 +1,27 @@
+"""The torch backend's front door: ``import headrace.torch`` makes "headrace" known to torch.
+
+Torch also calls `register` by itself, through the package's entry points, so that
+``init_process_group("headrace")`` needs no import. Nothing heavy is loaded before a process
+group is made.
+"""
+
+from typing import Any
+
+import torch.distributed as dist
+
+NAME = "headrace"
+
+
+def register() -> None:
+    """Register the backend "headrace" for CPU tensors; doing it twice is harmless."""
+    if dist.is_available() and NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+
+
+def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:
+    from headrace.collectives.run.backend import create
+
+    return create(options)
+
+
+register()

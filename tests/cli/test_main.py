@@ -1,0 +1,94 @@
+"""The command's manners: version, one-line errors, exit codes, interrupts."""
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+import headrace
+from headrace.cli import main as module
+from headrace.errors import CommunicationError, HeadraceError, InputError, TopologyError
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def exit_code(monkeypatch: pytest.MonkeyPatch, raised: BaseException) -> int:
+    """Run the command with one sub-command, which raises `raised`."""
+    app = typer.Typer()
+
+    @app.command()
+    def fail() -> None:
+        raise raised
+
+    monkeypatch.setattr(module, "app", app)
+    monkeypatch.setattr(sys, "argv", ["headrace"])
+    with pytest.raises(SystemExit) as caught:
+        module.main()
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def test_version() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"headrace {headrace.__version__}\n")
+
+
+def test_help_lists_the_commands() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for command in ("collectives", "testbed", "show", "verify"):
+        assert command in done.stdout
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    done = run("colectives")
+    assert done.returncode == 2
+    assert "colectives" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_file_is_one_line_and_exit_code_2() -> None:
+    done = run("show", "/no/such/file.plan")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: /no/such/file.plan: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (InputError("field 'x' is 1, needs 2"), 2),
+        (TopologyError("links[0] joins rank [1] to itself"), 2),
+        (CommunicationError("rank 3 left"), 1),
+        (HeadraceError("something else"), 1),
+    ],
+)
+def test_a_headrace_error_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    raised: HeadraceError,
+    code: int,
+) -> None:
+    assert exit_code(monkeypatch, raised) == code
+    # the message as it is: nothing in brackets is taken for markup, nothing is wrapped
+    assert capsys.readouterr().err == f"error: {raised}\n"
+
+
+def test_an_interrupt_exits_with_130_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(monkeypatch, KeyboardInterrupt()) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_our_own_bugs_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        exit_code(monkeypatch, ZeroDivisionError())

@@ -1,0 +1,48 @@
+"""Commands and flags are frozen in golden/cli.txt (pytest --regenerate rewrites it)."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import typer.main
+
+from headrace.cli.main import app
+
+
+def lines(command: Any, path: tuple[str, ...] = ("headrace",)) -> Iterator[str]:
+    yield " ".join(path)
+    for parameter in command.params:
+        if "--install-completion" in parameter.opts or "--show-completion" in parameter.opts:
+            continue  # Typer's own, and only where it knows the shell
+        yield "    " + describe(parameter)
+    for name, child in sorted(getattr(command, "commands", {}).items()):
+        yield from lines(child, (*path, name))
+
+
+def describe(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        text = parameter.name.upper()
+    else:
+        text = " / ".join([", ".join(parameter.opts), *parameter.secondary_opts])
+    if not getattr(parameter, "is_flag", False):
+        text += f" ({parameter.type.name})"
+    if parameter.multiple if hasattr(parameter, "multiple") else False:
+        text += " repeated"
+    if parameter.nargs == -1:
+        text += " any number"
+    return text + (" required" if parameter.required else "")
+
+
+def test_commands_and_flags_are_frozen(golden: Callable[[str, bytes], None]) -> None:
+    text = "\n".join(lines(typer.main.get_command(app))) + "\n"
+    golden("cli.txt", text.encode())
+
+
+def test_every_command_and_option_has_a_help_text() -> None:
+    def check(command: Any, path: str) -> None:
+        assert command.help, f"{path} has no help"
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), f"{path} {parameter.name} has no help"
+        for name, child in getattr(command, "commands", {}).items():
+            check(child, f"{path} {name}")
+
+    check(typer.main.get_command(app), "headrace")

@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from headrace.collectives.measure.group import group_hosts
+from headrace.collectives.measure.tournament import rounds
+from tests.collectives.measure.network import Network, shuffled_racks
+
+SHAPES = [(2, 2), (4, 4), (2, 2, 2, 2), (3, 3), (3, 3, 3), (5, 2, 1), (8, 8, 8, 8)]
+
+
+def alone(sizes: tuple[int, ...], seed: int, noise: float, uplink: float):
+    """Bandwidths of pairs by themselves."""
+    topology, truth = shuffled_racks(sizes, seed, uplink=uplink)
+    random = np.random.default_rng(seed)
+    matrix = np.ones((topology.ranks, topology.ranks))
+    for link in topology.links:
+        matrix[link.src, link.dst] = np.exp(noise * random.standard_normal()) / link.beta_us_per_mb
+    return matrix, truth
+
+
+def met(sizes: tuple[int, ...], seed: int, noise: float, uplink: float):
+    """Bandwidths as a tournament sees them: disjoint pairs that meet on uplinks."""
+    topology, truth = shuffled_racks(sizes, seed, uplink=uplink)
+    network, random = Network(topology), np.random.default_rng(seed)
+    matrix = np.ones((topology.ranks, topology.ranks))
+    for meeting in rounds(topology.ranks):
+        for flows in (meeting, [(b, a) for a, b in meeting]):
+            for flow, rate in zip(flows, network._fair(flows), strict=True):
+                matrix[flow] = rate * np.exp(noise * random.standard_normal())
+    return matrix, truth
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("sizes", SHAPES)
+@pytest.mark.parametrize("seen", [alone, met])
+def test_racks_are_found_in_any_order_through_noise(seen, sizes, seed: int) -> None:
+    matrix, truth = seen(sizes, seed, noise=0.15, uplink=100)
+    assert {frozenset(group) for group in group_hosts(matrix)} == truth
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3, 4, 8, 16])
+@pytest.mark.parametrize("seed", range(4))
+def test_hosts_without_structure_are_one_group(hosts: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    matrix = 5e7 * np.exp(0.1 * random.standard_normal((hosts, hosts)))
+    assert group_hosts(matrix) == (tuple(range(hosts)),)
+
+
+def test_groups_are_sorted_and_complete() -> None:
+    matrix, _ = alone((3, 2), 1, noise=0.0, uplink=50)
+    groups = group_hosts(matrix)
+    assert list(groups) == sorted(groups)
+    assert sorted(host for group in groups for host in group) == [0, 1, 2, 3, 4]

@@ -1,0 +1,37 @@
+"""Options and fixtures that every test may use."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--regenerate",
+        action="store_true",
+        help="rewrite the files in tests/golden instead of comparing with them",
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, bytes], None]:
+    """Compare bytes with a checked-in file of tests/golden, or rewrite it with --regenerate."""
+
+    def compare(name: str, found: bytes) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--regenerate"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(found)
+        assert path.exists(), f"{path} is missing: run the test with --regenerate"
+        wanted = path.read_bytes()
+        if found == wanted:
+            return
+        try:
+            assert found.decode() == wanted.decode(), f"{path} changed; --regenerate if meant"
+        except UnicodeDecodeError:
+            pytest.fail(f"{path} changed; --regenerate if meant")
+
+    return compare

@@ -1,0 +1,160 @@
+"""Dependencies go one way: topology <- measure, plan <- run <- adapt <- cli, report."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+SOURCE = Path(headrace.__file__).parent
+
+# The longest prefix of a module's name that stands here gives its layer.
+LAYERS = {
+    "headrace": 0,
+    "headrace.errors": 0,
+    "headrace.settings": 0,
+    "headrace.artifact": 0,
+    "headrace.solver": 1,
+    "headrace.topology": 1,
+    "headrace.testbed": 1,
+    "headrace.collectives": 2,
+    "headrace.collectives.measure": 2,
+    "headrace.collectives.plan": 2,
+    "headrace._native": 3,
+    "headrace.collectives.run": 3,
+    "headrace.torch": 3,
+    "headrace.collectives.adapt": 4,
+    "headrace.cli": 5,
+    "headrace.report": 5,
+    "headrace.demo": 5,
+}
+# Planning: pure functions over values, on any machine.
+PURE = (
+    "headrace.artifact",
+    "headrace.errors",
+    "headrace.solver",
+    "headrace.topology",
+    "headrace.collectives.demand",
+    "headrace.collectives.program",
+    "headrace.collectives.plan",
+)
+# The verifier shares no code with what it checks: values and errors are all that it may know.
+VERIFIER = "headrace.collectives.plan.verify"
+VERIFIER_MAY_IMPORT = (
+    "headrace.errors",
+    "headrace.collectives.demand",
+    "headrace.collectives.program",
+    VERIFIER,
+)
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = ("headrace", *path.relative_to(SOURCE).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def under(module: str, *prefixes: str) -> bool:
+    return any(module == prefix or module.startswith(prefix + ".") for prefix in prefixes)
+
+
+def layer(module: str) -> int:
+    prefix = module
+    while prefix not in LAYERS:
+        prefix = prefix.rpartition(".")[0]
+        assert prefix, f"{module} has no layer: add it to LAYERS"
+    return LAYERS[prefix]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that the file imports, anywhere in it, lazily or for type checking too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: line {node.lineno} has a relative import"
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                is_module = submodule in MODULES or submodule == "headrace._native"
+                yield submodule if is_module else str(node.module)
+
+
+def test_every_folder_of_the_package_has_a_layer() -> None:
+    assert len(MODULES) > 10
+    for module in MODULES:
+        top = ".".join(module.split(".")[:2])
+        assert top in LAYERS or top == "headrace.collectives", f"{module}: add {top} to LAYERS"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_down_or_sideways(module: str) -> None:
+    for imported in imports(MODULES[module]):
+        if under(imported, "headrace"):
+            assert layer(imported) <= layer(module), f"{module} imports {imported}, a layer above"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if under(m, *PURE)])
+def test_planning_imports_neither_torch_nor_the_native_module(module: str) -> None:
+    for imported in imports(MODULES[module]):
+        assert not under(imported, "torch", "headrace._native"), f"{module} imports {imported}"
+
+
+def test_planning_does_not_import_measuring() -> None:
+    for module in MODULES:
+        if under(module, *PURE):
+            for imported in imports(MODULES[module]):
+                assert not under(imported, "headrace.collectives.measure"), module
+
+
+def test_the_verifier_shares_no_code_with_what_it_checks() -> None:
+    files = [path for module, path in MODULES.items() if under(module, VERIFIER)]
+    assert files
+    for path in files:
+        for imported in imports(path):
+            if under(imported, "headrace"):
+                assert under(imported, *VERIFIER_MAY_IMPORT), f"{path} imports {imported}"
+
+
+def test_only_settings_reads_the_environment() -> None:
+    readers = {
+        module
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr in {"environ", "getenv", "environb"}
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "os"
+    }
+    assert readers == {"headrace.settings"}
+
+
+def loaded_by(*statements: str) -> set[str]:
+    """The modules in sys.modules after running `statements` in a fresh interpreter."""
+    program = "; ".join([*statements, "import sys", "print(*sys.modules)"])
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("heavy", ["torch", "sklearn", "scipy", "headrace._native"])
+def test_import_headrace_is_light(heavy: str) -> None:
+    assert heavy not in loaded_by("import headrace")
+
+
+def test_importing_all_of_planning_loads_neither_torch_nor_the_native_module() -> None:
+    pure = [f"import {module}" for module in MODULES if under(module, *PURE)]
+    assert not {"torch", "headrace._native"} & loaded_by(*pure)
+
+
+def test_the_command_line_starts_without_torch_and_sklearn() -> None:
+    assert not {"torch", "sklearn", "scipy"} & loaded_by("import headrace.cli.main")

@@ -1,0 +1,77 @@
+"""The public names are frozen: changing one is a decision, made here and in CHANGELOG.md."""
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+PUBLIC = {
+    "headrace": {
+        "ArtifactError",
+        "CommunicationError",
+        "HeadraceError",
+        "InputError",
+        "ProgramError",
+        "Settings",
+        "TestbedError",
+        "TopologyError",
+        "UnverifiedPlanError",
+        "VerificationError",
+        "__version__",
+    },
+    "headrace.collectives.measure": {"Effort", "Profile", "survey"},
+    "headrace.collectives.plan.templates": {
+        "direct",
+        "double_binary_tree",
+        "exchange",
+        "full_exchange",
+        "halving_doubling",
+        "hierarchical",
+        "recursive_doubling",
+        "ring",
+    },
+    "headrace.collectives.plan.verify": {"VERIFIER_VERSION", "Proof", "verify"},
+    "headrace.topology": {"BYTES_PER_MB", "Link", "SharedCapacity", "Topology"},
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_are_the_frozen_ones(module: str) -> None:
+    assert set(importlib.import_module(module).__all__) == PUBLIC[module]
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_exists_and_is_documented(module: str) -> None:
+    found = importlib.import_module(module)
+    assert len(set(found.__all__)) == len(found.__all__)
+    for name in found.__all__:
+        value = getattr(found, name)
+        assert not callable(value) or value.__doc__, f"{module}.{name} has no docstring"
+
+
+def test_every_package_that_declares_public_names_is_frozen_here() -> None:
+    root = Path(headrace.__file__).parent
+    declaring = {
+        ".".join(("headrace", *path.parent.relative_to(root).parts))
+        for path in root.rglob("__init__.py")
+        if any(
+            isinstance(node, ast.Assign)
+            and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
+            for node in ast.parse(path.read_text()).body
+        )
+    }
+    assert declaring == set(PUBLIC)
+
+
+def test_the_error_tree_is_the_one_drawn_in_its_docstring() -> None:
+    errors = importlib.import_module("headrace.errors")
+    drawn = errors.__doc__
+    for name in headrace.__all__:
+        value = getattr(headrace, name)
+        if isinstance(value, type) and issubclass(value, Exception):
+            assert issubclass(value, headrace.HeadraceError)
+            assert name in drawn
+            assert issubclass(value, ValueError) == issubclass(value, headrace.InputError)

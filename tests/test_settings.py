@@ -1,0 +1,121 @@
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import settings as module
+from headrace.errors import InputError
+from headrace.settings import Settings, child_environment
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    assert Settings.from_environment({}) == Settings()
+    assert Settings().deadline_s == 1800.0
+
+
+def test_every_field_is_read_and_documented() -> None:
+    assert set(module._VARIABLES) == {field.name for field in fields(Settings)}
+    for field, (variable, _) in module._VARIABLES.items():
+        assert field in str(Settings.__doc__)
+        assert variable in str(Settings.__doc__)
+
+
+def test_values_are_read(tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    book.touch()
+    found = Settings.from_environment(
+        {
+            "HEADRACE_PLAN_BOOK": str(book),
+            "HEADRACE_DEADLINE_S": "2.5",
+            "HEADRACE_CHANNELS": "4",
+            "HEADRACE_SOCKET_IFNAME": "eth0",
+            "HEADRACE_PACE": str(book),
+            "HEADRACE_LOG_LEVEL": "DEBUG",
+            "RANK": "3",
+            "WORLD_SIZE": "4",
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "10.0.0.1",
+            "MASTER_PORT": "29500",
+        }
+    )
+    assert found == Settings(
+        plan_book=book,
+        deadline_s=2.5,
+        channels=4,
+        socket_interface="eth0",
+        pace=book,
+        log_level="debug",
+        rank=3,
+        world_size=4,
+        local_rank=0,
+        master_address="10.0.0.1",
+        master_port=29500,
+    )
+
+
+@pytest.mark.parametrize("variable", [variable for variable, _ in module._VARIABLES.values()])
+def test_set_but_empty_is_not_set(variable: str) -> None:
+    assert Settings.from_environment({variable: " "}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "allowed"),
+    [
+        ("HEADRACE_PLAN_BOOK", "/no/such/file", "the path of a file that exists"),
+        ("HEADRACE_DEADLINE_S", "0", "a finite number of seconds above 0"),
+        ("HEADRACE_DEADLINE_S", "inf", "a finite number of seconds above 0"),
+        ("HEADRACE_DEADLINE_S", "nan", "a finite number of seconds above 0"),
+        ("HEADRACE_DEADLINE_S", "soon", "a finite number of seconds above 0"),
+        ("HEADRACE_CHANNELS", "0", "1 to 64"),
+        ("HEADRACE_CHANNELS", "65", "1 to 64"),
+        ("HEADRACE_CHANNELS", "two", "1 to 64"),
+        ("HEADRACE_SOCKET_IFNAME", "no such name", "a network interface's name"),
+        ("HEADRACE_SOCKET_IFNAME", "longer-than-ifnamsiz", "a network interface's name"),
+        ("HEADRACE_LOG_LEVEL", "loud", "one of debug, info, warning, error"),
+        ("RANK", "-1", "a whole number of at least 0"),
+        ("WORLD_SIZE", "0", "a whole number of at least 1"),
+        ("LOCAL_RANK", "1.5", "a whole number of at least 0"),
+        ("MASTER_PORT", "65536", "0 to 65535"),
+    ],
+)
+def test_a_bad_value_names_variable_finding_and_remedy(
+    variable: str, text: str, allowed: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        Settings.from_environment({variable: text})
+    message = str(caught.value)
+    assert message.startswith(f"{variable} is '{text}', needs ")
+    assert allowed in message
+
+
+def test_the_rank_is_below_the_world_size() -> None:
+    with pytest.raises(InputError, match=r"RANK is '4', needs 0 to 3"):
+        Settings.from_environment({"RANK": "4", "WORLD_SIZE": "4"})
+
+
+@given(st.dictionaries(st.sampled_from([v for v, _ in module._VARIABLES.values()]), st.text()))
+def test_any_text_is_read_or_refused_clearly(environment: dict[str, str]) -> None:
+    try:
+        Settings.from_environment(environment)
+    except InputError as caught:
+        refusal = str(caught)
+    else:
+        return
+    assert any(refusal.startswith(f"{variable} is ") for variable in environment)
+
+
+def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CHANNELS", "7")
+    assert Settings.from_environment().channels == 7
+
+
+def test_a_child_gets_changes_and_removals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CHANNELS", "7")
+    monkeypatch.setenv("HEADRACE_PACE", "x")
+    child = child_environment({"HEADRACE_CHANNELS": "8", "HEADRACE_PACE": None, "RANK": "1"})
+    assert child["HEADRACE_CHANNELS"] == "8"
+    assert child["RANK"] == "1"
+    assert "HEADRACE_PACE" not in child
+    assert "HEADRACE_PACE" in child_environment()
