@@ -23,12 +23,14 @@ LAYERS = {
     "headrace.testbed": 1,
     "headrace.collectives": 2,
     "headrace.collectives.measure": 2,
+    "headrace.collectives.measure.launch": 4,  # starts executors to measure with
     "headrace.collectives.plan": 2,
     "headrace._native": 3,
     "headrace.collectives.run": 3,
     "headrace.torch": 3,
     "headrace.collectives.adapt": 4,
     "headrace.cli": 5,
+    "headrace.__main__": 5,
     "headrace.report": 5,
     "headrace.demo": 5,
 }

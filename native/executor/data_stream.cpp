@@ -154,18 +154,18 @@ bool DataStream::consume() {
   bool any = false;
   for (;;) {
     trim(receives_);
-    if (!in_payload_) {
-      // Frames of a collective not yet submitted here stay where they are.
-      if (receives_.empty() || !take_header(incoming_)) return any;
-      any = true;
-      // The first step that moves something is the one this frame belongs to, blocked or not.
-      in_payload_ = true;
-    }
+    // Frames of a collective not yet submitted here stay where they are.
+    if (receives_.empty()) return any;
     auto& [collective, lane] = receives_.front();
     auto index = collective->current(lane);
     auto& state = collective->states[index];
-    if (state.bytes == 0) return any;  // an empty step that is still blocked
-    if (state.done == 0) check(receives_.front());
+    if (state.bytes == 0) return any;  // an empty step that is still blocked: no frame is its own
+    if (!in_payload_) {
+      if (!take_header(incoming_)) return any;
+      check(receives_.front());
+      in_payload_ = true;
+      any = true;
+    }
     auto usable = std::min<std::uint64_t>(staged(), collective->allowed(index) - state.done);
     if (collective->step(index).op == Op::kReceiveReduce) {
       usable -= usable % collective->element_size;

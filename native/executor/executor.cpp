@@ -519,7 +519,7 @@ void Executor::fail(int culprit, const std::string& text) {
     error_ = text;
   }
   for (auto* control : controls_) {
-    if (control != nullptr && control->peer() != culprit) control->send_abort(culprit, text);
+    if (control != nullptr) control->send_abort(culprit, text);
   }
   for (auto& stream : streams_) stream->drop();
   mailbox_.drop();

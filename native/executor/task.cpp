@@ -64,13 +64,15 @@ Collective::Collective(std::shared_ptr<const Program> from, const std::vector<Se
       result_.emplace_back(slot.data, slot.bytes);
     }
   }
-  if (program->scratch_slots() > 0) {
-    std::uint64_t largest = 0;
-    for (const auto& slot : slots) largest = std::max(largest, slot.bytes);
-    scratch_.resize(largest * program->scratch_slots());
-    for (std::uint32_t k = 0; k < program->scratch_slots(); ++k) {
-      slots.push_back({scratch_.data() + k * largest, largest});
-    }
+  // A scratch slot holds one of the data slots it takes turns with, whatever that one's size.
+  std::uint64_t scratch_bytes = 0;
+  for (std::uint32_t k = 0; k < program->scratch_slots(); ++k) {
+    scratch_bytes += slots[k % program->slots()].bytes;
+  }
+  scratch_.resize(scratch_bytes);
+  for (std::uint32_t k = 0; k < program->scratch_slots(); ++k) {
+    auto* end = k == 0 ? scratch_.data() : slots.back().data + slots.back().bytes;
+    slots.push_back({end, slots[k % program->slots()].bytes});
   }
   const auto& steps = program->steps();
   states.resize(steps.size());
@@ -88,8 +90,11 @@ Collective::Collective(std::shared_ptr<const Program> from, const std::vector<Se
     }
     if (step.op == Op::kCopy || step.op == Op::kReduce) {
       auto source = range(slots, step.source_slot, step.count);
-      // Scratch is as large as the largest chunk: the smaller side tells how much there is.
-      states[i].bytes = std::min(target.bytes, source.bytes);
+      if (source.bytes != target.bytes) {
+        throw std::invalid_argument("a local step joins slots of " +
+                                    std::to_string(source.bytes) + " and " +
+                                    std::to_string(target.bytes) + " bytes");
+      }
       states[i].source = source.data;
     }
   }

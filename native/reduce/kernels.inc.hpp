@@ -2,6 +2,7 @@
 // defines HEADRACE_ISA as the namespace it fills. Loops are plain so that the compiler vectorises
 // them for the flags in force.
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -49,16 +50,34 @@ struct Product {
     return static_cast<T>(a * b);
   }
 };
+// Minimum and maximum must not depend on the order of their arguments, else ranks could end with
+// different bits: a NaN on either side wins, and -0 counts as less than +0.
+template <class T>
+inline T select(T a, T b, bool first) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (a != a) return a;
+    if (b != b) return b;
+  }
+  return first ? a : b;
+}
+template <class T>
+inline bool below(T a, T b) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return a < b || (a == b && std::signbit(a));
+  } else {
+    return a < b;
+  }
+}
 struct Min {
   template <class T>
   static T apply(T a, T b) {
-    return b < a ? b : a;
+    return select(a, b, below(a, b));
   }
 };
 struct Max {
   template <class T>
   static T apply(T a, T b) {
-    return a < b ? b : a;
+    return select(a, b, below(b, a));
   }
 };
 struct Band {

@@ -85,6 +85,20 @@ void half_types_round_to_nearest_even(const KernelTable& table) {
   CHECK(sum(DataType::kFloat16, 0x7bff, 0x7bff) == 0x7c00);  // overflow is infinity
 }
 
+void extremes_ignore_order(const KernelTable& table) {
+  auto nan = std::numeric_limits<float>::quiet_NaN();
+  for (auto op : {Operator::kMin, Operator::kMax}) {
+    auto kernel = table[static_cast<std::size_t>(DataType::kFloat32)][static_cast<std::size_t>(op)];
+    auto of = [&](float a, float b) {
+      kernel(&a, &b, 1);
+      return a;
+    };
+    CHECK(std::isnan(of(nan, 1)) && std::isnan(of(1, nan)));
+    bool negative = op == Operator::kMin;
+    CHECK(std::signbit(of(-0.0f, 0.0f)) == negative && std::signbit(of(0.0f, -0.0f)) == negative);
+  }
+}
+
 void instruction_sets_agree() {
 #ifdef HEADRACE_HAVE_AVX2
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c")) return;
@@ -140,6 +154,7 @@ void matches_plain_loops(const KernelTable& table) {
   matches_plain_loop<std::int32_t>(DataType::kInt32, table);
   matches_plain_loop<std::int64_t>(DataType::kInt64, table);
   half_types_round_to_nearest_even(table);
+  extremes_ignore_order(table);
 }
 
 }  // namespace

@@ -54,9 +54,9 @@ void turns_strangers_away() {
   Mesh second(1, 2, "127.0.0.1", "secret", 1);
   std::vector<std::string> addresses{first.address(), second.address()};
   int talker = dial(first.address());
-  CHECK(::send(talker, "GET / HTTP/1.1\r\nHost: somewhere else entirely, on another planet\r\n"
-                       "Accept: everything\r\n\r\n",
-               100, 0) == 100);
+  std::string request = "GET / HTTP/1.1\r\nHost: another.example\r\nAccept: everything\r\n\r\n";
+  request.resize(sizeof(Hello) + 1, ' ');
+  CHECK(::send(talker, request.data(), request.size(), 0) == static_cast<ssize_t>(request.size()));
   int impostor = dial(first.address());
   Hello hello{Hello::kMagic, 1, 0, {}};
   CHECK(::send(impostor, &hello, sizeof hello, 0) == sizeof hello);

@@ -15,7 +15,7 @@ allgather       n*c             own block b=r            all ranks, block b: {b}
 gather          n*c             own block b=r            root, block b: {b}
 reduce_scatter  n*c             every slot s: (s, {r})   own block: (s, everyone)
 scatter         n*c             root, every slot: {root} own block: {root}
-all_to_all      2*n*c           input block d            output block s (after the inputs)
+all_to_all      2*n*c           input block d            inputs kept, then output block s
 ==============  ==============  =======================  ===============================
 
 n is the number of ranks, c the number of chunks per block. Everything but all_to_all works in
@@ -128,7 +128,7 @@ class Demand:
                 return [(slot, slot, 1 << b) for b in range(self.ranks) for slot in self.block(b)]
             case Collective.ALL_TO_ALL:
                 half = self.ranks * self.chunks
-                return [
+                return self.initial(rank) + [
                     (half + s * self.chunks + k, s * half + rank * self.chunks + k, 1 << s)
                     for s in range(self.ranks)
                     for k in range(self.chunks)

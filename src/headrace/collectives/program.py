@@ -16,7 +16,8 @@ Meaning of a program
 - ``RECV_REDUCE`` combines what arrives into the slot: slot = slot (op) arriving. ``COPY`` writes
   `slot` from `src_slot`; ``REDUCE`` combines `src_slot` into `slot`. `count` consecutive slots
   are covered, from `slot` (and `src_slot`) on.
-- Slots from ``demand.slots`` on are scratch, each as large as the largest chunk.
+- Slots from ``demand.slots`` on are scratch; scratch slot k is as large as data slot
+  ``k % demand.slots``.
 """
 
 from collections.abc import Iterable
@@ -128,6 +129,8 @@ class Program:
         _check_columns("lanes", self.lanes, LANE_COLUMNS)
         _check_columns("steps", self.steps, STEP_COLUMNS)
         _check_columns("dependencies", self.dependencies, DEPENDENCY_COLUMNS)
+        if self.scratch_slots < 0:
+            raise ProgramError(f"scratch_slots is {self.scratch_slots}, needs at least 0")
         ranks, slots = self.demand.ranks, self.demand.slots + self.scratch_slots
         lanes, steps, dependencies = self.lanes, self.steps, self.dependencies
         _check_range("lanes.rank", lanes["rank"], 0, ranks)

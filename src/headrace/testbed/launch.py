@@ -1,5 +1,7 @@
 """A job on a testbed: one process per host, with the environment that torch.distributed reads."""
 
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -66,6 +68,8 @@ def run_ranks(
                 stdin=subprocess.DEVNULL,
                 text=True,
                 errors="replace",
+                # a group of its own, so that what a rank starts ends with it
+                start_new_session=True,
             )
             processes.append(process)
             if on_line is not None and process.stdout is not None:
@@ -77,8 +81,10 @@ def run_ranks(
         _wait(processes, timeout_s)
     finally:
         _end(processes, grace_s)
+        until = time.monotonic() + grace_s
         for reader in readers:
-            reader.join(grace_s)  # a grandchild may hold the pipe open; `down` ends it
+            # what left its rank's group may hold the pipe open still; `down` ends it
+            reader.join(max(0.0, until - time.monotonic()))
     return [process.returncode for process in processes]
 
 
@@ -99,13 +105,18 @@ def _wait(processes: Sequence["subprocess.Popen[str]"], timeout_s: float | None)
 
 
 def _end(processes: Sequence["subprocess.Popen[str]"], grace_s: float) -> None:
-    for process in processes:
-        if process.poll() is None:
-            process.terminate()
+    failed = any(process.poll() != 0 for process in processes)
+    for process in processes if failed else ():
+        _signal_group(process, signal.SIGTERM)
     until = time.monotonic() + grace_s
     for process in processes:
         try:
             process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            process.kill()
+            _signal_group(process, signal.SIGKILL)
             process.wait()
+
+
+def _signal_group(process: "subprocess.Popen[str]", sent: signal.Signals) -> None:
+    with suppress(OSError):  # nobody of the group is left
+        os.killpg(process.pid, sent)

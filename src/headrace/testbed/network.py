@@ -32,7 +32,9 @@ def unavailable_reason() -> str | None:
         if find_program(program) is None:
             return f"'{program}' (of the package iproute2) is not installed"
     status = Path("/proc/self/status").read_text()
-    held = int(next(line for line in status.splitlines() if line.startswith("CapEff")).split()[1], 16)
+    held = int(
+        next(line for line in status.splitlines() if line.startswith("CapEff")).split()[1], 16
+    )
     for name, bit in _CAPABILITIES.items():
         if not held >> bit & 1:
             return f"this process lacks {name}; run it as root"

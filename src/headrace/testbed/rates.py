@@ -72,7 +72,9 @@ class Shape:
 
     def to_tc(self) -> str:
         """Return the arguments of ``tc qdisc``."""
-        return f"tbf rate {self.bytes_per_s * 8}bit burst {self.burst_bytes} limit {self.queue_bytes}"
+        return (
+            f"tbf rate {self.bytes_per_s * 8}bit burst {self.burst_bytes} limit {self.queue_bytes}"
+        )
 
 
 def host_segments(bytes_per_s: int) -> int:

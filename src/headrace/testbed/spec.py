@@ -21,7 +21,6 @@
     rate = "20mbit"                   # for this host alone
 """
 
-import random
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -31,18 +30,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TestbedError
-from headrace.testbed.rates import parse_rate
+from headrace.testbed.fields import Fields
+from headrace.testbed.orders import rank_order
 
 if TYPE_CHECKING:
     from headrace.topology import Topology
 
 MAX_RACKS = 200
 MAX_HOSTS_PER_RACK = 200
-ORDERS = ("rack", "interleaved", "random")
-"""Rank orders by name: rack by rack, one host of every rack in turn, shuffled."""
-
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-_NAME_ALLOWED = "a lower-case letter, then up to 30 letters, digits or '-'"
 RESERVED_HOST = "switch"
 
 
@@ -149,61 +144,23 @@ class TestbedSpec:
         return replace(self, hosts=hosts)
 
     def order(self, order: str | Sequence[int] = "rack", *, seed: int | None = None) -> list[int]:
-        """Return the host index of every rank.
-
-        Parameters
-        ----------
-        order : one of `ORDERS`, host names or indices joined by commas, or a sequence of indices.
-        seed : for "random": the same seed gives the same order.
-
-        Raises
-        ------
-        TestbedError : the order names an unknown host, or one twice.
-        """
-        every = list(range(len(self.hosts)))
-        if order == "rack":
-            return every
-        if order == "interleaved":
-            position: dict[int, int] = {}
-            seen = [0] * len(self.racks)
-            for index, host in enumerate(self.hosts):
-                position[index] = seen[host.rack]
-                seen[host.rack] += 1
-            return sorted(every, key=lambda index: (position[index], self.hosts[index].rack))
-        if order == "random":
-            random.Random(seed).shuffle(every)
-            return every
-        listed = [self._index(item) for item in (order.split(",") if isinstance(order, str) else order)]
-        if not listed or len(set(listed)) != len(listed):
-            raise TestbedError(f"order is {order!r}, needs at least one host and none twice")
-        return listed
+        """Return the host index of every rank; see `orders.rank_order`."""
+        return rank_order([(host.name, host.rack) for host in self.hosts], order, seed=seed)
 
     def topology(
-        self, order: str | Sequence[int] = "rack", *, seed: int | None = None, alpha_us: float = 50.0
+        self,
+        order: str | Sequence[int] = "rack",
+        *,
+        seed: int | None = None,
+        alpha_us: float = 50.0,
     ) -> "Topology":
         """Return the true topology under the payload rates of TCP; see `truth.topology`."""
         from headrace.testbed.truth import topology  # it pulls in NumPy and Arrow: only when asked
 
         return topology(self, self.order(order, seed=seed), alpha_us=alpha_us)
 
-    def _index(self, item: str | int) -> int:
-        text = str(item).strip()
-        if text in self.host_named:
-            return list(self.host_named).index(text)
-        if text.isdigit() and int(text) < len(self.hosts):
-            return int(text)
-        raise TestbedError(
-            f"order has {item!r}, needs host names or indices 0 to {len(self.hosts) - 1}, or one "
-            f"of {', '.join(ORDERS)}; hosts: {', '.join(self.host_named)}"
-        )
 
-
-class _Reader:
-    """Reads one table; every message starts with where it came from."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-
+class _Reader(Fields):
     def read(self, table: Mapping[str, Any], default_name: str) -> TestbedSpec:
         self.check_fields("", table, ("name", "defaults", "racks", "hosts"))
         defaults = self.table_at("defaults", table.get("defaults", {}))
@@ -223,7 +180,9 @@ class _Reader:
                 raise self.wrong("racks", name, "every rack and host to have a name of its own")
         for name in overrides:
             if name not in [host.name for host in hosts]:
-                raise self.wrong(f"hosts.{name}", name, f"one of {', '.join(h.name for h in hosts)}")
+                raise self.wrong(
+                    f"hosts.{name}", name, f"one of {', '.join(h.name for h in hosts)}"
+                )
         return TestbedSpec(
             name=self.name_at("name", table.get("name", default_name)),
             racks=tuple(racks),
@@ -273,34 +232,6 @@ class _Reader:
         if RESERVED_HOST in names:
             raise self.wrong(field, RESERVED_HOST, "another name (that one is the switch's)")
         return names
-
-    def check_fields(self, where: str, table: Mapping[str, Any], allowed: Sequence[str]) -> None:
-        for field in table:
-            if field not in allowed:
-                raise TestbedError(
-                    f"{self.source}: field '{where}{field}' is unknown, needs one of "
-                    f"{', '.join(allowed)}"
-                )
-
-    def table_at(self, field: str, found: Any) -> Mapping[str, Any]:
-        if not isinstance(found, dict):
-            raise self.wrong(field, found, "a table")
-        return found
-
-    def name_at(self, field: str, found: Any) -> str:
-        if not isinstance(found, str) or not _NAME.fullmatch(found):
-            raise self.wrong(field, found, _NAME_ALLOWED)
-        return found
-
-    def rate_at(self, field: str, found: Any) -> int:
-        try:
-            return parse_rate(found)
-        except TestbedError as error:
-            raise TestbedError(f"{self.source}: field '{field}': {error}") from None
-
-    def wrong(self, field: str, found: Any, allowed: str) -> TestbedError:
-        state = "is missing" if found is None else f"is {found!r}"
-        return TestbedError(f"{self.source}: field '{field}' {state}, needs {allowed}")
 
 
 def _name_from(stem: str) -> str:

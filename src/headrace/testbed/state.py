@@ -9,6 +9,7 @@ import os
 import secrets
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -175,13 +176,7 @@ def _directories() -> list[Path]:
 def _is_abandoned(directory: Path) -> bool:
     # a directory without a record is being set up right now, or its maker died in that instant
     try:
-        age_s = _now_s() - directory.stat().st_mtime
+        age_s = time.time() - directory.stat().st_mtime
     except OSError:
         return False
     return age_s > 60
-
-
-def _now_s() -> float:
-    import time
-
-    return time.time()

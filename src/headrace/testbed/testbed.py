@@ -73,7 +73,7 @@ class Testbed:
                 run=directory.name,
                 mode=NAMESPACES if reason is None else LOOPBACK,
                 spec=spec,
-                owner=None if detached else (os.getpid(), teardown.start_time(os.getpid()) or ""),
+                owner=(os.getpid(), teardown.start_time(os.getpid()) or ""),
                 master_port=_MASTER_PORT if reason is None else _free_port(),
             )
             record.save()
@@ -87,6 +87,9 @@ class Testbed:
                 network.build(record.run, spec)
             else:
                 state.write_json(record.pace_file, loopback.pace_table(spec))
+            if detached:  # only now: killed before this, it would stay for ever half built
+                testbed._record = replace(record, owner=None)
+                testbed._record.save()
         except BaseException:
             testbed.down()
             raise

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -41,9 +43,7 @@ def test_segments_cover_every_slot_and_nothing_else(probe: Probe) -> None:
         assert sum(blocks * chunks for _, _, blocks, chunks in rows) == probe.demand.slots
         sent = [size for address, size, _, _ in rows[: probe.ranks]]
         assert sent == sizes[rank].tolist()
-        for (address, size, _, _), (following, _, _, _) in zip(
-            rows[: probe.ranks], rows[1 : probe.ranks], strict=False
-        ):
+        for (address, size, _, _), (following, _, _, _) in itertools.pairwise(rows[: probe.ranks]):
             assert following == address + size
 
 

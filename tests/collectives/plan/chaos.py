@@ -6,8 +6,7 @@ lane to lane whenever the rules of `headrace.collectives.program` allow it, in a
 be nasty (some lanes run ahead, others starve), and compares the buffers in the end. Runs differ:
 
 - nothing waits between sender and receiver (deadlocks show), or all can (stale data shows);
-- all chunks are of one size, or, without scratch, cut from a vector that they do not divide,
-  some of them empty;
+- all chunks are of one size, or cut from a vector that they do not divide, some of them empty;
 - a local step streams behind what covers the same `slot`, or the same `src_slot` as well.
 """
 
@@ -48,7 +47,6 @@ class Machine:
         self.seed = seed
         self.demand: Demand = program.demand
         self.slots = program.demand.slots + program.scratch_slots
-        self.has_scratch = program.scratch_slots > 0
         self.op = steps["op"].tolist()
         self.slot = steps["slot"].tolist()
         self.src = steps["src_slot"].tolist()
@@ -83,7 +81,7 @@ class Machine:
     def _layout(self, uneven: bool) -> tuple[list[int], list[list[int]], list[list[int]]]:
         """(units of each slot, addresses of `slot` and of `src_slot` by step)."""
         sizes, chunks = [UNITS] * self.slots, self.demand.chunks
-        if uneven and not self.has_scratch:
+        if uneven:
             elements = self.seed % (UNITS * chunks + 1)
             edges = [k * elements // chunks for k in range(chunks + 1)]
             sizes = [edges[k % chunks + 1] - edges[k % chunks] for k in range(self.slots)]

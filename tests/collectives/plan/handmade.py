@@ -51,6 +51,23 @@ class Draft:
         self.scratch_slots = scratch_slots
         self.lanes: dict[Key, list[Step]] = {}
 
+    @classmethod
+    def of(cls, program: Program) -> "Draft":
+        """Take a program apart."""
+        made = cls(program.demand, program.scratch_slots)
+        columns = (program.lanes[name].tolist() for name in LANE_COLUMNS)
+        keys = list(zip(*columns, strict=True))
+        made.lanes = {key: [] for key in keys}
+        rows = zip(*(program.steps[name].tolist() for name in STEP_COLUMNS), strict=True)
+        steps: list[Step] = []
+        for lane, op, slot, src_slot, count in rows:
+            steps.append(Step(op, slot, src_slot, count))
+            made.lanes[keys[lane]].append(steps[-1])
+        edges = program.dependencies
+        for step, on in zip(edges["step"].tolist(), edges["on"].tolist(), strict=True):
+            steps[step].on.append(steps[on])
+        return made
+
     def lane(self, rank: int, direction: Direction, peer: int, channel: int = 0) -> list[Step]:
         return self.lanes.setdefault((rank, int(direction), peer, channel), [])
 
@@ -73,7 +90,9 @@ class Draft:
     def copy(self) -> "Draft":
         twin = Draft(self.demand, self.scratch_slots)
         new = {
-            id(s): Step(s.op, s.slot, s.src_slot, s.count) for lane in self.lanes.values() for s in lane
+            id(s): Step(s.op, s.slot, s.src_slot, s.count)
+            for lane in self.lanes.values()
+            for s in lane
         }
         for key, lane in self.lanes.items():
             twin.lanes[key] = [new[id(s)] for s in lane]
@@ -235,7 +254,9 @@ def direct_all_to_all(ranks: int, chunks: int = 1) -> Draft:
     """Everybody sends to everybody; the own block is copied."""
     half = ranks * chunks
     moves = [
-        Transfer(src, (src + k) % ranks, (src + k) % ranks * chunks, half + src * chunks, False, chunks)
+        Transfer(
+            src, (src + k) % ranks, (src + k) % ranks * chunks, half + src * chunks, False, chunks
+        )
         for k in range(ranks)
         for src in range(ranks)
     ]
@@ -245,7 +266,12 @@ def direct_all_to_all(ranks: int, chunks: int = 1) -> Draft:
 def relayed_all_to_all() -> Draft:
     """Three ranks; what 0 and 2 have for each other goes through scratch at rank 1."""
     moves = [Transfer(r, r, r, 3 + r) for r in range(3)]
-    moves += [Transfer(0, 1, 1, 3), Transfer(1, 0, 0, 4), Transfer(1, 2, 2, 4), Transfer(2, 1, 1, 5)]
+    moves += [
+        Transfer(0, 1, 1, 3),
+        Transfer(1, 0, 0, 4),
+        Transfer(1, 2, 2, 4),
+        Transfer(2, 1, 1, 5),
+    ]
     for src, dst in ((0, 2), (2, 0)):
         moves += [Transfer(src, 1, dst, 6), Transfer(1, dst, 6, 3 + src)]
     demand = Demand(collective=Collective.ALL_TO_ALL, ranks=3)
@@ -257,8 +283,8 @@ def scratch_allreduce(ranks: int) -> Draft:
     moves = []
     for chunk in range(2):
         for src in range(1, ranks):
-            moves.append(Transfer(src, 0, chunk, 2 + src % 2))
-            moves.append(Transfer(0, 0, 2 + src % 2, chunk, True))
+            moves.append(Transfer(src, 0, chunk, 2 + chunk))
+            moves.append(Transfer(0, 0, 2 + chunk, chunk, True))
         moves += [Transfer(0, dst, chunk, chunk, channel=chunk) for dst in range(1, ranks)]
     demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=2)
     return draft(demand, moves, scratch_slots=2)

@@ -17,7 +17,12 @@ def _opposite(key: Key) -> Key:
     rank, direction, peer, channel = key
     if direction == Direction.LOCAL:
         return key
-    return peer, int(Direction.RECV if direction == Direction.SEND else Direction.SEND), rank, channel
+    return (
+        peer,
+        int(Direction.RECV if direction == Direction.SEND else Direction.SEND),
+        rank,
+        channel,
+    )
 
 
 def _any_step(draft: Draft, rng: random.Random) -> tuple[Key, int]:

@@ -12,7 +12,7 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.program import Direction, Op, Program
 
 
-class Stuck(Exception):
+class StuckError(Exception):
     """No step can run, and some have not."""
 
 
@@ -63,7 +63,7 @@ def run(program: Program, seed: int) -> list[dict[int, Any]]:
                 if head(sender) is not None:
                     ready.append((sender, i))
         if not ready:
-            raise Stuck(f"{len(rows) - len(done)} steps left")
+            raise StuckError(f"{len(rows) - len(done)} steps left")
         source_lane, target_lane = pick.choice(ready)
         source, target = rows[head(source_lane)], rows[head(target_lane)]
         src, dst = lanes[source_lane][0], lanes[target_lane][0]

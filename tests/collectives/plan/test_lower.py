@@ -5,12 +5,12 @@ import time
 
 import numpy as np
 import pytest
-from tests.collectives.plan.symbolic import run
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.program import Direction, Op, Program, Schedule, Transfer
 from headrace.errors import ProgramError
+from tests.collectives.plan.symbolic import run
 
 S, R, L = Direction.SEND, Direction.RECV, Direction.LOCAL
 

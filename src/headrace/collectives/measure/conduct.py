@@ -28,6 +28,8 @@ _LEAST_FLOWS = 8
 class Runner(Protocol):
     """What measuring needs of an executor."""
 
+    rank: int
+
     def load(self, program: Program, proof: Proof) -> Any:
         """Take a proven program."""
         ...
@@ -77,14 +79,13 @@ class Member:
     def __init__(
         self,
         runner: Runner,
-        rank: int,
         hosts: Sequence[str],
         *,
         deadline_s: float = 20.0,
         patience_s: float = 60.0,
         clock_us: Callable[[], float] = lambda: time.perf_counter_ns() / 1e3,
     ) -> None:
-        self.rank = rank
+        self.rank = runner.rank
         self.ranks = len(hosts)
         self._runner = runner
         self._hosts = tuple(hosts)
@@ -94,6 +95,7 @@ class Member:
         self._loaded: dict[object, Any] = {}
         self._command = np.zeros(_FIELDS + 3 * max(_LEAST_FLOWS, self.ranks), dtype=np.int64)
         self._times = np.zeros((self.ranks, MAX_REPEATS))
+        self._flags = np.zeros(self.ranks, dtype=np.uint8)
         self._inputs = np.ones(0, dtype=np.uint8)
         self._outputs = np.ones(0, dtype=np.uint8)
 
@@ -140,6 +142,7 @@ class Member:
         )
         mine = self._times[self.rank]
         for repeat in range(probe.repeats):
+            self._barrier()  # else what came late is timed too, or flows do not overlap
             started = self._clock_us()
             self._run(loaded, rows, "uint8", self._deadline_s)
             mine[repeat] = self._clock_us() - started
@@ -154,12 +157,16 @@ class Member:
 
     def _broadcast(self) -> None:
         rows = [(self._command.ctypes.data, len(self._command), 1, 1)]
-        loaded = self._load("broadcast", lambda: _star(Collective.BROADCAST, self.ranks))
+        loaded = self._load("broadcast", lambda: _direct(Collective.BROADCAST, self.ranks))
         self._run(loaded, rows, "int64", self._patience_s)
+
+    def _barrier(self) -> None:
+        loaded = self._load("barrier", lambda: _direct(Collective.ALLGATHER, self.ranks))
+        self._run(loaded, [(self._flags.ctypes.data, 1, self.ranks, 1)], "uint8", self._deadline_s)
 
     def _gather(self) -> None:
         rows = [(self._times.ctypes.data, MAX_REPEATS, self.ranks, 1)]
-        loaded = self._load("gather", lambda: _star(Collective.GATHER, self.ranks))
+        loaded = self._load("gather", lambda: _direct(Collective.GATHER, self.ranks))
         self._run(loaded, rows, "float64", self._deadline_s)
 
     def _load(self, key: object, make: Callable[[], Program]) -> Any:
@@ -185,11 +192,16 @@ def name_hosts(message: str, rank: int, hosts: Sequence[str]) -> str:
     return f"{text} ({', '.join(named)})" if named else text
 
 
-def _star(collective: Collective, ranks: int) -> Program:
-    """Return a broadcast from, or gather to, rank 0 by direct messages."""
-    gather = collective is Collective.GATHER
-    transfers = (
-        Transfer(peer, 0, peer, peer) if gather else Transfer(0, peer, 0, 0)
-        for peer in range(1, ranks)
-    )
+def _direct(collective: Collective, ranks: int) -> Program:
+    """Return a broadcast from rank 0, a gather to it, or an allgather, by direct messages."""
+    if collective is Collective.BROADCAST:
+        transfers = [Transfer(0, peer, 0, 0) for peer in range(1, ranks)]
+    else:
+        receivers = range(ranks) if collective is Collective.ALLGATHER else range(1)
+        transfers = [
+            Transfer(peer, receiver, peer, peer)
+            for receiver in receivers
+            for peer in range(ranks)
+            if peer != receiver
+        ]
     return lower(Schedule.of(Demand(collective=collective, ranks=ranks), transfers))

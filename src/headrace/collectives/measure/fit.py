@@ -5,9 +5,12 @@ With c the fixed cost of a call, n chunks of s bytes take
 - one after another, each acknowledged: ``c + n * (2 * alpha + beta * s)``
 - all at once, acknowledged together: ``c + 2 * alpha + beta * n * s``
 
-An acknowledgement costs one alpha, hence the 2. Shapers and switches let a first burst pass at
+An acknowledgement costs one alpha, hence the 2. Shapers and switches may let a first burst pass at
 line speed, which lowers the time of every bulk transfer by the same amount; so probes of bulk
-chunks have an intercept of their own (`lead_us`), and beta comes from how time *grows* with size.
+chunks have an intercept of their own (`lead_us`), held near zero unless the samples insist.
+
+Noise is one-sided: a busy machine only ever delays. Of the repeats of one probe the lower quartile
+counts, which believes neither a stall nor one lucky run of many.
 """
 
 from collections.abc import Sequence
@@ -27,7 +30,10 @@ _RELATIVE_NOISE = 0.05
 _ABSOLUTE_NOISE_US = 5.0
 _HUBER = 1.5
 _ROUNDS = 8
-_LEAST_BETA = 1e-3  # 10^15 bytes/s: a cost must be above zero
+_LEAD_SHARE = 0.03
+_MAD = 0.6745  # median absolute deviation of a normal distribution, in standard deviations
+_SANE_ALPHA = (0.5, 1.0)  # of the longest echo's time per message
+_SANE_BETA = (0.5, 2.0)  # of the largest transfer's time per MB
 
 
 class Sample(NamedTuple):
@@ -49,7 +55,7 @@ class LinkFit:
     alpha_variance, beta_variance : of those estimates, in squared units.
     call_us : fixed cost of one call.
     lead_us : by how much bulk transfers are off the line; negative where a burst passes freely.
-    residual : root mean square of the relative misfit.
+    residual : median relative misfit of the samples.
     """
 
     alpha_us: float
@@ -73,38 +79,76 @@ def fit_link(samples: Sequence[Sample]) -> LinkFit:
     ------
     InputError : if the samples hold fewer than two different amounts of bytes.
     """
-    rows = [_row(sample) for sample in samples]
-    times = np.array([sample.time_us for sample in samples])
     if len({sample.chunks * sample.chunk_bytes for sample in samples}) < 2:
         raise InputError(
             f"{len(samples)} samples of fewer than two sizes cannot tell alpha from beta; "
             "probe at least two sizes"
         )
-    design = np.array(rows)
+    points = _typical(samples)
+    design = np.array([_row(point) for point in points])
+    times = np.array([point.time_us for point in points])
     sigma = _RELATIVE_NOISE * times + _ABSOLUTE_NOISE_US
+    # a prior, as one more row: lead = 0 within a share of the longest time
+    design = np.vstack([design, (0.0, 0.0, 0.0, 1.0)])
+    sigma = np.append(sigma, _LEAD_SHARE * times.max())
+    times = np.append(times, 0.0)
     free = _free_columns(design)
     solution, weights = _huber(design[:, free], times, sigma)
     call, alpha, beta, lead = _spread(solution, free)
-    misfit = (design[:, free] @ solution - times) / sigma
-    spare = max(1, len(times) - len(free))
     precise = design[:, free] * np.sqrt(weights)[:, None] / sigma[:, None]
-    inverse = np.linalg.pinv(precise.T @ precise)
-    variance = _spread(np.diag(inverse) * float(np.sum(weights * misfit**2)) / spare, free)
-    relative = (design[:, free] @ solution - times) / np.maximum(times, 1e-9)
+    covariance = np.diag(np.linalg.pinv(precise.T @ precise))
+    measured = np.array([sample.time_us for sample in samples])
+    expected = np.array([_row(sample) for sample in samples])[:, free] @ solution
+    misfit = (expected - measured) / (_RELATIVE_NOISE * measured + _ABSOLUTE_NOISE_US)
+    variance = _spread(covariance * float(np.median(np.abs(misfit)) / _MAD) ** 2, free)
+    relative = (expected - measured) / np.maximum(measured, 1e-9)
     return LinkFit(
-        alpha_us=max(0.0, alpha),
-        beta_us_per_mb=max(_LEAST_BETA, beta),
+        alpha_us=_sane_alpha(alpha, points),
+        beta_us_per_mb=_sane_beta(beta, points),
         alpha_variance=variance[1],
         beta_variance=variance[2],
         call_us=call,
         lead_us=lead,
-        residual=float(np.sqrt(np.mean(relative**2))),
+        residual=float(np.median(np.abs(relative))),
     )
+
+
+def _typical(samples: Sequence[Sample]) -> list[Sample]:
+    """One sample for each kind of probe: the lower quartile of its repeats."""
+    kinds: dict[tuple[Manner, int, int], list[float]] = {}
+    for manner, chunks, chunk_bytes, time_us in samples:
+        kinds.setdefault((manner, chunks, chunk_bytes), []).append(time_us)
+    return [Sample(*kind, sorted(times)[(len(times) - 1) // 4]) for kind, times in kinds.items()]
+
+
+def _sane_alpha(alpha: float, points: Sequence[Sample]) -> float:
+    """Keep alpha near what a message of the longest echo took, where noise hides the slope."""
+    echoes = [p for p in points if p.manner is Manner.ONE_AFTER_ANOTHER and not _is_bulk(p)]
+    if not echoes:
+        return max(0.0, alpha)
+    longest = max(echoes, key=lambda point: point.chunks)
+    return _within(alpha, longest.time_us / (2 * longest.chunks), _SANE_ALPHA)
+
+
+def _sane_beta(beta: float, points: Sequence[Sample]) -> float:
+    """Keep beta near what the largest transfer took, where noise hides how time grows."""
+    largest = max(points, key=lambda point: point.chunks * point.chunk_bytes)
+    per_mb = largest.time_us / (largest.chunks * largest.chunk_bytes) * BYTES_PER_MB
+    return _within(beta, per_mb, _SANE_BETA)
+
+
+def _within(value: float, reference: float, factors: tuple[float, float]) -> float:
+    low, high = factors
+    return min(max(value, low * reference), high * reference)
+
+
+def _is_bulk(sample: Sample) -> bool:
+    return sample.chunk_bytes >= BULK_CHUNK_BYTES
 
 
 def _row(sample: Sample) -> tuple[float, float, float, float]:
     mb = sample.chunks * sample.chunk_bytes / BYTES_PER_MB
-    bulk = float(sample.chunk_bytes >= BULK_CHUNK_BYTES)
+    bulk = float(_is_bulk(sample))
     hops = 2.0 * (sample.chunks if sample.manner is Manner.ONE_AFTER_ANOTHER else 1)
     return 1.0, hops, mb, bulk
 

@@ -138,10 +138,15 @@ class _Lanes:
             self.steps[rank, Direction.LOCAL, -1] = [copy]
         for src in range(ranks):
             for dst in range(ranks):
-                if (src, dst) in flows:
-                    self._flow(src, dst)
-                elif src != dst and (dst, src) not in flows:
+                if src != dst and not {(src, dst), (dst, src)} & flows:
                     self._send(src, dst, 0, chunks)
+        for src, dst in sorted(flows):
+            # a flow starts when everybody has sent its empty blocks, so that flows overlap
+            for peer in range(ranks):
+                if peer != src and not {(src, peer), (peer, src)} & flows:
+                    start, empty = (src, Direction.SEND, dst), (src, Direction.RECV, peer)
+                    self.waits.append(((start, 0), (empty, 0)))
+            self._flow(src, dst)
         return self._numbered()
 
     def _send(self, src: int, dst: int, chunk: int, count: int) -> None:

@@ -25,12 +25,14 @@ How alpha adds to flow and volume, and why a solver's error cannot break a bound
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.flow import Flows, Rate
 from headrace.errors import ArtifactError, InputError, TopologyError
 from headrace.topology import BYTES_PER_MB, Topology
+
+if TYPE_CHECKING:
+    from headrace.collectives.plan.flow import Flows, Rate
 
 _ALL_PAIRS_RANKS = 12
 """Up to so many ranks allreduce tries every pair, beyond only those with rank 0.
@@ -179,7 +181,7 @@ class _Share:
 
     name: str
     share: float
-    rate: Rate
+    rate: "Rate"
 
     def of(self, total_mb: float) -> Term:
         return Term(
@@ -191,7 +193,10 @@ class _Share:
 
 
 @lru_cache(maxsize=32)
-def _flows(topology: Topology) -> tuple[Flows, str]:
+def _flows(topology: Topology) -> "tuple[Flows, str]":
+    # Only who solves loads SciPy: a command line that shows a plan starts without.
+    from headrace.collectives.plan.flow import Flows
+
     return Flows(topology), topology.digest
 
 
@@ -213,12 +218,7 @@ def _kinds(
     )
     volume = _Share(name="volume", share=_volume_share(n, collective), rate=flows.egress())
     latency = tuple(
-        _Share(
-            name=f"latency {s} -> {t}",
-            share=0.0,
-            rate=Rate(us_per_mb=0.0, alpha_us=float(flows.distance_us[s, t])),
-        )
-        for s, t in pairs
+        _Share(name=f"latency {s} -> {t}", share=0.0, rate=flows.latency(s, t)) for s, t in pairs
     )
     return (flow, (volume,), latency), digest
 

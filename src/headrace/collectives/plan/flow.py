@@ -98,16 +98,20 @@ class Flows:
             self._known[key] = self._certified(prices, float(paths), start, finish)
         return self._known[key]
 
+    def latency(self, s: int, t: int) -> Rate:
+        """From s to t by the shortest path in alpha, however few the bytes."""
+        return Rate(us_per_mb=0.0, alpha_us=float(self.distance_us[s, t]))
+
     def egress(self) -> Rate:
         """The rate of all links together: the largest feasible sum."""
-        prices = self._solve(-np.ones(len(self._src)), self._uses, None)
+        prices = self._solve(-np.ones(len(self._src)), self._uses)
         cheapest = float((self._uses.T @ prices).min())
         at_once = np.zeros(self._topology.ranks)
         return self._certified(prices, cheapest, at_once, at_once)
 
     def _flow_prices(self, pairs: tuple[tuple[int, int], ...]) -> np.ndarray:
         """Maximise x: every source emits x for each of its sinks, every sink takes x of each."""
-        n = self._topology.ranks
+        n, resources = self._topology.ranks, len(self._capacity)
         one_sink = len({t for _, t in pairs}) == 1
         commodities = [0] * len(pairs) if one_sink else [s for s, _ in pairs]
         names = sorted(set(commodities))
@@ -115,23 +119,28 @@ class Flows:
         for commodity, (s, t) in zip(commodities, pairs, strict=True):
             supply[names.index(commodity), s] += 1.0
             supply[names.index(commodity), t] -= 1.0
+        # Unknowns: for every commodity the rate on every link; then x.
         balance = sparse.block_diag([self._balance] * len(names))
-        balance = sparse.hstack([balance, -supply.reshape(-1, 1)], format="csr")
-        x = sparse.csr_array((self._uses.shape[0], 1))
-        uses = sparse.hstack([self._uses] * len(names) + [x], format="csr")
-        objective = np.zeros(uses.shape[1])
-        objective[-1] = -1.0
-        return self._solve(objective, uses, balance)
+        balance = sparse.hstack([balance, -supply.reshape(-1, 1)])
+        x = sparse.csr_array((resources, 1))
+        uses = sparse.hstack([self._uses] * len(names) + [x])
+        objective = np.append(np.zeros(len(names) * len(self._src)), -1.0)
+        return self._solve(objective, sparse.csr_array(uses), sparse.csr_array(balance))
 
     def _solve(
-        self, objective: np.ndarray, uses: sparse.csr_array, balance: sparse.csr_array | None
+        self,
+        objective: np.ndarray,
+        uses: sparse.csr_array,
+        balance: sparse.csr_array | None = None,
     ) -> np.ndarray:
+        """Minimise `objective` within the capacities; return their prices."""
+        nothing = None if balance is None else np.zeros(len(balance.indptr) - 1)
         found = linprog(
             objective,
             A_ub=uses,
             b_ub=self._capacity,
             A_eq=balance,
-            b_eq=None if balance is None else np.zeros(balance.shape[0]),
+            b_eq=nothing,
             method="highs-ds",
         )
         assert found.success, f"a bounded feasible linear program failed: {found.message}"

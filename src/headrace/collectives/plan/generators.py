@@ -7,6 +7,7 @@ To take part, a new one (say, a synthesizer) only has to be added to `GENERATORS
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from math import sqrt
 from typing import NamedTuple
 
@@ -78,9 +79,7 @@ class Setting:
 
     def demand(self, chunks: int) -> Demand:
         """Return the demand with `chunks` chunks a block."""
-        return Demand(
-            collective=self.collective, ranks=self.ranks, chunks=chunks, root=self.root
-        )
+        return Demand(collective=self.collective, ranks=self.ranks, chunks=chunks, root=self.root)
 
 
 class Generator(NamedTuple):
@@ -182,10 +181,10 @@ GENERATORS: tuple[Generator, ...] = (
 def locality(topology: Topology) -> Groups | None:
     """Return the groups that `topology` itself shows, or None.
 
-    Ranks that share a host; else ranks behind one shared capacity to all others (an uplink);
-    else ranks joined by links that are clearly faster than the rest.
+    Ranks that share a host; else ranks joined by links that are clearly faster than the rest;
+    else ranks behind one shared capacity to all others (an uplink).
     """
-    for found in (_by_host(topology), _by_uplink(topology), _by_beta(topology)):
+    for found in (_by_host(topology), _by_beta(topology), _by_uplink(topology)):
         if 1 < len(found) < topology.ranks:
             return tuple(sorted(tuple(sorted(group)) for group in found))
     return None
@@ -199,22 +198,25 @@ def _by_host(topology: Topology) -> list[set[int]]:
 
 
 def _by_uplink(topology: Topology) -> list[set[int]]:
-    groups: list[set[int]] = []
+    """Ranks whose every link to or from all others is in one shared capacity."""
+    sides: list[set[int]] = []
     for shared in topology.shared:
         sources = {topology.links[link].src for link in shared.links}
         targets = {topology.links[link].dst for link in shared.links}
-        cuts_off = not sources & targets and len(sources | targets) == topology.ranks
-        if cuts_off and len(shared.links) == len(sources) * len(targets) and sources not in groups:
-            groups.append(sources)
-    if len(groups) == 1:  # the other side's uplink may not be listed
-        groups.append(set(range(topology.ranks)) - groups[0])
-    is_partition = sum(map(len, groups)) == topology.ranks == len(set().union(*groups))
-    return groups if is_partition else []
+        cuts = len(sources) * len(targets) == len(shared.links) and not sources & targets
+        if cuts and len(sources | targets) == topology.ranks:
+            sides += [sources, targets] if min(len(sources), len(targets)) > 1 else []
+    groups: list[set[int]] = []
+    for side in sorted(sides, key=len):  # the larger ones may be several racks together
+        if not any(side & group for group in groups):
+            groups.append(side)
+    alone = set(range(topology.ranks)).difference(*groups)
+    return [*groups, *({rank} for rank in alone)]
 
 
 def _by_beta(topology: Topology) -> list[set[int]]:
     betas = sorted({link.beta_us_per_mb for link in topology.links})
-    jumps = [(high / low, sqrt(high * low)) for low, high in zip(betas, betas[1:], strict=False)]
+    jumps = [(high / low, sqrt(high * low)) for low, high in pairwise(betas)]
     if not jumps or max(jumps)[0] < _BETA_JUMP:
         return []
     limit = max(jumps)[1]

@@ -94,9 +94,7 @@ class Plan:
             "topology_digest": self.topology_digest,
             "predicted_us": self.predicted_us,
             "bound": self.bound.to_head(),
-            "candidates": [
-                [c.maker, c.chunks, c.predicted_us, c.note] for c in self.candidates
-            ],
+            "candidates": [[c.maker, c.chunks, c.predicted_us, c.note] for c in self.candidates],
         }
 
     @classmethod

@@ -41,7 +41,7 @@ from headrace.collectives.run.work import (
     SeveralWorks,
     completion_thread,
 )
-from headrace.errors import InputError
+from headrace.errors import CommunicationError, InputError
 from headrace.settings import Settings
 
 Tensors = Sequence[torch.Tensor]
@@ -397,7 +397,10 @@ class HeadraceGroup(dist.ProcessGroup):
             completion_thread.detach()
         for work in list(self._loose.values()):
             work.is_completed()  # takes over the executor's verdict
-        self._loose.clear()
+        # torch may keep this object for good; what it held natively goes now
+        self._executor = _Closed(self._name)
+        for table in (self._loose, self._loaded, self._choices, self._reductions):
+            table.clear()
         _live.discard(self)
 
     abort = shutdown
@@ -567,6 +570,16 @@ class HeadraceGroup(dist.ProcessGroup):
                 f"add up to {tensor.shape[0]}"
             )
         return splits
+
+
+class _Closed:
+    """Stands for the executor of a group that was destroyed: every use is an error."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Any:
+        raise CommunicationError(f"{name}: process group {self._group!r} was destroyed")
 
 
 def _same_dtype(call: str, tensors: Tensors) -> None:

@@ -89,19 +89,19 @@ def arithmetic(dtype: torch.dtype, op: ReduceOp) -> tuple[str, str]:
     operator = _OPERATORS.get(op)
     if operator is None:
         raise InputError(
-            f"reduce operator {op} is not supported; use one of "
+            f"reduce operator {_name(op)} is not supported; use one of "
             "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR"
         )
     if dtype.is_complex:
         if operator not in _LINEAR:
-            raise InputError(f"{op} has no meaning on complex tensors; use SUM or AVG")
+            raise InputError(f"{_name(op)} has no meaning on complex tensors; use SUM or AVG")
         dtype = dtype.to_real()
     name = _DTYPES.get(dtype)
     if name is None:
         known = ", ".join(sorted(_DTYPES.values()))
         raise InputError(f"tensors of {dtype} cannot be reduced; convert to one of {known}")
     if operator in _BITWISE and dtype.is_floating_point:
-        raise InputError(f"{op} has no meaning on {dtype}; convert to an integer dtype or bool")
+        raise InputError(f"{_name(op)} has no meaning on {dtype}; convert to an integer dtype or bool")
     if operator == "avg" and dtype is torch.bool:
         raise InputError("AVG has no meaning on torch.bool; convert to a number first")
     return name, operator
@@ -235,6 +235,10 @@ def flattened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Callable[[
     """Return the tensors' elements in one new buffer, and what copies them back."""
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     return flat, _scatter_elements(flat, tensors)
+
+
+def _name(op: ReduceOp) -> str:
+    return next((name for name, kind in ReduceOp.RedOpType.__members__.items() if op == kind), "?")
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -104,9 +104,7 @@ def _mirror(index: int, size: int) -> int:
     return int(f"{index + size:b}"[:0:-1] or "0", 2)
 
 
-def _spread(
-    core: Sequence[int], owned: Sequence[range], *, merge: bool = True
-) -> list[Transfer]:
+def _spread(core: Sequence[int], owned: Sequence[range], *, merge: bool = True) -> list[Transfer]:
     """Allgather among `core` by doubling, far partners first, while there is little to send.
 
     Position j starts with ``owned[j]``. With `merge`, adjacent ranges travel as one message.

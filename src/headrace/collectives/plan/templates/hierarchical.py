@@ -60,9 +60,7 @@ def hierarchical(
     lag = demand.ranks if lag is None else lag
     match demand.collective:
         case Collective.ALLREDUCE:
-            chains = [
-                _aggregate(groups, slot, *masters.next()) for slot in range(demand.slots)
-            ]
+            chains = [_aggregate(groups, slot, *masters.next()) for slot in range(demand.slots)]
         case Collective.ALLGATHER | Collective.REDUCE_SCATTER:
             chains = [
                 _enter_groups(groups, rank, demand.block(rank)[k], masters)
@@ -117,9 +115,7 @@ def _checked(demand: Demand, capacities: Sequence[float] | None) -> Sequence[flo
     return capacities
 
 
-def _aggregate(
-    groups: Groups, slot: int, local: Sequence[int], top: int
-) -> list[list[Transfer]]:
+def _aggregate(groups: Groups, slot: int, local: Sequence[int], top: int) -> list[list[Transfer]]:
     """Return the four stages of one chunk: up within groups, up and down across, down within."""
     cell = range(slot, slot + 1)
     across = [t for master in local if master != local[top] for t in move(local[top], master, cell)]
@@ -165,7 +161,7 @@ class _Turns:
         self._weights = list(weights)
         self._total = sum(weights)
         # A different start lets two sequences over the same ranks be out of step.
-        self._credit = [-float(((k - start) % len(weights))) * 1e-6 for k in range(len(weights))]
+        self._credit = [-float((k - start) % len(weights)) * 1e-6 for k in range(len(weights))]
 
     def next(self) -> int:
         """Return the index whose turn it is."""

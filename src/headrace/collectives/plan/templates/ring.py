@@ -1,6 +1,7 @@
 """Rings and chains: every rank talks to its two neighbours only."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.templates.shape import (
@@ -61,6 +62,6 @@ def _pass_round(
 
 
 def _chain(demand: Demand, line: Sequence[int]) -> list[Transfer]:
-    hops = list(zip(line, line[1:], strict=False))
+    hops = list(pairwise(line))
     chunks = [[move(a, b, range(k, k + 1)) for a, b in hops] for k in range(demand.slots)]
     return list(pipelined(chunks, lag=1))

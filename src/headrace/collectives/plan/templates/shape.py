@@ -68,9 +68,7 @@ def backwards(transfers: Sequence[Transfer], *, reduce: bool) -> list[Transfer]:
     ]
 
 
-def pipelined(
-    chains: Sequence[Sequence[Iterable[Transfer]]], lag: int
-) -> tuple[Transfer, ...]:
+def pipelined(chains: Sequence[Sequence[Iterable[Transfer]]], lag: int) -> tuple[Transfer, ...]:
     """Interleave chains of stages (one chain a chunk, in chunk order) into one global order.
 
     Stage s of chain k comes at ``k + s * lag``: while a chunk is in its last stage, chunks that

@@ -12,7 +12,7 @@ An interpreter written from the meaning of a program alone (the docstring of
 4. `values`: the program, executed once over ``(item, mask, expression)`` values, never reads what
    is undefined, never adds a contribution twice, and leaves what the demand wants.
 
-One execution stands for all of them: by 3 each byte of each slot sees its accesses in the same
+One execution stands for all: by 3 each byte of each slot sees its accesses in the same
 order however ranks and lanes interleave, so it takes the same values; by 2 each execution ends.
 
 What the executor must keep for the proof to hold
@@ -20,6 +20,8 @@ What the executor must keep for the proof to hold
 - A send's byte is done once the slot may be overwritten (copied out, not merely queued).
 - A step that covers no bytes (a vector shorter than its chunks) still waits for all of its
   dependencies to end, and still takes its turn in its lane: order is passed on through it.
+- How much a step moves follows from its slots alone, alike at both ends: scratch slot s is as
+  large as chunk s % chunks of a block (`values` lets chunks lie only in slots made for them).
 - Lanes do not block each other: what waits for its receiver on one lane, or one collective, must
   not hold back the bytes of another (connections shared by lanes need credits or buffers).
 - Combining is commutative bit by bit (sum, product, minimum, ... of NaN included); it need not be

@@ -119,13 +119,17 @@ class _Machine:
             wrote[slot] = step
 
     def _check_size(self, step: int, slot: int, value: int) -> None:
-        """Chunk k of a block covers elements kE//c to (k+1)E//c: sizes differ with k."""
+        """Chunk k of a block covers elements kE//c to (k+1)E//c: sizes differ with k.
+
+        How much a step moves is known from its slots alone, so a chunk may only lie where there
+        is exactly its room: in scratch, slot s is taken to be as large as chunk s % c.
+        """
         chunks = self.s.demand.chunks
-        if slot < self.s.demand.slots and slot % chunks != self.values.item[value] % chunks:
+        if slot % chunks != self.values.item[value] % chunks:
             fail(
                 f"{self.s.name(step)}: puts {self.values.name(value)}, "
-                f"chunk {self.values.item[value] % chunks} of its block, into slot {slot}, chunk "
-                f"{slot % chunks}; needs the same chunk of a block, as sizes can differ by one"
+                f"chunk {self.values.item[value] % chunks} of its block, into slot {slot}, made "
+                f"for chunk {slot % chunks}; needs a slot of that chunk, as sizes can differ"
             )
 
     def _combine(self, step: int, slot: int, held: int, arriving: int) -> int:

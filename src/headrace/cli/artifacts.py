@@ -1,0 +1,228 @@
+"""``headrace show`` and ``headrace verify``: look at any artifact, prove any plan again."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import headrace.artifact as artifact_io
+from headrace.artifact import Artifact
+from headrace.collectives.demand import ROOTED
+from headrace.collectives.measure.profile import Profile
+from headrace.collectives.plan.book import PlanBook
+from headrace.collectives.plan.plan import Plan
+from headrace.collectives.plan.verify import VERIFIER_VERSION
+from headrace.collectives.plan.verify import verify as prove
+from headrace.collectives.program import Program
+from headrace.errors import ArtifactError, VerificationError
+from headrace.topology import Topology
+
+_File = Annotated[Path, typer.Argument(help="An artifact that headrace wrote.", metavar="FILE")]
+
+
+def show(file: _File) -> None:
+    """Print what an artifact holds: a topology, a profile, a plan or a plan book."""
+    artifact = artifact_io.load(file)
+    console = Console()
+    rows = {
+        "kind": f"{artifact.kind} (schema {artifact.schema})",
+        "digest": artifact.digest,
+        **{name: _text(value) for name, value in artifact.provenance.items()},
+    }
+    console.print(_facts(str(file), rows))
+    for table in _SHOWN.get(artifact.kind, _show_head)(artifact, str(file)):
+        console.print(table)
+
+
+def verify(file: _File) -> None:
+    """Prove a plan, or every plan of a book, again from nothing but its program."""
+    artifact = artifact_io.load(file)
+    programs = _programs(artifact, str(file))
+    console = Console()
+    failed = 0
+    for program, used_for in programs:
+        what = f"{program.demand.collective} of {program.demand.ranks} ranks, {used_for}"
+        try:
+            proof = prove(program)
+        except VerificationError as error:
+            failed += 1
+            console.print(f"REJECTED {what}: {error}", markup=False)
+        else:
+            console.print(f"ok {proof.program_digest[:12]} {what}", markup=False, highlight=False)
+    console.print(
+        f"{len(programs) - failed} of {len(programs)} programs proven, "
+        f"verifier version {VERIFIER_VERSION}"
+    )
+    if failed:
+        raise VerificationError(f"{file}: {failed} programs do not do what they claim")
+
+
+def _programs(artifact: Artifact, source: str) -> list[tuple[Program, str]]:
+    if artifact.kind == "program":
+        return [(Program.from_artifact(artifact), "by itself")]
+    if artifact.kind == "plan":
+        plan = Plan.from_artifact(artifact, source)
+        return [(plan.program, f"made by {plan.maker}")]
+    if artifact.kind == "plan-book":
+        book = PlanBook.from_artifact(artifact, source)
+        makers = {e.plan.proof.program_digest: e.plan.maker for e in book.entries}
+        return [(p, f"made by {makers[proof.program_digest]}") for p, proof in book.programs]
+    raise ArtifactError(
+        f"{source}: field 'kind' is '{artifact.kind}', only 'plan', 'plan-book' and 'program' "
+        "hold programs to verify"
+    )
+
+
+def _show_topology(artifact: Artifact, source: str) -> Iterable[Table]:
+    return _topology_tables(Topology.from_head(artifact.head, source))
+
+
+def _show_profile(artifact: Artifact, source: str) -> Iterable[Table]:
+    profile = Profile.from_artifact(artifact, source)
+    yield _facts("profile", dict(profile.summary()))
+    yield from _topology_tables(profile.topology)
+
+
+def _show_plan(artifact: Artifact, source: str) -> Iterable[Table]:
+    plan = Plan.from_artifact(artifact, source)
+    demand, program = plan.program.demand, plan.program
+    rooted = f", root {demand.root}" if demand.collective in ROOTED else ""
+    yield _facts(
+        "plan",
+        {
+            "collective": f"{demand.collective} of {demand.ranks} ranks{rooted}",
+            "made by": f"{plan.maker}, {demand.chunks} chunks a block",
+            "program": f"{len(program.lanes['rank'])} lanes, {len(program.steps['op'])} steps, "
+            f"{len(program.dependencies['on'])} dependencies",
+            "proof": f"{plan.proof.program_digest[:12]}, verifier {plan.proof.verifier_version}",
+            "topology": plan.topology_digest[:12],
+            "scored at": _bytes(plan.total_bytes),
+            "predicted": _us(plan.predicted_us),
+            "bound": f"{_us(plan.bound.total_us)} (payload {_us(plan.bound.bandwidth_us)}, "
+            f"latency {_us(plan.bound.latency_us)})",
+            "gap": f"{plan.gap:.1%}",
+        },
+    )
+    yield _rows(
+        "candidates",
+        ("maker", "chunks", "predicted", "note"),
+        [(c.maker, c.chunks or "", _us(c.predicted_us), c.note) for c in plan.candidates],
+    )
+
+
+def _show_book(artifact: Artifact, source: str) -> Iterable[Table]:
+    book = PlanBook.from_artifact(artifact, source)
+    groups = "none" if book.groups is None else " ".join(str(list(g)) for g in book.groups)
+    yield _facts(
+        "plan book",
+        {
+            "topology": f"{book.topology.name}, {book.topology.ranks} ranks, "
+            f"{book.topology.digest[:12]}",
+            "groups": groups,
+            "programs": str(len(book.programs)),
+        },
+    )
+    columns = ("collective", "root", "from", "below", "maker", "chunks", "scored at", "predicted",
+               "bound", "gap")  # fmt: skip
+    yield _rows(
+        "entries",
+        columns,
+        [
+            (
+                entry.collective,
+                entry.root if entry.collective in ROOTED else "",
+                _bytes(entry.from_bytes),
+                "" if entry.to_bytes is None else _bytes(entry.to_bytes),
+                entry.plan.maker,
+                entry.plan.program.demand.chunks,
+                _bytes(entry.plan.total_bytes),
+                _us(entry.plan.predicted_us),
+                _us(entry.plan.bound.total_us),
+                f"{entry.plan.gap:.1%}",
+            )
+            for entry in book.entries
+        ],
+    )
+
+
+def _show_head(artifact: Artifact, _source: str) -> Iterable[Table]:
+    head = {name: _text(value) for name, value in artifact.head.items()}
+    sizes = {
+        f"table {name}": f"{len(next(iter(table.values()), ()))} rows of {', '.join(table)}"
+        for name, table in artifact.tables.items()
+    }
+    yield _facts("content", {**head, **sizes})
+
+
+_SHOWN: dict[str, Callable[[Artifact, str], Iterable[Table]]] = {
+    "topology": _show_topology,
+    "profile": _show_profile,
+    "plan": _show_plan,
+    "plan-book": _show_book,
+}
+
+
+def _topology_tables(topology: Topology) -> Iterable[Table]:
+    homes = ", ".join(f"{r} on {topology.hosts[h]}" for r, h in enumerate(topology.rank_host))
+    yield _facts("topology", {"name": topology.name, "ranks": homes})
+    yield _rows(
+        "links",
+        ("from", "to", "alpha", "rate"),
+        [(k.src, k.dst, _us(k.alpha_us), _rate(k.beta_us_per_mb)) for k in topology.links],
+    )
+    yield _rows(
+        "shared capacities",
+        ("name", "rate", "links"),
+        [
+            (s.name, _rate(s.beta_us_per_mb), ", ".join(_pair(topology, i) for i in s.links))
+            for s in topology.shared
+        ],
+    )
+
+
+def _pair(topology: Topology, link: int) -> str:
+    return f"{topology.links[link].src}>{topology.links[link].dst}"
+
+
+def _facts(title: str, rows: dict[str, str]) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _rows(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
+    for column in columns:
+        is_text = column in ("collective", "maker", "note", "name", "links")
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(str, row))
+    return table
+
+
+def _text(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} B"
+
+
+def _us(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value / 1000:.4g} ms" if value >= 1000 else f"{value:.4g} us"
+
+
+def _rate(beta_us_per_mb: float) -> str:
+    return f"{8e6 / beta_us_per_mb:.4g} Mbit/s"

@@ -1,0 +1,203 @@
+"""``headrace testbed``: an emulated cluster on this machine, from up to down."""
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from headrace.testbed import Testbed, TestbedSpec, run_ranks, state, teardown
+from headrace.testbed.rates import PAYLOAD_SHARE, format_rate, parse_rate
+
+app = typer.Typer(
+    help="Emulate a cluster on this machine: namespaces as hosts, bridges as racks, shaped links.",
+    no_args_is_help=True,
+)
+
+_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+
+File = Annotated[Path, typer.Argument(help="TOML file: racks, hosts, rates.", metavar="FILE")]
+Fallback = Annotated[
+    bool,
+    typer.Option("--fallback", help="Use loopback, with pacing in headrace's own transport."),
+]
+Which = Annotated[
+    str | None,
+    typer.Option("--testbed", help="Its name or run id; not needed when one testbed is up."),
+]
+Order = Annotated[
+    str,
+    typer.Option(help="Hosts of the ranks: rack, interleaved, random, or names joined by commas."),
+]
+Seed = Annotated[int | None, typer.Option(help="For --order random: the same seed, same order.")]
+
+
+@app.command()
+def up(file: File, fallback: Fallback = False) -> None:
+    """Build the testbed; it stays until 'headrace testbed down'."""
+    testbed = Testbed.up(TestbedSpec.load(file), fallback=fallback or None, detached=True)
+    console = Console()
+    _say_fallback(testbed, console)
+    console.print(_table(testbed.record))
+    first = testbed.hosts[0].name
+    console.print(
+        f"Up as [bold]{testbed.run}[/]. Next: 'headrace testbed exec {first} -- COMMAND', "
+        "then 'headrace testbed down'.",
+        soft_wrap=True,
+    )
+
+
+@app.command("exec")
+def execute(
+    host: Annotated[str, typer.Argument(help="Name of the host.")],
+    command: Annotated[list[str], typer.Argument(help="The command, after '--'.")],
+    testbed: Which = None,
+) -> None:
+    """Run a command on a host, with the variables that torchrun, Gloo and headrace need."""
+    Testbed.attach(testbed).replace_process(host, command)
+
+
+@app.command("set-rate")
+def set_rate(
+    target: Annotated[str, typer.Argument(help="A host, or a rack for its uplink.")],
+    rate: Annotated[str, typer.Argument(help="Such as 50mbit, or bytes a second.")],
+    testbed: Which = None,
+) -> None:
+    """Change the rate of a host, or of a rack's uplink, while traffic flows."""
+    Testbed.attach(testbed).set_rate(target, rate)
+    Console().print(f"{target}: {format_rate(parse_rate(rate))}")
+
+
+@app.command()
+def status() -> None:
+    """List every testbed on this machine, and whether its owner still lives."""
+    records = list(state.records())
+    console = Console()
+    for record in records:
+        console.print(_table(record))
+    if not records:
+        console.print("No testbed is up.")
+    if any(record.crashed for record in records):
+        console.print("'headrace testbed down --crashed' removes those whose owner is gone.")
+
+
+@app.command()
+def down(
+    testbed: Annotated[str | None, typer.Argument(help="Its name or run id.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All testbeds, whoever owns them.")] = False,
+    crashed: Annotated[
+        bool, typer.Option("--crashed", help="Only those whose owner is gone.")
+    ] = False,
+) -> None:
+    """End what runs in a testbed and remove it."""
+    removed = state.remove_crashed() if every or crashed else []
+    if not crashed:
+        for record in list(state.records()) if every else [state.find(testbed)]:
+            teardown.remove(record.directory)
+            removed.append(record.run)
+    Console().print(f"Removed {', '.join(removed) or 'nothing: there is none'}.")
+
+
+@app.command()
+def run(
+    file: File,
+    command: Annotated[list[str], typer.Argument(help="The command, after '--'.")],
+    order: Order = "rack",
+    seed: Seed = None,
+    fallback: Fallback = False,
+    timeout: Annotated[
+        float | None, typer.Option(help="End the job after so many seconds.")
+    ] = None,
+) -> None:
+    """Build the testbed, run a command as one rank per host, and take it down.
+
+    Every rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, so that a script
+    calling init_process_group runs as it is. The exit code is the first failing rank's.
+    """
+    spec = TestbedSpec.load(file)
+    ranks = spec.order(order, seed=seed)
+    console = Console(soft_wrap=True, highlight=False)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    with Testbed.up(spec, fallback=fallback or None) as testbed:
+        _say_fallback(testbed, console)
+        names = [testbed.hosts[index].name for index in ranks]
+        console.print(f"[dim]ranks: {', '.join(f'{r} on {n}' for r, n in enumerate(names))}[/]")
+
+        def show(rank: int, line: str) -> None:
+            colour = _COLOURS[rank % len(_COLOURS)]
+            console.print(f"[{colour}]{rank} {names[rank]} |[/] {escape(line)}")
+
+        codes = run_ranks(testbed, command, ranks, on_line=show, timeout_s=timeout)
+    failed = {rank: code for rank, code in enumerate(codes) if code}
+    for rank, code in failed.items():
+        what = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        console.print(f"[dim]rank {rank} on {names[rank]}: {what}[/]")
+    if failed:
+        # ranks that were ended because another failed show a signal: report the cause
+        cause = next((code for code in failed.values() if code > 0), None)
+        raise typer.Exit(cause or 128 - next(iter(failed.values())))
+
+
+@app.command()
+def topology(
+    file: File,
+    order: Order = "rack",
+    seed: Seed = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write it there, as an artifact.")
+    ] = None,
+) -> None:
+    """Show what measuring the testbed should find: hosts, and the payload rate of every pair."""
+    spec = TestbedSpec.load(file)
+    truth = spec.topology(order, seed=seed)
+    if output is not None:
+        truth.save(output, {"made_from": str(file), "order": order, "seed": seed})
+    names = [f"{rank} {truth.hosts[host]}" for rank, host in enumerate(truth.rank_host)]
+    table = Table(
+        "from \\ to", *names, title=f"payload, Mbit/s ({PAYLOAD_SHARE:.1%} of the links' rates)"
+    )
+    for src, name in enumerate(names):
+        betas = [
+            truth.links[truth.link_index[src, dst]].beta_us_per_mb if src != dst else None
+            for dst in range(truth.ranks)
+        ]
+        table.add_row(name, *("-" if beta is None else f"{8e6 / beta:.1f}" for beta in betas))
+    Console().print(table)
+
+
+def _table(record: state.Record) -> Table:
+    if record.owner is None:
+        owner, alive = "-", "until down"
+    else:
+        owner, alive = str(record.owner[0]), "crashed" if record.crashed else "yes"
+    # one line a host in 80 columns; what is the same for all hosts stands above
+    table = Table(
+        title=f"{record.run} {record.spec.name} ({record.mode})  owner: {owner}  alive: {alive}",
+        title_justify="left",
+    )
+    for heading in ("host", "rack", "address", "rate", "rack's uplink"):
+        table.add_column(heading, no_wrap=True)
+    many = len(record.spec.racks) > 1
+    for host in Testbed(record).hosts:
+        rack = record.spec.racks[host.rack]
+        uplink = format_rate(rack.bytes_per_s) if many else "-"
+        table.add_row(host.name, rack.name, host.address, format_rate(host.bytes_per_s), uplink)
+    return table
+
+
+def _say_fallback(testbed: Testbed, console: Console) -> None:
+    if testbed.is_fallback:
+        console.print(
+            f"[yellow]On loopback ({testbed.fallback_reason}):[/] only headrace's own transport "
+            "keeps to the rates; Gloo, MPI and others run unpaced and cannot be compared.",
+            soft_wrap=True,
+        )
+
+
+def _exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)

@@ -1,0 +1,127 @@
+"""From the fits of some pairs of hosts to the costs of all: kinds of links, evened out.
+
+Links of one *kind* join the same two groups in the same direction (or lie inside one group).
+Where their fits differ only by noise they take one cost, so that plans see the symmetry that is
+there; a link that really differs keeps its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.collectives.measure.fit import LinkFit
+from headrace.collectives.measure.group import Groups
+from headrace.collectives.measure.tournament import Pair
+
+Costs = dict[Pair, LinkFit]
+"""(source host, destination host) -> cost."""
+
+_SAME_BETA = 1.1
+_SAME_ALPHA = 1.5
+_CLEARLY_SLOWER = 0.75
+
+
+def quiet_pairs(groups: Groups, all_pairs_up_to: int, per_kind: int) -> tuple[Pair, ...]:
+    """Return the ordered pairs of hosts to probe with nobody else talking.
+
+    All of them where hosts are few; else `per_kind` of each kind, spread over different hosts.
+    """
+    hosts = sorted(host for group in groups for host in group)
+    if len(hosts) <= all_pairs_up_to:
+        return tuple((a, b) for a in hosts for b in hosts if a != b)
+    pairs: list[Pair] = []
+    for here in groups:
+        for there in groups:
+            for turn in range(per_kind):
+                a = here[turn % len(here)]
+                b = there[(turn + (here == there)) % len(there)]
+                if a != b and (a, b) not in pairs:
+                    pairs.append((a, b))
+    return tuple(pairs)
+
+
+def suspects(fits: Mapping[Pair, LinkFit], groups: Groups) -> list[Pair]:
+    """Return the pairs that look clearly worse than the best of their kind, the worst first.
+
+    A busy machine only ever delays, so these deserve a second look.
+    """
+    found: list[tuple[float, Pair]] = []
+    for pairs in _kinds(fits, groups).values():
+        alpha = min(fits[pair].alpha_us for pair in pairs)
+        beta = min(fits[pair].beta_us_per_mb for pair in pairs)
+        for pair in pairs:
+            worse = max(
+                fits[pair].beta_us_per_mb / beta / _SAME_BETA,
+                fits[pair].alpha_us / max(alpha, 1e-9) / _SAME_ALPHA,
+            )
+            if worse > 1:
+                found.append((worse, pair))
+    return [pair for _, pair in sorted(found, reverse=True)]
+
+
+def even_out(fits: Mapping[Pair, LinkFit], groups: Groups) -> Costs:
+    """Give links of one kind the median alpha and beta of the kind, if theirs is close to it."""
+    costs: Costs = {}
+    for pairs in _kinds(fits, groups).values():
+        typical = median([fits[pair] for pair in pairs])
+        for pair in pairs:
+            fit = fits[pair]
+            costs[pair] = replace(
+                fit,
+                alpha_us=_snap(fit.alpha_us, typical.alpha_us, _SAME_ALPHA),
+                beta_us_per_mb=_snap(fit.beta_us_per_mb, typical.beta_us_per_mb, _SAME_BETA),
+            )
+    return costs
+
+
+def complete(bandwidth: np.ndarray, groups: Groups, fits: Mapping[Pair, LinkFit]) -> Costs:
+    """Return costs of all ordered pairs of hosts from those of some.
+
+    A pair that was not probed quietly takes the median of its kind, but is never faster than its
+    ends: inside a group, where tournament pairs met on no uplink, a pair that was clearly slower
+    than its kind there keeps that bandwidth.
+    """
+    group_of = {host: index for index, group in enumerate(groups) for host in group}
+    every = [(a, b) for a in group_of for b in group_of if a != b]
+    costs: Costs = {}
+    for (here, there), pairs in _kinds(every, groups).items():
+        typical = median([fits[pair] for pair in pairs if pair in fits])
+        usual = float(np.median([bandwidth[pair] for pair in pairs]))
+        for pair in pairs:
+            slow = here == there and bandwidth[pair] < _CLEARLY_SLOWER * usual
+            beta = typical.beta_us_per_mb * (usual / bandwidth[pair] if slow else 1.0)
+            costs[pair] = fits.get(pair) or replace(typical, beta_us_per_mb=beta)
+    # a host's best link inside its group says how fast its own port is
+    floor = {
+        host: min((costs[host, peer].beta_us_per_mb for peer in group if peer != host), default=0.0)
+        for group in groups
+        for host in group
+    }
+    for (a, b), fit in costs.items():
+        if (a, b) not in fits and group_of[a] != group_of[b]:
+            beta = max(fit.beta_us_per_mb, floor[a], floor[b])
+            costs[a, b] = replace(fit, beta_us_per_mb=beta)
+    return costs
+
+
+def median(fits: Sequence[LinkFit]) -> LinkFit:
+    """Return the field by field median."""
+    return LinkFit(
+        **{name: float(np.median([getattr(f, name) for f in fits])) for name in LinkFit.__slots__}
+    )
+
+
+def _kinds(
+    pairs: Mapping[Pair, LinkFit] | Sequence[Pair], groups: Groups
+) -> dict[Pair, list[Pair]]:
+    """(group of the source, group of the destination) -> pairs."""
+    group_of = {host: index for index, group in enumerate(groups) for host in group}
+    kinds: dict[Pair, list[Pair]] = {}
+    for a, b in pairs:
+        kinds.setdefault((group_of[a], group_of[b]), []).append((a, b))
+    return kinds
+
+
+def _snap(value: float, typical: float, factor: float) -> float:
+    return typical if typical / factor <= value <= typical * factor else value

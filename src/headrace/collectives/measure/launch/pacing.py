@@ -1,0 +1,21 @@
+"""Rates that the transport keeps to where the kernel shapes nothing."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.collectives.run.executor import Executor
+from headrace.settings import Settings
+from headrace.testbed.loopback import pace_rate
+
+
+def pace(executor: Executor, addresses: Sequence[str], settings: Settings) -> None:
+    """Hold every connection to its rate, on a testbed without shaped links."""
+    if settings.pace is None:
+        return
+    table: Mapping[str, Any] = json.loads(Path(settings.pace).read_text())
+    ips = [address.rsplit(":", 1)[0] for address in addresses]
+    for peer, ip in enumerate(ips):
+        if peer != executor.rank and ip != ips[executor.rank]:
+            executor.set_pacing(peer, round(pace_rate(table, ips[executor.rank], ip)))

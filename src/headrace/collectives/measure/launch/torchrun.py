@@ -1,0 +1,60 @@
+"""Measuring under torchrun: the ranks meet in torch's store, and then need torch no more."""
+
+import socket
+
+from headrace.collectives.measure.effort import Effort, Progress
+from headrace.collectives.measure.launch.pacing import pace
+from headrace.collectives.measure.profile import Profile
+from headrace.collectives.measure.survey import measure_ranks
+from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.rendezvous import Rendezvous
+from headrace.errors import InputError
+from headrace.settings import Settings
+
+_MEETING_S = 120.0
+
+
+def measure_torchrun(
+    *, effort: Effort | None = None, progress: Progress | None = None
+) -> Profile | None:
+    """Measure between the ranks that torchrun started; every rank calls this.
+
+    Hosts are named by address, or by name where all ranks are on one.
+
+    Returns
+    -------
+    Profile | None
+        The profile at rank 0, None elsewhere.
+
+    Raises
+    ------
+    InputError : outside torchrun.
+    CommunicationError : at every rank, naming the rank that did not appear, died or hung.
+    """
+    settings = Settings.from_environment()
+    if settings.rank is None or settings.world_size is None:
+        raise InputError("RANK and WORLD_SIZE are not set, needs torchrun to start the ranks")
+    # torch takes seconds to import, and only its store is needed
+    from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, ranks = next(rendezvous("env://"))
+    meeting = Rendezvous(PrefixStore("headrace/measure", store), rank, ranks, _MEETING_S)
+    met = meeting.meet(interface=settings.socket_interface, book_digest="")
+    executor = Executor(rank, ranks, host=met.host, token=met.token)
+    try:
+        addresses = meeting.addresses(executor.address)
+        executor.connect(addresses)
+        pace(executor, addresses, settings)
+        hosts = host_names(met.rank_host, addresses)
+        return measure_ranks(executor, hosts, effort=effort, progress=progress)
+    finally:
+        executor.close()
+
+
+def host_names(rank_host: tuple[int, ...], addresses: list[str]) -> list[str]:
+    """Name every rank's host by the address of the first rank on it."""
+    if len(set(rank_host)) == 1 and len({address.rsplit(":", 1)[0] for address in addresses}) == 1:
+        return [socket.gethostname()] * len(rank_host)
+    # on a testbed without namespaces one host index has several addresses: these are its hosts
+    return [address.rsplit(":", 1)[0].strip("[]") for address in addresses]

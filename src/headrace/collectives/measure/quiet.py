@@ -1,0 +1,93 @@
+"""Quiet probes: alpha and beta of links, measured while nobody else talks (TACCL 5.3)."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from headrace.collectives.measure.conduct import MAX_REPEATS
+from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.fit import LinkFit, Sample, fit_link
+from headrace.collectives.measure.probe import ACK_BYTES, Flow, Manner
+from headrace.collectives.measure.recorder import BULK_CHUNKS, Recorder, Stage, bulk_chunk_bytes
+from headrace.collectives.measure.tournament import Pair
+
+_ECHOES = (BULK_CHUNKS, 3 * BULK_CHUNKS)
+_LEAST_BYTES = 16_384.0
+_STEP = 4.0  # from the small bulk transfer to the large one
+
+
+class QuietProbes:
+    """Fits links between ranks, and remembers the samples: a second look adds to the first."""
+
+    def __init__(self, recorder: Recorder, effort: Effort) -> None:
+        self._recorder = recorder
+        self._effort = effort
+        self._samples: dict[Pair, list[Sample]] = {}
+        self._sizes: dict[Pair, list[int]] = {}
+
+    def fit(self, pairs: Sequence[Pair], bytes_per_s: Sequence[float]) -> list[LinkFit]:
+        """Probe and fit the links between pairs of ranks on different hosts (or one per host).
+
+        `bytes_per_s` is a guess of each one's bandwidth, used at the first look.
+        """
+        self._echo(pairs)
+        for sizes in self._chunk_bytes(pairs, np.asarray(bytes_per_s, dtype=float)):
+            self._bulk(pairs, sizes)
+        self._echo(pairs)  # some time later: a disturbance of milliseconds spoils one of the two
+        return [fit_link(self._samples[pair]) for pair in pairs]
+
+    def _chunk_bytes(self, pairs: Sequence[Pair], rates: np.ndarray) -> Iterator[list[int]]:
+        """Small, then large; the rate seen at the small one corrects the guess for the large."""
+        if all(pair in self._sizes for pair in pairs):
+            yield from ([self._sizes[pair][step] for pair in pairs] for step in (0, 1))
+            return
+        effort, least = self._effort, _LEAST_BYTES
+        for part in (1 / _STEP, 1.0):
+            most = effort.most_bytes * part
+            total = np.clip(rates * effort.quiet_us / 1e6 * part, min(least, most), most)
+            sizes = [bulk_chunk_bytes(size) for size in total.tolist()]
+            for pair, size in zip(pairs, sizes, strict=True):
+                self._sizes.setdefault(pair, []).append(size)
+            yield sizes
+            took = [self._typical_us(pair, size) for pair, size in zip(pairs, sizes, strict=True)]
+            rates = total / np.array(took) * 1e6
+            least = _STEP * float(total.max())
+
+    def _echo(self, pairs: Sequence[Pair]) -> None:
+        for echoes in _ECHOES:
+            sizes = [ACK_BYTES] * len(pairs)
+            self._run(pairs, Manner.ONE_AFTER_ANOTHER, echoes, sizes, self._effort.repeats)
+
+    def _bulk(self, pairs: Sequence[Pair], sizes: Sequence[int]) -> None:
+        """N chunks at once, and the first time also the same chunks one after another."""
+        effort = self._effort
+        times = self._run(pairs, Manner.AT_ONCE, BULK_CHUNKS, sizes, 1)
+        # short transfers (a fast network) are noisy, and cheap to repeat
+        more = int(effort.quiet_us / _STEP / float(times.max()))
+        repeats = min(max(more, effort.repeats), MAX_REPEATS) - 1
+        if repeats > 0:
+            self._run(pairs, Manner.AT_ONCE, BULK_CHUNKS, sizes, repeats)
+        if all(len(self._sizes[pair]) == 1 for pair in pairs):
+            self._run(pairs, Manner.ONE_AFTER_ANOTHER, BULK_CHUNKS, sizes, 1)
+
+    def _run(
+        self,
+        pairs: Sequence[Pair],
+        manner: Manner,
+        chunks: int,
+        sizes: Sequence[int],
+        repeats: int,
+    ) -> np.ndarray:
+        flows = [Flow(*pair, size) for pair, size in zip(pairs, sizes, strict=True)]
+        times = self._recorder.probe(Stage.QUIET, manner, chunks, flows, repeats)
+        for pair, size, row in zip(pairs, sizes, times.tolist(), strict=True):
+            mine = self._samples.setdefault(pair, [])
+            mine.extend(Sample(manner, chunks, size, time_us) for time_us in row)
+        return times
+
+    def _typical_us(self, pair: Pair, chunk_bytes: int) -> float:
+        return min(
+            sample.time_us
+            for sample in self._samples[pair]
+            if sample.manner is Manner.AT_ONCE and sample.chunk_bytes == chunk_bytes
+        )

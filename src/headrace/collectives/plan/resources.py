@@ -1,0 +1,74 @@
+"""Which links and shared capacities can delay the bytes of a link, in the order they meet them."""
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from headrace.topology import Topology
+
+Route = tuple[tuple[int, float], ...]
+"""What bytes pass, in order: (resource, its beta in us/MB)."""
+
+
+def routes(
+    topology: Topology, used: Iterable[int], *, keep_links: bool = False
+) -> tuple[dict[int, Route], int]:
+    """Return for every used link its route, and the number of resources.
+
+    A resource is a used link or a shared capacity. One is left out if another holds at least the
+    same used links at no higher rate: what waits for that one never waits for this. With
+    `keep_links` a link stays, first on its route.
+    """
+    made = _Resources(topology, sorted(set(used)))
+    return {
+        link: tuple((resource, made.betas[resource]) for resource in made.route(link, keep_links))
+        for link in made.through
+    }, len(made.betas)
+
+
+class _Resources:
+    def __init__(self, topology: Topology, used: list[int]) -> None:
+        self._links = topology.links
+        self._used = len(used)
+        self.betas: list[float] = []
+        self.through: dict[int, list[int]] = {link: [] for link in used}
+        self._members: list[frozenset[int]] = []
+        self._place: list[tuple[bool, int, int, int]] = []
+        for link in used:
+            self._add(frozenset((link,)), topology.links[link].beta_us_per_mb)
+        for shared in topology.shared:
+            self._add(frozenset(self.through).intersection(shared.links), shared.beta_us_per_mb)
+
+    def _add(self, links: frozenset[int], beta: float) -> None:
+        index = len(self.betas)
+        for link in links:
+            self.through[link].append(index)
+        # Bytes leave through what few sources share and arrive through what few sinks share.
+        sources = len({self._links[link].src for link in links})
+        sinks = len({self._links[link].dst for link in links})
+        self._place.append((index >= self._used, sources, -sinks, index))
+        self._members.append(links)
+        self.betas.append(beta)
+
+    def route(self, link: int, keep_links: bool) -> list[int]:
+        kept = [
+            resource
+            for resource in self.through[link]
+            if (keep_links and resource < self._used) or not self.implied[resource]
+        ]
+        return sorted(kept, key=lambda resource: self._place[resource])
+
+    @cached_property
+    def implied(self) -> list[bool]:
+        """For every resource whether another one makes it superfluous."""
+        return [bool(links) and self._implied(index) for index, links in enumerate(self._members)]
+
+    def _implied(self, resource: int) -> bool:
+        mine, beta = self._members[resource], self.betas[resource]
+        for other in self.through[min(mine)]:
+            theirs = self._members[other]
+            if other == resource or self.betas[other] < beta or not theirs >= mine:
+                continue
+            alike = self.betas[other] == beta and len(theirs) == len(mine)
+            if not alike or other < resource:  # of those alike the first stays
+                return True
+        return False

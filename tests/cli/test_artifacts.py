@@ -1,0 +1,74 @@
+"""``headrace show`` and ``headrace verify``."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from headrace.artifact import Artifact
+from headrace.cli import artifacts
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.book import build_book
+from headrace.collectives.plan.portfolio import plan_collective
+from headrace.errors import ArtifactError, VerificationError
+from headrace.topology.presets import racks
+
+TOPOLOGY = racks((2, 1), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6)
+
+app = typer.Typer()
+app.command()(artifacts.show)
+app.command()(artifacts.verify)
+
+
+def run(*arguments: object) -> str:
+    outcome = CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "200"})
+    if outcome.exception is not None:
+        raise outcome.exception
+    assert outcome.exit_code == 0
+    return outcome.output
+
+
+def test_topology(tmp_path: Path) -> None:
+    TOPOLOGY.save(tmp_path / "t", {"source": "a preset"})
+    shown = run("show", tmp_path / "t")
+    for text in ("topology (schema 1)", "a preset", "rack1-host0", "uplink-out-0", "100 Mbit/s"):
+        assert text in shown
+    with pytest.raises(ArtifactError, match="field 'kind' is 'topology'"):
+        run("verify", tmp_path / "t")
+
+
+def test_plan(tmp_path: Path) -> None:
+    plan = plan_collective(TOPOLOGY, Collective.BROADCAST, 1 << 20, root=2)
+    plan.save(tmp_path / "p")
+    shown = run("show", tmp_path / "p")
+    for text in ("broadcast of 3 ranks, root 2", plan.maker, "bound", "gap", "candidates", "1 MiB"):
+        assert text in shown
+    assert "1 of 1 programs proven" in run("verify", tmp_path / "p")
+
+
+def test_book(tmp_path: Path) -> None:
+    book = build_book(TOPOLOGY, sizes=[1 << 10, 1 << 20])
+    book.save(tmp_path / "b")
+    shown = run("show", tmp_path / "b")
+    assert all(collective in shown for collective in Collective)
+    assert "[0, 1] [2]" in shown
+    count = len(book.programs)
+    assert f"{count} of {count} programs proven" in run("verify", tmp_path / "b")
+
+
+def test_a_wrong_program_is_rejected(tmp_path: Path) -> None:
+    program = plan_collective(TOPOLOGY, Collective.ALLREDUCE, 1 << 20).program.to_artifact()
+    steps = {name: column.copy() for name, column in program.tables["steps"].items()}
+    steps["op"][steps["op"] == 2] = 1  # receive instead of receive and reduce
+    replace(program, tables={**program.tables, "steps": steps}).save(tmp_path / "w")
+    with pytest.raises(VerificationError, match="1 programs do not do what they claim"):
+        run("verify", tmp_path / "w")
+
+
+def test_any_other_kind_shows_its_head(tmp_path: Path) -> None:
+    Artifact(kind="thing", schema=3, head={"colour": "blue"}).save(tmp_path / "x")
+    shown = run("show", tmp_path / "x")
+    assert "thing (schema 3)" in shown
+    assert "blue" in shown

@@ -1,0 +1,103 @@
+"""Measuring on the real executor: ranks as threads, over loopback."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from headrace.collectives.measure.conduct import Member, name_hosts
+from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.probe import Flow, Manner, Probe
+from headrace.collectives.measure.survey import survey
+from headrace.errors import CommunicationError
+
+executor = pytest.importorskip("headrace.collectives.run.executor")
+
+QUICK = Effort(tournament_us=2000, quiet_us=3000, sharing_us=2000, most_bytes=1e6)
+
+
+def together(hosts: Sequence[str], part: Callable[[Member], object]) -> list[object]:
+    """Run `part` at every rank, each in a thread of its own; returns results or errors by rank."""
+    executors = [executor.Executor(rank, len(hosts)) for rank in range(len(hosts))]
+    addresses = [one.address for one in executors]
+    results: list[object] = [None] * len(hosts)
+
+    def run(rank: int) -> None:
+        try:
+            executors[rank].connect(addresses, 10.0)
+            member = Member(executors[rank], hosts, deadline_s=20.0, patience_s=40.0)
+            results[rank] = part(member)
+        except CommunicationError as error:
+            results[rank] = error
+        finally:
+            executors[rank].close()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(hosts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def test_a_probe_is_timed_at_every_rank() -> None:
+    probe = Probe(ranks=3, manner=Manner.AT_ONCE, chunks=4, flows=(Flow(1, 2, 200_000),), repeats=3)
+
+    def part(member: Member) -> object:
+        if member.rank:
+            return member.follow()
+        times = member.measure(probe)
+        member.stop()
+        return times
+
+    times = together("abc", part)[0]
+    assert isinstance(times, np.ndarray)
+    assert times.shape == (3, 3)
+    assert (times > 0).all()
+
+
+def test_measuring_over_loopback_gives_a_profile() -> None:
+    hosts = ["a", "a", "b", "c"]
+
+    def part(member: Member) -> object:
+        if member.rank:
+            return member.follow()
+        profile = survey(member, hosts, effort=QUICK)
+        member.stop()
+        return profile
+
+    profile, *others = together(hosts, part)
+    assert others == [None] * 3
+    assert not isinstance(profile, CommunicationError), profile
+    topology = profile.topology
+    assert topology.hosts == ("a", "b", "c")
+    assert topology.rank_host == (0, 0, 1, 2)
+    assert len(topology.links) == 12
+    assert all(0 < link.alpha_us < 50_000 for link in topology.links)
+    assert all(link.beta_us_per_mb < 1e6 for link in topology.links)
+
+
+def test_a_rank_that_dies_is_named_with_its_host() -> None:
+    hosts = ["alpha", "beta", "gamma"]
+    probe = Probe(ranks=3, manner=Manner.AT_ONCE, chunks=4, flows=(Flow(0, 1, 50_000),))
+
+    def part(member: Member) -> object:
+        if member.rank == 2:
+            return None  # leaves without a word
+        if member.rank == 1:
+            return member.follow()
+        for _ in range(50):
+            member.measure(probe)
+        return None
+
+    first, second, _ = together(hosts, part)
+    assert isinstance(first, CommunicationError)
+    assert isinstance(second, CommunicationError)
+    assert "host 'gamma'" in str(first)
+
+
+def test_an_error_names_the_hosts_of_the_ranks_it_blames() -> None:
+    text = name_hosts("rank 1: rank 2 hung up", 1, ["a", "b", "c"])
+    assert "at rank 1 on host 'b'" in text
+    assert text.endswith("(rank 2 is host 'c')")

@@ -1,0 +1,119 @@
+"""The plan book: what it chooses, how it is stored, what it refuses."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.collectives.demand import ROOTED, Collective
+from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.errors import ArtifactError
+from headrace.topology.presets import racks, uniform
+
+TOPOLOGY = racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6, rank_order=(0, 2, 1, 3))
+
+
+@pytest.fixture(scope="module")
+def book() -> PlanBook:
+    return build_book(TOPOLOGY)
+
+
+def test_ranges_cover_every_size_once(book: PlanBook) -> None:
+    by_key: dict[tuple[Collective, int], list[tuple[int, int | None]]] = {}
+    for entry in book.entries:
+        by_key.setdefault((entry.collective, entry.root), []).append(
+            (entry.from_bytes, entry.to_bytes)
+        )
+    wanted = {(c, r) for c in Collective for r in (range(4) if c in ROOTED else (0,))}
+    assert set(by_key) == wanted
+    for ranges in by_key.values():
+        assert ranges[0][0] == 0
+        assert ranges[-1][1] is None
+        assert [end for _, end in ranges[:-1]] == [start for start, _ in ranges[1:]]
+
+
+def test_choose_is_by_range(book: PlanBook) -> None:
+    for entry in book.entries:
+        inside = [entry.from_bytes] + ([] if entry.to_bytes is None else [entry.to_bytes - 1])
+        for total_bytes in [*inside, entry.plan.total_bytes]:
+            assert book.choose(entry.collective, total_bytes, entry.root) is entry.plan
+    assert book.choose(Collective.ALLREDUCE, 1 << 40) is book.choose("allreduce", 1 << 30)
+    assert book.choose(Collective.ALLREDUCE, 0) is not None
+
+
+def test_neighbours_differ(book: PlanBook) -> None:
+    for a, b in zip(book.entries, book.entries[1:], strict=False):
+        if (a.collective, a.root) == (b.collective, b.root):
+            assert a.plan.program is not b.plan.program
+
+
+def test_long_and_short_vectors_get_different_programs(book: PlanBook) -> None:
+    long, short = book.choose("allreduce", 16 << 20), book.choose("allreduce", 1 << 10)
+    assert long is not None
+    assert short is not None
+    assert long.maker == "hierarchical"
+    assert short.maker != "hierarchical"
+
+
+def test_what_is_not_planned_is_none() -> None:
+    small = build_book(uniform(3), collectives=[Collective.BROADCAST], sizes=[1 << 20])
+    assert small.choose(Collective.ALLREDUCE, 1) is None
+    assert small.choose(Collective.BROADCAST, 1, root=2) is not None
+    wide = build_book(uniform(9), collectives=[Collective.BROADCAST], sizes=[1 << 20])
+    assert wide.choose(Collective.BROADCAST, 1, root=0) is not None
+    assert wide.choose(Collective.BROADCAST, 1, root=2) is None
+
+
+def test_round_trip_byte_for_byte(book: PlanBook, tmp_path: Path) -> None:
+    book.save(tmp_path / "one")
+    again = PlanBook.load(tmp_path / "one")
+    again.save(tmp_path / "two")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert again.digest == book.digest
+    assert again.topology == book.topology
+    assert again.groups == book.groups == ((0, 2), (1, 3))
+    for mine, other in zip(book.entries, again.entries, strict=True):
+        assert mine.plan.program.digest == other.plan.program.digest
+        assert mine.plan.candidates == other.plan.candidates
+
+
+def test_programs_are_stored_once(book: PlanBook) -> None:
+    digests = [proof.program_digest for _, proof in book.programs]
+    assert len(set(digests)) == len(digests)
+    assert set(digests) == {entry.plan.program.digest for entry in book.entries}
+
+
+def test_building_is_reproducible_and_quick(book: PlanBook) -> None:
+    seen: list[tuple[str, float]] = []
+    start = time.process_time()
+    again = build_book(TOPOLOGY, progress=lambda what, done: seen.append((what, done)))
+    assert time.process_time() - start < 6
+    assert again.digest == book.digest
+    fractions = [done for _, done in seen]
+    assert fractions == sorted(fractions)
+    assert seen[-1] == ("done", 1.0)
+    assert "broadcast (root 3)" in [what for what, _ in seen]
+
+
+def test_provenance(book: PlanBook) -> None:
+    assert book.provenance["topology"] == TOPOLOGY.digest
+    assert "ring" in book.provenance["generators"]
+    assert book.provenance["sizes"] is None
+
+
+def test_an_altered_program_is_refused(book: PlanBook) -> None:
+    artifact = book.to_artifact()
+    steps = {name: column.copy() for name, column in artifact.tables["steps"].items()}
+    steps["slot"][-1] ^= 1
+    altered = replace(artifact, tables={**artifact.tables, "steps": steps})
+    with pytest.raises(ArtifactError, match=r"proof.program_digest"):
+        PlanBook.from_artifact(altered)
+
+
+@pytest.mark.parametrize("field", ["topology", "groups", "programs", "entries"])
+def test_a_missing_field_is_named(book: PlanBook, field: str) -> None:
+    artifact = book.to_artifact()
+    head = {name: value for name, value in artifact.head.items() if name != field}
+    with pytest.raises(ArtifactError, match=f"KeyError.*{field}"):
+        PlanBook.from_artifact(replace(artifact, head=head))

@@ -1,0 +1,187 @@
+"""The portfolio: who takes part, who wins, what is said of the others."""
+
+import random
+
+import pytest
+
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan import portfolio
+from headrace.collectives.plan.generators import GENERATORS, Generator, Setting, locality
+from headrace.collectives.plan.portfolio import (
+    Portfolio,
+    plan_collective,
+    predict_us,
+    rescore,
+)
+from headrace.collectives.plan.simulate import simulate
+from headrace.collectives.plan.templates import direct
+from headrace.collectives.plan.verify import verify
+from headrace.collectives.program import Schedule, Transfer
+from headrace.errors import ProgramError, TopologyError
+from headrace.topology import Link, Topology
+from headrace.topology.presets import racks, uniform
+
+MIB = 1 << 20
+
+
+def two_racks(order: tuple[int, ...] | None = None) -> Topology:
+    return racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6, rank_order=order)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (3, 1, 0, 2)])
+@pytest.mark.parametrize(("total_bytes", "least"), [(16 * MIB, 0.99), (4 * MIB, 0.98)])
+def test_allreduce_across_racks_is_near_the_bound_in_every_rank_order(
+    order: tuple[int, ...], total_bytes: int, least: float
+) -> None:
+    plan = plan_collective(two_racks(order), Collective.ALLREDUCE, total_bytes)
+    assert plan.bound.total_us / plan.predicted_us > least
+
+
+@pytest.mark.parametrize("collective", Collective)
+def test_every_collective_is_planned_and_within_its_bound(collective: Collective) -> None:
+    for topology in (two_racks(), uniform(3), uniform(1), racks_uneven()):
+        plan = plan_collective(topology, collective, MIB, root=topology.ranks - 1)
+        verify(plan.program)
+        assert plan.program.demand.collective is collective
+        assert plan.predicted_us >= plan.bound.total_us * (1 - 1e-6)
+
+
+def racks_uneven() -> Topology:
+    return racks((3, 1, 1), host_bytes_per_s=50e6, uplink_bytes_per_s=20e6)
+
+
+def test_random_topologies() -> None:
+    draw = random.Random(7)
+    for _ in range(8):
+        n = draw.randrange(2, 7)
+        topology = Topology(
+            name="random",
+            hosts=tuple(map(str, range(n))),
+            rank_host=tuple(range(n)),
+            links=tuple(
+                Link(
+                    src=s,
+                    dst=d,
+                    alpha_us=draw.uniform(0, 100),
+                    beta_us_per_mb=10 ** draw.uniform(2, 5),
+                )
+                for s in range(n)
+                for d in range(n)
+                if s != d
+            ),
+        )
+        collective = draw.choice(list(Collective))
+        plan = plan_collective(topology, collective, draw.choice((0, 1, 1000, MIB)))
+        verify(plan.program)
+        assert plan.predicted_us >= plan.bound.total_us * (1 - 1e-6)
+
+
+def test_pruning_loses_nothing() -> None:
+    """What was not simulated is indeed no better than what was chosen."""
+    topology = two_racks()
+    entrants = Portfolio.of(topology, Collective.ALLREDUCE, 4 * MIB)
+    for total_bytes in (1 << 10, 64 << 10, 4 * MIB):
+        plan = entrants.plan(total_bytes)
+        pruned = [c for c in plan.candidates if c.note.startswith("cannot take less")]
+        assert pruned
+        for candidate in pruned:
+            for entrant in entrants.entrants:
+                chunks = entrant.program.demand.chunks
+                if (entrant.maker, chunks) == (candidate.maker, candidate.chunks):
+                    alone = simulate(entrant.program, topology, total_bytes).total_us
+                    assert alone > plan.predicted_us * (1 - portfolio.ALIKE)
+
+
+def test_who_is_absent_and_why() -> None:
+    plan = plan_collective(uniform(3), Collective.BROADCAST, MIB)
+    notes = {c.maker: c.note for c in plan.candidates if c.chunks == 0}
+    assert notes["hierarchical"] == "the topology has a single group"
+    assert "does not serve broadcast over 3 ranks" in notes["halving_doubling"]
+    assert {c.maker for c in plan.candidates} == {g.name for g in GENERATORS}
+
+
+def test_a_wrong_program_is_never_kept() -> None:
+    def cheat(setting: Setting) -> list[Schedule]:
+        return [Schedule.of(setting.demand(1), [Transfer(0, 1, 0, 0, True)])]
+
+    def honest(setting: Setting) -> list[Schedule]:
+        return [direct(setting.demand(1))]
+
+    rows = (Generator("cheat", cheat), Generator("honest", honest))
+    plan = plan_collective(uniform(3), Collective.ALLREDUCE, MIB, generators=rows)
+    assert plan.maker == "honest"
+    assert "rejected" in plan.candidates[0].note
+    with pytest.raises(ProgramError, match="cheat: rejected"):
+        plan_collective(uniform(3), Collective.ALLREDUCE, MIB, generators=rows[:1])
+
+
+def test_links_that_do_not_exist_are_not_used() -> None:
+    full = uniform(3)
+    around = Topology(
+        name="one-way-ring",
+        hosts=full.hosts,
+        rank_host=full.rank_host,
+        links=tuple(k for k in full.links if (k.src + 1) % 3 == k.dst),
+    )
+    plan = plan_collective(around, Collective.ALLREDUCE, MIB)
+    assert plan.maker == "ring"
+    assert any("the topology lacks" in c.note for c in plan.candidates if c.maker == "direct")
+
+
+def test_small_chunks_are_left_out() -> None:
+    plan = plan_collective(two_racks(), Collective.ALLREDUCE, 64 << 10)
+    assert plan.program.demand.chunk_bytes(64 << 10) >= portfolio.MIN_CHUNK_BYTES
+
+
+def test_rescore() -> None:
+    topology = two_racks()
+    plan = plan_collective(topology, Collective.ALLREDUCE, MIB)
+    other = rescore(plan, topology, 4 * MIB)
+    assert other.program is plan.program
+    assert other.total_bytes == other.bound.total_bytes == 4 * MIB
+    assert other.predicted_us == predict_us(plan.program, topology, 4 * MIB)
+    with pytest.raises(TopologyError, match="plan for this topology"):
+        rescore(plan, uniform(4), MIB)
+
+
+def test_bad_groups_are_named() -> None:
+    with pytest.raises(ProgramError, match="groups"):
+        plan_collective(uniform(3), Collective.ALLREDUCE, MIB, groups=((0, 1),))
+
+
+class TestLocality:
+    def test_racks_by_rate(self) -> None:
+        assert locality(two_racks((0, 2, 1, 3))) == ((0, 2), (1, 3))
+        assert locality(racks_uneven()) == ((0, 1, 2), (3,), (4,))
+
+    def test_racks_by_shared_uplink_alone(self) -> None:
+        wide = racks((2, 3, 3), host_bytes_per_s=50e6, uplink_bytes_per_s=50e6)
+        assert locality(wide) == ((0, 1), (2, 3, 4), (5, 6, 7))
+
+    def test_hosts(self) -> None:
+        full = uniform(4)
+        shared = Topology(
+            name="two-hosts", hosts=("a", "b"), rank_host=(0, 1, 0, 1), links=full.links
+        )
+        assert locality(shared) == ((0, 2), (1, 3))
+
+    def test_none(self) -> None:
+        assert locality(uniform(4)) is None
+        assert locality(uniform(1)) is None
+
+
+def test_the_table_is_frozen() -> None:
+    """A new generator is one more row: update this list with it."""
+    assert [generator.name for generator in GENERATORS] == [
+        "direct",
+        "full_exchange",
+        "recursive_doubling",
+        "halving_doubling",
+        "ring",
+        "double_binary_tree",
+        "hierarchical",
+        "hierarchical_even",
+        "exchange",
+    ]
+    demand = Demand(collective=Collective.ALLREDUCE, ranks=2)
+    assert Setting(topology=uniform(2), collective=Collective.ALLREDUCE).demand(1) == demand

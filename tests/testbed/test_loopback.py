@@ -1,0 +1,53 @@
+"""The testbed without namespaces: the same calls, on loopback."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import TestbedError
+from headrace.testbed import Testbed, TestbedSpec, network, pace_rate, run_ranks, teardown
+
+
+def test_it_falls_back_where_namespaces_cannot_be_made(
+    own_state: Path, spec: TestbedSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teardown.shutil, "which", lambda *_, **__: None)
+    assert network.unavailable_reason() == "'ip' (of the package iproute2) is not installed"
+    with pytest.raises(TestbedError, match="namespaces cannot be made: 'ip'"):
+        Testbed.up(spec, fallback=False)
+    with Testbed.up(spec) as testbed:
+        assert testbed.is_fallback
+        assert testbed.fallback_reason == "'ip' (of the package iproute2) is not installed"
+    assert list(own_state.iterdir()) == []
+
+
+def test_hosts_commands_and_rates(own_state: Path, spec: TestbedSpec) -> None:
+    with Testbed.up(spec, fallback=True) as testbed:
+        assert [host.address for host in testbed.hosts][1:3] == ["127.0.1.2", "127.0.2.1"]
+        job = testbed.popen("host2", ["env"], stdout=subprocess.PIPE, text=True)
+        found = dict(line.split("=", 1) for line in job.communicate()[0].splitlines())
+        assert found["HEADRACE_TESTBED_ADDRESS"] == found["PET_LOCAL_ADDR"] == "127.0.2.1"
+        assert found["GLOO_SOCKET_IFNAME"] == "lo"
+        pace = Path(found["HEADRACE_PACE"])
+        before = pace_rate(json.loads(pace.read_text()), "127.0.1.1", "127.0.2.1")
+        testbed.set_rate("rack0", "50mbit")
+        assert pace_rate(json.loads(pace.read_text()), "127.0.1.1", "127.0.2.1") == before / 2
+        codes = run_ranks(testbed, ["sh", "-c", "exit $RANK"], [0, 1])
+        assert codes[1] == 1
+
+
+def test_down_ends_processes_and_their_children(own_state: Path, spec: TestbedSpec) -> None:
+    with Testbed.up(spec, fallback=True) as testbed:
+        job = testbed.popen(
+            "host0", ["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE
+        )
+        assert job.stdout is not None
+        child = int(job.stdout.readline())
+        assert teardown.start_time(child)
+    assert job.wait(5) == -signal.SIGTERM
+    assert teardown.start_time(child) is None
+    job.stdout.close()
+    assert list(own_state.iterdir()) == []
