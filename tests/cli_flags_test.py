@@ -24,8 +24,9 @@ def describe(parameter: Any) -> str:
     else:
         text = " / ".join([", ".join(parameter.opts), *parameter.secondary_opts])
     if not getattr(parameter, "is_flag", False):
-        text += f" ({parameter.type.name})"
-    if parameter.multiple if hasattr(parameter, "multiple") else False:
+        kind = parameter.type_descriptor.annotation
+        text += f" ({kind.__name__ if isinstance(kind, type) else kind})"
+    if getattr(parameter, "multiple", False):
         text += " repeated"
     if parameter.nargs == -1:
         text += " any number"

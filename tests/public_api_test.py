@@ -22,7 +22,8 @@ PUBLIC = {
         "VerificationError",
         "__version__",
     },
-    "headrace.collectives.measure": {"Effort", "Profile", "survey"},
+    "headrace.collectives.measure": {"Effort", "Profile", "measure_ranks", "survey"},
+    "headrace.collectives.measure.launch": {"measure_testbed", "measure_torchrun"},
     "headrace.collectives.plan.templates": {
         "direct",
         "double_binary_tree",
@@ -34,6 +35,15 @@ PUBLIC = {
         "ring",
     },
     "headrace.collectives.plan.verify": {"VERIFIER_VERSION", "Proof", "verify"},
+    "headrace.testbed": {
+        "Host",
+        "Rack",
+        "Testbed",
+        "TestbedSpec",
+        "pace_rate",
+        "rank_environment",
+        "run_ranks",
+    },
     "headrace.topology": {"BYTES_PER_MB", "Link", "SharedCapacity", "Topology"},
 }
 

@@ -130,7 +130,9 @@ void Executor::enqueue(std::shared_ptr<Task> task, double deadline_s, bool notif
 void Executor::kick() {
   Lock state(state_, std::try_to_lock);
   if (!state) {
+    // Whoever holds the connections may drive on, or be about to stop and not look again.
     wake();
+    nudge();
     return;
   }
   bool was_idle = idle();
@@ -140,7 +142,7 @@ void Executor::kick() {
     // The driver sleeps with a timeout chosen before this task came.
     if (was_idle && !idle()) wake();
   } else if (!idle()) {
-    io_.notify_one();
+    nudge();
   }
 }
 
@@ -215,7 +217,7 @@ int Executor::finish_wait(const std::shared_ptr<Task>& task) {
       Lock state(state_, std::try_to_lock);
       if (state && !driving_) {
         drive(state, task.get());
-        if (!idle()) io_.notify_one();
+        if (!idle()) nudge();
         continue;
       }
       // Somebody else drives: make sure the task is on its way, then sleep until it is done.
@@ -292,7 +294,7 @@ void Executor::close() {
     mailbox_.drop();
     for (auto& stream : streams_) stream->drop();
   }
-  io_.notify_all();
+  nudge();
   wake();
   if (thread_.joinable()) thread_.join();
   Lock state(state_);
@@ -310,12 +312,26 @@ void Executor::close() {
 // ---- the driver ---------------------------------------------------------------------------
 
 void Executor::io_thread() {
-  Lock state(state_);
   for (;;) {
-    io_.wait(state, [this] { return stop_ || (!driving_ && !idle()); });
+    {
+      std::unique_lock lock(nap_);
+      io_.wait(lock, [this] { return nudged_; });
+      nudged_ = false;
+    }
+    Lock state(state_);
     if (stop_) return;
-    drive(state, nullptr);
+    take_inbox();
+    if (!driving_ && !idle()) drive(state, nullptr);
+    if (stop_) return;
   }
+}
+
+void Executor::nudge() {
+  {
+    std::lock_guard lock(nap_);
+    nudged_ = true;
+  }
+  io_.notify_one();
 }
 
 // Moves data until `target` is done (or, without one, until nothing is left to do).

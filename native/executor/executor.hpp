@@ -106,6 +106,7 @@ class Executor {
   void fail(int culprit, const std::string& text);
   void io_thread();
   void wake();
+  void nudge();
   bool idle() const { return active_.empty(); }
   void throw_if_failed();
 
@@ -115,7 +116,6 @@ class Executor {
 
   // `state_` guards the connections and the tasks in progress.
   std::mutex state_;
-  std::condition_variable io_;
   bool driving_ = false;
   std::thread::id driver_;
   bool stop_ = false;
@@ -130,6 +130,12 @@ class Executor {
   std::vector<std::shared_ptr<Task>> active_;
   std::uint64_t finished_collectives_ = 0;
   std::uint64_t finished_messages_ = 0;
+
+  // Where the executor's own thread sleeps; a lock of its own, so that a nudge never waits for the
+  // connections and is never lost.
+  std::mutex nap_;
+  std::condition_variable io_;
+  bool nudged_ = false;
 
   // `tasks_` guards what callers and the driver exchange.
   std::mutex tasks_;

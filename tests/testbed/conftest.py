@@ -43,4 +43,5 @@ def testbed(namespaces: None, own_state: Path, spec: TestbedSpec) -> Iterator[Te
 
 def assert_gone(run: str, directory: Path) -> None:
     assert teardown.namespaces_of(run) == []
+    assert list(teardown.NAMES_DIRECTORY.glob(f"hr-{run}-*")) == []
     assert not (directory / run).exists()

@@ -90,6 +90,11 @@ def test_a_host_has_its_address_and_nothing_else(testbed: Testbed) -> None:
     assert "default" not in output(testbed, "host2", "ip", "route")
 
 
+def test_hosts_know_one_another_by_name(testbed: Testbed) -> None:
+    found = output(testbed, "host0", "getent", "hosts", "host3")
+    assert found.split() == ["10.77.2.2", "host3"]
+
+
 def test_what_a_command_on_a_host_finds_in_its_environment(testbed: Testbed) -> None:
     process = testbed.popen(
         "host3", ["env"], env={"EXTRA": "1", "HOME": None}, stdout=subprocess.PIPE, text=True

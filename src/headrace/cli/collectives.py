@@ -1,9 +1,9 @@
 """``headrace collectives``: measure a network, and plan collectives for it."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +15,9 @@ from headrace.collectives.demand import Collective
 from headrace.errors import InputError
 from headrace.settings import Settings
 from headrace.topology import Topology
+
+if TYPE_CHECKING:
+    from headrace.collectives.measure import Profile
 
 app = typer.Typer(
     help="Move tensors between ranks: measure the network, plan for it.", no_args_is_help=True
@@ -43,9 +46,6 @@ def measure(
     Under torchrun ('torchrun ... -m headrace collectives measure -o FILE') between its ranks;
     with --testbed between the hosts of a testbed that is up for as long as it takes.
     """
-    # imported here: measuring needs the native executor, 'headrace --help' does not
-    from headrace.collectives.measure import Profile
-
     settings = Settings.from_environment()
     console = Console(stderr=True)
     with _progress(console, visible=not settings.rank) as report:
@@ -72,7 +72,7 @@ def measure(
     out.print(f"Wrote [bold]{output}[/].", soft_wrap=True)
 
 
-def _measure_testbed(file: Path, order: str, seed: int | None, report: Report):
+def _measure_testbed(file: Path, order: str, seed: int | None, report: Report) -> "Profile":
     from headrace.collectives.measure.launch import measure_testbed
     from headrace.testbed import Testbed, TestbedSpec
 
@@ -113,11 +113,11 @@ def plan(
             progress=report,
         )
     book.save(output)
-    table = Table(box=None)
+    table = Table(box=None, pad_edge=False)
     for name in ("collective", "from", "to", "maker"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=True)
     for name in ("chunks", "predicted", "bound", "gap"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for entry in book.entries:
         if entry.root != 0:
             continue  # the other roots' rows say much the same
@@ -137,7 +137,7 @@ def plan(
     out.print(f"Wrote [bold]{output}[/]: {len(book.entries)} plans.", soft_wrap=True)
 
 
-def _read_network(path: Path) -> tuple[Topology, Sequence[Sequence[int]] | None]:
+def _read_network(path: Path) -> tuple[Topology, tuple[tuple[int, ...], ...] | None]:
     artifact = artifact_io.load(path)
     if artifact.kind == "topology":
         return Topology.load(path), None
@@ -153,7 +153,7 @@ def _read_network(path: Path) -> tuple[Topology, Sequence[Sequence[int]] | None]
 
 
 @contextlib.contextmanager
-def _progress(console: Console, *, visible: bool) -> Iterator[Report]:
+def _progress(console: Console, *, visible: bool) -> Generator[Report]:
     """Show a bar while the block runs; it goes when the block ends."""
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -174,4 +174,7 @@ def _bytes(value: int) -> str:
 
 
 def _us(value: float) -> str:
-    return f"{value / 1000:.3g} ms" if value >= 1000 else f"{value:.3g} us"
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g} us"

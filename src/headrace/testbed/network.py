@@ -12,13 +12,14 @@ collide.
 
 import subprocess
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import TestbedError
 from headrace.testbed.rates import Shape, host_segments, shape
 from headrace.testbed.spec import RESERVED_HOST, TestbedSpec
-from headrace.testbed.teardown import find_program, namespace_name
+from headrace.testbed.teardown import NAMES_DIRECTORY, find_program, namespace_name
 
 INTERFACE = "eth0"
 _SUBNET = "10.77.0.0/16"
@@ -67,6 +68,7 @@ def build(run: str, spec: TestbedSpec) -> None:
             ],
         )
     _apply(run, "add", _ports(spec))
+    _write_names(run, spec)
 
 
 def change(run: str, before: TestbedSpec, after: TestbedSpec) -> None:
@@ -128,6 +130,16 @@ def _switch_commands(spec: TestbedSpec, hosts: list[str]) -> Iterator[str]:
         ports.append(f"host{index}")
     for device in (*bridges, *ports):
         yield f"link set {device} up addrgenmode none"
+
+
+def _write_names(run: str, spec: TestbedSpec) -> None:
+    """Let hosts find one another by name; torch also warns about addresses without one."""
+    names = "127.0.0.1 localhost\n" + "".join(f"{h.address} {h.name}\n" for h in spec.hosts)
+    for host in spec.hosts:
+        directory = NAMES_DIRECTORY / namespace_name(run, host.name)
+        with suppress(OSError):  # a read-only /etc: addresses do
+            directory.mkdir(parents=True)
+            (directory / "hosts").write_text(names)
 
 
 def _has_cubic() -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 NAMESPACE_DIRECTORY = Path("/run/netns")
+NAMES_DIRECTORY = Path("/etc/netns")  # `ip netns exec` puts the files in there over /etc
 PREFIX = "hr"
 GRACE_S = 1.0
 _COMMAND_DEADLINE_S = 30.0
@@ -121,6 +122,10 @@ def remove(directory: Path, grace_s: float = GRACE_S) -> None:
             timeout=_COMMAND_DEADLINE_S,
             check=False,
         )
+    for names_of_host in NAMES_DIRECTORY.glob(f"{PREFIX}-{run}-*"):
+        shutil.rmtree(names_of_host, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        NAMES_DIRECTORY.rmdir()  # if that was the last
     shutil.rmtree(directory, ignore_errors=True)
 
 

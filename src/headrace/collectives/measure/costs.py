@@ -86,8 +86,9 @@ def complete(bandwidth: np.ndarray, groups: Groups, fits: Mapping[Pair, LinkFit]
     every = [(a, b) for a in group_of for b in group_of if a != b]
     costs: Costs = {}
     for (here, there), pairs in _kinds(every, groups).items():
-        typical = median([fits[pair] for pair in pairs if pair in fits])
-        usual = float(np.median([bandwidth[pair] for pair in pairs]))
+        probed = [pair for pair in pairs if pair in fits]
+        typical = median([fits[pair] for pair in probed])
+        usual = float(np.median([bandwidth[pair] for pair in probed]))
         for pair in pairs:
             slow = here == there and bandwidth[pair] < _CLEARLY_SLOWER * usual
             beta = typical.beta_us_per_mb * (usual / bandwidth[pair] if slow else 1.0)

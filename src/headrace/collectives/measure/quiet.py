@@ -86,8 +86,13 @@ class QuietProbes:
         return times
 
     def _typical_us(self, pair: Pair, chunk_bytes: int) -> float:
-        return min(
-            sample.time_us
-            for sample in self._samples[pair]
-            if sample.manner is Manner.AT_ONCE and sample.chunk_bytes == chunk_bytes
+        # not the least: the first transfer after a pause may pass a shaper as one burst
+        return float(
+            np.median(
+                [
+                    sample.time_us
+                    for sample in self._samples[pair]
+                    if sample.manner is Manner.AT_ONCE and sample.chunk_bytes == chunk_bytes
+                ]
+            )
         )

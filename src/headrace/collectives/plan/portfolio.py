@@ -28,10 +28,17 @@ __all__ = ["GENERATORS", "Portfolio", "plan_collective", "rescore"]
 MIN_CHUNK_BYTES = 4096
 """Programs with smaller chunks are left out, unless their maker has none with larger ones."""
 
-STEP_US = 1.0
-"""Processor time that choosing allows for every step of the busiest rank."""
+MAX_CHUNK_BYTES = 256 << 10
+"""Programs with larger chunks are left out if their maker has one with smaller ones: the order of
+a lane can only be chosen chunk by chunk, and a stall (a lost packet) of what feeds a chunk stalls
+the lane."""
 
-ALIKE = 0.002
+STEP_US = 10.0
+EXPOSED_STEPS = 16
+"""Choosing allows this much processor time (a system call, being woken) for each of the first so
+many steps of the busiest rank; the rest hide behind the network. Predictions leave it out."""
+
+ALIKE = 0.005
 """Predictions closer than this fraction count as equal: then the fewest steps win."""
 
 LOCAL_US_PER_MB = 250.0
@@ -193,6 +200,8 @@ class Portfolio:
                 continue
             if self._too_fine(index, total_bytes):
                 notes[index] = f"chunks below {MIN_CHUNK_BYTES} bytes"
+            elif self._too_coarse(index, total_bytes):
+                notes[index] = f"chunks above {MAX_CHUNK_BYTES} bytes"
             elif entrant.floor_us(total_bytes) > best:
                 notes[index] = f"cannot take less than {entrant.floor_us(total_bytes):.0f} us"
             else:
@@ -209,14 +218,34 @@ class Portfolio:
 
     def _best(self, predicted: dict[int, float]) -> int:
         """Return the best; of those as good as the best, the one with the fewest steps."""
-        cost = {i: us + STEP_US * self.entrants[i].steps for i, us in predicted.items()}
+        cost = {
+            i: us + STEP_US * min(self.entrants[i].steps, EXPOSED_STEPS)
+            for i, us in predicted.items()
+        }
         alike = min(cost.values()) * (1 + ALIKE)
         return min((i for i in cost if cost[i] <= alike), key=lambda i: self.entrants[i].steps)
 
+    # A maker's entrants follow each other, coarsest first.
     def _too_fine(self, index: int, total_bytes: int) -> bool:
-        entrant = self.entrants[index]
-        coarser_exists = index > 0 and self.entrants[index - 1].maker == entrant.maker
-        return coarser_exists and entrant.program.demand.chunk_bytes(total_bytes) < MIN_CHUNK_BYTES
+        return (
+            self._chunk_bytes(index, total_bytes) < MIN_CHUNK_BYTES
+            and self._chunk_bytes(index, total_bytes, neighbour=-1) > 0
+        )
+
+    def _too_coarse(self, index: int, total_bytes: int) -> bool:
+        return (
+            self._chunk_bytes(index, total_bytes) > MAX_CHUNK_BYTES
+            and self._chunk_bytes(index, total_bytes, neighbour=1) > 0
+        )
+
+    def _chunk_bytes(self, index: int, total_bytes: int, neighbour: int = 0) -> float:
+        """Bytes of a chunk of the maker's entrant before, at or after `index`; 0 if none."""
+        at = index + neighbour
+        if not 0 <= at < len(self.entrants):
+            return 0.0
+        if self.entrants[at].maker != self.entrants[index].maker:
+            return 0.0
+        return self.entrants[at].program.demand.chunk_bytes(total_bytes)
 
     def _candidates(
         self, predicted: dict[int, float], notes: dict[int, str]

@@ -18,13 +18,13 @@ Edges = list[tuple[int, int]]
 
 
 def double_binary_tree(
-    demand: Demand, *, order: Sequence[int] | None = None, lag: int = 2
+    demand: Demand, *, order: Sequence[int] | None = None, lag: int | None = None
 ) -> Schedule:
     """Return the schedule over two complementary binary trees, chunks alternating between them.
 
     About 2 log2(n) hops whatever the size. For broadcast and reduce the root feeds (or drains)
     two trees over the other ranks. `lag` is how many chunks a rank may send up ahead of the
-    results that come down.
+    results that come down (default: all).
 
     Raises
     ------
@@ -37,7 +37,7 @@ def double_binary_tree(
         for slot in range(demand.slots):
             down = _down(trees[slot % 2], slot)
             chains.append([backwards(down, reduce=True), down])
-        return Schedule.of(demand, pipelined(chains, lag))
+        return Schedule.of(demand, pipelined(chains, demand.slots if lag is None else lag))
     if demand.collective not in (Collective.BROADCAST, Collective.REDUCE):
         unserved("double_binary_tree", demand)
     root, *others = from_root(around, demand.root)

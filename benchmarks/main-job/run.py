@@ -1,0 +1,341 @@
+"""The main job: allreduce on an uneven network, from measuring it to running the plan.
+
+On a testbed of 2 racks x 2 hosts (400 Mbit/s hosts, 100 Mbit/s uplinks), for orders of ranks over
+hosts: measure, plan, run, compare with Gloo, with the prediction and with the cut bound.
+"""
+
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Options, Report, arguments
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.measure.launch.agents import measure_testbed
+from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.collectives.plan.bound import lower_bound
+from headrace.collectives.plan.portfolio import predict_us
+from headrace.settings import child_environment
+from headrace.testbed import Testbed, TestbedSpec, rank_environment
+
+KIB, MIB = 1 << 10, 1 << 20
+FOLDER = Path(__file__).resolve().parent
+SPEC = FOLDER.parent.parent / "examples" / "testbed-2x2.toml"
+RACK_ORDER, INTERLEAVED = (0, 1, 2, 3), (0, 2, 1, 3)
+RANKS = 4
+
+BARS = {
+    "allreduce-16MiB-of-limit": ">=0.93",
+    "allreduce-4MiB-of-limit": ">=0.90",
+    "over-gloo-rack-order-16MiB": ">=1.5",
+    "over-gloo-interleaved-16MiB": ">=3",
+    "demo-step-over-gloo-interleaved": ">=1.8",
+    "allreduce-1KiB-native-ms": "<=0.25",
+    "allreduce-1KiB-torch-of-gloo": "<=0.3333",
+    "prediction-error": "<=0.15",
+    "loopback-64MiB-over-gloo": ">=1",
+    "measure-and-plan-s": "<=15",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One collective of one size, in bytes of the whole data buffer."""
+
+    collective: Collective
+    bytes: int
+    repeats: int
+    warm_up: int = 1
+
+    def to_task(self) -> dict[str, Any]:
+        return {
+            "collective": self.collective.value,
+            "bytes": self.bytes,
+            "repeats": self.repeats,
+            "warm_up": self.warm_up,
+        }
+
+
+def allreduce(size: int, repeats: int, warm_up: int = 1) -> Case:
+    """Return an allreduce case."""
+    return Case(collective=Collective.ALLREDUCE, bytes=size, repeats=repeats, warm_up=warm_up)
+
+
+def size_text(size: int) -> str:
+    return f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
+
+
+def order_text(order: Sequence[int]) -> str:
+    return "".join(map(str, order))
+
+
+def mbit_per_s(size: int, time_us: float) -> float:
+    """Algorithm bandwidth: bytes of the buffer over the time, in 10^6 bit/s."""
+    return size * 8 / time_us
+
+
+def time_cases(
+    testbed: Testbed,
+    order: Sequence[int],
+    backends: Sequence[str],
+    cases: Sequence[Case],
+    book: Path | None,
+    timeout_s: float = 300.0,
+) -> list[dict[str, float]]:
+    """Median over repetitions of the slowest rank's time (us), per case and backend."""
+    hosts = [testbed.hosts[index] for index in order]
+    with tempfile.TemporaryDirectory() as folder:
+        workers: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank, host in enumerate(hosts):
+                task = {
+                    "rank": rank,
+                    "ranks": len(hosts),
+                    "listen": host.address,
+                    "folder": folder,
+                    "backends": list(backends),
+                    "cases": [case.to_task() for case in cases],
+                    "book": str(book),
+                }
+                environment = rank_environment(testbed, order, rank)
+                if book is not None:
+                    environment["HEADRACE_PLAN_BOOK"] = str(book)
+                workers.append(
+                    testbed.popen(
+                        host.name,
+                        [sys.executable, str(FOLDER / "worker.py"), json.dumps(task)],
+                        env=environment,
+                    )
+                )
+            finish(workers, timeout_s)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        return medians(Path(folder), len(hosts))
+
+
+def finish(workers: Sequence["subprocess.Popen[bytes]"], timeout_s: float) -> None:
+    """Wait for all workers; the first that fails ends the benchmark."""
+    end = time.monotonic() + timeout_s
+    pending = list(workers)
+    while pending:
+        for worker in list(pending):
+            code = worker.poll()
+            if code is None:
+                continue
+            if code != 0:
+                raise RuntimeError(f"a worker ended with exit code {code}")
+            pending.remove(worker)
+        if time.monotonic() > end:
+            raise RuntimeError(f"the workers were not done within {timeout_s:.0f} s")
+        time.sleep(0.02)
+
+
+def medians(folder: Path, ranks: int) -> list[dict[str, float]]:
+    """Read the workers' results: per case and backend, the median of the slowest rank."""
+    by_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+    return [
+        {
+            name: statistics.median(
+                max(times) for times in zip(*(case[name] for case in cases), strict=True)
+            )
+            for name in cases[0]
+        }
+        for cases in zip(*by_rank, strict=True)
+    ]
+
+
+class MainJob:
+    """The benchmark's state while it runs: the report, the testbed, the worst figures so far."""
+
+    def __init__(self, report: Report, testbed: Testbed, options: Options, folder: Path) -> None:
+        self.report = report
+        self.testbed = testbed
+        self.quick = options.quick
+        self.folder = folder
+        self.of_limit: dict[int, list[float]] = {16 * MIB: [], 4 * MIB: []}
+        self.latency_ms: list[float] = []
+        self.errors: list[float] = []
+        self.preparing_s: list[float] = []
+
+    def prepare(self, order: Sequence[int]) -> PlanBook:
+        """Measure, group and plan for one order of ranks."""
+        hosts = self.testbed.hosts
+        start = time.monotonic()
+        profile = measure_testbed(self.testbed, [hosts[index].name for index in order])
+        measured = time.monotonic()
+        book = build_book(profile.topology, groups=profile.groups)
+        done = time.monotonic()
+        self.preparing_s.append(done - start)
+        racks = {}
+        for rank, index in enumerate(order):
+            racks.setdefault(hosts[index].rack, []).append(rank)
+        found = sorted(sorted(group) for group in profile.groups)
+        self.report.row(
+            "measuring and planning",
+            order=order_text(order),
+            measure_s=round(measured - start, 2),
+            plan_s=round(done - measured, 2),
+            racks_found=str(found),
+            truth=str(sorted(racks.values())),
+        )
+        book.save(self.book_path(order))
+        return book
+
+    def book_path(self, order: Sequence[int]) -> Path:
+        return self.folder / f"{order_text(order)}.book"
+
+    def native(self, order: Sequence[int], book: PlanBook, cases: Sequence[Case]) -> None:
+        """Time the native executor and compare with the prediction and the bound."""
+        truth = self.testbed.spec.topology(order)
+        results = time_cases(self.testbed, order, ["native"], cases, self.book_path(order))
+        for case, times in zip(cases, results, strict=True):
+            measured = times["native"]
+            plan = book.choose(case.collective, case.bytes)
+            assert plan is not None
+            predicted = predict_us(plan.program, book.topology, case.bytes)
+            bound = lower_bound(
+                truth, Demand(collective=case.collective, ranks=RANKS), case.bytes
+            ).bandwidth_us
+            error = predicted / measured - 1
+            if case.bytes >= 64 * KIB:
+                self.errors.append(abs(error))
+            fraction = bound / measured
+            if case.collective is Collective.ALLREDUCE:
+                if case.bytes in self.of_limit:
+                    self.of_limit[case.bytes].append(fraction)
+                if case.bytes == KIB:
+                    self.latency_ms.append(measured / 1e3)
+            self.report.row(
+                "native executor",
+                order=order_text(order),
+                collective=case.collective.value,
+                size=size_text(case.bytes),
+                plan=f"{plan.maker} x{plan.program.demand.chunks}",
+                measured_ms=round(measured / 1e3, 3),
+                mbit_per_s=round(mbit_per_s(case.bytes, measured), 2),
+                of_limit=round(fraction, 3),
+                predicted_ms=round(predicted / 1e3, 3),
+                error=f"{error:+.1%}",
+            )
+
+    def torch(self, order: Sequence[int], sizes: Sequence[Case]) -> dict[int, float]:
+        """Time Gloo and headrace through torch in turn; returns Gloo's time over ours, by size."""
+        results = time_cases(
+            self.testbed, order, ["gloo", "headrace"], sizes, self.book_path(order)
+        )
+        ratios = {}
+        for case, times in zip(sizes, results, strict=True):
+            ratios[case.bytes] = times["gloo"] / times["headrace"]
+            self.report.row(
+                "through torch",
+                order=order_text(order),
+                size=size_text(case.bytes),
+                gloo_ms=round(times["gloo"] / 1e3, 3),
+                headrace_ms=round(times["headrace"] / 1e3, 3),
+                gloo_mbit_per_s=round(mbit_per_s(case.bytes, times["gloo"]), 2),
+                headrace_mbit_per_s=round(mbit_per_s(case.bytes, times["headrace"]), 2),
+                over_gloo=round(ratios[case.bytes], 2),
+            )
+        return ratios
+
+    def loopback(self, size: int, repeats: int) -> float:
+        """Four ranks on one host: Gloo's time over ours through torch, without a plan book."""
+        one_host = [0] * RANKS
+        (times,) = time_cases(
+            self.testbed, one_host, ["gloo", "headrace"], [allreduce(size, repeats)], None
+        )
+        for name, measured in times.items():
+            self.report.row(
+                "one host, loopback",
+                backend=name,
+                size=size_text(size),
+                measured_ms=round(measured / 1e3, 2),
+                gbit_per_s=round(mbit_per_s(size, measured) / 1e3, 2),
+            )
+        return times["gloo"] / times["headrace"]
+
+    def demo(self) -> float:
+        """The demo's training with interleaved ranks: Gloo's step time over ours."""
+        from headrace.demo import run_training
+
+        hosts = [self.testbed.hosts[index].name for index in INTERLEAVED]
+        steps = 5 if self.quick else 12
+        gloo = run_training(self.testbed, hosts, "gloo", steps)
+        ours = run_training(
+            self.testbed, hosts, "headrace", steps, book=self.book_path(INTERLEAVED)
+        )
+        for name, result in (("gloo", gloo), ("headrace", ours)):
+            self.report.row(
+                "training step, interleaved, real compute",
+                backend=name,
+                step_ms=round(result.step_s * 1e3, 1),
+                final_loss=result.losses[-1],
+                accuracy=result.accuracy,
+            )
+        return gloo.step_s / ours.step_s
+
+
+def run(job: MainJob) -> None:
+    """Run everything and hand the bars their figures as soon as they are known."""
+    report, quick = job.report, job.quick
+    all_orders = list(itertools.permutations(range(RANKS)))
+    orders = [RACK_ORDER, INTERLEAVED] if quick else all_orders
+    main_orders = {INTERLEAVED} if quick else {RACK_ORDER, INTERLEAVED}
+    sizes = [allreduce(KIB, 400, 50), allreduce(4 * MIB, 3), allreduce(16 * MIB, 1 if quick else 3)]
+    more = [allreduce(size, 10) for size in (64 * KIB, 256 * KIB, MIB)]
+    others = [
+        Case(collective=collective, bytes=size, repeats=repeats)
+        for collective in Collective
+        if collective is not Collective.ALLREDUCE
+        for size, repeats in ((64 * KIB, 10), (MIB, 5))
+    ]
+    for order in orders:
+        book = job.prepare(order)
+        extra = (more if quick else more + others) if order in main_orders else []
+        job.native(order, book, sizes + extra)
+    report.bar("allreduce-16MiB-of-limit", min(job.of_limit[16 * MIB]))
+    report.bar("allreduce-4MiB-of-limit", min(job.of_limit[4 * MIB]))
+    report.bar("allreduce-1KiB-native-ms", statistics.median(job.latency_ms))
+    report.bar("prediction-error", max(job.errors))
+    report.bar("measure-and-plan-s", max(job.preparing_s))
+    through = [allreduce(KIB, 200, 20), allreduce(16 * MIB, 1 if quick else 3, 0 if quick else 1)]
+    if not quick:
+        through[1:1] = [allreduce(64 * KIB, 10), allreduce(MIB, 5), allreduce(4 * MIB, 3)]
+        report.bar("over-gloo-rack-order-16MiB", job.torch(RACK_ORDER, through)[16 * MIB])
+    ratios = job.torch(INTERLEAVED, through)
+    report.bar("over-gloo-interleaved-16MiB", ratios[16 * MIB])
+    report.bar("allreduce-1KiB-torch-of-gloo", 1 / ratios[KIB])
+    report.bar("loopback-64MiB-over-gloo", job.loopback(64 * MIB, 3 if quick else 9))
+    report.bar("demo-step-over-gloo-interleaved", job.demo())
+
+
+def main() -> int:
+    options = arguments(__doc__)
+    spec = TestbedSpec.load(SPEC)
+    with (
+        Report("main-job", bars=BARS, options=options) as report,
+        tempfile.TemporaryDirectory() as folder,
+        Testbed.up(spec) as testbed,
+    ):
+        if testbed.is_fallback:
+            report.note(f"no namespaces ({testbed.fallback_reason}): loopback with pacing")
+        report.note(
+            "limit: what TCP can carry over the cut that bounds the collective (95.6% of the "
+            "link's rate); measured: the slowest rank's time, median over repetitions; results "
+            "are compared on every repetition"
+        )
+        run(MainJob(report, testbed, options, Path(folder)))
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

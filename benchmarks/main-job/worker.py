@@ -1,0 +1,184 @@
+"""One rank of the main-job benchmark: times collectives on one backend or several in turn.
+
+Reads its task as JSON from the first argument, writes what it measured to ``<folder>/<rank>.json``::
+
+    {"rank", "ranks", "listen", "folder", "backends", "cases", "book"}
+
+A case is {"collective", "bytes", "repeats", "warm_up"}. Every repetition of a case is timed on
+every backend before the next one starts, so that what disturbs the machine disturbs all alike.
+All results are compared with the expected values; a wrong one ends the benchmark.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan.book import PlanBook
+from headrace.collectives.plan.plan import Plan
+from headrace.collectives.run.executor import Executor
+
+Task = dict[str, Any]
+
+
+class Backend(Protocol):
+    """What runs a collective in place on the slots of one float32 array."""
+
+    def prepare(self, collective: str, data: np.ndarray) -> Callable[[], None]: ...
+    def barrier(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Native:
+    """The native executor, without torch; programs from the plan book."""
+
+    def __init__(self, task: Task) -> None:
+        self.rank, self.ranks = task["rank"], task["ranks"]
+        self._book = PlanBook.load(task["book"])
+        self._executor = Executor(
+            self.rank, self.ranks, host=task["listen"], token="main-job", channels=2
+        )
+        folder = Path(task["folder"])
+        _publish(folder / f"{self.rank}.address", self._executor.address)
+        self._executor.connect([_await(folder / f"{r}.address") for r in range(self.ranks)])
+        self._flag = np.zeros(1, np.float32)
+        self._barrier = self.prepare("allreduce", self._flag)
+
+    def prepare(self, collective: str, data: np.ndarray) -> Callable[[], None]:
+        kind = Collective(collective)
+        plan = _plan(self._book, kind, _size_of(kind, data, self.ranks))
+        demand = plan.program.demand
+        loaded = self._executor.load(plan.program, plan.proof)
+        sides = 2 if kind is Collective.ALL_TO_ALL else 1
+        block = data.size // (sides * demand.blocks)
+        segments = [
+            (data.ctypes.data + side * (data.nbytes // sides), block, demand.blocks, demand.chunks)
+            for side in range(sides)
+        ]
+        return lambda: self._executor.run(loaded, segments, dtype="float32")
+
+    def barrier(self) -> None:
+        self._barrier()
+
+    def close(self) -> None:
+        self._executor.close()
+
+
+class Torch:
+    """torch.distributed over `name` ("gloo" or "headrace"); needs the default group."""
+
+    def __init__(self, task: Task, name: str) -> None:
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
+        self.rank, self.ranks = task["rank"], task["ranks"]
+        self._torch, self._dist = torch, dist
+        self._group = dist.group.WORLD if name == "gloo" else dist.new_group(backend=name)
+        self._flag = torch.zeros(1)
+
+    def prepare(self, collective: str, data: np.ndarray) -> Callable[[], None]:
+        if collective != "allreduce":
+            raise SystemExit(f"the torch worker does not time {collective}")
+        tensor = self._torch.from_numpy(data)
+        return lambda: self._dist.all_reduce(tensor, group=self._group)
+
+    def barrier(self) -> None:
+        self._dist.all_reduce(self._flag, group=self._group)
+
+    def close(self) -> None:
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()
+
+
+def _publish(path: Path, text: str) -> None:
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(text)
+    os.replace(unfinished, path)
+
+
+def _await(path: Path, patience_s: float = 60.0) -> str:
+    end = time.monotonic() + patience_s
+    while not path.exists():
+        if time.monotonic() > end:
+            raise SystemExit(f"{path.name} did not appear within {patience_s:.0f} s")
+        time.sleep(0.01)
+    return path.read_text()
+
+
+def _plan(book: PlanBook, collective: Collective, total_bytes: int) -> Plan:
+    plan = book.choose(collective, total_bytes)
+    if plan is None:
+        raise SystemExit(f"the plan book has nothing for {collective} of {total_bytes} bytes")
+    return plan
+
+
+def _size_of(collective: Collective, data: np.ndarray, ranks: int) -> int:
+    return data.nbytes // (2 if collective is Collective.ALL_TO_ALL else 1)
+
+
+def fill(collective: Collective, data: np.ndarray, rank: int, ranks: int) -> None:
+    """Put this rank's contribution into `data`: slot values are small integers."""
+    demand = Demand(collective=collective, ranks=ranks)
+    data[:] = -1.0
+    slots = np.split(data, demand.slots)
+    for slot, _, _ in demand.initial(rank):
+        slots[slot][:] = rank + 1
+
+
+def check(collective: Collective, data: np.ndarray, rank: int, ranks: int) -> None:
+    """Compare `data` with what the collective must have made of `fill`."""
+    demand = Demand(collective=collective, ranks=ranks)
+    slots = np.split(data, demand.slots)
+    for slot, _, mask in demand.final(rank):
+        wanted = sum(r + 1 for r in range(ranks) if mask >> r & 1)
+        if not (slots[slot] == wanted).all():
+            raise SystemExit(f"{collective} at rank {rank}: slot {slot} is wrong")
+
+
+def time_case(
+    case: Task, backends: dict[str, Backend], rank: int, ranks: int
+) -> dict[str, list[float]]:
+    """Times in microseconds of every repetition on every backend."""
+    collective = Collective(case["collective"])
+    sides = 2 if collective is Collective.ALL_TO_ALL else 1
+    data = np.empty(sides * case["bytes"] // 4, np.float32)
+    calls = {name: backend.prepare(collective, data) for name, backend in backends.items()}
+    times: dict[str, list[float]] = {name: [] for name in backends}
+    for repeat in range(case["warm_up"] + case["repeats"]):
+        for name, backend in backends.items():
+            fill(collective, data, rank, ranks)
+            if case["bytes"] > 4096:
+                backend.barrier()
+            start = time.perf_counter()
+            calls[name]()
+            elapsed_us = (time.perf_counter() - start) * 1e6
+            check(collective, data, rank, ranks)
+            if repeat >= case["warm_up"]:
+                times[name].append(elapsed_us)
+    return times
+
+
+def main() -> None:
+    task: Task = json.loads(sys.argv[1])
+    backends: dict[str, Backend] = {
+        name: Native(task) if name == "native" else Torch(task, name) for name in task["backends"]
+    }
+    results = [time_case(case, backends, task["rank"], task["ranks"]) for case in task["cases"]]
+    _publish(Path(task["folder"]) / f"{task['rank']}.json", json.dumps(results))
+    for backend in backends.values():
+        backend.barrier()
+    for backend in backends.values():
+        backend.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Runs the demo's job on a testbed with one backend, and gathers what it says."""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.collectives.plan.book import PlanBook
+from headrace.errors import CommunicationError
+from headrace.testbed import Testbed, run_ranks
+
+WARM_UP = 2
+"""Steps before the measured ones: DDP orders its buckets anew after the first."""
+
+_TIMEOUT_S = 300.0
+_QUOTED_LINES = 12
+_JOB = (sys.executable, "-W", "ignore::FutureWarning", "-m", "headrace.demo.train")
+
+OnStep = Callable[[int, int, float], None]
+"""Called with the steps done, those there are (both with the warm-up) and the last one's loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingResult:
+    """What one run of the job measured, all at rank 0.
+
+    Attributes
+    ----------
+    steps_us : the measured steps.
+    computes_us : the same steps without DDP, on all ranks at once: computing alone.
+    bucket_bytes : sizes of the buckets of gradients that DDP reduces.
+    allreduces_us : for every bucket, one allreduce of its size with nothing else going on.
+    losses : of rank 0's batch in every step, the warm-up's too.
+    loss, right, images : on the held-out images.
+    ranks_agree : whether all ranks ended with the same weights, bit by bit.
+    """
+
+    backend: str
+    ranks: int
+    steps_us: tuple[float, ...]
+    computes_us: tuple[float, ...]
+    bucket_bytes: tuple[int, ...]
+    allreduces_us: tuple[float, ...]
+    losses: tuple[float, ...]
+    loss: float
+    right: int
+    images: int
+    ranks_agree: bool
+
+    @property
+    def step_us(self) -> float:
+        """Median time of a step."""
+        return statistics.median(self.steps_us)
+
+    @property
+    def compute_us(self) -> float:
+        """Median time of a step's computing."""
+        return statistics.median(self.computes_us)
+
+    @property
+    def network_share(self) -> float:
+        """The share of a step that computing does not explain, 0 to 1."""
+        return max(0.0, 1 - self.compute_us / self.step_us)
+
+    @property
+    def allreduce_us(self) -> float:
+        """The time of the allreduces of all buckets, one after another."""
+        return sum(self.allreduces_us)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of the held-out images that are told right, 0 to 1."""
+        return self.right / self.images
+
+
+def run_training(
+    testbed: Testbed,
+    rank_hosts: Sequence[str],
+    backend: str,
+    steps: int,
+    book: PlanBook | None = None,
+    *,
+    on_step: OnStep | None = None,
+) -> TrainingResult:
+    """Train on a testbed that is up, one process per rank.
+
+    Parameters
+    ----------
+    rank_hosts : name of every rank's host.
+    backend : for `torch.distributed`: "gloo" or "headrace".
+    steps : how many are measured, after `WARM_UP`.
+    book : plans for "headrace"; without it the backend uses templates.
+
+    Raises
+    ------
+    TestbedError : a host is not of this testbed.
+    CommunicationError : the job failed; with what it said last.
+    """
+    names = [host.name for host in testbed.hosts]
+    order = [names.index(testbed.host(name).name) for name in rank_hosts]
+    heard = _Heard(steps + WARM_UP, on_step)
+    argv = [*_JOB, "--backend", backend, "--steps", str(steps), "--warm-up", str(WARM_UP)]
+    # in the testbed's own directory, which goes when it does
+    path = testbed.record.directory / "demo.book"
+    if book is not None:
+        book.save(path)
+    codes = run_ranks(
+        testbed,
+        argv,
+        order,
+        env=_environment(path if book is not None else None),
+        on_line=heard.line,
+        timeout_s=_TIMEOUT_S,
+    )
+    if any(codes) or heard.result is None:
+        raise CommunicationError(_failure(backend, rank_hosts, codes, heard))
+    return heard.training_result(backend, len(order))
+
+
+def _environment(book: Path | None) -> dict[str, str | None]:
+    return {
+        "OMP_NUM_THREADS": "1",
+        "HEADRACE_PLAN_BOOK": None if book is None else str(book),
+    }
+
+
+class _Heard:
+    """What the ranks said; `line` is called from a thread per rank, rank 0's alone says events."""
+
+    def __init__(self, total: int, on_step: OnStep | None) -> None:
+        self._total = total
+        self._on_step = on_step
+        self._steps: list[Mapping[str, Any]] = []
+        self._digests: dict[int, str] = {}
+        self.result: Mapping[str, Any] | None = None
+        self.other: list[str] = []
+
+    def line(self, rank: int, text: str) -> None:
+        event = _event(text)
+        match event.get("event"):
+            case "step":
+                self._steps.append(event)
+                if self._on_step is not None:
+                    self._on_step(len(self._steps), self._total, event["loss"])
+            case "weights":
+                self._digests[rank] = event["digest"]
+            case "result":
+                self.result = event
+            case "ready":
+                pass
+            case _:
+                self.other.append(f"rank {rank}: {text}")
+
+    def training_result(self, backend: str, ranks: int) -> TrainingResult:
+        assert self.result is not None
+        found = self.result
+        return TrainingResult(
+            backend=backend,
+            ranks=ranks,
+            steps_us=tuple(step["us"] for step in self._steps[WARM_UP:]),
+            computes_us=tuple(found["compute_us"]),
+            bucket_bytes=tuple(found["bucket_bytes"]),
+            allreduces_us=tuple(found["allreduce_us"]),
+            losses=tuple(step["loss"] for step in self._steps),
+            loss=found["loss"],
+            right=found["right"],
+            images=found["images"],
+            ranks_agree=len(self._digests) == ranks and len(set(self._digests.values())) == 1,
+        )
+
+
+def _event(text: str) -> Mapping[str, Any]:
+    if text.startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            pass
+    return {}
+
+
+def _failure(
+    backend: str, rank_hosts: Sequence[str], codes: Sequence[int], heard: _Heard
+) -> str:
+    ends = ", ".join(
+        f"rank {rank} on {host}: {'signal' if code < 0 else 'exit code'} {abs(code)}"
+        for rank, (host, code) in enumerate(zip(rank_hosts, codes, strict=True))
+        if code
+    )
+    said = "\n".join(heard.other[-_QUOTED_LINES:])
+    return f"training on {backend} failed ({ends or 'no result'}); it said last:\n{said}"

@@ -1,0 +1,133 @@
+"""``headrace collectives measure`` and ``headrace collectives plan``."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import headrace.artifact as artifact_io
+from headrace.cli import collectives
+from headrace.collectives.demand import Collective
+from headrace.collectives.measure import Profile, survey
+from headrace.collectives.plan.book import PlanBook
+from headrace.errors import CommunicationError, InputError, TestbedError
+from headrace.testbed import Testbed
+from tests.collectives.measure.network import Network, shuffled_racks
+
+TOPOLOGY, _ = shuffled_racks((2, 2), 3)
+TESTBED = """
+[defaults]
+host_rate = "400mbit"
+uplink_rate = "100mbit"
+[[racks]]
+hosts = 2
+[[racks]]
+hosts = 1
+"""
+
+
+def run(*arguments: object, env: dict[str, str | None] | None = None) -> str:
+    settings = {"COLUMNS": "200", "RANK": None, "WORLD_SIZE": None, **(env or {})}
+    outcome = CliRunner().invoke(collectives.app, [*map(str, arguments)], env=settings)
+    if outcome.exception is not None:
+        raise outcome.exception
+    assert outcome.exit_code == 0
+    return outcome.output
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    survey(Network(TOPOLOGY), TOPOLOGY.hosts).save(tmp_path / "network.profile")
+    return tmp_path / "network.profile"
+
+
+def test_measure_without_ranks_says_what_would_do(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"RANK is not set and --testbed is not given; start"):
+        run("measure", "-o", tmp_path / "p")
+    assert not (tmp_path / "p").exists()
+
+
+def test_measure_brings_a_testbed_up_in_the_order_asked_for_and_down_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = pytest.importorskip("headrace.collectives.measure.launch")
+    seen: list[Testbed] = []
+
+    def fake(testbed: Testbed, rank_hosts: Sequence[str], *, progress: object) -> Profile:
+        seen.append(testbed)
+        assert list(rank_hosts) == ["host2", "host0", "host1"]
+        assert testbed.record.directory.is_dir()
+        return survey(Network(TOPOLOGY), TOPOLOGY.hosts)
+
+    monkeypatch.setattr(launch, "measure_testbed", fake)
+    (tmp_path / "t.toml").write_text(TESTBED)
+    shown = run(
+        "measure", "-o", tmp_path / "p", "--testbed", tmp_path / "t.toml", "--order", "2,0,1"
+    )
+    assert "group 1" in shown
+    assert "Mbit/s" in shown
+    assert Profile.load(tmp_path / "p").topology.ranks == 4
+    assert not seen[0].record.directory.exists()
+
+
+def test_measure_that_fails_writes_nothing_and_takes_the_testbed_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = pytest.importorskip("headrace.collectives.measure.launch")
+    seen: list[Testbed] = []
+
+    def fail(testbed: Testbed, *_: object, **__: object) -> Profile:
+        seen.append(testbed)
+        raise CommunicationError("the agent on host 'host1' was ended by signal 9")
+
+    monkeypatch.setattr(launch, "measure_testbed", fail)
+    (tmp_path / "t.toml").write_text(TESTBED)
+    with pytest.raises(CommunicationError, match="host1"):
+        run("measure", "-o", tmp_path / "p", "--testbed", tmp_path / "t.toml")
+    assert not (tmp_path / "p").exists()
+    assert not seen[0].record.directory.exists()
+
+
+def test_an_unknown_order_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text(TESTBED)
+    with pytest.raises(TestbedError, match="nowhere"):
+        run("measure", "-o", tmp_path / "p", "--testbed", tmp_path / "t.toml", "--order", "nowhere")
+
+
+def test_plan_makes_a_book_from_a_profile_with_its_groups(profile: Path, tmp_path: Path) -> None:
+    shown = run("plan", profile, "-o", tmp_path / "book", "--collective", "allreduce")
+    for text in ("allreduce", "predicted", "bound", "gap", "plans."):
+        assert text in shown
+    book = PlanBook.load(tmp_path / "book")
+    measured = Profile.load(profile)
+    assert book.topology.digest == measured.topology.digest
+    assert book.groups == measured.groups
+    assert {entry.collective for entry in book.entries} == {Collective.ALLREDUCE}
+
+
+def test_plan_takes_a_topology_too(tmp_path: Path) -> None:
+    TOPOLOGY.save(tmp_path / "t")
+    run("plan", tmp_path / "t", "-o", tmp_path / "book", "--collective", "broadcast")
+    assert artifact_io.load(tmp_path / "book").kind == "plan-book"
+
+
+def test_plan_refuses_another_kind_of_file(profile: Path, tmp_path: Path) -> None:
+    run("plan", profile, "-o", tmp_path / "book", "--collective", "reduce")
+    with pytest.raises(InputError, match="field 'kind' is 'plan-book', needs 'profile'"):
+        run("plan", tmp_path / "book", "-o", tmp_path / "again")
+
+
+@pytest.mark.slow
+def test_measure_under_torchrun(tmp_path: Path) -> None:
+    pytest.importorskip("headrace._native")
+    command = (
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+        *("-m", "headrace", "collectives", "measure", "-o", str(tmp_path / "p")),
+    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert Profile.load(tmp_path / "p").topology.rank_host == (0, 0)
+    assert "2 on 1 hosts" in done.stdout

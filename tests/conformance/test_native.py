@@ -1,0 +1,221 @@
+"""Every collective on the native executor, against NumPy.
+
+Values are small integers, so that every type and every order of summation gives the same bits;
+one test uses random floats and a rounding bound instead.
+"""
+
+from collections.abc import Iterator
+from functools import cache, reduce
+
+import numpy as np
+import pytest
+from conformance.groups import each, group
+
+from headrace import _native
+from headrace.collectives.demand import REDUCING, ROOTED, Collective, Demand
+from headrace.collectives.plan import templates
+from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.verify import Proof, verify
+from headrace.collectives.program import Program
+from headrace.collectives.run.executor import DTYPES, OPERATORS, Executor
+from headrace.errors import InputError, ProgramError, UnverifiedPlanError
+
+RANKS = (1, 2, 3, 5, 8)
+SIZES = (0, 1, 13, 30_011)
+TEMPLATES = (
+    "ring",
+    "direct",
+    "full_exchange",
+    "halving_doubling",
+    "recursive_doubling",
+    "double_binary_tree",
+)
+NUMPY = {
+    "sum": np.add,
+    "product": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+
+
+@pytest.fixture(scope="module", params=RANKS)
+def executors(request: pytest.FixtureRequest) -> Iterator[list[Executor]]:
+    with group(request.param) as made:
+        yield made
+
+
+@cache
+def made(
+    template: str, collective: Collective, ranks: int, root: int
+) -> tuple[Program, Proof] | None:
+    """The template's program with a chunk count it accepts, or None where it does not serve."""
+    for chunks in (ranks, 2, 1):
+        demand = Demand(collective=collective, ranks=ranks, chunks=chunks, root=root)
+        try:
+            program = lower(getattr(templates, template)(demand))
+        except ProgramError:
+            continue
+        return program, verify(program)
+    return None
+
+
+def stored(values: np.ndarray, dtype: str) -> np.ndarray:
+    """`values` as the executor's type; bfloat16 has no NumPy type and is kept as bits."""
+    if dtype == "bfloat16":
+        bits = values.astype(np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    return values.astype(np.uint8 if dtype == "bool" else dtype)
+
+
+def contributions(ranks: int, size: int, dtype: str, operator: str) -> list[np.ndarray]:
+    random = np.random.default_rng(size + ranks)
+    high = {"product": 3, "bool": 2}.get("bool" if dtype == "bool" else operator, 8)
+    return [random.integers(0, high, size) for _ in range(ranks)]
+
+
+def expected(inputs: list[np.ndarray], dtype: str, operator: str) -> np.ndarray:
+    if dtype == "bool":
+        operator = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}.get(
+            operator, operator
+        )
+    if operator == "avg":
+        total = reduce(np.add, inputs)
+        exact = total // len(inputs) if "int" in dtype else total / len(inputs)
+        return stored(exact, dtype)
+    return stored(reduce(NUMPY[operator], inputs), dtype)
+
+
+def run_collective(
+    executors: list[Executor],
+    program: Program,
+    proof: Proof,
+    buffers: list[np.ndarray],
+    dtype: str = "float32",
+    operator: str = "sum",
+) -> None:
+    """Run on one buffer a rank, cut into equal blocks."""
+    demand = program.demand
+    sides = 2 if demand.collective is Collective.ALL_TO_ALL else 1
+
+    def one(executor: Executor) -> None:
+        buffer = buffers[executor.rank]
+        block = buffer.size // (sides * demand.blocks)
+        side = buffer.nbytes // sides
+        rows = [
+            (buffer.ctypes.data + i * side, block, demand.blocks, demand.chunks)
+            for i in range(sides)
+        ]
+        loaded = executor.load(program, proof)
+        executor.run(loaded, rows, dtype=dtype, operator=operator, deadline_s=30.0)
+
+    each(executors, one)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("collective", list(Collective))
+def test_every_template_delivers(
+    executors: list[Executor], collective: Collective, template: str, size: int
+) -> None:
+    ranks = len(executors)
+    for root in {0, ranks - 1} if collective in ROOTED else {0}:
+        found = made(template, collective, ranks, root)
+        if found is None:
+            return  # this template does not serve this collective; others do (tested below)
+        program, proof = found
+        demand = Demand(collective=collective, ranks=ranks, root=root)
+        buffers = [np.full(demand.slots * size, -1, np.int32) for _ in range(ranks)]
+        for rank, buffer in enumerate(buffers):
+            blocks = buffer.reshape(demand.slots, size)
+            for slot, item, _ in demand.initial(rank):
+                blocks[slot] = 100 * item + rank + np.arange(size)
+        run_collective(executors, program, proof, buffers, "int32")
+        for rank, buffer in enumerate(buffers):
+            blocks = buffer.reshape(demand.slots, size)
+            for slot, item, mask in demand.final(rank):
+                parts = [100 * item + r + np.arange(size) for r in range(ranks) if mask >> r & 1]
+                assert (blocks[slot] == sum(parts)).all(), (collective, template, rank, slot)
+
+
+@pytest.mark.parametrize("collective", list(Collective))
+@pytest.mark.parametrize("ranks", RANKS)
+def test_every_collective_has_a_template(collective: Collective, ranks: int) -> None:
+    serving = [name for name in TEMPLATES if made(name, collective, ranks, 0)]
+    assert "direct" in serving
+
+
+@pytest.mark.parametrize("operator", list(OPERATORS))
+@pytest.mark.parametrize("dtype", list(DTYPES))
+def test_types_and_operators(executors: list[Executor], dtype: str, operator: str) -> None:
+    ranks = len(executors)
+    native, _ = OPERATORS[operator]
+    found = made("ring", Collective.ALLREDUCE, ranks, 0)
+    assert found is not None
+    for size in SIZES:
+        inputs = contributions(ranks, size, dtype, operator)
+        buffers = [stored(values, dtype) for values in inputs]
+        if not _native.supports(DTYPES[dtype], native):
+            assert operator in ("band", "bor", "bxor")
+            if ranks > 1:
+                with pytest.raises(InputError, match="no meaning"):
+                    run_collective(executors, *found, buffers, dtype, operator)
+            continue
+        run_collective(executors, *found, buffers, dtype, operator)
+        if operator == "avg" and dtype == "bool":
+            continue  # an average of truth values: only that it ends is asked for
+        for buffer in buffers:
+            np.testing.assert_array_equal(buffer, expected(inputs, dtype, operator))
+
+
+@pytest.mark.parametrize("collective", sorted(REDUCING))
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_random_floats_within_rounding(
+    executors: list[Executor], collective: Collective, dtype: str
+) -> None:
+    ranks, size = len(executors), 1009
+    random = np.random.default_rng(3)
+    demand = Demand(collective=collective, ranks=ranks)
+    inputs = [random.standard_normal(demand.blocks * size).astype(dtype) for _ in range(ranks)]
+    exact = np.sum([values.astype(np.float64) for values in inputs], axis=0)
+    # n - 1 roundings of partial sums, none larger than the sum of magnitudes.
+    magnitude = np.sum([np.abs(values.astype(np.float64)) for values in inputs], axis=0)
+    bound = (ranks - 1) * np.finfo(dtype).eps * magnitude + np.finfo(dtype).tiny
+    for template in TEMPLATES:
+        found = made(template, collective, ranks, 0)
+        if found is None:
+            continue
+        buffers = [values.copy() for values in inputs]
+        run_collective(executors, *found, buffers, dtype)
+        results = []
+        for rank, buffer in enumerate(buffers):
+            for block, _, _ in demand.final(rank):
+                part = slice(block * size, (block + 1) * size)
+                assert (np.abs(buffer[part] - exact[part]) <= bound[part]).all()
+                results.append(buffer[part])
+        if collective is Collective.ALLREDUCE:
+            assert all((result == results[0]).all() for result in results), "ranks differ in bits"
+
+
+def test_average_of_a_part_leaves_the_rest_alone(executors: list[Executor]) -> None:
+    ranks = len(executors)
+    found = made("direct", Collective.REDUCE_SCATTER, ranks, 0)
+    assert found is not None
+    buffers = [np.full(ranks * 10, rank + 1, np.float64) for rank in range(ranks)]
+    run_collective(executors, *found, buffers, "float64", "avg")
+    for rank, buffer in enumerate(buffers):
+        assert (buffer[rank * 10 : (rank + 1) * 10] == (ranks + 1) / 2).all()
+
+
+def test_unproven_and_altered_programs_are_refused(executors: list[Executor]) -> None:
+    ranks = len(executors)
+    first = made("ring", Collective.ALLREDUCE, ranks, 0)
+    other = made("ring", Collective.ALLGATHER, ranks, 0)
+    assert first is not None
+    assert other is not None
+    with pytest.raises(UnverifiedPlanError, match="verify the plan again"):
+        executors[0].load(first[0], other[1])
+    with pytest.raises(UnverifiedPlanError, match="verifier"):
+        executors[0].load(first[0], Proof(program_digest=first[0].digest, verifier_version=0))
