@@ -29,6 +29,7 @@ LAYERS = {
     "headrace.collectives.run": 3,
     "headrace.torch": 3,
     "headrace.collectives.adapt": 4,
+    "headrace.__main__": 5,
     "headrace.cli": 5,
     "headrace.__main__": 5,
     "headrace.report": 5,

@@ -22,7 +22,6 @@ from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.settings import child_environment
 from headrace.testbed import Testbed, TestbedSpec, rank_environment
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -55,6 +54,7 @@ class Case:
     warm_up: int = 1
 
     def to_task(self) -> dict[str, Any]:
+        """Return what the worker reads."""
         return {
             "collective": self.collective.value,
             "bytes": self.bytes,
@@ -69,10 +69,12 @@ def allreduce(size: int, repeats: int, warm_up: int = 1) -> Case:
 
 
 def size_text(size: int) -> str:
+    """Return a size as people write it."""
     return f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
 
 
 def order_text(order: Sequence[int]) -> str:
+    """Return the host of rank 0, 1, ... in one word."""
     return "".join(map(str, order))
 
 
@@ -191,6 +193,7 @@ class MainJob:
         return book
 
     def book_path(self, order: Sequence[int]) -> Path:
+        """Return where the plan book for `order` is kept."""
         return self.folder / f"{order_text(order)}.book"
 
     def native(self, order: Sequence[int], book: PlanBook, cases: Sequence[Case]) -> None:
@@ -319,6 +322,7 @@ def run(job: MainJob) -> None:
 
 
 def main() -> int:
+    """Run the benchmark; 0 if every bar was printed and nothing broke."""
     options = arguments(__doc__)
     spec = TestbedSpec.load(SPEC)
     with (

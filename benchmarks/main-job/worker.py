@@ -1,6 +1,7 @@
 """One rank of the main-job benchmark: times collectives on one backend or several in turn.
 
-Reads its task as JSON from the first argument, writes what it measured to ``<folder>/<rank>.json``::
+Reads its task as JSON from the first argument and writes its times to
+``<folder>/<rank>.json``. The task::
 
     {"rank", "ranks", "listen", "folder", "backends", "cases", "book"}
 
@@ -30,9 +31,17 @@ Task = dict[str, Any]
 class Backend(Protocol):
     """What runs a collective in place on the slots of one float32 array."""
 
-    def prepare(self, collective: str, data: np.ndarray) -> Callable[[], None]: ...
-    def barrier(self) -> None: ...
-    def close(self) -> None: ...
+    def prepare(self, collective: str, data: np.ndarray) -> Callable[[], None]:
+        """Return the call that runs `collective` on `data`."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group."""
+        ...
 
 
 class Native:
@@ -51,8 +60,9 @@ class Native:
         self._barrier = self.prepare("allreduce", self._flag)
 
     def prepare(self, collective: str, data: np.ndarray) -> Callable[[], None]:
+        """Return the call that runs `collective` on `data`."""
         kind = Collective(collective)
-        plan = _plan(self._book, kind, _size_of(kind, data, self.ranks))
+        plan = _plan(self._book, kind, _size_of(kind, data))
         demand = plan.program.demand
         loaded = self._executor.load(plan.program, plan.proof)
         sides = 2 if kind is Collective.ALL_TO_ALL else 1
@@ -64,9 +74,11 @@ class Native:
         return lambda: self._executor.run(loaded, segments, dtype="float32")
 
     def barrier(self) -> None:
+        """Wait for all ranks."""
         self._barrier()
 
     def close(self) -> None:
+        """Leave the group."""
         self._executor.close()
 
 
@@ -86,15 +98,18 @@ class Torch:
         self._flag = torch.zeros(1)
 
     def prepare(self, collective: str, data: np.ndarray) -> Callable[[], None]:
+        """Return the call that runs `collective` on `data`."""
         if collective != "allreduce":
             raise SystemExit(f"the torch worker does not time {collective}")
         tensor = self._torch.from_numpy(data)
         return lambda: self._dist.all_reduce(tensor, group=self._group)
 
     def barrier(self) -> None:
+        """Wait for all ranks."""
         self._dist.all_reduce(self._flag, group=self._group)
 
     def close(self) -> None:
+        """Leave the group."""
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
 
@@ -121,7 +136,7 @@ def _plan(book: PlanBook, collective: Collective, total_bytes: int) -> Plan:
     return plan
 
 
-def _size_of(collective: Collective, data: np.ndarray, ranks: int) -> int:
+def _size_of(collective: Collective, data: np.ndarray) -> int:
     return data.nbytes // (2 if collective is Collective.ALL_TO_ALL else 1)
 
 
@@ -168,6 +183,7 @@ def time_case(
 
 
 def main() -> None:
+    """Time every case and write the result."""
     task: Task = json.loads(sys.argv[1])
     backends: dict[str, Backend] = {
         name: Native(task) if name == "native" else Torch(task, name) for name in task["backends"]

@@ -149,6 +149,17 @@ void DataStream::check(const LaneRef& expected) const {
                       " was expected: do all ranks make the same calls with the same sizes?");
 }
 
+bool DataStream::held_back() const {
+  const auto& [collective, lane] = receives_.front();
+  auto index = collective->current(lane);
+  const auto& state = collective->states[index];
+  if (state.bytes == 0) return !collective->unblocked(index);
+  if (!in_payload_ || staged() == 0) return false;
+  auto room = collective->allowed(index) - state.done;
+  if (collective->step(index).op == Op::kReceiveReduce) room -= room % collective->element_size;
+  return room == 0;
+}
+
 // Uses what is staged; returns whether anything was used.
 bool DataStream::consume() {
   bool any = false;

@@ -22,7 +22,7 @@ class DataStream final : public Stream {
   void add_receive(std::shared_ptr<Collective> collective, std::uint32_t lane);
 
   bool progress() override;  // throws ProtocolError
-  bool busy() const override { return !sends_.empty() || !receives_.empty(); }
+  bool busy() const override { return !sends_.empty() || (!receives_.empty() && !held_back()); }
   void drop() override;
 
  private:
@@ -36,6 +36,8 @@ class DataStream final : public Stream {
   void gather(Batch& batch) const;
   void commit(std::size_t sent);
   bool receive_some();
+  // Whether what already came waits here for other lanes: the peer may have left since.
+  bool held_back() const;
   bool consume();
   bool read_payload(std::size_t& budget);
   void check(const LaneRef& expected) const;

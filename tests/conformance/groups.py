@@ -14,7 +14,7 @@ def each(executors: list[Executor], action: Callable[[Executor], None]) -> None:
     def guarded(executor: Executor) -> None:
         try:
             action(executor)
-        except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
+        except BaseException as error:  # raised again by the caller
             errors.append(error)
 
     threads = [threading.Thread(target=guarded, args=(executor,)) for executor in executors]

@@ -41,19 +41,18 @@ def test_what_is_no_rate_is_refused(found: object) -> None:
 
 
 def test_the_measured_buckets() -> None:
-    assert shape(12_500_000).to_tc() == "tbf rate 100000000bit burst 3000 limit 125000"
-    assert shape(50_000_000).to_tc() == "tbf rate 400000000bit burst 4514 limit 500000"
-    assert (host_segments(12_500_000), host_segments(50_000_000)) == (1, 2)
+    assert shape(12_500_000).to_tc() == "tbf rate 100000000bit burst 3900 limit 125000"
+    assert shape(50_000_000).to_tc() == "tbf rate 400000000bit burst 4428 limit 500000"
+    assert [host_segments(rate) for rate in (10**6, 50_000_000, 125_000_000)] == [2, 2, 5]
 
 
 @given(st.integers(MIN_BYTES_PER_S, MAX_BYTES_PER_S), st.integers(1, 44))
 def test_a_bucket_is_never_only_just_full_enough(rate: int, arriving: int) -> None:
     burst = shape(rate, arriving_segments=arriving).burst_bytes
-    assert burst >= 2 * FRAME_BYTES - 28
-    # the kernel either cuts what arrives, or has half a frame and more to make up for lateness
-    assert arriving * FRAME_BYTES > burst or burst - arriving * FRAME_BYTES >= FRAME_BYTES - 28
-    # what is given away after a pause: at most 0.15 ms, but for the two frames that must fit
-    assert burst <= max(2 * FRAME_BYTES, 150e-6 * rate)
+    # the kernel either cuts what arrives, or has some bytes more to make up for lateness
+    assert arriving * FRAME_BYTES > burst or burst - arriving * FRAME_BYTES >= 872
+    # what is given away after a pause: at most 0.13 ms, but for the two frames that must fit
+    assert burst <= max(3900, 125e-6 * rate)
 
 
 def test_pacing_splits_an_uplink_among_the_hosts_of_its_rack(spec: TestbedSpec) -> None:

@@ -91,8 +91,8 @@ def test_a_host_has_its_address_and_nothing_else(testbed: Testbed) -> None:
 
 
 def test_hosts_know_one_another_by_name(testbed: Testbed) -> None:
-    found = output(testbed, "host0", "getent", "hosts", "host3")
-    assert found.split() == ["10.77.2.2", "host3"]
+    found = output(testbed, "host0", "getent", "ahostsv4", "host3")
+    assert found.split()[0] == "10.77.2.2"
 
 
 def test_what_a_command_on_a_host_finds_in_its_environment(testbed: Testbed) -> None:

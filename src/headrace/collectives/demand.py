@@ -41,9 +41,7 @@ class Collective(StrEnum):
     ALL_TO_ALL = "all_to_all"
 
 
-ROOTED = frozenset(
-    {Collective.REDUCE, Collective.BROADCAST, Collective.GATHER, Collective.SCATTER}
-)
+ROOTED = frozenset({Collective.REDUCE, Collective.BROADCAST, Collective.GATHER, Collective.SCATTER})
 REDUCING = frozenset({Collective.ALLREDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER})
 _SINGLE_BLOCK = frozenset({Collective.ALLREDUCE, Collective.REDUCE, Collective.BROADCAST})
 

@@ -62,7 +62,7 @@ class Transfer(NamedTuple):
     src_slot: int
     dst_slot: int
     reduce: bool = False
-    count: int = 1
+    count: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]  (hides tuple.count)
     channel: int = 0
 
 
@@ -192,15 +192,15 @@ class Program:
                 root=int(head["root"]),
             )
             scratch_slots = int(head["scratch_slots"])
-            tables = {name: dict(artifact.tables[name]) for name in ("lanes", "steps", "dependencies")}
+            tables = {
+                name: dict(artifact.tables[name]) for name in ("lanes", "steps", "dependencies")
+            }
         except KeyError as error:
             raise ProgramError(f"program: field {error} is missing") from error
         return cls(demand=demand, scratch_slots=scratch_slots, **tables)
 
 
-def _check_columns(
-    table: str, columns: dict[str, np.ndarray], wanted: dict[str, np.dtype]
-) -> None:
+def _check_columns(table: str, columns: dict[str, np.ndarray], wanted: dict[str, np.dtype]) -> None:
     if set(columns) != set(wanted):
         raise ProgramError(f"{table} has columns {sorted(columns)}, needs {sorted(wanted)}")
     lengths = {len(column) for column in columns.values()}
@@ -214,6 +214,4 @@ def _check_columns(
 def _check_range(name: str, values: np.ndarray, low: int, high: int) -> None:
     bad = np.flatnonzero((values < low) | (values >= high))
     if len(bad):
-        raise ProgramError(
-            f"{name}[{bad[0]}] is {values[bad[0]]}, needs {low} to {high - 1}"
-        )
+        raise ProgramError(f"{name}[{bad[0]}] is {values[bad[0]]}, needs {low} to {high - 1}")

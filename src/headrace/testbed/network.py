@@ -133,8 +133,12 @@ def _switch_commands(spec: TestbedSpec, hosts: list[str]) -> Iterator[str]:
 
 
 def _write_names(run: str, spec: TestbedSpec) -> None:
-    """Let hosts find one another by name; torch also warns about addresses without one."""
-    names = "127.0.0.1 localhost\n" + "".join(f"{h.address} {h.name}\n" for h in spec.hosts)
+    """Let hosts find one another by name; torch warns about addresses that have none.
+
+    Its dual-stack sockets ask for the IPv4 address in its IPv6 form.
+    """
+    entries = [f"{ip} {h.name}\n" for h in spec.hosts for ip in (h.address, f"::ffff:{h.address}")]
+    names = "127.0.0.1 localhost\n::1 localhost\n" + "".join(entries)
     for host in spec.hosts:
         directory = NAMES_DIRECTORY / namespace_name(run, host.name)
         with suppress(OSError):  # a read-only /etc: addresses do

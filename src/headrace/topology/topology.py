@@ -94,9 +94,7 @@ class Topology:
                         f"shared[{index}] ({shared.name}): link {link}, needs 0 to "
                         f"{len(self.links) - 1}"
                     )
-            _check_cost(
-                f"shared[{index}].beta_us_per_mb", shared.beta_us_per_mb, may_be_zero=False
-            )
+            _check_cost(f"shared[{index}].beta_us_per_mb", shared.beta_us_per_mb, may_be_zero=False)
 
     @property
     def ranks(self) -> int:

@@ -49,6 +49,15 @@ def test_noise_moves_the_costs_little_and_shows_in_the_variance(seed: int) -> No
     assert 0.001 < fit.residual < 0.1
 
 
+def test_small_transfers_that_were_held_up_do_not_make_the_link_look_faster() -> None:
+    late = [
+        s._replace(time_us=s.time_us + 8000) if s.chunk_bytes == 62_500 else s for s in samples()
+    ]
+    fit = fit_link(late)
+    assert fit.beta_us_per_mb == pytest.approx(BETA, rel=0.05)
+    assert -100 < fit.lead_us <= 0
+
+
 def test_one_wild_sample_counts_little() -> None:
     wild = samples()
     wild[-1] = wild[-1]._replace(time_us=wild[-1].time_us * 3)

@@ -19,6 +19,8 @@ Costs = dict[Pair, LinkFit]
 
 _SAME_BETA = 1.1
 _SAME_ALPHA = 1.5
+_ODD_BETA = 1.04  # repeated fits of one link on a machine with nothing else to do are within 1%
+_ODD_ALPHA = 1.5
 _CLEARLY_SLOWER = 0.75
 
 
@@ -42,21 +44,19 @@ def quiet_pairs(groups: Groups, all_pairs_up_to: int, per_kind: int) -> tuple[Pa
 
 
 def suspects(fits: Mapping[Pair, LinkFit], groups: Groups) -> list[Pair]:
-    """Return the pairs that look clearly worse than the best of their kind, the worst first.
+    """Return the pairs that stand out from their kind, the farthest first: for a second look.
 
-    A busy machine only ever delays, so these deserve a second look.
+    Most of them were only disturbed. Where two links are all there is of a kind, both are.
     """
     found: list[tuple[float, Pair]] = []
     for pairs in _kinds(fits, groups).values():
-        alpha = min(fits[pair].alpha_us for pair in pairs)
-        beta = min(fits[pair].beta_us_per_mb for pair in pairs)
+        typical = median([fits[pair] for pair in pairs])
         for pair in pairs:
-            worse = max(
-                fits[pair].beta_us_per_mb / beta / _SAME_BETA,
-                fits[pair].alpha_us / max(alpha, 1e-9) / _SAME_ALPHA,
-            )
-            if worse > 1:
-                found.append((worse, pair))
+            alpha = fits[pair].alpha_us / max(typical.alpha_us, 1e-9)
+            beta = fits[pair].beta_us_per_mb / typical.beta_us_per_mb
+            off = max(alpha / _ODD_ALPHA, beta / _ODD_BETA, 1 / beta / _ODD_BETA)
+            if off > 1:
+                found.append((off, pair))
     return [pair for _, pair in sorted(found, reverse=True)]
 
 

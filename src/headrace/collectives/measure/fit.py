@@ -54,7 +54,7 @@ class LinkFit:
     alpha_us, beta_us_per_mb : the link's cost.
     alpha_variance, beta_variance : of those estimates, in squared units.
     call_us : fixed cost of one call.
-    lead_us : by how much bulk transfers are off the line; negative where a burst passes freely.
+    lead_us : by how much bulk transfers are early, as where a burst passes freely; at most 0.
     residual : median relative misfit of the samples.
     """
 
@@ -94,6 +94,10 @@ def fit_link(samples: Sequence[Sample]) -> LinkFit:
     times = np.append(times, 0.0)
     free = _free_columns(design)
     solution, weights = _huber(design[:, free], times, sigma)
+    if free[-1] == 3 and solution[-1] > 0:
+        # nothing lets bulk pass slower at first: that is a small transfer that was disturbed
+        free = free[:-1]
+        solution, weights = _huber(design[:, free], times, sigma)
     call, alpha, beta, lead = _spread(solution, free)
     precise = design[:, free] * np.sqrt(weights)[:, None] / sigma[:, None]
     covariance = np.diag(np.linalg.pinv(precise.T @ precise))

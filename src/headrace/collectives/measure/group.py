@@ -3,6 +3,9 @@
 PLink fixes the number of groups at sqrt(n), which finds 3 in two racks of four. Here the number
 comes from the data: every cut of an average-linkage tree is scored by its silhouette, and racks
 count as found only if the best cut is distinct and its groups are really faster inside.
+
+Not seen: racks whose uplinks are as fast as their hosts, unless tournament pairs met on them in
+the same direction. There a lone pair across is as fast as one inside.
 """
 
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-
+"""From a demand to a proven program: templates, lowering, proof, prediction, bound, plan book."""

@@ -135,11 +135,8 @@ def _full_exchange(setting: Setting) -> Iterator[Schedule]:
 
 
 def _hierarchical(setting: Setting) -> Iterator[Schedule]:
-    n = setting.ranks
-    if setting.collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
-        counts = (1, 2, 4, 8)
-    else:
-        counts = (1, 2, n, 2 * n, 4 * n, 16 * n, 64 * n)
+    few = setting.collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
+    counts = (1, 2, 4, 8) if few else _chunk_counts(setting)
     return _tried(setting, partial(templates.hierarchical, groups=_groups(setting)), counts)
 
 
@@ -155,7 +152,14 @@ def _hierarchical_even(setting: Setting) -> Iterator[Schedule]:
 
 
 def _exchange(setting: Setting) -> Iterator[Schedule]:
-    return _tried(setting, partial(templates.exchange, groups=_groups(setting)), (1,))
+    # Long vectors do better by global masters, which need no pass over scratch.
+    counts = _chunk_counts(setting)[:4]
+    return _tried(setting, partial(templates.exchange, groups=_groups(setting)), counts)
+
+
+def _chunk_counts(setting: Setting) -> tuple[int, ...]:
+    n = setting.ranks
+    return (1, 2, n, 2 * n, 4 * n, 16 * n, 64 * n)
 
 
 def _groups(setting: Setting) -> Groups:
@@ -175,7 +179,7 @@ GENERATORS: tuple[Generator, ...] = (
     Generator("hierarchical_even", _hierarchical_even),
     Generator("exchange", _exchange),
 )
-"""Everybody in the portfolio. Those with scratch slots use one chunk: see `templates`."""
+"""Everybody in the portfolio."""
 
 
 def locality(topology: Topology) -> Groups | None:

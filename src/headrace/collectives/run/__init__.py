@@ -1,1 +1,1 @@
-
+"""Programs on the native executor, behind `torch.distributed`."""

@@ -650,3 +650,4 @@ def _close_all() -> None:
     """Close what the script left open: no thread may outlive the interpreter."""
     for group in list(_live):
         group.shutdown()
+    completion_thread.forget()

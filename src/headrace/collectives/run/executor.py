@@ -166,9 +166,7 @@ class Executor:
         """
         op, average = OPERATORS[operator]
         try:
-            self._native.run(
-                loaded.native, segments, DTYPES[dtype], op, average, epoch, deadline_s
-            )
+            self._native.run(loaded.native, segments, DTYPES[dtype], op, average, epoch, deadline_s)
         except _native.CommunicationError as error:
             raise CommunicationError(str(error)) from None
         except ValueError as error:

@@ -251,12 +251,22 @@ class CompletionThread:
     """
 
     def __init__(self) -> None:
-        self.queue = _native.Completions()
-        """Where every executor of this process reports."""
+        self._queue: _native.Completions | None = None
         self._inflight: dict[int, PendingWork | _Early] = {}
         self._lock = threading.Lock()
         self._users = 0
         self._thread: threading.Thread | None = None
+
+    @property
+    def queue(self) -> _native.Completions:
+        """Where every executor of this process reports."""
+        if self._queue is None:
+            self._queue = _native.Completions()
+        return self._queue
+
+    def forget(self) -> None:
+        """Let go of the queue, when the process ends and no group is left."""
+        self._queue = None
 
     def attach(self) -> None:
         """Start the thread for its first user."""

@@ -1,0 +1,41 @@
+"""What a plan book says of a job's allreduces, to be held against what was measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.book import PlanBook
+from headrace.collectives.plan.bound import lower_bound
+from headrace.collectives.plan.simulate import simulate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """One allreduce: which plan serves it, its simulated time, and the least that any can take."""
+
+    total_bytes: int
+    maker: str
+    predicted_us: float
+    bound_us: float
+
+    @property
+    def gap(self) -> float:
+        """How far the prediction is above the bound: 0.05 is 5%."""
+        return self.predicted_us / self.bound_us - 1 if self.bound_us else 0.0
+
+
+def forecast(book: PlanBook, sizes: Sequence[int]) -> list[Forecast]:
+    """Return the forecast of an allreduce of every size in bytes; `book` has to have plans."""
+    return [_forecast(book, total_bytes) for total_bytes in sizes]
+
+
+def _forecast(book: PlanBook, total_bytes: int) -> Forecast:
+    plan = book.choose(Collective.ALLREDUCE, total_bytes)
+    assert plan is not None, "the demo plans allreduces at every size"
+    # a plan was scored at a size of its range, this is another
+    return Forecast(
+        total_bytes=total_bytes,
+        maker=plan.maker,
+        predicted_us=simulate(plan.program, book.topology, total_bytes).total_us,
+        bound_us=lower_bound(book.topology, plan.program.demand, total_bytes).total_us,
+    )

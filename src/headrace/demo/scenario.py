@@ -1,0 +1,191 @@
+"""The demo from beginning to end: build, measure, plan, train twice, compare."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.demo.forecast import Forecast, forecast
+from headrace.demo.training import TrainingResult, run_training
+from headrace.errors import HeadraceError
+from headrace.testbed import Testbed, TestbedSpec
+
+if TYPE_CHECKING:
+    from headrace.collectives.measure import Profile
+
+SPEC = TestbedSpec.from_table(
+    {
+        "name": "demo",
+        "defaults": {"host_rate": "400mbit", "uplink_rate": "100mbit"},
+        "racks": [{"hosts": 2}, {"hosts": 2}],
+    }
+)
+STEPS = 14
+
+LOSS_TOLERANCE = 1e-3
+"""Relative: sums in another order round otherwise, and training carries that on."""
+
+IMAGE_TOLERANCE = 1
+"""Held-out images that may be told otherwise: those whose best two labels are a tie."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which host every rank is on; `seed` repeats it, None where it was not drawn."""
+
+    order: tuple[int, ...]
+    hosts: tuple[str, ...]
+    racks: tuple[str, ...]
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Comparison:
+    """The two runs of the job, and what the plan book had said."""
+
+    gloo: TrainingResult
+    headrace: TrainingResult
+    forecasts: tuple[Forecast, ...]
+
+    @property
+    def speed_up(self) -> float:
+        """How many times shorter a step is on headrace."""
+        return self.gloo.step_us / self.headrace.step_us
+
+    @property
+    def predicted_us(self) -> float:
+        """Predicted time of the allreduces of all buckets, one after another."""
+        return sum(each.predicted_us for each in self.forecasts)
+
+    @property
+    def bound_us(self) -> float:
+        """Lower bound of the same."""
+        return sum(each.bound_us for each in self.forecasts)
+
+    @property
+    def loss_difference(self) -> float:
+        """Difference of the losses on held-out images, relative to Gloo's."""
+        return abs(self.headrace.loss - self.gloo.loss) / abs(self.gloo.loss)
+
+    def check(self) -> None:
+        """Raise HeadraceError unless both runs trained the same network."""
+        for run in (self.gloo, self.headrace):
+            if not run.ranks_agree:
+                raise HeadraceError(f"{run.backend}: the ranks ended with different weights")
+        if self.loss_difference > LOSS_TOLERANCE:
+            raise HeadraceError(
+                f"the loss is {self.gloo.loss!r} on gloo and {self.headrace.loss!r} on headrace: "
+                f"they differ by {self.loss_difference:.1e}, rounding explains {LOSS_TOLERANCE:g}"
+            )
+        if abs(self.headrace.right - self.gloo.right) > IMAGE_TOLERANCE:
+            raise HeadraceError(
+                f"of {self.gloo.images} images {self.gloo.right} are told right on gloo and "
+                f"{self.headrace.right} on headrace: rounding explains {IMAGE_TOLERANCE}"
+            )
+
+
+class Audience(Protocol):
+    """Who the demo tells what happens; see `headrace.demo.show.Show`."""
+
+    def built(self, testbed: Testbed, placement: Placement) -> None: ...
+    def progress(self, what: str, fraction: float) -> None: ...
+    def measured(self, profile: "Profile", spec: TestbedSpec, placement: Placement) -> None: ...
+    def planned(self, book: PlanBook, took_s: float) -> None: ...
+    def step(self, backend: str, done: int, total: int, loss: float) -> None: ...
+    def trained(self, result: TrainingResult, took_s: float) -> None: ...
+    def compared(self, comparison: Comparison, *, paced: bool) -> None: ...
+
+
+def place(spec: TestbedSpec, order: str | Sequence[int], seed: int | None) -> Placement:
+    """Return which host every rank is on; a random order without a seed draws one.
+
+    Raises
+    ------
+    TestbedError : naming what is wrong with the order.
+    """
+    if order == "random" and seed is None:
+        seed = secrets.randbelow(10_000)
+    indices = spec.order(order, seed=seed)
+    return Placement(
+        order=tuple(indices),
+        hosts=tuple(spec.hosts[index].name for index in indices),
+        racks=tuple(spec.racks[spec.hosts[index].rack].name for index in indices),
+        seed=seed if order == "random" else None,
+    )
+
+
+def run_demo(
+    audience: Audience,
+    *,
+    spec: TestbedSpec = SPEC,
+    order: str | Sequence[int] = "random",
+    seed: int | None = None,
+    steps: int = STEPS,
+    fallback: bool | None = None,
+    save: Path | None = None,
+) -> Comparison:
+    """Build a testbed, measure it, plan for it, and train on it with Gloo and with headrace.
+
+    Parameters
+    ----------
+    save : a folder for the profile and the plan book.
+
+    Raises
+    ------
+    TestbedError : the testbed cannot be built.
+    CommunicationError : measuring or training failed.
+    HeadraceError : the two runs did not train the same network.
+    """
+    # measuring needs the native module: whoever only looks at the demo's parts does not
+    from headrace.collectives.measure.launch import measure_testbed
+
+    placement = place(spec, order, seed)
+    with Testbed.up(spec, fallback=fallback) as testbed:
+        audience.built(testbed, placement)
+        profile = measure_testbed(testbed, placement.hosts, progress=audience.progress)
+        audience.measured(profile, spec, placement)
+        started = time.perf_counter()
+        book = build_book(profile.topology, groups=profile.groups, progress=audience.progress)
+        audience.planned(book, time.perf_counter() - started)
+        if save is not None:
+            save.mkdir(parents=True, exist_ok=True)
+            profile.save(save / "demo.profile")
+            book.save(save / "demo.book")
+        results = [
+            _train(testbed, placement, backend, steps, book, audience)
+            for backend in ("gloo", "headrace")
+        ]
+        paced = not testbed.is_fallback
+    comparison = Comparison(
+        gloo=results[0],
+        headrace=results[1],
+        forecasts=tuple(forecast(book, results[1].bucket_bytes)),
+    )
+    audience.compared(comparison, paced=paced)
+    comparison.check()
+    return comparison
+
+
+def _train(
+    testbed: Testbed,
+    placement: Placement,
+    backend: str,
+    steps: int,
+    book: PlanBook,
+    audience: Audience,
+) -> TrainingResult:
+    started = time.perf_counter()
+    audience.progress(f"training on {backend}: starting {len(placement.hosts)} ranks", 0.0)
+    result = run_training(
+        testbed,
+        placement.hosts,
+        backend,
+        steps,
+        book if backend == "headrace" else None,
+        on_step=lambda done, total, loss: audience.step(backend, done, total, loss),
+    )
+    audience.trained(result, time.perf_counter() - started)
+    return result

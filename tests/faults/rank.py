@@ -1,0 +1,61 @@
+"""One rank of the kill test: allreduces for ever, then says how it ended.
+
+Prints "running" once the first collective is done, and at the end one line of JSON:
+{"error", "after_s", "descriptors_before", "descriptors_after"}.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan import templates
+from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.verify import verify
+from headrace.collectives.run.executor import Executor
+from headrace.errors import CommunicationError
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def main() -> None:
+    rank, ranks, deadline_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    before = descriptors()
+    executor = Executor(rank, ranks, token="kill-test")
+    print(executor.address, flush=True)
+    executor.connect(sys.stdin.readline().split(), 20.0)
+    demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks)
+    program = lower(templates.ring(demand))
+    loaded = executor.load(program, verify(program))
+    data = np.zeros(4 << 20, np.float32)
+    rows = [(data.ctypes.data, data.size, 1, ranks)]
+    error, start = "", time.monotonic()
+    try:
+        for count in range(100_000):
+            start = time.monotonic()
+            executor.run(loaded, rows, dtype="float32", deadline_s=deadline_s)
+            if count == 0:
+                print("running", flush=True)
+    except CommunicationError as caught:
+        error = str(caught)
+    after_s = time.monotonic() - start
+    executor.close()
+    del executor  # its event queue goes with it
+    report = {
+        "error": error,
+        "after_s": after_s,
+        "descriptors_before": before,
+        "descriptors_after": descriptors(),
+        "pid": os.getpid(),
+    }
+    print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    main()
