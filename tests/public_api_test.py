@@ -35,6 +35,7 @@ PUBLIC = {
         "ring",
     },
     "headrace.collectives.plan.verify": {"VERIFIER_VERSION", "Proof", "verify"},
+    "headrace.demo": {"TrainingResult", "run_training"},
     "headrace.testbed": {
         "Host",
         "Rack",

@@ -67,9 +67,8 @@ void bind_executor(nb::module_& module) {
       .value("bxor", Operator::kBxor);
 
   module.def(
-      "supports",
-      [](DataType type, Operator op) { return reduce_kernel(type, op) != nullptr; }, "type"_a,
-      "operator"_a, "Whether the operator has a meaning for the data type.");
+      "supports", [](DataType type, Operator op) { return reduce_kernel(type, op) != nullptr; },
+      "type"_a, "operator"_a, "Whether the operator has a meaning for the data type.");
 
   nb::class_<Program>(module, "Program", "One rank's part of a program.")
       .def(
@@ -81,13 +80,13 @@ void bind_executor(nb::module_& module) {
              Column<std::uint8_t> step_op, Column<std::int32_t> step_slot,
              Column<std::int32_t> step_source_slot, Column<std::int32_t> step_count,
              Column<std::int32_t> dependency_step, Column<std::int32_t> dependency_on) {
-            ProgramColumns columns{
-                span_of(lane_direction), span_of(lane_peer),        span_of(lane_channel),
-                span_of(step_lane),      span_of(step_op),          span_of(step_slot),
-                span_of(step_source_slot), span_of(step_count),     span_of(dependency_step),
-                span_of(dependency_on)};
-            new (self) Program(rank, ranks, slots, scratch_slots, result_slot, result_slots,
-                               columns);
+            ProgramColumns columns{span_of(lane_direction),   span_of(lane_peer),
+                                   span_of(lane_channel),     span_of(step_lane),
+                                   span_of(step_op),          span_of(step_slot),
+                                   span_of(step_source_slot), span_of(step_count),
+                                   span_of(dependency_step),  span_of(dependency_on)};
+            new (self)
+                Program(rank, ranks, slots, scratch_slots, result_slot, result_slots, columns);
           },
           nb::kw_only(), "rank"_a, "ranks"_a, "slots"_a, "scratch_slots"_a, "result_slot"_a,
           "result_slots"_a, "lane_direction"_a, "lane_peer"_a, "lane_channel"_a, "step_lane"_a,
@@ -117,11 +116,10 @@ void bind_executor(nb::module_& module) {
   nb::class_<Executor>(module, "Executor", "Runs programs between the ranks of one group.")
       .def(
           "__init__",
-          [](Executor* self, int rank, int ranks, const std::string& host,
-             const std::string& token, int channels, std::shared_ptr<Completions> completions,
-             std::int64_t fail_at_io) {
-            Executor::Options options{rank,        ranks,        host,
-                                      token,       channels,     std::move(completions),
+          [](Executor* self, int rank, int ranks, const std::string& host, const std::string& token,
+             int channels, std::shared_ptr<Completions> completions, std::int64_t fail_at_io) {
+            Executor::Options options{rank,          ranks,     host,
+                                      token,         channels,  std::move(completions),
                                       check_signals, fail_at_io};
             new (self) Executor(std::move(options));
           },
@@ -135,24 +133,35 @@ void bind_executor(nb::module_& module) {
           [](Executor& self, std::shared_ptr<const Program> program, const nb::sequence& segments,
              DataType type, Operator op, bool average, std::uint32_t epoch, double deadline_s,
              bool notify) {
-            Executor::Call call{std::move(program), segments_of(segments), type,  op, average,
-                                epoch,              deadline_s,            notify};
+            Executor::Call call{std::move(program),
+                                segments_of(segments),
+                                type,
+                                op,
+                                average,
+                                epoch,
+                                deadline_s,
+                                notify};
             nb::gil_scoped_release release;
             return self.submit(call);
           },
-          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a,
-          "deadline_s"_a, "notify"_a)
+          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a, "deadline_s"_a,
+          "notify"_a)
       .def(
           "run",
           [](Executor& self, std::shared_ptr<const Program> program, const nb::sequence& segments,
              DataType type, Operator op, bool average, std::uint32_t epoch, double deadline_s) {
-            Executor::Call call{std::move(program), segments_of(segments), type,  op, average,
-                                epoch,              deadline_s,            false};
+            Executor::Call call{std::move(program),
+                                segments_of(segments),
+                                type,
+                                op,
+                                average,
+                                epoch,
+                                deadline_s,
+                                false};
             nb::gil_scoped_release release;
             self.run(call);
           },
-          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a,
-          "deadline_s"_a)
+          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a, "deadline_s"_a)
       .def("send", &Executor::send, "address"_a, "nbytes"_a, "peer"_a, "tag"_a, "deadline_s"_a,
            "notify"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("receive", &Executor::receive, "address"_a, "nbytes"_a, "peer"_a, "tag"_a,
@@ -161,27 +170,26 @@ void bind_executor(nb::module_& module) {
            "Wait for a task; returns the source of a receive, else -1.")
       .def("poll", &Executor::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("cancel", &Executor::cancel, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "counters",
-          [](Executor& self) {
-            Counters counters;
-            {
-              nb::gil_scoped_release release;
-              counters = self.counters();
-            }
-            nb::list sent;
-            nb::list received;
-            for (const auto& peer : counters.peers) {
-              sent.append(peer.sent_bytes);
-              received.append(peer.received_bytes);
-            }
-            nb::dict values;
-            values["collectives"] = counters.collectives;
-            values["messages"] = counters.messages;
-            values["sent_bytes"] = sent;
-            values["received_bytes"] = received;
-            return values;
-          })
+      .def("counters",
+           [](Executor& self) {
+             Counters counters;
+             {
+               nb::gil_scoped_release release;
+               counters = self.counters();
+             }
+             nb::list sent;
+             nb::list received;
+             for (const auto& peer : counters.peers) {
+               sent.append(peer.sent_bytes);
+               received.append(peer.received_bytes);
+             }
+             nb::dict values;
+             values["collectives"] = counters.collectives;
+             values["messages"] = counters.messages;
+             values["sent_bytes"] = sent;
+             values["received_bytes"] = received;
+             return values;
+           })
       .def("set_pacing", &Executor::set_pacing, "peer"_a, "bytes_per_s"_a,
            nb::call_guard<nb::gil_scoped_release>())
       .def("close", &Executor::close, nb::call_guard<nb::gil_scoped_release>());

@@ -25,8 +25,8 @@ std::uint64_t next_handle() {
 
 Clock::time_point after(double seconds) {
   auto bounded = std::min(seconds, 1e9);
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                            std::chrono::duration<double>(bounded));
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(bounded));
 }
 
 std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
@@ -46,8 +46,7 @@ Executor::Executor(Options options)
       channels_(static_cast<std::size_t>(options_.ranks)) {
   if (!options_.completions) options_.completions = std::make_shared<Completions>();
   epoll_event event{EPOLLIN, {.ptr = nullptr}};
-  if (!epoll_ || !event_ ||
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &event) != 0) {
+  if (!epoll_ || !event_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &event) != 0) {
     throw CommunicationError(std::string("cannot make an event queue: ") + std::strerror(errno));
   }
 }
@@ -107,8 +106,8 @@ std::shared_ptr<Collective> Executor::bind(const Call& call) {
     throw std::invalid_argument("the program needs " + std::to_string(program.channels()) +
                                 " channels, this group has " + std::to_string(options_.channels));
   }
-  auto task = std::make_shared<Collective>(call.program, call.segments, call.type, call.op,
-                                           call.average);
+  auto task =
+      std::make_shared<Collective>(call.program, call.segments, call.type, call.op, call.average);
   task->epoch = call.epoch;
   return task;
 }
@@ -163,8 +162,7 @@ std::uint64_t Executor::send(std::uintptr_t address, std::uint64_t bytes, int pe
                              std::uint32_t tag, double deadline_s, bool notify) {
   if (peer < 0 || peer >= options_.ranks || peer == options_.rank) {
     throw std::invalid_argument("cannot send to " + rank_text(peer) + " from " +
-                                rank_text(options_.rank) + " of " +
-                                std::to_string(options_.ranks));
+                                rank_text(options_.rank) + " of " + std::to_string(options_.ranks));
   }
   auto task = std::make_shared<Message>();
   task->is_send = true;
@@ -181,8 +179,7 @@ std::uint64_t Executor::receive(std::uintptr_t address, std::uint64_t bytes, int
                                 std::uint32_t tag, double deadline_s, bool notify) {
   if (peer < -1 || peer >= options_.ranks || peer == options_.rank) {
     throw std::invalid_argument("cannot receive from " + rank_text(peer) + " at " +
-                                rank_text(options_.rank) + " of " +
-                                std::to_string(options_.ranks));
+                                rank_text(options_.rank) + " of " + std::to_string(options_.ranks));
   }
   auto task = std::make_shared<Message>();
   task->peer = peer;
@@ -202,6 +199,12 @@ std::shared_ptr<Task> Executor::find(std::uint64_t handle) {
                                 " is unknown or was waited for already");
   }
   return it->second;
+}
+
+// Nothing in progress and nothing submitted; needs `state_`.
+bool Executor::idle() {
+  std::lock_guard lock(tasks_);
+  return active_.empty() && inbox_.empty();
 }
 
 bool Executor::is_done(const Task& task) {
@@ -227,6 +230,7 @@ int Executor::finish_wait(const std::shared_ptr<Task>& task) {
         state.unlock();
       } else {
         wake();
+        io_.notify_one();
       }
       Lock lock(tasks_);
       done_.wait_for(lock, std::chrono::milliseconds(kTickMs), [&] { return task->done; });
@@ -235,8 +239,8 @@ int Executor::finish_wait(const std::shared_ptr<Task>& task) {
     }
   } catch (...) {
     Lock state(state_);
-    fail(options_.rank, rank_text(options_.rank) + " was interrupted while waiting for " +
-                            task->describe());
+    fail(options_.rank,
+         rank_text(options_.rank) + " was interrupted while waiting for " + task->describe());
     throw;
   }
   std::lock_guard lock(tasks_);
@@ -402,7 +406,8 @@ bool Executor::pass() {
       ++i;
     }
   }
-  judge();
+  // What just moved may let other lanes use what a peer sent before it left.
+  if (!any) judge();
   return any;
 }
 
@@ -463,30 +468,30 @@ void Executor::judge() {
       return;
     }
   }
-  if (idle()) return;
+  if (active_.empty()) return;
   for (auto& stream : streams_) {
     auto peer = stream->peer();
     auto& control = *controls_[static_cast<std::size_t>(peer)];
     if (!stream->closed_at() && !control.closed_at()) continue;
     // What the peer sent before it ended is still used; only a connection that has run dry and is
     // needed counts at once.
-    bool needed = stream->busy() || (stream->channel() == kPointToPointChannel &&
-                                     mailbox_.waits_for(peer));
+    bool needed =
+        stream->busy() || (stream->channel() == kPointToPointChannel && mailbox_.waits_for(peer));
     bool dry = stream->closed_at().has_value() && needed;
     auto since = stream->closed_at() ? *stream->closed_at() : *control.closed_at();
     bool patient = Clock::now() - since < kVerdictPatience;
     if (control.said_goodbye()) {
       if (!dry) continue;
-      fail(peer, rank_text(peer) + " left the group before " + active_.front()->describe() +
-                     " was done");
+      fail(peer,
+           rank_text(peer) + " left the group before " + active_.front()->describe() + " was done");
     } else if (control.closed_at()) {
       if (!dry && patient) continue;
       fail(peer, rank_text(peer) + " died: its connection to " + rank_text(options_.rank) +
                      " ended without a goodbye during " + active_.front()->describe());
     } else {
       if (!dry || patient) continue;
-      fail(peer, "the connection between " + rank_text(options_.rank) + " and " +
-                     rank_text(peer) + " broke during " + active_.front()->describe());
+      fail(peer, "the connection between " + rank_text(options_.rank) + " and " + rank_text(peer) +
+                     " broke during " + active_.front()->describe());
     }
     return;
   }

@@ -107,7 +107,7 @@ class Executor {
   void io_thread();
   void wake();
   void nudge();
-  bool idle() const { return active_.empty(); }
+  bool idle();
   void throw_if_failed();
 
   Options options_;

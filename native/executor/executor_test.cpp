@@ -39,13 +39,54 @@ void overlaps_collectives() {
       data.emplace_back(static_cast<std::size_t>(1 + i * 5000), static_cast<float>(rank + i));
     }
     std::vector<std::uint64_t> handles;
-    for (auto& one : data) handles.push_back(executor.submit(call_on(one, program, DataType::kFloat32)));
+    for (auto& one : data)
+      handles.push_back(executor.submit(call_on(one, program, DataType::kFloat32)));
     for (int i = kCalls - 1; i >= 0; --i) {
       executor.wait(handles[static_cast<std::size_t>(i)]);
       for (float value : data[static_cast<std::size_t>(i)]) {
         CHECK(value == static_cast<float>(3 * i + 3));
       }
     }
+  });
+}
+
+// Submissions from one thread race with waits of another that keeps taking and leaving the
+// connections: none may be overlooked.
+void submits_beside_a_driver() {
+  constexpr int kCalls = 300;
+  Group group(2);
+  group.each([&](int rank, Executor& executor) {
+    auto program = program_of(rank, 2, 2, ring_allreduce(2));
+    std::vector<std::uint64_t> values(kCalls, 1);
+    std::thread messages([&] {
+      // Point-to-point traffic drives the connections from a second thread.
+      for (std::uint32_t tag = 0; tag < kCalls; ++tag) {
+        std::uint64_t out = tag;
+        std::uint64_t in = 0;
+        auto sent =
+            executor.send(reinterpret_cast<std::uintptr_t>(&out), 8, 1 - rank, tag, 20, false);
+        executor.wait(
+            executor.receive(reinterpret_cast<std::uintptr_t>(&in), 8, 1 - rank, tag, 20, false));
+        executor.wait(sent);
+        CHECK(in == tag);
+      }
+    });
+    std::size_t finished = 0;
+    for (int i = 0; i < kCalls; ++i) {
+      Executor::Call call;
+      call.program = program;
+      call.segments = {
+          {reinterpret_cast<std::uintptr_t>(&values[static_cast<std::size_t>(i)]), 1, 1, 2}};
+      call.type = DataType::kInt64;
+      call.notify = true;
+      executor.submit(call);
+      auto done = executor.completions()->take(std::chrono::seconds(10));
+      CHECK(!done.empty());
+      finished += done.size();
+    }
+    messages.join();
+    CHECK(finished == kCalls);
+    for (auto value : values) CHECK(value == 2);
   });
 }
 
@@ -123,6 +164,7 @@ void refuses_what_does_not_fit() {
 int main() {
   ring_allreduce_sums();
   overlaps_collectives();
+  submits_beside_a_driver();
   averages_and_notifies();
   messages_match_by_tag_and_source();
   refuses_what_does_not_fit();

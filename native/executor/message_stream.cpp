@@ -9,8 +9,8 @@ namespace {
 constexpr std::size_t kReceiveBudget = 1 << 20;
 
 std::string mismatch(const Message& message, int source, std::uint64_t found) {
-  return "rank " + std::to_string(source) + " sent " + std::to_string(found) +
-         " bytes with tag " + std::to_string(message.tag) + ", the receive has room for exactly " +
+  return "rank " + std::to_string(source) + " sent " + std::to_string(found) + " bytes with tag " +
+         std::to_string(message.tag) + ", the receive has room for exactly " +
          std::to_string(message.bytes);
 }
 
@@ -103,8 +103,8 @@ bool MessageStream::send_some() {
   bool any = false;
   while (can_write() && !sends_.empty()) {
     auto message = sends_.front();
-    Header header{static_cast<std::uint32_t>(message->bytes >> 32), message->tag,
-                  kPointToPointLane, static_cast<std::uint32_t>(message->bytes)};
+    Header header{static_cast<std::uint32_t>(message->bytes >> 32), message->tag, kPointToPointLane,
+                  static_cast<std::uint32_t>(message->bytes)};
     auto left = message->bytes - message->moved;
     iovec parts[2] = {
         {reinterpret_cast<char*>(&header) + header_sent_, sizeof header - header_sent_},

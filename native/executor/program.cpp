@@ -72,8 +72,8 @@ Program::Program(int rank, int ranks, std::uint32_t slots, std::uint32_t scratch
     auto step = static_cast<std::size_t>(in.dependency_step[i]);
     auto on = static_cast<std::size_t>(in.dependency_on[i]);
     require(step < steps_.size() && on < steps_.size(), "bad dependency", i);
-    require(i == 0 || in.dependency_step[i] >= in.dependency_step[i - 1],
-            "dependencies not sorted", i);
+    require(i == 0 || in.dependency_step[i] >= in.dependency_step[i - 1], "dependencies not sorted",
+            i);
     auto& waiting = steps_[step];
     const auto& awaited = steps_[on];
     if (waiting.dependencies++ == 0) waiting.first_dependency = static_cast<std::uint32_t>(i);

@@ -91,9 +91,8 @@ Collective::Collective(std::shared_ptr<const Program> from, const std::vector<Se
     if (step.op == Op::kCopy || step.op == Op::kReduce) {
       auto source = range(slots, step.source_slot, step.count);
       if (source.bytes != target.bytes) {
-        throw std::invalid_argument("a local step joins slots of " +
-                                    std::to_string(source.bytes) + " and " +
-                                    std::to_string(target.bytes) + " bytes");
+        throw std::invalid_argument("a local step joins slots of " + std::to_string(source.bytes) +
+                                    " and " + std::to_string(target.bytes) + " bytes");
       }
       states[i].source = source.data;
     }

@@ -74,8 +74,8 @@ inline std::shared_ptr<const Program> program_of(int rank, int ranks, int slots,
     waiting.push_back(step);
     awaited.push_back(on);
   }
-  ProgramColumns columns{direction, peer, channel, lane_of, op,
-                         slot,      source, count, waiting, awaited};
+  ProgramColumns columns{direction, peer,   channel, lane_of, op,
+                         slot,      source, count,   waiting, awaited};
   auto all = static_cast<std::uint32_t>(slots);
   return std::make_shared<Program>(rank, ranks, all, 0, 0, all, columns);
 }
@@ -126,8 +126,8 @@ class Group {
 };
 
 template <class T>
-Executor::Call call_on(std::vector<T>& data, std::shared_ptr<const Program> program,
-                       DataType type, double deadline_s = 20) {
+Executor::Call call_on(std::vector<T>& data, std::shared_ptr<const Program> program, DataType type,
+                       double deadline_s = 20) {
   Executor::Call call;
   auto chunks = program->slots();
   call.program = std::move(program);

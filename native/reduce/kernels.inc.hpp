@@ -31,9 +31,7 @@ inline BFloat narrow_bfloat(float value) {
   bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
   return {static_cast<std::uint16_t>(is_nan ? quiet_nan : rounded)};
 }
-inline float widen(Half value) {
-  return static_cast<float>(std::bit_cast<_Float16>(value.bits));
-}
+inline float widen(Half value) { return static_cast<float>(std::bit_cast<_Float16>(value.bits)); }
 inline Half narrow_half(float value) {
   return {std::bit_cast<std::uint16_t>(static_cast<_Float16>(value))};
 }
@@ -141,8 +139,8 @@ void reduce_bool(void* destination, const void* source, std::size_t count) {
 
 template <class T>
 constexpr KernelRow arithmetic_row() {
-  return {reduce<T, Sum>, reduce<T, Product>, reduce<T, Min>, reduce<T, Max>,
-          nullptr,        nullptr,            nullptr};
+  return {reduce<T, Sum>, reduce<T, Product>, reduce<T, Min>, reduce<T, Max>, nullptr, nullptr,
+          nullptr};
 }
 template <class T>
 constexpr KernelRow integer_row() {

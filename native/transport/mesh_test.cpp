@@ -86,9 +86,8 @@ void refuses_bad_arguments() {
   thrown<std::invalid_argument>([] { Mesh(0, 2, "localhost.example", "", 1); });
   thrown<std::invalid_argument>([] { Mesh(0, 2, "127.0.0.1", std::string(65, 'x'), 1); });
   thrown<std::invalid_argument>([] { Mesh(0, 2, "127.0.0.1", "", 0); });
-  thrown<std::invalid_argument>([] {
-    Mesh(0, 2, "127.0.0.1", "", 1).connect({"127.0.0.1:1"}, Clock::now() + 100ms);
-  });
+  thrown<std::invalid_argument>(
+      [] { Mesh(0, 2, "127.0.0.1", "", 1).connect({"127.0.0.1:1"}, Clock::now() + 100ms); });
 }
 
 }  // namespace

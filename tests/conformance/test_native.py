@@ -9,7 +9,7 @@ from functools import cache, reduce
 
 import numpy as np
 import pytest
-from conformance.groups import each, group
+from tests.conformance.groups import each, group
 
 from headrace import _native
 from headrace.collectives.demand import REDUCING, ROOTED, Collective, Demand

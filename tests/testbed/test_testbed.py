@@ -276,6 +276,24 @@ def test_what_owner_and_guardian_left_is_found_and_removed(
         assert [each.run for each in state.records()] == [fresh.run]
 
 
+def test_down_does_not_wait_for_a_forked_child(
+    namespaces: None, own_state: Path, spec: TestbedSpec
+) -> None:
+    # a data loader's workers are forked and hold the pipe to the guardian open
+    testbed = Testbed.up(spec, fallback=False)
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    start = time.monotonic()
+    testbed.down()
+    took_s = time.monotonic() - start
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert took_s < 5
+    assert_gone(testbed.run, own_state)
+
+
 def test_ranks_get_their_numbers_and_output_is_told_apart(testbed: Testbed) -> None:
     lines: list[tuple[int, str]] = []
     codes = run_ranks(

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import headrace
-from headrace.cli import artifacts, collectives, testbed
+from headrace.cli import artifacts, collectives, demo, testbed
 from headrace.errors import HeadraceError, InputError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.add_typer(collectives.app, name="collectives")
 app.add_typer(testbed.app, name="testbed")
 app.command()(artifacts.show)
 app.command()(artifacts.verify)
+app.command()(demo.demo)
 
 
 def _print_version(wanted: bool) -> None:

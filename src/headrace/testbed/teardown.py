@@ -6,6 +6,7 @@ file by its path, waits until its owner is gone, however it went, and takes away
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -138,13 +139,18 @@ def _send(pid: int, sent: signal.Signals, *, with_group: bool) -> None:
             os.kill(pid, sent)
 
 
-def guard(directory: Path) -> None:
-    """Wait until standard input closes, which the kernel does for a dead owner; then remove."""
-    while os.read(0, 1):
-        pass
+def guard(directory: Path, owner: int, started: str) -> None:
+    """Wait until the owner is done with the testbed or gone, then remove what is left of it.
+
+    A byte on standard input says it is done; the kernel closes the pipe if it dies. A child that
+    it forked may hold the pipe open all the same, so its process is looked at as well.
+    """
+    while not select.select([0], [], [], 1.0)[0]:
+        if start_time(owner) != started:
+            break
     if directory.is_dir():
         remove(directory)
 
 
 if __name__ == "__main__":
-    guard(Path(sys.argv[1]))
+    guard(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

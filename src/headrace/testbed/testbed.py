@@ -5,8 +5,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from headrace.errors import TestbedError
@@ -17,6 +17,7 @@ from headrace.testbed.spec import Host, TestbedSpec
 from headrace.testbed.state import LOOPBACK, NAMESPACES, Record
 
 _MASTER_PORT = 29500
+_GUARDIAN_DEADLINE_S = 10.0
 
 
 class Testbed:
@@ -77,7 +78,7 @@ class Testbed:
                 master_port=_MASTER_PORT if reason is None else _free_port(),
             )
             record.save()
-            guardian = None if detached else _start_guardian(directory)
+            guardian = None if detached else _start_guardian(record)
             testbed = cls(record, guardian=guardian, fallback_reason=reason)
         except BaseException:
             teardown.remove(directory)
@@ -242,8 +243,8 @@ class Testbed:
         """End what runs in it (SIGTERM, after `grace_s` SIGKILL) and remove every trace."""
         teardown.remove(self._record.directory, grace_s)
         if self._guardian is not None and self._guardian.stdin is not None:
-            self._guardian.stdin.close()
-            self._guardian.wait()
+            with suppress(BrokenPipeError):
+                self._guardian.communicate(b"done", timeout=_GUARDIAN_DEADLINE_S)
             self._guardian = None
 
     def __enter__(self) -> "Testbed":
@@ -253,11 +254,11 @@ class Testbed:
         self.down()
 
 
-def _start_guardian(directory: Path) -> "subprocess.Popen[bytes]":
-    # its standard input is a pipe that only this process holds open: the kernel closes it
-    # whatever this process dies of. A new session, so that Ctrl-C does not reach it.
+def _start_guardian(record: Record) -> "subprocess.Popen[bytes]":
+    # a new session, so that Ctrl-C does not reach it
+    owner = [] if record.owner is None else [str(part) for part in record.owner]
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", teardown.__file__, str(directory)],
+        [sys.executable, "-I", "-S", teardown.__file__, str(record.directory), *owner],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

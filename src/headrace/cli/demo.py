@@ -1,0 +1,61 @@
+"""``headrace demo``: the main job, from an unknown network to a faster training job."""
+
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+
+def demo(
+    order: Annotated[
+        str,
+        typer.Option(help="Hosts of the ranks: rack, interleaved, random, or names by commas."),
+    ] = "random",
+    seed: Annotated[
+        int | None, typer.Option(help="For --order random: the same seed, same order.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 14,
+    testbed: Annotated[
+        Path | None,
+        typer.Option(help="TOML file of another testbed.", show_default="2 racks of 2 hosts"),
+    ] = None,
+    fallback: Annotated[
+        bool, typer.Option("--fallback", help="Use loopback, even where links can be shaped.")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option(help="Folder to leave the profile and the plan book in.")
+    ] = None,
+) -> None:
+    """Build an uneven network, measure it, plan for it, and train on Gloo and on headrace."""
+    # imported here: 'headrace --help' needs none of it
+    from headrace.demo.scenario import SPEC, run_demo
+    from headrace.demo.show import Show
+    from headrace.testbed import TestbedSpec
+
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    started = time.perf_counter()
+    console = Console(highlight=False)
+    show = Show(console)
+    try:
+        run_demo(
+            show,
+            spec=SPEC if testbed is None else TestbedSpec.load(testbed),
+            order=order,
+            seed=seed,
+            steps=steps,
+            fallback=fallback or None,
+            save=save,
+        )
+    finally:
+        show.close()
+    console.print(f"[dim]The whole demo took {time.perf_counter() - started:.0f} s.[/]")
+
+
+def _exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
+    # an exception, so that the testbed goes down on the way out
+    sys.exit(128 + number)

@@ -1,0 +1,318 @@
+"""Tells the demo on a terminal: what was found, planned and measured, beside the truth."""
+
+from collections.abc import Iterator
+from statistics import median
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.book import PlanBook
+from headrace.demo.scenario import Comparison, Placement
+from headrace.demo.training import TrainingResult
+from headrace.testbed import Testbed, TestbedSpec
+from headrace.testbed.rates import PAYLOAD_SHARE, format_rate
+from headrace.topology import Topology
+
+if TYPE_CHECKING:
+    from headrace.collectives.measure import Profile
+
+_NAMES = {"gloo": "Gloo", "headrace": "headrace"}
+_PLAIN_STEPS = 4  # a line for every so many steps where there is no terminal to redraw
+_MATRIX_RANKS = 6  # with more, a row for every rank no longer fits
+_BAR_CELLS = 48
+
+
+class Show:
+    """The audience of `run_demo` that prints."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: Progress | None = None
+
+    def close(self) -> None:
+        """Take the progress bar away, whatever happened."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def built(self, testbed: Testbed, placement: Placement) -> None:
+        spec = testbed.spec
+        self._head(1, "A cluster with an uneven network")
+        how = "on loopback" if testbed.is_fallback else "network namespaces, shaped by the kernel"
+        self._say(f"{len(spec.racks)} racks, {len(spec.hosts)} hosts ({how}):")
+        for index, rack in enumerate(spec.racks):
+            hosts = [host for host in spec.hosts if host.rack == index]
+            rates = " ".join(sorted({format_rate(host.bytes_per_s) for host in hosts}))
+            names = ", ".join(host.name for host in hosts)
+            self._say(
+                f"  {rack.name}: {names} at {rates} each, "
+                f"behind an uplink of {format_rate(rack.bytes_per_s)}"
+            )
+        drawn = f", drawn with --seed {placement.seed}" if placement.seed is not None else ""
+        self._say(f"one rank a host{drawn}:")
+        for rank, (host, rack) in enumerate(zip(placement.hosts, placement.racks, strict=True)):
+            self._say(f"  rank {rank} on {host} in {rack}")
+        if testbed.is_fallback:
+            self._say(
+                f"[yellow]No shaped links here ({escape(testbed.fallback_reason or '')}): only "
+                "headrace's own transport keeps to the rates. Gloo runs unpaced, so its times "
+                "say nothing about this network and are not compared.[/]"
+            )
+
+    def progress(self, what: str, fraction: float) -> None:
+        if not self._console.is_terminal:
+            return
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("  {task.description}", markup=False),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f}%"),
+                TimeElapsedColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.add_task(what, total=1.0)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], description=what, completed=fraction)
+
+    def measured(self, profile: "Profile", spec: TestbedSpec, placement: Placement) -> None:
+        self.close()
+        self._head(2, f"Measured in {profile.took_s:.1f} s")
+        truth = spec.topology(placement.order)
+        self._console.print(_racks(profile, placement))
+        if truth.ranks <= _MATRIX_RANKS:
+            self._console.print(_rates(profile.topology, truth, placement))
+        for line in _shared(profile.topology, truth):
+            self._say(line)
+        alphas = [link.alpha_us for link in profile.topology.links]
+        self._say(
+            f"alpha {min(alphas):.0f} to {max(alphas):.0f} us, median {median(alphas):.0f} "
+            "(the machine's own: latency is not shaped)"
+        )
+
+    def planned(self, book: PlanBook, took_s: float) -> None:
+        self.close()
+        self._head(
+            3,
+            f"Planned in {took_s:.1f} s: {len(book.programs)} programs, every one proven correct",
+        )
+        table = _table("allreduce of", "best plan", "scored at", "predicted", "bound", "gap")
+        for entry in book.entries:
+            if entry.collective is not Collective.ALLREDUCE:
+                continue
+            plan = entry.plan
+            upper = "and more" if entry.to_bytes is None else f"to {_bytes(entry.to_bytes)}"
+            table.add_row(
+                f"{_bytes(entry.from_bytes)} {upper}",
+                plan.maker,
+                _bytes(plan.total_bytes),
+                _ms(plan.predicted_us),
+                _ms(plan.bound.total_us),
+                f"{plan.gap:.0%}",
+            )
+        self._console.print(table)
+        self._head(4, "Training: the same script, and one word that differs")
+
+    def step(self, backend: str, done: int, total: int, loss: float) -> None:
+        text = f"{backend:<8} step {done} of {total}, loss {loss:.3f}"
+        self.progress(text, done / total)
+        if not self._console.is_terminal and (done % _PLAIN_STEPS == 0 or done == total):
+            self._say(f"  {text}")
+
+    def trained(self, result: TrainingResult, took_s: float) -> None:
+        self.close()
+        buckets = " + ".join(f"{size / 1e6:.2f}" for size in result.bucket_bytes)
+        self._say(
+            f'init_process_group("{result.backend}"): {len(result.steps_us)} steps measured, '
+            f"{_ms(result.step_us)} each; {took_s:.0f} s with starting up"
+        )
+        if result.backend == "headrace":
+            self._say(f"gradients: {sum(result.bucket_bytes) / 1e6:.2f} MB = {buckets} in buckets")
+
+    def compared(self, comparison: Comparison, *, paced: bool) -> None:
+        self._head(5, "Compared (with real compute)")
+        self._console.print(_runs(comparison, paced=paced))
+        if paced:
+            for bar in _bars(comparison):
+                self._console.print(bar)
+            self._say("[dim]  ░ computing (the same steps without DDP)  █ network[/]")
+        self._console.print(_allreduces(comparison))
+        self._say("")
+        self._console.print(_closing(comparison, paced=paced), soft_wrap=True)
+
+    def _head(self, number: int, text: str) -> None:
+        self._console.print(f"\n[bold]{number}  {text}[/]")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)
+
+
+def _racks(profile: "Profile", placement: Placement) -> Table:
+    truth: dict[str, set[str]] = {}
+    for host, rack in zip(placement.hosts, placement.racks, strict=True):
+        truth.setdefault(rack, set()).add(host)
+    found = [set(group) for group in profile.host_groups]
+    table = _table("rack", "its hosts", "group found", "")
+    for rack, hosts in sorted(truth.items()):
+        best = max(found, key=lambda group: len(group & hosts))
+        same = "same" if best == hosts else "[red]differs[/]"
+        table.add_row(rack, ", ".join(sorted(hosts)), ", ".join(sorted(best)), same)
+    return table
+
+
+def _rates(measured: Topology, truth: Topology, placement: Placement) -> Table:
+    table = Table(
+        box=None,
+        title=f"payload, Mbit/s: measured (true: {PAYLOAD_SHARE:.1%} of the link's rate)",
+        title_justify="left",
+        padding=(0, 2, 0, 0),
+    )
+    table.add_column("from \\ to", no_wrap=True)
+    for rank, host in enumerate(placement.hosts):
+        table.add_column(f"{rank} {host}", justify="right", no_wrap=True)
+    for src, host in enumerate(placement.hosts):
+        cells = [
+            "-"
+            if src == dst
+            else f"{_mbit(measured, src, dst):.1f} ({_mbit(truth, src, dst):.1f})"
+            for dst in range(truth.ranks)
+        ]
+        table.add_row(f"{src} {host}", *cells)
+    return table
+
+
+def _shared(measured: Topology, truth: Topology) -> Iterator[str]:
+    found = {
+        _pairs(measured, shared.links): shared.beta_us_per_mb for shared in measured.shared
+    }
+    told: set[frozenset[tuple[int, int]]] = set()
+    for shared in truth.shared:
+        pairs = _pairs(truth, shared.links)
+        # of two racks, what leaves one enters the other: the same links
+        if "-uplink-" not in shared.name or pairs in told:
+            continue
+        told.add(pairs)
+        true = 8e6 / shared.beta_us_per_mb
+        what = f"{shared.name.replace('-uplink-', ' uplink, ')}"
+        if pairs in found:
+            yield f"{what}: {8e6 / found[pairs]:.1f} ({true:.1f}) shared by {len(pairs)} links"
+        else:
+            yield f"{what}: [red]not found[/] ({true:.1f}), shared by {len(pairs)} links"
+
+
+def _runs(comparison: Comparison, *, paced: bool) -> Table:
+    gloo, ours = comparison.gloo, comparison.headrace
+    name = "Gloo" if paced else "Gloo, unpaced"
+    table = _table("measured", name, "headrace", "")
+    speed_up = f"[bold]{comparison.speed_up:.2f}x[/]" if paced else ""
+    rows = (
+        (f"step, median of {len(ours.steps_us)}", _ms(gloo.step_us), _ms(ours.step_us), speed_up),
+        ("  computing alone", _ms(gloo.compute_us), _ms(ours.compute_us), ""),
+        ("  the rest: network", _ms(_rest(gloo)), _ms(_rest(ours)), ""),
+        (
+            "  share of the step on the network",
+            f"{gloo.network_share:.1%}",
+            f"{ours.network_share:.1%}",
+            "",
+        ),
+        ("allreduce of all gradients alone", _ms(gloo.allreduce_us), _ms(ours.allreduce_us), ""),
+        (
+            "loss on held-out images",
+            f"{gloo.loss:.6f}",
+            f"{ours.loss:.6f}",
+            f"differ by {comparison.loss_difference:.0e}",
+        ),
+        (
+            "accuracy on held-out images",
+            f"{gloo.right}/{gloo.images}",
+            f"{ours.right}/{ours.images}",
+            "equal" if gloo.right == ours.right else f"differ by {abs(gloo.right - ours.right)}",
+        ),
+    )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _rest(result: TrainingResult) -> float:
+    return max(0.0, result.step_us - result.compute_us)
+
+
+def _bars(comparison: Comparison) -> Iterator[Text]:
+    longest = max(comparison.gloo.step_us, comparison.headrace.step_us)
+    for result in (comparison.gloo, comparison.headrace):
+        cells = round(_BAR_CELLS * result.step_us / longest)
+        compute = min(cells, round(_BAR_CELLS * result.compute_us / longest))
+        colour = "green" if result.backend == "headrace" else "red"
+        yield Text.assemble(
+            f"  {_NAMES[result.backend]:<9}",
+            ("░" * compute, "dim"),
+            ("█" * (cells - compute), colour),
+            f" {_ms(result.step_us)}",
+        )
+
+
+def _allreduces(comparison: Comparison) -> Table:
+    table = _table("allreduce", "plan", "predicted", "measured", "off", "bound")
+    table.title = "headrace's allreduces, one after another"
+    rows = [
+        (_bytes(each.total_bytes), each.maker, each.predicted_us, measured, each.bound_us)
+        for each, measured in zip(
+            comparison.forecasts, comparison.headrace.allreduces_us, strict=True
+        )
+    ]
+    total = (comparison.predicted_us, comparison.headrace.allreduce_us, comparison.bound_us)
+    for size, maker, predicted, measured, bound in (*rows, ("all", "", *total)):
+        off = f"{measured / predicted - 1:+.0%}"
+        table.add_row(size, maker, _ms(predicted), _ms(measured), off, _ms(bound))
+    return table
+
+
+def _closing(comparison: Comparison, *, paced: bool) -> str:
+    measured = comparison.headrace.allreduce_us
+    certificate = (
+        f"its allreduces took {_ms(measured)}, {_ms(comparison.predicted_us)} were predicted, "
+        f"and no program can take less than {_ms(comparison.bound_us)}"
+    )
+    if not paced:
+        return (
+            "[bold]The same network was trained on headrace as on Gloo;[/] "
+            f"{certificate}. For a comparison of speed, run the demo as root."
+        )
+    return (
+        f"[bold green]The same script with one word changed trains the same network "
+        f"{comparison.speed_up:.2f}x as fast:[/] {certificate}."
+    )
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
+    numbers = {"predicted", "measured", "bound", "gap", "off", "scored at", *_NAMES.values()}
+    for index, column in enumerate(columns):
+        right = index and (column in numbers or column.startswith("Gloo"))
+        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+    return table
+
+
+def _pairs(topology: Topology, links: tuple[int, ...]) -> frozenset[tuple[int, int]]:
+    return frozenset((topology.links[i].src, topology.links[i].dst) for i in links)
+
+
+def _mbit(topology: Topology, src: int, dst: int) -> float:
+    return 8e6 / topology.links[topology.link_index[src, dst]].beta_us_per_mb
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1000:,.0f} ms" if us >= 100_000 else f"{us / 1000:.3g} ms"
+
+
+def _bytes(value: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value} B"
