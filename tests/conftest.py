@@ -4,6 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# how long an example takes says more about the machine's other work than about the code
+settings.register_profile("headrace", deadline=None)
+settings.load_profile("headrace")
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -31,7 +31,6 @@ LAYERS = {
     "headrace.collectives.adapt": 4,
     "headrace.__main__": 5,
     "headrace.cli": 5,
-    "headrace.__main__": 5,
     "headrace.report": 5,
     "headrace.demo": 5,
 }

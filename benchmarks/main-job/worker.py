@@ -161,24 +161,24 @@ def check(collective: Collective, data: np.ndarray, rank: int, ranks: int) -> No
 
 def time_case(
     case: Task, backends: dict[str, Backend], rank: int, ranks: int
-) -> dict[str, list[float]]:
-    """Times in microseconds of every repetition on every backend."""
+) -> dict[str, list[tuple[float, float]]]:
+    """When every repetition began and ended on every backend, in us of the machine's clock."""
     collective = Collective(case["collective"])
     sides = 2 if collective is Collective.ALL_TO_ALL else 1
     data = np.empty(sides * case["bytes"] // 4, np.float32)
     calls = {name: backend.prepare(collective, data) for name, backend in backends.items()}
-    times: dict[str, list[float]] = {name: [] for name in backends}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in backends}
     for repeat in range(case["warm_up"] + case["repeats"]):
         for name, backend in backends.items():
             fill(collective, data, rank, ranks)
             if case["bytes"] > 4096:
                 backend.barrier()
-            start = time.perf_counter()
+            begin_us = time.monotonic() * 1e6
             calls[name]()
-            elapsed_us = (time.perf_counter() - start) * 1e6
+            end_us = time.monotonic() * 1e6
             check(collective, data, rank, ranks)
             if repeat >= case["warm_up"]:
-                times[name].append(elapsed_us)
+                times[name].append((begin_us, end_us))
     return times
 
 

@@ -27,6 +27,8 @@ class Settings:
         the one that routes to the rendezvous.
     pace : HEADRACE_PACE, pacing file of the loopback testbed: rates that the transport keeps to
         where the kernel cannot shape them. Set by ``headrace testbed``.
+    testbed_address : HEADRACE_TESTBED_ADDRESS, this host's address in a testbed. Set by
+        ``headrace testbed``.
     log_level : HEADRACE_LOG_LEVEL, one of debug, info, warning, error.
     rank, world_size, local_rank : RANK, WORLD_SIZE, LOCAL_RANK as torchrun sets them; None outside.
     master_address, master_port : MASTER_ADDR, MASTER_PORT as torchrun sets them; None outside.
@@ -37,12 +39,18 @@ class Settings:
     channels: int = 1
     socket_interface: str | None = None
     pace: Path | None = None
+    testbed_address: str | None = None
     log_level: str = "warning"
     rank: int | None = None
     world_size: int | None = None
     local_rank: int | None = None
     master_address: str | None = None
     master_port: int | None = None
+
+    @property
+    def paced_address(self) -> str | None:
+        """The address that stands for this host where several share loopback, else None."""
+        return self.testbed_address if self.pace is not None else None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
@@ -134,6 +142,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str, str], object]]] = {
     "channels": ("HEADRACE_CHANNELS", _whole(1, _MAX_CHANNELS)),
     "socket_interface": ("HEADRACE_SOCKET_IFNAME", _interface),
     "pace": ("HEADRACE_PACE", _file),
+    "testbed_address": ("HEADRACE_TESTBED_ADDRESS", _text),
     "log_level": ("HEADRACE_LOG_LEVEL", _log_level),
     "rank": ("RANK", _whole(0)),
     "world_size": ("WORLD_SIZE", _whole(1)),

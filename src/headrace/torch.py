@@ -14,12 +14,12 @@ NAME = "headrace"
 
 def register() -> None:
     """Register the backend "headrace" for CPU tensors; doing it twice is harmless."""
-    if dist.is_available() and NAME.upper() not in dist.Backend._plugins:
+    if dist.is_available() and NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
 
 def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:
-    from headrace.collectives.run.backend import create
+    from headrace.collectives.run.create import create
 
     return create(options)
 

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,26 +18,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment with headrace on the path, and `changes`."""
+    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(SOURCE)])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **changes}
+
+
 @contextmanager
-def ranks(
-    count: int, script: Path, *arguments: str, environment: Mapping[str, str] | None = None
-) -> Iterator[list[subprocess.Popen[str]]]:
+def ranks(count: int, script: Path, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
     """Yield `count` processes of `script`, set up as torchrun would."""
     port = str(free_port())
     started = []
     try:
         for rank in range(count):
-            variables = {
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(SOURCE)]),
-                "OMP_NUM_THREADS": "1",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "WORLD_SIZE": str(count),
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                **(environment or {}),
-            }
+            variables = environment(
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
+                WORLD_SIZE=str(count),
+                RANK=str(rank),
+                LOCAL_RANK=str(rank),
+            )
             started.append(
                 subprocess.Popen(
                     [sys.executable, "-W", "ignore::FutureWarning", str(script), *arguments],

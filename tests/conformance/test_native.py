@@ -9,7 +9,6 @@ from functools import cache, reduce
 
 import numpy as np
 import pytest
-from tests.conformance.groups import each, group
 
 from headrace import _native
 from headrace.collectives.demand import REDUCING, ROOTED, Collective, Demand
@@ -19,6 +18,7 @@ from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Program
 from headrace.collectives.run.executor import DTYPES, OPERATORS, Executor
 from headrace.errors import InputError, ProgramError, UnverifiedPlanError
+from tests.conformance.groups import each, group
 
 RANKS = (1, 2, 3, 5, 8)
 SIZES = (0, 1, 13, 30_011)

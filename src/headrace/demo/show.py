@@ -14,7 +14,8 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook
 from headrace.demo.scenario import Comparison, Placement
 from headrace.demo.training import TrainingResult
-from headrace.testbed import Testbed, TestbedSpec
+from headrace.testbed import Testbed, pace_rate
+from headrace.testbed.loopback import pace_table
 from headrace.testbed.rates import PAYLOAD_SHARE, format_rate
 from headrace.topology import Topology
 
@@ -80,15 +81,18 @@ class Show:
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], description=what, completed=fraction)
 
-    def measured(self, profile: "Profile", spec: TestbedSpec, placement: Placement) -> None:
+    def measured(self, profile: "Profile", testbed: Testbed, placement: Placement) -> None:
         self.close()
         self._head(2, f"Measured in {profile.took_s:.1f} s")
-        truth = spec.topology(placement.order)
+        measured, truth = profile.topology, testbed.spec.topology(placement.order)
         self._console.print(_racks(profile, placement))
         if truth.ranks <= _MATRIX_RANKS:
-            self._console.print(_rates(profile.topology, truth, placement))
-        for line in _shared(profile.topology, truth):
-            self._say(line)
+            self._console.print(_rates(measured, _true_mbit(testbed, placement), placement))
+        if testbed.is_fallback:
+            self._say("paced without uplinks: every host of a rack has a fixed part of its rack's")
+        else:
+            for line in _shared(measured, truth):
+                self._say(line)
         alphas = [link.alpha_us for link in profile.topology.links]
         self._say(
             f"alpha {min(alphas):.0f} to {max(alphas):.0f} us, median {median(alphas):.0f} "
@@ -140,7 +144,10 @@ class Show:
         if paced:
             for bar in _bars(comparison):
                 self._console.print(bar)
-            self._say("[dim]  ░ computing (the same steps without DDP)  █ network[/]")
+            self._say("[dim]  ░ computing  █ network  · the least that any plan leaves[/]")
+            self._say(
+                "[dim]  computing: the same steps on a copy without DDP, on all ranks at once[/]"
+            )
         self._console.print(_allreduces(comparison))
         self._say("")
         self._console.print(_closing(comparison, paced=paced), soft_wrap=True)
@@ -165,7 +172,18 @@ def _racks(profile: "Profile", placement: Placement) -> Table:
     return table
 
 
-def _rates(measured: Topology, truth: Topology, placement: Placement) -> Table:
+def _true_mbit(testbed: Testbed, placement: Placement) -> list[list[float]]:
+    """Return the payload rate of every pair of ranks, from row to column, in Mbit/s."""
+    ranks = range(len(placement.hosts))
+    if testbed.is_fallback:
+        pace = pace_table(testbed.spec)
+        addresses = [testbed.host(name).address for name in placement.hosts]
+        return [[pace_rate(pace, addresses[s], addresses[d]) * 8e-6 for d in ranks] for s in ranks]
+    truth = testbed.spec.topology(placement.order)
+    return [[_mbit(truth, s, d) if s != d else 0.0 for d in ranks] for s in ranks]
+
+
+def _rates(measured: Topology, truth: list[list[float]], placement: Placement) -> Table:
     table = Table(
         box=None,
         title=f"payload, Mbit/s: measured (true: {PAYLOAD_SHARE:.1%} of the link's rate)",
@@ -177,19 +195,15 @@ def _rates(measured: Topology, truth: Topology, placement: Placement) -> Table:
         table.add_column(f"{rank} {host}", justify="right", no_wrap=True)
     for src, host in enumerate(placement.hosts):
         cells = [
-            "-"
-            if src == dst
-            else f"{_mbit(measured, src, dst):.1f} ({_mbit(truth, src, dst):.1f})"
-            for dst in range(truth.ranks)
+            "-" if src == dst else f"{_mbit(measured, src, dst):.1f} ({truth[src][dst]:.1f})"
+            for dst in range(measured.ranks)
         ]
         table.add_row(f"{src} {host}", *cells)
     return table
 
 
 def _shared(measured: Topology, truth: Topology) -> Iterator[str]:
-    found = {
-        _pairs(measured, shared.links): shared.beta_us_per_mb for shared in measured.shared
-    }
+    found = {_pairs(measured, shared.links): shared.beta_us_per_mb for shared in measured.shared}
     told: set[frozenset[tuple[int, int]]] = set()
     for shared in truth.shared:
         pairs = _pairs(truth, shared.links)
@@ -244,6 +258,8 @@ def _rest(result: TrainingResult) -> float:
 
 
 def _bars(comparison: Comparison) -> Iterator[Text]:
+    # what nothing can undercut: the uplinks carry the gradients for so long, however it computes
+    least = max(comparison.bound_us, comparison.headrace.compute_us)
     longest = max(comparison.gloo.step_us, comparison.headrace.step_us)
     for result in (comparison.gloo, comparison.headrace):
         cells = round(_BAR_CELLS * result.step_us / longest)
@@ -255,6 +271,8 @@ def _bars(comparison: Comparison) -> Iterator[Text]:
             ("█" * (cells - compute), colour),
             f" {_ms(result.step_us)}",
         )
+    cells = round(_BAR_CELLS * least / longest)
+    yield Text.assemble("  bound    ", ("·" * cells, "dim"), f" {_ms(least)}")
 
 
 def _allreduces(comparison: Comparison) -> Table:
@@ -274,19 +292,19 @@ def _allreduces(comparison: Comparison) -> Table:
 
 
 def _closing(comparison: Comparison, *, paced: bool) -> str:
-    measured = comparison.headrace.allreduce_us
     certificate = (
-        f"its allreduces took {_ms(measured)}, {_ms(comparison.predicted_us)} were predicted, "
-        f"and no program can take less than {_ms(comparison.bound_us)}"
+        f"its allreduces took {_ms(comparison.headrace.allreduce_us)}, "
+        f"{_ms(comparison.predicted_us)} were predicted"
     )
     if not paced:
         return (
-            "[bold]The same network was trained on headrace as on Gloo;[/] "
-            f"{certificate}. For a comparison of speed, run the demo as root."
+            "[bold]headrace trained the same network as Gloo;[/] "
+            f"{certificate}. To compare speed on shaped links, run the demo as root."
         )
     return (
         f"[bold green]The same script with one word changed trains the same network "
-        f"{comparison.speed_up:.2f}x as fast:[/] {certificate}."
+        f"{comparison.speed_up:.2f}x as fast:[/] {certificate}, and no program can take less than "
+        f"{_ms(comparison.bound_us)}."
     )
 
 

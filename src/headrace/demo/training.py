@@ -181,9 +181,7 @@ def _event(text: str) -> Mapping[str, Any]:
     return {}
 
 
-def _failure(
-    backend: str, rank_hosts: Sequence[str], codes: Sequence[int], heard: _Heard
-) -> str:
+def _failure(backend: str, rank_hosts: Sequence[str], codes: Sequence[int], heard: _Heard) -> str:
     ends = ", ".join(
         f"rank {rank} on {host}: {'signal' if code < 0 else 'exit code'} {abs(code)}"
         for rank, (host, code) in enumerate(zip(rank_hosts, codes, strict=True))

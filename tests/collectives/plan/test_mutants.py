@@ -108,5 +108,5 @@ def test_mutants_that_misbehave_are_rejected(capsys: pytest.CaptureFixture[str])
                 if problem:
                     missed.append(f"{kind}: {problem} (seed {seed})")
     with capsys.disabled():
-        print(f"\n{_summary(counts)}")  # noqa: T201
+        print(f"\n{_summary(counts)}")
     assert not missed, missed[:10]

@@ -159,7 +159,7 @@ def _exchange(setting: Setting) -> Iterator[Schedule]:
 
 def _chunk_counts(setting: Setting) -> tuple[int, ...]:
     n = setting.ranks
-    return (1, 2, n, 2 * n, 4 * n, 16 * n, 64 * n)
+    return (1, 2, n, 2 * n, 4 * n, 8 * n, 16 * n, 32 * n, 128 * n)
 
 
 def _groups(setting: Setting) -> Groups:

@@ -28,7 +28,7 @@ __all__ = ["GENERATORS", "Portfolio", "plan_collective", "rescore"]
 MIN_CHUNK_BYTES = 4096
 """Programs with smaller chunks are left out, unless their maker has none with larger ones."""
 
-MAX_CHUNK_BYTES = 256 << 10
+MAX_CHUNK_BYTES = 32 << 10
 """Programs with larger chunks are left out if their maker has one with smaller ones: the order of
 a lane can only be chosen chunk by chunk, and a stall (a lost packet) of what feeds a chunk stalls
 the lane."""

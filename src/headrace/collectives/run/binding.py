@@ -101,7 +101,9 @@ def arithmetic(dtype: torch.dtype, op: ReduceOp) -> tuple[str, str]:
         known = ", ".join(sorted(_DTYPES.values()))
         raise InputError(f"tensors of {dtype} cannot be reduced; convert to one of {known}")
     if operator in _BITWISE and dtype.is_floating_point:
-        raise InputError(f"{_name(op)} has no meaning on {dtype}; convert to an integer dtype or bool")
+        raise InputError(
+            f"{_name(op)} has no meaning on {dtype}; convert to an integer dtype or bool"
+        )
     if operator == "avg" and dtype is torch.bool:
         raise InputError("AVG has no meaning on torch.bool; convert to a number first")
     return name, operator
@@ -238,7 +240,8 @@ def flattened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Callable[[
 
 
 def _name(op: ReduceOp) -> str:
-    return next((name for name, kind in ReduceOp.RedOpType.__members__.items() if op == kind), "?")
+    kinds = ReduceOp.RedOpType.__members__
+    return next((name for name, kind in kinds.items() if ReduceOp(kind) == op), repr(op))
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,14 @@ def load_book(path: Path | None) -> "PlanBook | None":
     return PlanBook.load(path)
 
 
+def channels(book: "PlanBook | None") -> int:
+    """Return how many connections per pair of ranks the book's programs use."""
+    programs = () if book is None else book.programs
+    return max(
+        (int(program.lanes["channel"].max(initial=0)) + 1 for program, _ in programs), default=1
+    )
+
+
 def fitting(book: "PlanBook | None", rank_host: Sequence[int], *, speak: bool) -> "PlanBook | None":
     """Return `book` if it was made for ranks placed like these, else None.
 

@@ -100,9 +100,7 @@ def _template(collective: Collective, total_bytes: int, ranks: int) -> tuple[str
 
 
 @functools.cache
-def _from_template(
-    name: str, collective: Collective, ranks: int, chunks: int, root: int
-) -> Choice:
+def _from_template(name: str, collective: Collective, ranks: int, chunks: int, root: int) -> Choice:
     template: Callable[[Demand], Schedule] = getattr(templates, name)
     demand = Demand(collective=collective, ranks=ranks, chunks=chunks, root=root)
     program = lower(template(demand))
@@ -131,8 +129,8 @@ def _from_plan(plan: "Plan") -> Choice:
 def _is_blockwise(program: Program) -> bool:
     chunks, steps = program.demand.chunks, program.steps
     for column in ("slot", "src_slot"):
-        first = steps[column]
-        last = first + steps["count"] - 1
-        if ((first // chunks) != (last // chunks)).any():
+        used = steps[column] >= 0
+        first, count = steps[column][used], steps["count"][used]
+        if (first // chunks != (first + count - 1) // chunks).any():
             return False
     return True

@@ -4,7 +4,7 @@ An `Executor` belongs to one rank of one group. It listens on construction, so t
 can be exchanged; `connect` builds the full mesh. It runs only programs that come with their proof.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -150,7 +150,7 @@ class Executor:
     def run(
         self,
         loaded: LoadedProgram,
-        segments: Iterable[tuple[int, int, int, int]],
+        segments: Sequence[tuple[int, int, int, int]],
         *,
         dtype: str,
         operator: str = "sum",
@@ -175,7 +175,7 @@ class Executor:
     def submit(
         self,
         loaded: LoadedProgram,
-        segments: Iterable[tuple[int, int, int, int]],
+        segments: Sequence[tuple[int, int, int, int]],
         *,
         dtype: str,
         operator: str = "sum",

@@ -6,7 +6,6 @@ host, and compares the plan books. Round two exchanges the addresses the executo
 
 import fcntl
 import json
-import os
 import secrets
 import socket
 import struct
@@ -61,8 +60,15 @@ class Rendezvous:
         self._ranks = ranks
         self._timeout = timedelta(seconds=timeout_s)
 
-    def meet(self, *, interface: str | None, book_digest: str) -> Meeting:
+    def meet(
+        self, *, interface: str | None, book_digest: str, listen: str | None = None
+    ) -> Meeting:
         """Run round one.
+
+        Parameters
+        ----------
+        listen : the address to listen on whatever the routes say; ranks with different ones
+            count as on different hosts (a testbed on loopback).
 
         Raises
         ------
@@ -71,12 +77,13 @@ class Rendezvous:
         """
         if self._rank == 0:
             self._store.set("token", secrets.token_hex(16))
-        candidate = _interface_address(interface) if interface else self._route()
-        rows = self._exchange("meet", [_host_identity(), candidate, book_digest])
+        candidate = listen or (_interface_address(interface) if interface else self._route())
+        identity = f"{_host_identity()}/{listen}" if listen else _host_identity()
+        rows = self._exchange("meet", [identity, candidate, book_digest])
         _compare_books([str(row[2]) for row in rows])
         hosts = [str(row[0]) for row in rows]
         host = candidate
-        if interface is None and candidate.startswith("127.") and len(set(hosts)) > 1:
+        if not (listen or interface) and candidate.startswith("127.") and len(set(hosts)) > 1:
             host = _reachable([str(row[1]) for row in rows])
         order = {name: index for index, name in enumerate(dict.fromkeys(hosts))}
         return Meeting(
@@ -109,7 +116,7 @@ class Rendezvous:
             return False
 
     def _route(self) -> str:
-        """This host's address on the way to the store: what the others can reach, too."""
+        """Return our address on the way to the store: what the others can reach, too."""
         store = self._store
         while hasattr(store, "underlying_store"):
             store = store.underlying_store
@@ -156,7 +163,7 @@ def _host_identity() -> str:
     """Equal exactly for processes that share a network stack (containers, namespaces count)."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+        return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
     except OSError:
         return socket.gethostname()
 

@@ -1,4 +1,4 @@
-"""The `Work` objects that the backend returns, and the thread that completes their futures."""
+"""The `Work` objects that the backend returns."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -8,12 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from headrace import _native
 from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError
-
-# A closed executor wakes its thread, so this only bounds how long a missed wake-up could last.
-_DRAIN_TIMEOUT_S = 5.0
 
 
 class CompletedWork(dist.Work):
@@ -23,7 +19,7 @@ class CompletedWork(dist.Work):
         super().__init__()
         self._tensors = list(tensors)
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - as torch has it
         """Return at once."""
         return True
 
@@ -53,7 +49,13 @@ class PendingWork(dist.Work):
 
     It ends once, in whichever thread learns of it first: the one in `wait`, or the completion
     thread. Ending runs `after` (copies out of staging buffers), then completes the future.
+
+    Attributes
+    ----------
+    is_send : a message on its way out, which a group that closes should let go.
     """
+
+    is_send = False
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class PendingWork(dist.Work):
         loose: "dict[int, PendingWork] | None" = None,
     ) -> None:
         super().__init__()
-        self._executor = executor
+        self.executor: Executor | None = executor  # until the call ended
         self._handle = handle
         self._tensors = list(tensors)
         self._after = after
@@ -100,10 +102,14 @@ class PendingWork(dist.Work):
         return True
 
     def _wait_natively(self) -> None:
+        executor = self.executor
+        if executor is None:
+            return
         try:
-            source = self._executor.wait(self._handle)
+            source = executor.wait(self._handle)
         except CommunicationError as error:
-            self.end(error)
+            # a new one: the old one's traceback leads back here, and so would keep all this alive
+            self.end(CommunicationError(str(error)))
         except ValueError:  # the handle is gone: its completion is on the way
             self._wait_for_end(None)
         else:
@@ -129,7 +135,7 @@ class PendingWork(dist.Work):
             if error is None:
                 error = self._finish()
             self._error = error
-            self._after = self._keep = None
+            self._after = self._keep = self.executor = None
             self._ended = True
             if self._loose is not None:
                 self._loose.pop(self._handle, None)
@@ -148,9 +154,10 @@ class PendingWork(dist.Work):
         return None
 
     def is_completed(self) -> bool:
-        if not self._ended and self._loose is not None:
+        executor = self.executor
+        if executor is not None and self._loose is not None:
             try:
-                finished = self._executor.poll(self._handle)
+                finished = executor.poll(self._handle)
             except ValueError:  # another thread's wait has just taken the handle
                 finished = False
             if finished:
@@ -214,10 +221,10 @@ class SeveralWorks(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        return all([work.is_completed() for work in self._works])
+        return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
-        return all([work.is_success() for work in self._works])
+        return all(work.is_success() for work in self._works)
 
     def exception(self) -> BaseException | None:
         return next((e for work in self._works if (e := work.exception()) is not None), None)
@@ -234,81 +241,3 @@ class SeveralWorks(dist.Work):
 
     def _outcome(self, done: Any) -> list[torch.Tensor]:
         return [tensor for future in done.value() for tensor in future.value()]
-
-
-class _Early:
-    """The outcome of a call that ended before its work was entered in the table."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
-
-
-class CompletionThread:
-    """Ends the works of all groups of this process as their calls complete, a batch per wake-up.
-
-    The thread runs while a group uses it. Its table also keeps a work, and so its buffers, alive
-    when the caller dropped it.
-    """
-
-    def __init__(self) -> None:
-        self._queue: _native.Completions | None = None
-        self._inflight: dict[int, PendingWork | _Early] = {}
-        self._lock = threading.Lock()
-        self._users = 0
-        self._thread: threading.Thread | None = None
-
-    @property
-    def queue(self) -> _native.Completions:
-        """Where every executor of this process reports."""
-        if self._queue is None:
-            self._queue = _native.Completions()
-        return self._queue
-
-    def forget(self) -> None:
-        """Let go of the queue, when the process ends and no group is left."""
-        self._queue = None
-
-    def attach(self) -> None:
-        """Start the thread for its first user."""
-        with self._lock:
-            self._users += 1
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._drain, name="headrace-completions", daemon=True
-                )
-                self._thread.start()
-
-    def detach(self) -> None:
-        """End the thread after its last user, whose executor has been closed before."""
-        with self._lock:
-            self._users -= 1
-            if self._users:
-                return
-            thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            self.queue.wake()
-            thread.join()
-            self._drain_once(0.0)  # what the closing executors failed last
-
-    def enter(self, handle: int, work: PendingWork) -> None:
-        """Add a work that was submitted with ``notify=True``."""
-        found = self._inflight.setdefault(handle, work)
-        if isinstance(found, _Early):
-            del self._inflight[handle]
-            work.end(found.error)
-
-    def _drain(self) -> None:
-        me = threading.current_thread()
-        while self._thread is me:
-            self._drain_once(_DRAIN_TIMEOUT_S)
-
-    def _drain_once(self, timeout_s: float) -> None:
-        for handle, text in self.queue.take(timeout_s):
-            error = CommunicationError(text) if text else None
-            work = self._inflight.setdefault(handle, _Early(error))
-            if isinstance(work, PendingWork):
-                del self._inflight[handle]
-                work.end(error)
-
-
-completion_thread = CompletionThread()

@@ -11,9 +11,9 @@ import sys
 from typing import Any, TextIO
 
 from headrace.collectives.measure.effort import Effort
-from headrace.collectives.measure.launch.pacing import pace
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.pacing import pace
 from headrace.errors import HeadraceError
 from headrace.settings import Settings
 

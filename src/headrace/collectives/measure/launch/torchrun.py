@@ -3,10 +3,10 @@
 import socket
 
 from headrace.collectives.measure.effort import Effort, Progress
-from headrace.collectives.measure.launch.pacing import pace
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.pacing import pace
 from headrace.collectives.run.rendezvous import Rendezvous
 from headrace.errors import InputError
 from headrace.settings import Settings
@@ -40,7 +40,9 @@ def measure_torchrun(
 
     store, rank, ranks = next(rendezvous("env://"))
     meeting = Rendezvous(PrefixStore("headrace/measure", store), rank, ranks, _MEETING_S)
-    met = meeting.meet(interface=settings.socket_interface, book_digest="")
+    met = meeting.meet(
+        interface=settings.socket_interface, listen=settings.paced_address, book_digest=""
+    )
     executor = Executor(rank, ranks, host=met.host, token=met.token)
     try:
         addresses = meeting.addresses(executor.address)

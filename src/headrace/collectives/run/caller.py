@@ -1,0 +1,219 @@
+"""From a bound call to a finished one: choose the program, load it once, run or submit it."""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+
+from headrace.collectives.demand import Collective
+from headrace.collectives.run import binding
+from headrace.collectives.run.binding import MOVED, Bound
+from headrace.collectives.run.choice import Choice, Chooser
+from headrace.collectives.run.completions import completion_thread
+from headrace.collectives.run.executor import Executor, LoadedProgram
+from headrace.collectives.run.work import CompletedWork, PendingWork
+from headrace.errors import CommunicationError
+
+log = logging.getLogger(__name__)
+
+Tensors = Sequence[torch.Tensor]
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+DONE = CompletedWork()
+"""The work of every synchronous call: nobody looks into it."""
+
+_CACHED_CALLS = 4096
+_LOOSE_WORKS = 64
+_POLL_S = 0.002
+
+
+class Ready(NamedTuple):
+    """A program loaded into the executor, and how its buffers are cut."""
+
+    program: LoadedProgram
+    chunks: int
+    blockwise: bool
+
+
+class Reduction(NamedTuple):
+    """All about an allreduce of one (dtype, elements, operator) but its address.
+
+    `direct` says that the tensor's own memory will do if it is contiguous.
+    """
+
+    program: LoadedProgram
+    chunks: int
+    dtype: str
+    operator: str
+    direct: bool
+
+
+class Caller:
+    """Runs the calls of one group.
+
+    Parameters
+    ----------
+    executor : connected; closed by `close`.
+    timeout_s : deadline of calls that bring none, in seconds.
+    """
+
+    def __init__(self, executor: Executor, chooser: Chooser, timeout_s: float) -> None:
+        self.executor = executor
+        self.timeout_s = timeout_s
+        self._chooser = chooser
+        self._programs: dict[str, LoadedProgram] = {}
+        self._ready: dict[tuple[Collective, int, int], Ready] = {}
+        self.reductions: dict[tuple[torch.dtype, int, Any], Reduction] = {}
+        self._loose: dict[int, PendingWork] = {}
+        self._attached = False
+
+    def ready(self, collective: Collective, total_bytes: int, root: int = 0) -> Ready:
+        """Return the program for a call, chosen at its first use."""
+        key = (collective, total_bytes, root)
+        known = self._ready.get(key)
+        if known is None:
+            choice = self._chooser.choose(*key)
+            log.debug("%s of %d bytes from %d: %s", collective, total_bytes, root, choice.origin)
+            known = self._load(choice)
+            _remember(self._ready, key, known)
+        return known
+
+    def ready_for_blocks(self, collective: Collective) -> Ready:
+        """Return the program for blocks of any sizes."""
+        return self._load(self._chooser.block_by_block(collective))
+
+    def reduction(self, tensor: torch.Tensor, op: Any) -> Reduction:
+        """Return what there is to know of an allreduce of `tensor`."""
+        binding.check(tensor)
+        dtype, operator = binding.arithmetic(tensor.dtype, op)
+        ready = self.ready(Collective.ALLREDUCE, tensor.nbytes)
+        known = Reduction(ready.program, ready.chunks, dtype, operator, not tensor.dtype.is_complex)
+        _remember(self.reductions, (tensor.dtype, tensor.numel(), op), known)
+        return known
+
+    def call(
+        self,
+        program: LoadedProgram,
+        bound: Bound,
+        tensors: Tensors,
+        opts: Any,
+        dtype: str = MOVED,
+        operator: str = "sum",
+    ) -> dist.Work:
+        """Run a collective here and now, or submit it, as torch's `opts` say."""
+        if opts.asyncOp:
+            return self.submit(program, bound, tensors, opts, dtype, operator)
+        self.executor.run(
+            program,
+            bound.segments,
+            dtype=dtype,
+            operator=operator,
+            deadline_s=self.deadline_s(opts),
+        )
+        if bound.after is not None:
+            bound.after()
+        return DONE
+
+    def submit(
+        self,
+        program: LoadedProgram,
+        bound: Bound,
+        tensors: Tensors,
+        opts: Any,
+        dtype: str,
+        operator: str,
+    ) -> PendingWork:
+        """Submit a collective; the completion thread ends its work."""
+        if not self._attached:
+            completion_thread.attach()
+            self._attached = True
+        handle = self.executor.submit(
+            program,
+            bound.segments,
+            dtype=dtype,
+            operator=operator,
+            deadline_s=self.deadline_s(opts),
+            notify=True,
+        )
+        work = PendingWork(self.executor, handle, tensors, bound.after, bound.keep)
+        completion_thread.enter(handle, work)
+        return work
+
+    def send(self, tensor: torch.Tensor, dst: int, tag: int) -> PendingWork:
+        """Start sending to rank `dst`."""
+        bound = binding.in_place(tensor, 1, moved=True)
+        address, size, _, _ = bound.segments[0]
+        handle = self.executor.send(address, size, dst, tag, deadline_s=self.timeout_s)
+        work = self._loosely(handle, tensor, bound._replace(after=None))
+        work.is_send = True
+        return work
+
+    def receive(self, tensor: torch.Tensor, src: int, tag: int) -> PendingWork:
+        """Start receiving from rank `src` (-1: any)."""
+        bound = binding.in_place(tensor, 1, moved=True)
+        address, size, _, _ = bound.segments[0]
+        handle = self.executor.recv(address, size, src, tag, deadline_s=self.timeout_s)
+        return self._loosely(handle, tensor, bound)
+
+    def deadline_s(self, opts: Any) -> float:
+        """Return the deadline in torch's `opts`, or the group's."""
+        seconds = opts.timeout.total_seconds()  # negative: not set
+        return seconds if seconds > 0 else self.timeout_s
+
+    def drain(self, limit_s: float) -> None:
+        """Give what was submitted and not waited for (receives apart) a chance to finish."""
+        if self._attached:
+            completion_thread.drain(self.executor, limit_s)
+        end = time.monotonic() + limit_s
+        for work in list(self._loose.values()):
+            while work.is_send and not work.is_completed() and time.monotonic() < end:
+                time.sleep(_POLL_S)
+
+    def close(self, group: str) -> None:
+        """Close all connections; calls under way fail, and so does every later one."""
+        self.executor.close()
+        if self._attached:
+            completion_thread.detach()
+        for work in list(self._loose.values()):
+            work.is_completed()  # takes over the executor's verdict
+        # torch may keep the group for good; what it held natively goes now
+        self.executor = cast(Executor, _Closed(group))
+        for table in (self._loose, self._programs, self._ready, self.reductions):
+            table.clear()
+
+    def _load(self, choice: Choice) -> Ready:
+        digest = choice.proof.program_digest
+        program = self._programs.get(digest)
+        if program is None:
+            program = self._programs[digest] = self.executor.load(choice.program, choice.proof)
+        return Ready(program, choice.chunks, choice.blockwise)
+
+    def _loosely(self, handle: int, tensor: torch.Tensor, bound: Bound) -> PendingWork:
+        # A message is usually waited for at once, so the completion thread is left asleep. The
+        # table keeps the buffers of those that nobody waits for.
+        if len(self._loose) >= _LOOSE_WORKS:
+            for work in list(self._loose.values()):
+                work.is_completed()
+        return PendingWork(
+            self.executor, handle, [tensor], bound.after, bound.keep, loose=self._loose
+        )
+
+
+class _Closed:
+    """Stands for the executor of a group that was destroyed: every use is an error."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Any:
+        raise CommunicationError(f"{name}: process group {self._group!r} was destroyed")
+
+
+def _remember(cache: dict[_K, _V], key: _K, value: _V) -> None:
+    if len(cache) >= _CACHED_CALLS:  # sizes that never repeat (pickled objects, say)
+        cache.clear()
+    cache[key] = value

@@ -1,0 +1,83 @@
+"""Argument checks of the process group: what is wrong, what was found, what would do."""
+
+from collections.abc import Sequence
+
+import torch
+
+from headrace.collectives.run.binding import check
+from headrace.errors import InputError
+
+Tensors = Sequence[torch.Tensor]
+
+
+def one_dtype(call: str, tensors: Tensors) -> None:
+    """Raise InputError unless all are dense CPU tensors of one dtype."""
+    for tensor in tensors:
+        check(tensor)
+        if tensor.dtype != tensors[0].dtype:
+            raise InputError(
+                f"{call}: the tensors are of {tensors[0].dtype} and {tensor.dtype}, needs one "
+                "dtype for all"
+            )
+
+
+def blocks(
+    call: str, tensors: Tensors, own: torch.Tensor, rank: int, ranks: int, *, even: bool = True
+) -> None:
+    """Check a list of one tensor per rank against the own one.
+
+    Without `even` the sizes may differ, but for the own block.
+    """
+    check(own)
+    if len(tensors) != ranks:
+        raise InputError(
+            f"{call}: the list has {len(tensors)} tensors, needs one per rank ({ranks})"
+        )
+    one_dtype(call, [own, *tensors])
+    for index, tensor in enumerate(tensors):
+        if (even or index == rank) and tensor.numel() != own.numel():
+            raise InputError(
+                f"{call}: tensor {index} of the list has {tensor.numel()} elements, "
+                f"needs {own.numel()}"
+            )
+
+
+def whole(call: str, tensor: torch.Tensor, block: torch.Tensor, ranks: int) -> None:
+    """Check a tensor that holds one block per rank."""
+    one_dtype(call, [tensor, block])
+    if tensor.numel() != block.numel() * ranks:
+        raise InputError(
+            f"{call}: the large tensor has {tensor.numel()} elements, needs {ranks} times the "
+            f"{block.numel()} of the small one"
+        )
+
+
+def list_of(call: str, name: str, tensors: Tensors, ranks: int) -> None:
+    """Check that a list has one tensor per rank."""
+    if len(tensors) != ranks:
+        raise InputError(
+            f"{call}: the {name} list has {len(tensors)} tensors, needs one per rank ({ranks})"
+        )
+
+
+def even_split(tensor: torch.Tensor, ranks: int) -> int:
+    """Return the rows of dimension 0 that each rank gets; they must come out even."""
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if rows % ranks:
+        raise InputError(
+            f"all_to_all_single: dimension 0 is {rows}, needs a multiple of {ranks} "
+            "(or split sizes)"
+        )
+    return rows // ranks
+
+
+def splits(name: str, tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> Sequence[int]:
+    """Return the split sizes, checked; even ones if none are given."""
+    if not sizes:
+        return [even_split(tensor, ranks)] * ranks
+    if len(sizes) != ranks or sum(sizes) != tensor.shape[0] or min(sizes) < 0:
+        raise InputError(
+            f"all_to_all_single: {name} is {list(sizes)}, needs {ranks} sizes that add up to "
+            f"{tensor.shape[0]}"
+        )
+    return sizes

@@ -1,0 +1,107 @@
+"""One rank of a job that goes wrong; run by test_faults.py. Argument: how it goes wrong."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import headrace.torch  # noqa: F401 - registers the backend where headrace is not installed
+
+VICTIM = 1
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def says(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def fails(label: str, call: Callable[[], object]) -> None:
+    started = time.monotonic()
+    try:
+        call()
+    except RuntimeError as error:
+        says(f"{label} failed: {error}")
+    else:
+        says(f"{label} went well after {time.monotonic() - started:.1f} s")
+
+
+def reduce_until(end_s: float) -> None:
+    big = torch.ones(2_000_000)
+    end = time.monotonic() + end_s
+    while time.monotonic() < end:
+        dist.all_reduce(big)
+
+
+def killed() -> None:
+    """Every way of waiting for the victim, at the moment when it is killed."""
+    members = list(range(dist.get_world_size()))
+    waiting, watched, silent = (dist.new_group(members) for _ in range(3))
+    if dist.get_rank() == VICTIM:
+        says("ready")
+        reduce_until(60)
+    work = dist.all_reduce(torch.ones(100), group=waiting, async_op=True)
+    future = dist.all_reduce(torch.ones(100), group=watched, async_op=True).get_future()
+    message = dist.irecv(torch.ones(1000), VICTIM, group=silent)
+    says("ready")
+    fails("a synchronous call", lambda: reduce_until(60))
+    fails("wait", work.wait)
+    fails("future", future.wait)
+    fails("message", message.wait)
+    fails("a later call", lambda: dist.all_reduce(torch.ones(1)))
+
+
+def training() -> None:
+    """Killed while DDP's reducer waits for a bucket."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(300, 300) for _ in range(4)])
+    parallel = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.1)
+
+    def train() -> None:
+        while True:
+            parallel(torch.ones(2, 300)).sum().backward()
+
+    says("ready")
+    fails("training", train)
+
+
+def disagreeing() -> None:
+    """The victim is alive, but does not come or does something else."""
+    members = list(range(dist.get_world_size()))
+    impatient = dist.new_group(members, timeout=timedelta(seconds=1))
+    odd = dist.new_group(members)
+    if dist.get_rank() != VICTIM:
+        fails("waiting", lambda: dist.all_reduce(torch.ones(1), group=impatient))
+    else:
+        time.sleep(3)
+    size = 5 if dist.get_rank() == VICTIM else 6
+    fails("differing", lambda: dist.all_reduce(torch.ones(size), group=odd))
+    dist.all_reduce(torch.ones(1))  # another group is none the worse for it
+
+
+def abandoned() -> None:
+    """Nobody destroys the group; the interpreter must end all the same."""
+    for _ in range(50):
+        dist.all_reduce(torch.ones(100_000), async_op=True)
+    dist.irecv(torch.ones(1), (dist.get_rank() + 1) % dist.get_world_size())
+    sys.exit()
+
+
+def main(how: str) -> None:
+    dist.init_process_group("headrace", timeout=timedelta(seconds=30))
+    with_one_group = descriptors()
+    {f.__name__: f for f in (killed, training, disagreeing, abandoned)}[how]()
+    dist.destroy_process_group()
+    threads = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
+    says(f"descriptors {with_one_group} then {descriptors()}, threads {threads}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(sys.argv[1])

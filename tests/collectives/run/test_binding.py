@@ -1,0 +1,105 @@
+"""How tensors become segments: in place where possible, staged where not, never clobbered."""
+
+import pytest
+import torch
+from torch.distributed import ReduceOp
+
+from headrace.collectives.run import binding
+from headrace.errors import InputError
+
+
+def test_contiguous_tensors_are_bound_where_they_are() -> None:
+    tensor = torch.arange(10.0)
+    bound = binding.in_place(tensor, 3)
+    assert bound.segments == ((tensor.data_ptr(), 10, 1, 3),)
+    assert bound.after is None
+    moved = binding.in_place(tensor, 1, moved=True)
+    assert moved.segments == ((tensor.data_ptr(), 40, 1, 1),)
+
+
+def test_other_tensors_are_staged_and_copied_back() -> None:
+    tensor = torch.arange(6.0).view(2, 3).t()
+    bound = binding.in_place(tensor, 1)
+    (staged,) = bound.keep
+    assert bound.segments[0][0] == staged.data_ptr() != tensor.data_ptr()
+    assert torch.equal(staged, tensor)
+    staged += 1
+    assert bound.after is not None
+    bound.after()
+    assert torch.equal(tensor, torch.arange(1.0, 7.0).view(2, 3).t())
+
+
+def test_blocks_of_an_allgather_stay_where_they_are() -> None:
+    blocks = [torch.zeros(4) for _ in range(3)]
+    own = torch.ones(4)
+    bound = binding.gathered(blocks, own, 1, 3, 2)
+    assert bound.segments == tuple((block.data_ptr(), 16, 1, 2) for block in blocks)
+    assert torch.equal(blocks[1], own)
+    assert bound.after is None
+
+
+def test_blocks_are_brought_together_for_a_program_that_reaches_across() -> None:
+    blocks = [torch.zeros(4) for _ in range(3)]
+    bound = binding.gathered(blocks, torch.ones(4), 1, 3, 2, blockwise=False)
+    ((address, size, count, chunks),) = bound.segments
+    (whole,) = bound.keep
+    assert (address, size, count, chunks) == (whole.data_ptr(), 16, 3, 2)
+    whole[:16] = torch.full((4,), 7.0).view(torch.uint8)
+    assert bound.after is not None
+    bound.after()
+    assert blocks[0].tolist() == [7.0] * 4
+    assert blocks[1].tolist() == [1.0] * 4
+
+
+def test_the_input_of_a_reduce_scatter_is_copied() -> None:
+    source, output = torch.arange(6.0), torch.zeros(2)
+    bound = binding.scattered([source], output, 1, 3, 1, moved=False)
+    (whole,) = bound.keep
+    assert bound.segments == ((whole.data_ptr(), 2, 3, 1),)
+    whole *= 10
+    assert bound.after is not None
+    bound.after()
+    assert output.tolist() == [20.0, 30.0]
+    assert source.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_an_all_to_all_in_place_sends_from_a_copy() -> None:
+    tensor = torch.arange(4.0)
+    sent, landing = binding.exchanged(tensor, tensor, 2, 1).segments
+    assert landing[0] == tensor.data_ptr() != sent[0]
+
+
+def test_uneven_blocks_have_a_row_each() -> None:
+    source, output = torch.zeros(5, 2), torch.zeros(3, 2)
+    rows = binding.exchanged_rows(output, source, [0, 3], [4, 1]).segments
+    assert [size for _, size, _, _ in rows] == [32, 8, 0, 24]
+    assert rows[1][0] == rows[0][0] + 32
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "words"),
+    [
+        (torch.float32, ReduceOp.BXOR, "BXOR has no meaning on torch.float32"),
+        (torch.complex64, ReduceOp.MAX, "MAX has no meaning on complex"),
+        (torch.bool, ReduceOp.AVG, "AVG has no meaning on torch.bool"),
+        (torch.uint32, ReduceOp.SUM, "torch.uint32 cannot be reduced"),
+        (torch.float8_e4m3fn, ReduceOp.SUM, "float8_e4m3fn cannot be reduced"),
+    ],
+)
+def test_what_cannot_be_reduced_says_what_can(
+    dtype: torch.dtype, op: ReduceOp.RedOpType, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        binding.arithmetic(dtype, ReduceOp(op))
+
+
+def test_complex_numbers_are_added_as_pairs() -> None:
+    assert binding.arithmetic(torch.complex128, ReduceOp(ReduceOp.SUM)) == ("float64", "sum")
+    assert binding.real(torch.zeros(3, dtype=torch.complex64)).shape == (3, 2)
+
+
+def test_other_devices_and_layouts_are_refused() -> None:
+    with pytest.raises(InputError, match=r"meta.*CPU tensors only"):
+        binding.check(torch.empty(2, device="meta"))
+    with pytest.raises(InputError, match=r"sparse_coo.*dense tensors only"):
+        binding.check(torch.eye(2).to_sparse())

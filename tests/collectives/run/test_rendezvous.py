@@ -1,0 +1,88 @@
+"""How ranks find each other: over an in-memory store, with ranks as threads."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from headrace.collectives.run.monitor import monitored_barrier
+from headrace.collectives.run.rendezvous import Rendezvous
+from headrace.errors import CommunicationError, InputError
+
+
+def together(count: int, act: Callable[[int, Any], Any]) -> list[Any]:
+    """Run `act(rank, store)` for every rank at once: the results, or what was raised."""
+    store = dist.HashStore()
+
+    def guarded(rank: int) -> Any:
+        try:
+            return act(rank, store)
+        except Exception as error:  # handed to the test
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(guarded, range(count)))
+
+
+def test_everybody_learns_the_token_and_the_hosts() -> None:
+    meetings = together(
+        3, lambda r, s: Rendezvous(s, r, 3, 20).meet(interface=None, book_digest="")
+    )
+    assert {meeting.token for meeting in meetings} == {meetings[0].token}
+    assert len(meetings[0].token) == 32
+    assert all(meeting.rank_host == (0, 0, 0) for meeting in meetings)
+    assert all(meeting.host == "127.0.0.1" for meeting in meetings)
+
+
+def test_addresses_come_by_rank() -> None:
+    found = together(3, lambda r, s: Rendezvous(s, r, 3, 20).addresses(f"10.0.0.{r}:5"))
+    assert found == [["10.0.0.0:5", "10.0.0.1:5", "10.0.0.2:5"]] * 3
+
+
+def test_different_plan_books_are_an_error_that_names_the_ranks() -> None:
+    digests = ["a" * 64, "b" * 64, "a" * 64, ""]
+    errors = together(
+        4, lambda r, s: Rendezvous(s, r, 4, 20).meet(interface=None, book_digest=digests[r])
+    )
+    for error in errors:
+        assert isinstance(error, InputError)
+        for words in ("ranks [0, 2] have aaaa", "ranks [1] have bbbb", "ranks [3] have none"):
+            assert words in str(error)
+
+
+def test_missing_ranks_are_named() -> None:
+    def act(rank: int, store: Any) -> Any:
+        return None if rank == 1 else Rendezvous(store, rank, 3, 0.3).addresses("x")
+
+    first, _, last = together(3, act)
+    for error in (first, last):
+        assert isinstance(error, CommunicationError)
+        assert "ranks [1] did not reach" in str(error)
+
+
+def test_an_unknown_interface_is_an_error_that_lists_the_known() -> None:
+    with pytest.raises(InputError, match=r"HEADRACE_SOCKET_IFNAME is 'nosuch0'.*\blo\b"):
+        Rendezvous(dist.HashStore(), 0, 1, 5).meet(interface="nosuch0", book_digest="")
+
+
+@pytest.mark.parametrize("all_ranks", [False, True])
+def test_a_monitored_barrier_names_who_is_missing(all_ranks: bool) -> None:
+    def act(rank: int, store: Any) -> None:
+        if rank not in (1, 3):
+            limit = timedelta(seconds=0.3)
+            monitored_barrier(store, rank, 4, 1, limit, all_ranks=all_ranks)
+
+    results = together(4, act)
+    for rank in (0, 2):
+        assert isinstance(results[rank], CommunicationError)
+        assert ("rank 1 did" in str(results[rank])) != all_ranks
+        assert ("ranks 1, 3 did" in str(results[rank])) == all_ranks
+
+
+def test_a_monitored_barrier_of_all_ranks_is_silent() -> None:
+    limit = timedelta(seconds=20)
+    act = lambda r, s: monitored_barrier(s, r, 3, 1, limit, all_ranks=True)  # noqa: E731
+    assert together(3, act) == [None] * 3

@@ -1,0 +1,67 @@
+"""What the demo's tests share: canned results, and skips where the real thing cannot run."""
+
+from importlib.metadata import entry_points
+
+import pytest
+
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.demo.forecast import forecast
+from headrace.demo.scenario import SPEC, Comparison, Placement, place
+from headrace.demo.training import TrainingResult
+from headrace.testbed import network
+
+BUCKETS = (1_612_840, 2_103_296, 595_968)
+
+
+@pytest.fixture
+def backend_registered() -> None:
+    """Skip where torch does not know the backend: the script itself imports no headrace."""
+    if not entry_points(group="torch.backends", name="headrace"):
+        pytest.skip("headrace is not installed: torch finds its backend through the package")
+
+
+@pytest.fixture
+def namespaces() -> None:
+    if reason := network.unavailable_reason():
+        pytest.skip(f"needs network namespaces: {reason}")
+
+
+@pytest.fixture(scope="session")
+def placement() -> Placement:
+    return place(SPEC, "interleaved", None)
+
+
+@pytest.fixture(scope="session")
+def book(placement: Placement) -> PlanBook:
+    truth = SPEC.topology(placement.order)
+    return build_book(
+        truth, collectives=[Collective.ALLREDUCE], sizes=[64 << 10, 512 << 10, 2 << 20]
+    )
+
+
+def result(backend: str, step_us: float, **changes: object) -> TrainingResult:
+    fields: dict[str, object] = {
+        "backend": backend,
+        "ranks": 4,
+        "steps_us": (step_us - 10, step_us, step_us + 5000),
+        "computes_us": (20_000.0, 30_000.0, 25_000.0),
+        "bucket_bytes": BUCKETS,
+        "allreduces_us": (140_000.0, 180_000.0, 52_000.0),
+        "losses": (2.3, 1.2),
+        "loss": 0.347187,
+        "right": 339,
+        "images": 360,
+        "ranks_agree": True,
+        **changes,
+    }
+    return TrainingResult(**fields)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.fixture(scope="session")
+def comparison(book: PlanBook) -> Comparison:
+    return Comparison(
+        gloo=result("gloo", 1_200_000.0, loss=0.3471871),
+        headrace=result("headrace", 400_000.0),
+        forecasts=tuple(forecast(book, BUCKETS)),
+    )

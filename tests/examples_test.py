@@ -1,0 +1,83 @@
+"""Every example runs as its first lines say."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from headrace.testbed import network
+
+DEADLINE_S = 200
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    # the programs of this interpreter's environment, whether it is activated or not
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    with subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # so that all it started can be ended together
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGTERM)
+            said, _ = process.communicate(timeout=10)
+            pytest.fail(f"not done after {DEADLINE_S} s; it said:\n{said}")
+    assert process.returncode == 0, said
+    return said
+
+
+@pytest.fixture
+def installed() -> None:
+    if not entry_points(group="torch.backends", name="headrace") or not shutil.which(
+        "headrace", path=str(Path(sys.executable).parent)
+    ):
+        pytest.skip("headrace is not installed in this environment")
+
+
+def accuracy(said: str) -> float:
+    (line,) = [line for line in said.splitlines() if "accuracy" in line]
+    return float(line.rsplit(maxsplit=1)[1].rstrip("%"))
+
+
+def test_01_train_under_torchrun(installed: None, tmp_path: Path) -> None:
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    said = run(*torchrun, "--nproc-per-node", "2", EXAMPLES / "01-train.py", cwd=tmp_path)
+    assert accuracy(said) > 85
+
+
+def test_01_train_is_one_line_away_from_gloo() -> None:
+    lines = (EXAMPLES / "01-train.py").read_text().splitlines()
+    code = [line for line in lines if "headrace" in line and line.startswith("    dist.")]
+    assert code == ['    dist.init_process_group("headrace")  # was: "gloo"']
+    assert not [line for line in lines if line.startswith(("import headrace", "from headrace"))]
+
+
+def test_02_plan_on_a_laptop(tmp_path: Path) -> None:
+    said = run(sys.executable, EXAMPLES / "02-plan-on-a-laptop.py", "a.book", cwd=tmp_path)
+    assert "lower bound" in said
+    proven = run(sys.executable, "-m", "headrace", "verify", "a.book", cwd=tmp_path)
+    assert "programs proven" in proven
+
+
+@pytest.mark.root
+def test_03_testbed(installed: None, tmp_path: Path) -> None:
+    if reason := network.unavailable_reason():
+        pytest.skip(f"needs network namespaces: {reason}")
+    said = run("sh", EXAMPLES / "03-testbed.sh", "out", cwd=tmp_path)
+    templates, planned = said.split("== the plan book")
+    assert accuracy(templates) == pytest.approx(accuracy(planned), abs=0.6)  # two images
+    assert (tmp_path / "out" / "network.book").is_file()
