@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-EPOCHS = 4
+EPOCHS = 3
 
 
 def data() -> tuple[TensorDataset, TensorDataset]:

@@ -155,13 +155,13 @@ def typical_us(case: Case, ranks: Sequence[Sequence[tuple[float, float]]]) -> fl
     """Return a case's time from (begin, end) of every call of every rank, on their shared clock.
 
     A small collective: the median call of the slowest rank, as a caller sees it. A large one: the
-    median over repetitions of the time from the last rank's call to the last rank's end, since
-    how far apart the barrier let the ranks go is not the collective's.
+    median over repetitions of the time from the ranks' mean call to the last rank's end; all
+    call at the same tick of the clock, give or take what it takes to be woken.
     """
     if case.bytes <= SMALL_BYTES:
         return max(statistics.median(end - begin for begin, end in calls) for calls in ranks)
     return statistics.median(
-        max(end for _, end in calls) - max(begin for begin, _ in calls)
+        max(end for _, end in calls) - statistics.fmean(begin for begin, _ in calls)
         for calls in zip(*ranks, strict=True)
     )
 
@@ -346,7 +346,7 @@ def main() -> int:
         report.note(
             "limit: what TCP can carry over the cut that bounds the collective (95.6% of the "
             "link's rate); measured: median over repetitions; up to 4 KiB the slowest "
-            "rank's call, beyond that from the last rank's call to the last rank's end; results are "
+            "rank's call, beyond that from the ranks' mean call to the last rank's end; results are "
             "compared on every repetition"
         )
         run(MainJob(report, testbed, options, Path(folder)))

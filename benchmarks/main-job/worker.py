@@ -27,6 +27,11 @@ from headrace.collectives.run.executor import Executor
 
 Task = dict[str, Any]
 
+SMALL_BYTES = 4096
+"""Up to here calls follow each other at once: what is timed is the latency a caller sees."""
+
+TICK_S = 0.02
+
 
 class Backend(Protocol):
     """What runs a collective in place on the slots of one float32 array."""
@@ -159,6 +164,17 @@ def check(collective: Collective, data: np.ndarray, rank: int, ranks: int) -> No
             raise SystemExit(f"{collective} at rank {rank}: slot {slot} is wrong")
 
 
+def start_together() -> None:
+    """Sleep to the next-but-one tick of the machine's clock: all ranks go on at the same moment.
+
+    What follows a barrier starts as far apart as the barrier let the ranks go, and a gather or a
+    broadcast may then be half done before the last rank has called it.
+    """
+    tick = time.monotonic() // TICK_S + 2
+    while (left_s := tick * TICK_S - time.monotonic()) > 0:
+        time.sleep(left_s)
+
+
 def time_case(
     case: Task, backends: dict[str, Backend], rank: int, ranks: int
 ) -> dict[str, list[tuple[float, float]]]:
@@ -171,8 +187,9 @@ def time_case(
     for repeat in range(case["warm_up"] + case["repeats"]):
         for name, backend in backends.items():
             fill(collective, data, rank, ranks)
-            if case["bytes"] > 4096:
+            if case["bytes"] > SMALL_BYTES:
                 backend.barrier()
+                start_together()
             begin_us = time.monotonic() * 1e6
             calls[name]()
             end_us = time.monotonic() * 1e6

@@ -14,9 +14,10 @@ from tests.conformance import torch_sample
 from tests.conformance.launch import outputs, ranks
 
 SCRIPT = Path(torch_sample.__file__)
-DEADLINE_S = 110
+DEADLINE_S = 240
+pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
 
-# What builds on the collectives is checked with 4 ranks, the collectives themselves with more.
+# What torch builds on the collectives is checked with 4 ranks, the collectives with others, too.
 JOBS = {1: ["--quick"], 2: ["--quick"], 3: ["--quick"], 4: []}
 
 

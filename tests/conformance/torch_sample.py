@@ -717,7 +717,7 @@ def train(model: nn.Module, *, accumulate: bool = False, steps: int = 4) -> list
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-@check
+@slow
 def distributed_data_parallel_trains_as_with_gloo() -> None:
     gloo = dist.new_group(backend="gloo")
     variants = (

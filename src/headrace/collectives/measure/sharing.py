@@ -10,7 +10,7 @@ trial that those already explain says nothing new.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Protocol
 
@@ -24,6 +24,7 @@ LEAST_STRETCH = 1.12
 """Flows together must take this many times as long as alone (or as already explained)."""
 
 _HALF_DUPLEX_STRETCH = 1.5
+_MOST_RETURN_STRETCH = 1.05
 _CONFIRMATIONS = 2
 _FILLED = 0.95
 _MOST_FLOWS = 8
@@ -128,7 +129,24 @@ def find_shared(
     found = accept(outcomes, beta, LEAST_STRETCH)
     both = [_confirmed(run, trial) for trial in duplex_trials(groups)]
     found = accept(both, beta, _HALF_DUPLEX_STRETCH, found)
-    return extend_nics(found, site, groups, nics)
+    return extend_nics(_with_return_traffic(found, both), site, groups, nics)
+
+
+def _with_return_traffic(
+    found: tuple[Capacity, ...], both: Sequence[Outcome]
+) -> tuple[Capacity, ...]:
+    """Charge uplinks for the acknowledgements of what flows the other way.
+
+    Collectives fill an uplink both ways at once; each way then carries the other's
+    acknowledgements too (over TCP about one byte in fifty), which one-way trials do not show.
+    """
+    tax = [o.stretch for o in both if 1.0 < o.stretch < _MOST_RETURN_STRETCH]
+    if not tax:
+        return found
+    return tuple(
+        replace(c, beta_us_per_mb=c.beta_us_per_mb * min(tax)) if c.kind == "uplink" else c
+        for c in found
+    )
 
 
 def _confirmed(run: Callable[[Trial], Outcome], trial: Trial) -> Outcome:

@@ -28,7 +28,7 @@ _TABLES = ("lanes", "steps", "dependencies")
 ALLREDUCE_SIZES = tuple(2**k << 10 for k in range(17))
 """1 KiB to 64 MiB."""
 
-OTHER_SIZES = tuple(16**k << 10 for k in range(1, 5))
+OTHER_SIZES = tuple(4**k << 10 for k in range(2, 9))
 """16 KiB to 64 MiB."""
 
 MAX_ROOTS = 8

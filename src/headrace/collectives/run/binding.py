@@ -5,6 +5,7 @@ staging buffers that must live until then. Calls that only move data are bound a
 that are not contiguous, or that the collective would clobber, go through staging buffers.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -86,27 +87,27 @@ def arithmetic(dtype: torch.dtype, op: ReduceOp) -> tuple[str, str]:
     ------
     InputError : for a combination that has no meaning or no kernel.
     """
-    operator = _OPERATORS.get(op)
-    if operator is None:
+    known = _OPERATORS.get(op)
+    if known is None:
         raise InputError(
             f"reduce operator {_name(op)} is not supported; use one of "
             "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR"
         )
     if dtype.is_complex:
-        if operator not in _LINEAR:
+        if known not in _LINEAR:
             raise InputError(f"{_name(op)} has no meaning on complex tensors; use SUM or AVG")
         dtype = dtype.to_real()
     name = _DTYPES.get(dtype)
     if name is None:
         known = ", ".join(sorted(_DTYPES.values()))
         raise InputError(f"tensors of {dtype} cannot be reduced; convert to one of {known}")
-    if operator in _BITWISE and dtype.is_floating_point:
+    if known in _BITWISE and dtype.is_floating_point:
         raise InputError(
             f"{_name(op)} has no meaning on {dtype}; convert to an integer dtype or bool"
         )
-    if operator == "avg" and dtype is torch.bool:
+    if known == "avg" and dtype is torch.bool:
         raise InputError("AVG has no meaning on torch.bool; convert to a number first")
-    return name, operator
+    return name, known
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
@@ -241,7 +242,7 @@ def flattened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Callable[[
 
 def _name(op: ReduceOp) -> str:
     kinds = ReduceOp.RedOpType.__members__
-    return next((name for name, kind in kinds.items() if ReduceOp(kind) == op), repr(op))
+    return next((name for name, kind in kinds.items() if operator.eq(op, kind)), repr(op))
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
