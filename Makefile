@@ -85,7 +85,9 @@ claim:
 native: $(VENV)/.package $(RELEASE)/build.ninja ## build headrace._native into src/headrace
 	$(call say,native build)
 	@$(BIN)/cmake --build $(RELEASE) --target _native -j $(JOBS)
-	@$(BIN)/cmake --install $(RELEASE) --prefix src | grep -v '^-- Up-to-date' || true
+	@$(BIN)/cmake --install $(RELEASE) --prefix build/stage > build/install.log
+	@for made in build/stage/headrace/*.so; do place=src/headrace/$${made##*/}; \
+		cmp -s $$made $$place || { cp $$made $$place.new && mv $$place.new $$place; }; done # running processes keep the old one
 
 native-tests: $(RELEASE)/build.ninja
 	@$(BIN)/cmake --build $(RELEASE) --target tests -j $(JOBS)

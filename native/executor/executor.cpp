@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 // end from a death; it gets this long to say so.
 constexpr auto kVerdictPatience = 1s;
 // How often a waiting driver looks at deadlines and interrupts.
-constexpr int kTickMs = 100;
+constexpr auto kTick = 100ms;
 
 std::uint64_t next_handle() {
   static std::atomic<std::uint64_t> last{0};
@@ -230,10 +230,10 @@ int Executor::finish_wait(const std::shared_ptr<Task>& task) {
         state.unlock();
       } else {
         wake();
-        io_.notify_one();
+        nudge();
       }
       Lock lock(tasks_);
-      done_.wait_for(lock, std::chrono::milliseconds(kTickMs), [&] { return task->done; });
+      done_.wait_for(lock, kTick, [&] { return task->done; });
       lock.unlock();
       if (options_.interrupted) options_.interrupted();
     }
@@ -343,6 +343,7 @@ void Executor::drive(Lock& state, const Task* target) {
   driving_ = true;
   driver_ = std::this_thread::get_id();
   auto finished = [&] { return stop_ || (target != nullptr ? is_done(*target) : idle()); };
+  auto looked = Clock::now();
   try {
     for (;;) {
       while (pass() && !finished()) {
@@ -350,11 +351,12 @@ void Executor::drive(Lock& state, const Task* target) {
       if (finished()) break;
       wait_for_events(state);
       check_deadlines();
-      if (target != nullptr && options_.interrupted) {
-        state.unlock();
-        options_.interrupted();
-        state.lock();
-      }
+      // Asking after interrupts can cost more than a small collective: once a tick is enough.
+      if (target == nullptr || !options_.interrupted || Clock::now() - looked < kTick) continue;
+      state.unlock();
+      options_.interrupted();
+      looked = Clock::now();
+      state.lock();
     }
   } catch (...) {
     if (!state.owns_lock()) state.lock();
@@ -367,7 +369,7 @@ void Executor::drive(Lock& state, const Task* target) {
 void Executor::wait_for_events(Lock& state) {
   epoll_event events[64];
   state.unlock();
-  int n = ::epoll_wait(epoll_.get(), events, 64, kTickMs);
+  int n = ::epoll_wait(epoll_.get(), events, 64, static_cast<int>(kTick.count()));
   state.lock();
   if (stop_) return;
   for (int i = 0; i < n; ++i) {
