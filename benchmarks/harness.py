@@ -126,8 +126,14 @@ class Report:
         self._clock = time.monotonic()
 
     def row(self, table: str, /, **columns: Any) -> None:
-        """Add a row to `table`; tables and columns appear in the order of their first use."""
+        """Add a row to `table`; tables and columns appear in the order of their first use.
+
+        The row is also shown at once on standard error: some benchmarks take minutes.
+        """
         self.tables.setdefault(table, []).append(columns)
+        shown = ", ".join(f"{name} {_cell(value)}" for name, value in columns.items())
+        elapsed = f"[{time.monotonic() - self._clock:4.0f} s]"
+        print(f"{elapsed} {table}: {shown}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
         """Add a remark, such as what a figure leaves out."""

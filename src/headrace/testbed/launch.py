@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
+from headrace.settings import child_environment
 from headrace.testbed.testbed import Testbed
 
 OnLine = Callable[[int, str], None]
@@ -18,8 +19,13 @@ _POLL_S = 0.02
 
 
 def rank_environment(testbed: Testbed, order: Sequence[int], rank: int) -> dict[str, str]:
-    """Return RANK, WORLD_SIZE and so on for a rank; `order[rank]` is the index of its host."""
+    """Return RANK, WORLD_SIZE and so on for a rank; `order[rank]` is the index of its host.
+
+    Several hosts share this machine's processors: like torchrun, one thread a rank by default.
+    """
+    threads = {} if "OMP_NUM_THREADS" in child_environment() else {"OMP_NUM_THREADS": "1"}
     return {
+        **threads,
         "RANK": str(rank),
         "WORLD_SIZE": str(len(order)),
         "LOCAL_RANK": "0",
