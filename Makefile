@@ -38,8 +38,11 @@ demo: native ## measure, plan, and train on Gloo and on headrace (3 minutes)
 test: native native-tests $(VENV)/.test ## the whole test suite: native, then Python
 	$(call say,native tests)
 	@$(BIN)/ctest --test-dir $(RELEASE) --output-on-failure --no-tests=error -j $(JOBS)
-	$(call say,Python tests on $(TEST_JOBS) processes)
-	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
+	$(call say,Python tests: first those that compare times and by themselves; then the others on $(TEST_JOBS) processes)
+	@$(BIN)/python -m pytest -n 0 --timing only $(PYTEST_ARGS); alone=$$?; \
+	[ $$alone = 0 ] || [ $$alone = 5 ] || exit $$alone; \
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --timing without $(PYTEST_ARGS) \
+		|| { rest=$$?; [ $$rest$$alone = 50 ] || exit $$rest; } # 5: no test in one of the two is fine
 
 check: native $(VENV)/.test $(VENV)/.check ## lint, format, types, native format, stub file
 	$(call say,ruff)

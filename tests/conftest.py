@@ -19,6 +19,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite the files in tests/golden instead of comparing with them",
     )
+    parser.addoption(
+        "--timing",
+        choices=("with", "without", "only"),
+        default="with",
+        help="what to do with tests marked `timing`, whatever -m says",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    choice = config.getoption("--timing")
+    if choice == "with":
+        return
+    timing = [item for item in items if item.get_closest_marker("timing") is not None]
+    others = [item for item in items if item.get_closest_marker("timing") is None]
+    items[:], left_out = (timing, others) if choice == "only" else (others, timing)
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def installed() -> None:
     if not entry_points(group="torch.backends", name="headrace") or not shutil.which(
         "headrace", path=str(Path(sys.executable).parent)
     ):
-        pytest.skip("headrace is not installed in this environment")
+        pytest.fail("headrace is not installed in this environment: see make test")
 
 
 def accuracy(said: str) -> float:

@@ -18,6 +18,7 @@ LAYERS = {
     "headrace.errors": 0,
     "headrace.settings": 0,
     "headrace.artifact": 0,
+    "headrace.fields": 0,
     "headrace.solver": 1,
     "headrace.topology": 1,
     "headrace.testbed": 1,
@@ -38,6 +39,7 @@ LAYERS = {
 PURE = (
     "headrace.artifact",
     "headrace.errors",
+    "headrace.fields",
     "headrace.solver",
     "headrace.topology",
     "headrace.collectives.demand",

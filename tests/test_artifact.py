@@ -127,6 +127,7 @@ def with_envelope(**changes: object) -> bytes:
         (b"", "the first line is not JSON"),
         (b"\x80\x81 binary\n", "not"),
         (b'{"head": NaN}\n', "the first line is not JSON"),
+        (b'{"head": 1e999}\n', "the first line is not JSON .*1e999 is out of range"),
         (b"[1]\n", "not a headrace artifact"),
         (with_envelope(format="zip"), "field 'format'"),
         (with_envelope(version=99), "field 'version' is 99, needs 1"),
@@ -135,6 +136,7 @@ def with_envelope(**changes: object) -> bytes:
         (with_envelope(schema="3"), "field 'schema' is '3', needs int"),
         (with_envelope(schema=4), "field 'schema' is 4, needs 3"),
         (with_envelope(head=[1]), r"field 'head' is \[1\], needs dict"),
+        (with_envelope(provenance=[1]), r"field 'provenance' is \[1\], needs dict"),
         (with_envelope(head={}), "field 'digest' is .* the file was altered or damaged"),
         (with_envelope(digest="0" * 64), "field 'digest'"),
         (with_envelope(tables=[["samples"]]), "field 'tables' is not"),
@@ -173,7 +175,38 @@ def test_saving_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         raise OSError("the disk is full")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="the disk is full"):
+    with pytest.raises(ArtifactError, match="a.headrace: cannot be written: the disk is full"):
         example().save(path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_readable_as_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        example().save(tmp_path / "a.headrace")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.headrace").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("file/below/a.headrace", "Not a directory"),
+        ("folder", "not a regular file"),
+        ("a" * 300, "File name too long"),
+    ],
+)
+def test_what_cannot_be_written_says_why(tmp_path: Path, path: str, reason: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ArtifactError, match=f"{path}: cannot be written: .*{reason}"):
+        example().save(tmp_path / path)
+    with pytest.raises(ArtifactError, match=f"{path}: cannot be written: .*{reason}"):
+        artifact.check_target(tmp_path / path)
+
+
+def test_checking_a_target_leaves_nothing_behind(tmp_path: Path) -> None:
+    artifact.check_target(tmp_path / "new" / "deep" / "a.headrace")
+    assert list(tmp_path.iterdir()) == []

@@ -35,9 +35,6 @@ def test_values_are_read(tmp_path: Path) -> None:
             "HEADRACE_LOG_LEVEL": "DEBUG",
             "RANK": "3",
             "WORLD_SIZE": "4",
-            "LOCAL_RANK": "0",
-            "MASTER_ADDR": "10.0.0.1",
-            "MASTER_PORT": "29500",
         }
     )
     assert found == Settings(
@@ -49,9 +46,6 @@ def test_values_are_read(tmp_path: Path) -> None:
         log_level="debug",
         rank=3,
         world_size=4,
-        local_rank=0,
-        master_address="10.0.0.1",
-        master_port=29500,
     )
 
 
@@ -76,8 +70,7 @@ def test_set_but_empty_is_not_set(variable: str) -> None:
         ("HEADRACE_LOG_LEVEL", "loud", "one of debug, info, warning, error"),
         ("RANK", "-1", "a whole number of at least 0"),
         ("WORLD_SIZE", "0", "a whole number of at least 1"),
-        ("LOCAL_RANK", "1.5", "a whole number of at least 0"),
-        ("MASTER_PORT", "65536", "0 to 65535"),
+        ("RANK", "1.5", "a whole number of at least 0"),
     ],
 )
 def test_a_bad_value_names_variable_finding_and_remedy(

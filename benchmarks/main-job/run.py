@@ -108,7 +108,7 @@ def time_cases(
                     "folder": folder,
                     "backends": list(backends),
                     "cases": [case.to_task() for case in cases],
-                    "book": str(book),
+                    "book": None if book is None else str(book),
                 }
                 environment = rank_environment(testbed, order, rank)
                 if book is not None:

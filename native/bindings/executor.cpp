@@ -34,6 +34,12 @@ std::vector<Segment> segments_of(const nb::sequence& rows) {
   return segments;
 }
 
+// Python holds the box, native code the program: dropping the last reference to a program on the
+// executor's own thread must not need the GIL.
+struct ProgramBox {
+  std::shared_ptr<const Program> program;
+};
+
 // Lets Python's signal handlers run while a caller waits natively.
 void check_signals() {
   nb::gil_scoped_acquire gil;
@@ -70,11 +76,11 @@ void bind_executor(nb::module_& module) {
       "supports", [](DataType type, Operator op) { return reduce_kernel(type, op) != nullptr; },
       "type"_a, "operator"_a, "Whether the operator has a meaning for the data type.");
 
-  nb::class_<Program>(module, "Program", "One rank's part of a program.")
+  nb::class_<ProgramBox>(module, "Program", "One rank's part of a program.")
       .def(
           "__init__",
-          [](Program* self, int rank, int ranks, std::uint32_t slots, std::uint32_t scratch_slots,
-             std::uint32_t result_slot, std::uint32_t result_slots,
+          [](ProgramBox* self, int rank, int ranks, std::uint32_t slots,
+             std::uint32_t scratch_slots, std::uint32_t result_slot, std::uint32_t result_slots,
              Column<std::uint8_t> lane_direction, Column<std::int32_t> lane_peer,
              Column<std::int32_t> lane_channel, Column<std::int32_t> step_lane,
              Column<std::uint8_t> step_op, Column<std::int32_t> step_slot,
@@ -85,14 +91,14 @@ void bind_executor(nb::module_& module) {
                                    span_of(step_op),          span_of(step_slot),
                                    span_of(step_source_slot), span_of(step_count),
                                    span_of(dependency_step),  span_of(dependency_on)};
-            new (self)
-                Program(rank, ranks, slots, scratch_slots, result_slot, result_slots, columns);
+            new (self) ProgramBox{std::make_shared<const Program>(
+                rank, ranks, slots, scratch_slots, result_slot, result_slots, columns)};
           },
           nb::kw_only(), "rank"_a, "ranks"_a, "slots"_a, "scratch_slots"_a, "result_slot"_a,
           "result_slots"_a, "lane_direction"_a, "lane_peer"_a, "lane_channel"_a, "step_lane"_a,
           "step_op"_a, "step_slot"_a, "step_source_slot"_a, "step_count"_a, "dependency_step"_a,
           "dependency_on"_a)
-      .def_prop_ro("channels", &Program::channels);
+      .def_prop_ro("channels", [](const ProgramBox& self) { return self.program->channels(); });
 
   nb::class_<Completions>(module, "Completions", "Finished tasks of one or more executors.")
       .def(nb::init<>())
@@ -130,17 +136,10 @@ void bind_executor(nb::module_& module) {
            nb::call_guard<nb::gil_scoped_release>())
       .def(
           "submit",
-          [](Executor& self, std::shared_ptr<const Program> program, const nb::sequence& segments,
-             DataType type, Operator op, bool average, std::uint32_t epoch, double deadline_s,
-             bool notify) {
-            Executor::Call call{std::move(program),
-                                segments_of(segments),
-                                type,
-                                op,
-                                average,
-                                epoch,
-                                deadline_s,
-                                notify};
+          [](Executor& self, const ProgramBox& box, const nb::sequence& segments, DataType type,
+             Operator op, bool average, std::uint32_t epoch, double deadline_s, bool notify) {
+            Executor::Call call{
+                box.program, segments_of(segments), type, op, average, epoch, deadline_s, notify};
             nb::gil_scoped_release release;
             return self.submit(call);
           },
@@ -148,16 +147,10 @@ void bind_executor(nb::module_& module) {
           "notify"_a)
       .def(
           "run",
-          [](Executor& self, std::shared_ptr<const Program> program, const nb::sequence& segments,
-             DataType type, Operator op, bool average, std::uint32_t epoch, double deadline_s) {
-            Executor::Call call{std::move(program),
-                                segments_of(segments),
-                                type,
-                                op,
-                                average,
-                                epoch,
-                                deadline_s,
-                                false};
+          [](Executor& self, const ProgramBox& box, const nb::sequence& segments, DataType type,
+             Operator op, bool average, std::uint32_t epoch, double deadline_s) {
+            Executor::Call call{
+                box.program, segments_of(segments), type, op, average, epoch, deadline_s, false};
             nb::gil_scoped_release release;
             self.run(call);
           },
@@ -192,5 +185,6 @@ void bind_executor(nb::module_& module) {
            })
       .def("set_pacing", &Executor::set_pacing, "peer"_a, "bytes_per_s"_a,
            nb::call_guard<nb::gil_scoped_release>())
+      .def("abandon", &Executor::abandon)
       .def("close", &Executor::close, nb::call_guard<nb::gil_scoped_release>());
 }

@@ -54,22 +54,26 @@ void DataStream::add_receive(std::shared_ptr<Collective> collective, std::uint32
 void DataStream::drop() {
   sends_.clear();
   receives_.clear();
+  set_closed();  // perhaps in the middle of a frame: nothing more can be read or sent
 }
 
-void DataStream::trim(std::deque<LaneRef>& lanes) {
+// Leaves finished lanes and empty steps behind; returns whether there were any.
+bool DataStream::trim(std::deque<LaneRef>& lanes) {
+  bool any = false;
   while (!lanes.empty()) {
     auto& [collective, lane] = lanes.front();
-    collective->skip_empty(lane);
-    if (!collective->lane_finished(lane)) return;
+    any |= collective->skip_empty(lane);
+    if (!collective->lane_finished(lane)) return any;
     lanes.pop_front();
+    any = true;
   }
+  return any;
 }
 
 bool DataStream::progress() {
-  auto before = sends_.size() + receives_.size();
   bool sent = send_some();
   bool received = receive_some();
-  return sent || received || sends_.size() + receives_.size() != before;
+  return sent || received;
 }
 
 void DataStream::gather(Batch& batch) const {
@@ -120,8 +124,7 @@ void DataStream::commit(std::size_t sent) {
 }
 
 bool DataStream::send_some() {
-  bool any = false;
-  trim(sends_);
+  bool any = trim(sends_);
   while (can_write() && !sends_.empty()) {
     Batch batch;
     gather(batch);
@@ -164,7 +167,7 @@ bool DataStream::held_back() const {
 bool DataStream::consume() {
   bool any = false;
   for (;;) {
-    trim(receives_);
+    any |= trim(receives_);
     // Frames of a collective not yet submitted here stay where they are.
     if (receives_.empty()) return any;
     auto& [collective, lane] = receives_.front();

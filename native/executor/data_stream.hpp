@@ -41,7 +41,7 @@ class DataStream final : public Stream {
   bool consume();
   bool read_payload(std::size_t& budget);
   void check(const LaneRef& expected) const;
-  static void trim(std::deque<LaneRef>& lanes);
+  static bool trim(std::deque<LaneRef>& lanes);
 
   std::deque<LaneRef> sends_;
   std::deque<LaneRef> receives_;

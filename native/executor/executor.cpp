@@ -54,7 +54,7 @@ Executor::Executor(Options options)
 Executor::~Executor() { close(); }
 
 void Executor::connect(const std::vector<std::string>& addresses, double deadline_s) {
-  auto links = mesh_.connect(addresses, after(deadline_s));
+  auto links = mesh_.connect(addresses, after(deadline_s), options_.interrupted);
   Lock state(state_);
   if (connected_) throw std::invalid_argument("this executor is already connected");
   for (auto& link : links) {
@@ -134,14 +134,12 @@ void Executor::kick() {
     nudge();
     return;
   }
-  bool was_idle = idle();
-  while (pass()) {
-  }
-  if (driving_) {
-    // The driver sleeps with a timeout chosen before this task came.
-    if (was_idle && !idle()) wake();
-  } else if (!idle()) {
+  // One pass gets the first bytes going; the rest is the driver's, or the caller would be kept.
+  bool more = pass();
+  if (!driving_ && !idle()) {
     nudge();
+  } else if (driving_ && more) {
+    wake();
   }
 }
 
@@ -285,6 +283,7 @@ void Executor::close() {
     std::lock_guard lock(tasks_);
     if (std::exchange(closed_, true)) return;
   }
+  mesh_.stop_listening();
   {
     Lock state(state_);
     stop_ = true;
@@ -311,6 +310,15 @@ void Executor::close() {
   streams_.clear();
   controls_.assign(controls_.size(), nullptr);
   options_.completions->wake();
+}
+
+void Executor::abandon() {
+  closed_ = true;
+  for (auto& stream : streams_) stream->abandon();
+  mesh_.stop_listening();
+  epoll_.reset();
+  event_.reset();
+  if (thread_.joinable()) thread_.detach();
 }
 
 // ---- the driver ---------------------------------------------------------------------------

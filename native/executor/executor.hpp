@@ -82,6 +82,9 @@ class Executor {
 
   Counters counters();
   void set_pacing(int peer, std::uint64_t bytes_per_s);
+  // For a forked child: lets go of the parent's connections without a word to anybody, and takes
+  // no lock (who held it may not exist here). Nothing but destruction is allowed afterwards.
+  void abandon();
   // Says goodbye and closes all connections; outstanding tasks fail. Idempotent.
   void close();
 

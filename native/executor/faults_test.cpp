@@ -65,6 +65,29 @@ void disagreeing_sizes_are_named() {
   CHECK(told == 2);
 }
 
+// A message is half way when a collective of the same group runs out of time: both end in the same
+// error, and nobody touches the message's memory afterwards.
+void failing_amid_a_message_is_survived() {
+  Group group(2);
+  group[0].set_pacing(1, 20'000'000);
+  group.each([&](int rank, Executor& executor) {
+    std::vector<char> message(32 << 20);
+    auto address = reinterpret_cast<std::uintptr_t>(message.data());
+    if (rank == 0) {
+      auto handle = executor.send(address, message.size(), 1, 7, 20, false);
+      thrown<CommunicationError>([&] { executor.wait(handle); });
+      return;
+    }
+    auto handle = executor.receive(address, message.size(), 0, 7, 20, false);
+    std::vector<float> data(1000);
+    auto program = program_of(rank, 2, 2, ring_allreduce(2));
+    auto text = thrown<CommunicationError>(
+        [&] { executor.run(call_on(data, program, DataType::kFloat32, 0.3)); });
+    CHECK(mentions(text, "ran out of time"));
+    CHECK(thrown<CommunicationError>([&] { executor.wait(handle); }) == text);
+  });
+}
+
 // The n-th send or receive of rank 0 fails, for n = 1, 2, ...: all ranks either succeed (a control
 // connection that breaks after the work is done hurts nobody) or get an error, and nothing leaks.
 void every_broken_call_is_survived() {
@@ -98,5 +121,6 @@ int main() {
   deadline_names_the_rank_that_is_waited_for();
   leaving_early_is_named();
   disagreeing_sizes_are_named();
+  failing_amid_a_message_is_survived();
   every_broken_call_is_survived();
 }

@@ -7,6 +7,7 @@ namespace headrace {
 namespace {
 
 constexpr std::size_t kReceiveBudget = 1 << 20;
+constexpr std::uint64_t kMostKeptBytes = 256 << 20;
 
 std::string mismatch(const Message& message, int source, std::uint64_t found) {
   return "rank " + std::to_string(source) + " sent " + std::to_string(found) + " bytes with tag " +
@@ -54,6 +55,7 @@ std::shared_ptr<Unexpected> Mailbox::keep(int source, std::uint32_t tag, std::ui
   kept->source = source;
   kept->tag = tag;
   kept->data.resize(bytes);
+  kept_bytes_ += bytes;
   unexpected_.push_back(kept);
   return kept;
 }
@@ -67,6 +69,7 @@ void Mailbox::arrived(const std::shared_ptr<Unexpected>& message) {
 }
 
 void Mailbox::deliver(Unexpected& from, const std::shared_ptr<Message>& to) {
+  kept_bytes_ -= from.data.size();
   to->source = from.source;
   if (from.data.size() != to->bytes) {
     finish_(to, mismatch(*to, from.source, from.data.size()));
@@ -81,7 +84,15 @@ bool Mailbox::waits_for(int peer) const {
                      [&](const auto& receive) { return receive->peer == peer; });
 }
 
+bool Mailbox::full_for(int peer) const {
+  if (kept_bytes_ < kMostKeptBytes) return false;
+  return std::none_of(receives_.begin(), receives_.end(), [&](const auto& receive) {
+    return receive->peer < 0 || receive->peer == peer;
+  });
+}
+
 void Mailbox::drop() {
+  kept_bytes_ = 0;
   receives_.clear();
   unexpected_.clear();
   claimed_ = 0;
@@ -91,6 +102,7 @@ void MessageStream::drop() {
   sends_.clear();
   receiving_.reset();
   keeping_.reset();
+  set_closed();  // perhaps in the middle of a frame: nothing more can be read or sent
 }
 
 bool MessageStream::progress() {
@@ -140,7 +152,7 @@ bool MessageStream::consume() {
   for (;;) {
     if (!in_payload_) {
       Header header;
-      if (!take_header(header)) return any;
+      if (mailbox_.full_for(peer()) || !take_header(header)) return any;
       any = true;
       in_payload_ = true;
       bytes_ = std::uint64_t{header.epoch} << 32 | header.length;

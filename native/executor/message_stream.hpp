@@ -38,6 +38,9 @@ class Mailbox {
     finish_(message, error);
   }
   bool waits_for(int peer) const;
+  // Whether messages that nobody waits for take so much memory that senders had better wait. A
+  // posted receive that `peer` may be about to answer lifts this.
+  bool full_for(int peer) const;
   bool empty() const { return receives_.empty() && claimed_ == 0; }
   void drop();
 
@@ -48,6 +51,7 @@ class Mailbox {
   std::list<std::shared_ptr<Message>> receives_;
   std::list<std::shared_ptr<Unexpected>> unexpected_;
   std::size_t claimed_ = 0;
+  std::uint64_t kept_bytes_ = 0;
 };
 
 class MessageStream final : public Stream {

@@ -77,6 +77,7 @@ iovec Stream::staging_part(std::size_t limit) {
 
 bool Stream::fill(std::size_t limit) {
   auto part = staging_part(limit);
+  if (part.iov_len == 0) return false;
   auto received = receive(&part, 1, part.iov_len);
   end_ += received;
   return received > 0;

@@ -33,6 +33,8 @@ class Stream {
   virtual void drop() = 0;
 
   int fd() const { return fd_.get(); }
+  // Lets go of the socket without a word (in a forked child, where it is another process's).
+  void abandon() { fd_.reset(); }
   int peer() const { return peer_; }
   std::int32_t channel() const { return channel_; }
   void ready(bool readable, bool writable, bool hangup);

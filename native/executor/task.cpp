@@ -127,10 +127,12 @@ void Collective::pass(std::uint32_t lane) {
   if (++position[lane] == program->lanes()[lane].steps) --lanes_left;
 }
 
-void Collective::skip_empty(std::uint32_t lane) {
+bool Collective::skip_empty(std::uint32_t lane) {
+  auto before = position[lane];
   while (!lane_finished(lane) && states[current(lane)].bytes == 0 && unblocked(current(lane))) {
     pass(lane);
   }
+  return position[lane] != before;
 }
 
 bool Collective::run_local() {
@@ -163,8 +165,14 @@ void Collective::finish_result() {
 std::string Collective::describe() const {
   std::string text = "collective " + std::to_string(sequence);
   const auto& lanes = program->lanes();
-  for (std::size_t l = 0; l < lanes.size(); ++l) {
-    if (position[l] == lanes[l].steps || lanes[l].direction != Direction::kReceive) continue;
+  // A lane that is held back by its dependencies waits for this rank, not for its peer.
+  auto waits_for_peer = [this](std::uint32_t lane) {
+    auto index = current(lane);
+    return states[index].bytes == 0 ? unblocked(index) : allowed(index) > states[index].done;
+  };
+  for (std::uint32_t l = 0; l < lanes.size(); ++l) {
+    if (lanes[l].direction != Direction::kReceive || lane_finished(l) || !waits_for_peer(l))
+      continue;
     return text + " waiting to receive from rank " + std::to_string(lanes[l].peer) + " (step " +
            std::to_string(position[l]) + " of " + std::to_string(lanes[l].steps) + ")";
   }

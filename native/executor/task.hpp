@@ -70,7 +70,8 @@ struct Collective final : Task {
   void pass(std::uint32_t lane);
 
   // Goes past the steps of `lane` that move nothing (no frame is sent for them).
-  void skip_empty(std::uint32_t lane);
+  // Returns whether there were any.
+  bool skip_empty(std::uint32_t lane);
 
   // Runs the local steps that can run; returns whether any did.
   bool run_local();

@@ -22,15 +22,27 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kRetry{20};
+constexpr milliseconds kTick{100};
 constexpr milliseconds kHelloPatience{2000};
 
 [[noreturn]] void fail(const std::string& what) {
   throw CommunicationError(what + ": " + std::strerror(errno));
 }
 
-int remaining_ms(Clock::time_point deadline) {
-  auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<decltype(left)>(left, 0, 1 << 30));
+// Waits until `fd` is ready for `events`; false at the deadline. Signals do not end the wait unless
+// `interrupted` throws.
+bool wait_ready(int fd, short events, Clock::time_point deadline,
+                const std::function<void()>& interrupted) {
+  for (;;) {
+    auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
+    pollfd waiting{fd, events, 0};
+    auto patience = std::clamp(left, milliseconds{0}, kTick);
+    int n = ::poll(&waiting, 1, static_cast<int>(patience.count()));
+    if (n > 0) return true;
+    if (n < 0 && errno != EINTR) fail("cannot wait for a connection");
+    if (interrupted) interrupted();
+    if (Clock::now() >= deadline) return false;
+  }
 }
 
 struct AddrinfoDeleter {
@@ -80,11 +92,11 @@ void prepare(int fd, std::int32_t channel) {
   }
 }
 
-bool read_fully(int fd, void* into, std::size_t size, Clock::time_point deadline) {
+bool read_fully(int fd, void* into, std::size_t size, Clock::time_point deadline,
+                const std::function<void()>& interrupted) {
   auto* out = static_cast<char*>(into);
   while (size > 0) {
-    pollfd waiting{fd, POLLIN, 0};
-    if (::poll(&waiting, 1, remaining_ms(deadline)) <= 0) return false;
+    if (!wait_ready(fd, POLLIN, deadline, interrupted)) return false;
     auto n = ::recv(fd, out, size, 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (n <= 0) return false;
@@ -129,7 +141,19 @@ Mesh::Mesh(int rank, int ranks, const std::string& host, const std::string& toke
 }
 
 std::vector<Link> Mesh::connect(const std::vector<std::string>& addresses,
-                                Clock::time_point deadline) {
+                                Clock::time_point deadline, const Interrupted& interrupted) {
+  try {
+    auto links = connect_all(addresses, deadline, interrupted);
+    stop_listening();
+    return links;
+  } catch (...) {
+    stop_listening();
+    throw;
+  }
+}
+
+std::vector<Link> Mesh::connect_all(const std::vector<std::string>& addresses,
+                                    Clock::time_point deadline, const Interrupted& interrupted) {
   if (addresses.size() != static_cast<std::size_t>(ranks_)) {
     throw std::invalid_argument(std::to_string(addresses.size()) + " addresses for " +
                                 std::to_string(ranks_) + " ranks");
@@ -139,7 +163,7 @@ std::vector<Link> Mesh::connect(const std::vector<std::string>& addresses,
   std::vector<Link> links;
   for (int peer = 0; peer < rank_; ++peer) {
     for (std::int32_t channel = kControlChannel; channel < channels_; ++channel) {
-      auto fd = dial(addresses[static_cast<std::size_t>(peer)], peer, deadline);
+      auto fd = dial(addresses[static_cast<std::size_t>(peer)], peer, deadline, interrupted);
       if (!introduce(fd.get(), channel)) fail("rank " + std::to_string(peer) + " hung up");
       prepare(fd.get(), channel);
       links.push_back({std::move(fd), peer, channel});
@@ -150,13 +174,13 @@ std::vector<Link> Mesh::connect(const std::vector<std::string>& addresses,
     missing[static_cast<std::size_t>(peer)] = channels_ - kControlChannel;
   }
   while (std::any_of(missing.begin(), missing.end(), [](int left) { return left > 0; })) {
-    accept_one(links, missing, deadline);
+    accept_one(links, missing, deadline, interrupted);
   }
-  listener_.reset();
   return links;
 }
 
-Fd Mesh::dial(const std::string& address, int peer, Clock::time_point deadline) const {
+Fd Mesh::dial(const std::string& address, int peer, Clock::time_point deadline,
+              const Interrupted& interrupted) const {
   auto [host, port] = split_address(address);
   auto target = resolve(host, port);
   auto source = resolve(host_, "0");
@@ -170,8 +194,7 @@ Fd Mesh::dial(const std::string& address, int peer, Clock::time_point deadline) 
     }
     int code = ::connect(fd.get(), target->ai_addr, target->ai_addrlen) == 0 ? 0 : errno;
     if (code == EINPROGRESS) {
-      pollfd waiting{fd.get(), POLLOUT, 0};
-      if (::poll(&waiting, 1, remaining_ms(deadline)) == 0) {
+      if (!wait_ready(fd.get(), POLLOUT, deadline, interrupted)) {
         throw CommunicationError(named + " did not answer by the deadline");
       }
       socklen_t size = sizeof code;
@@ -182,6 +205,7 @@ Fd Mesh::dial(const std::string& address, int peer, Clock::time_point deadline) 
       errno = code;
       fail(named + " could not be reached by the deadline");
     }
+    if (interrupted) interrupted();
     std::this_thread::sleep_for(kRetry);
   }
 }
@@ -193,9 +217,8 @@ bool Mesh::introduce(int fd, std::int32_t channel) const {
 }
 
 void Mesh::accept_one(std::vector<Link>& links, std::vector<int>& missing,
-                      Clock::time_point deadline) {
-  pollfd waiting{listener_.get(), POLLIN, 0};
-  if (::poll(&waiting, 1, remaining_ms(deadline)) == 0) {
+                      Clock::time_point deadline, const Interrupted& interrupted) {
+  if (!wait_ready(listener_.get(), POLLIN, deadline, interrupted)) {
     std::vector<int> absent;
     for (int peer = 0; peer < ranks_; ++peer) {
       if (missing[static_cast<std::size_t>(peer)] > 0) absent.push_back(peer);
@@ -204,10 +227,13 @@ void Mesh::accept_one(std::vector<Link>& links, std::vector<int>& missing,
                              std::to_string(rank_) + " by the deadline");
   }
   Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!fd) return;
+  if (!fd) {
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
+    fail("cannot accept a connection");
+  }
   Hello hello{};
   auto patience = std::min(deadline, Clock::now() + kHelloPatience);
-  if (!read_fully(fd.get(), &hello, sizeof hello, patience)) return;
+  if (!read_fully(fd.get(), &hello, sizeof hello, patience, interrupted)) return;
   std::array<char, 64> token{};
   std::copy(token_.begin(), token_.end(), token.begin());
   auto peer = static_cast<std::size_t>(hello.rank);

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -32,13 +33,22 @@ class Mesh {
 
   const std::string& address() const { return address_; }  // "host:port" or "[host]:port"
 
-  // Connects to every other rank, then stops listening. Throws CommunicationError naming the
-  // ranks that could not be reached by the deadline.
-  std::vector<Link> connect(const std::vector<std::string>& addresses, Clock::time_point deadline);
+  // Connects to every other rank, then stops listening, however it ends. Throws
+  // CommunicationError naming the ranks that could not be reached by the deadline. `interrupted`
+  // is called now and then; what it throws ends the attempt.
+  std::vector<Link> connect(const std::vector<std::string>& addresses, Clock::time_point deadline,
+                            const std::function<void()>& interrupted = {});
+
+  void stop_listening() { listener_.reset(); }
 
  private:
-  Fd dial(const std::string& address, int peer, Clock::time_point deadline) const;
-  void accept_one(std::vector<Link>& links, std::vector<int>& missing, Clock::time_point deadline);
+  using Interrupted = std::function<void()>;
+  std::vector<Link> connect_all(const std::vector<std::string>& addresses,
+                                Clock::time_point deadline, const Interrupted& interrupted);
+  Fd dial(const std::string& address, int peer, Clock::time_point deadline,
+          const Interrupted& interrupted) const;
+  void accept_one(std::vector<Link>& links, std::vector<int>& missing, Clock::time_point deadline,
+                  const Interrupted& interrupted);
   bool introduce(int fd, std::int32_t channel) const;
 
   int rank_;

@@ -8,7 +8,9 @@ values), so it does not depend on the Arrow version that wrote the file.
 
 import hashlib
 import json
+import math
 import os
+import secrets
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -63,19 +65,19 @@ class Artifact:
         return sha.hexdigest()
 
     def save(self, path: str | Path) -> None:
-        """Write to `path` atomically: a kill leaves the old file or the new one, never half."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        """Write to `path` atomically: a kill leaves the old file or the new one, never half.
+
+        Raises
+        ------
+        ArtifactError : if the file cannot be written, with the reason.
+        """
+        path, content = Path(path), self.to_bytes()
         try:
-            with os.fdopen(descriptor, "wb") as out:
-                out.write(self.to_bytes())
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+            _refuse_what_is_no_file(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, content)
+        except OSError as error:
+            raise _unwritable(path, error) from error
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes."""
@@ -91,6 +93,21 @@ class Artifact:
             "tables": [[name, len(blob)] for name, blob in blobs.items()],
         }
         return canonical_json(envelope).encode() + b"\n" + b"".join(blobs.values())
+
+
+def check_target(path: str | Path) -> None:
+    """Raise ArtifactError if `path` cannot be written, as far as one can tell beforehand.
+
+    For commands that work long before they save. Leaves nothing behind.
+    """
+    path = Path(path)
+    try:
+        _refuse_what_is_no_file(path)
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def load(path: str | Path, kind: str | None = None, schema: int | None = None) -> Artifact:
@@ -113,8 +130,8 @@ def from_bytes(
     """Parse the bytes of an artifact; see `load`."""
     line, _, body = raw.partition(b"\n")
     try:
-        envelope = json.loads(line, parse_constant=_refuse_constant)
-    except ValueError as error:
+        envelope = json.loads(line, parse_constant=_refuse_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
         raise ArtifactError(
             f"{source}: the first line is not JSON ({error}); "
             "a headrace artifact starts with a JSON envelope"
@@ -127,6 +144,10 @@ def from_bytes(
             raise ArtifactError(
                 f"{source}: field '{name}' is {envelope.get(name)!r}, needs {type_.__name__}"
             )
+    if not isinstance(envelope.get("provenance", {}), dict):
+        raise ArtifactError(
+            f"{source}: field 'provenance' is {envelope['provenance']!r}, needs dict"
+        )
     if kind is not None:
         _expect(source, "kind", envelope["kind"], kind)
     if schema is not None:
@@ -144,6 +165,38 @@ def from_bytes(
             f"{artifact.digest[:12]}...: the file was altered or damaged; make it again"
         )
     return artifact
+
+
+def _refuse_what_is_no_file(path: Path) -> None:
+    # replacing a device or a pipe by a file would take it from everybody else
+    if path.exists() and not path.is_file():
+        raise OSError("it exists and is not a regular file")
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    # opened like any new file (unlike tempfile's, which only the owner may read): umask applies
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _unwritable(path: Path, error: OSError) -> ArtifactError:
+    return ArtifactError(f"{path}: cannot be written: {error.strerror or error}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is out of range")
+    return value
 
 
 def _refuse_constant(name: str) -> float:

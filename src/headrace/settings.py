@@ -10,7 +10,6 @@ from headrace.errors import InputError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _MAX_CHANNELS = 64
-_MAX_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +28,9 @@ class Settings:
         where the kernel cannot shape them. Set by ``headrace testbed``.
     testbed_address : HEADRACE_TESTBED_ADDRESS, this host's address in a testbed. Set by
         ``headrace testbed``.
-    log_level : HEADRACE_LOG_LEVEL, one of debug, info, warning, error.
-    rank, world_size, local_rank : RANK, WORLD_SIZE, LOCAL_RANK as torchrun sets them; None outside.
-    master_address, master_port : MASTER_ADDR, MASTER_PORT as torchrun sets them; None outside.
+    log_level : HEADRACE_LOG_LEVEL, one of debug, info, warning, error: what the backend writes to
+        stderr. An application that sets up logging itself decides instead.
+    rank, world_size : RANK, WORLD_SIZE as torchrun sets them; None outside.
     """
 
     plan_book: Path | None = None
@@ -43,9 +42,6 @@ class Settings:
     log_level: str = "warning"
     rank: int | None = None
     world_size: int | None = None
-    local_rank: int | None = None
-    master_address: str | None = None
-    master_port: int | None = None
 
     @property
     def paced_address(self) -> str | None:
@@ -146,8 +142,5 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str, str], object]]] = {
     "log_level": ("HEADRACE_LOG_LEVEL", _log_level),
     "rank": ("RANK", _whole(0)),
     "world_size": ("WORLD_SIZE", _whole(1)),
-    "local_rank": ("LOCAL_RANK", _whole(0)),
-    "master_address": ("MASTER_ADDR", _text),
-    "master_port": ("MASTER_PORT", _whole(0, _MAX_PORT)),
 }
 """Field of `Settings` -> (environment variable, how its text is read)."""

@@ -2,18 +2,22 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import headrace.artifact as artifact_io
-from headrace.cli import collectives
+from headrace.cli import collectives, testbed
+from headrace.cli.format import size
 from headrace.collectives.demand import Collective
-from headrace.collectives.measure import Profile, survey
+from headrace.collectives.measure import Profile, launch, survey
 from headrace.collectives.plan.book import PlanBook
-from headrace.errors import CommunicationError, InputError, TestbedError
+from headrace.collectives.plan.entries import Entry
+from headrace.errors import ArtifactError, CommunicationError, InputError, TestbedError
 from headrace.testbed import Testbed
 from tests.collectives.measure.network import Network, shuffled_racks
 
@@ -53,7 +57,6 @@ def test_measure_without_ranks_says_what_would_do(tmp_path: Path) -> None:
 def test_measure_brings_a_testbed_up_in_the_order_asked_for_and_down_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = pytest.importorskip("headrace.collectives.measure.launch")
     seen: list[Testbed] = []
 
     def fake(testbed: Testbed, rank_hosts: Sequence[str], *, progress: object) -> Profile:
@@ -76,7 +79,6 @@ def test_measure_brings_a_testbed_up_in_the_order_asked_for_and_down_again(
 def test_measure_that_fails_writes_nothing_and_takes_the_testbed_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch = pytest.importorskip("headrace.collectives.measure.launch")
     seen: list[Testbed] = []
 
     def fail(testbed: Testbed, *_: object, **__: object) -> Profile:
@@ -120,9 +122,70 @@ def test_plan_refuses_another_kind_of_file(profile: Path, tmp_path: Path) -> Non
         run("plan", tmp_path / "book", "-o", tmp_path / "again")
 
 
+def test_the_table_of_plans_fits_80_columns(profile: Path, tmp_path: Path) -> None:
+    shown = run(
+        *("plan", profile, "-o", tmp_path / "book", "--collective", "reduce_scatter"),
+        *("--collective", "allreduce", "--collective", "gather"),
+        env={"COLUMNS": "80"},
+    )
+    lines = shown.split("Wrote")[0].splitlines()
+    heading = next(line for line in lines if "made by" in line)
+    for name in ("from", "up to", "chunks", "scored at", "predicted", "bound", "gap"):
+        assert name in heading
+    assert max(map(len, lines)) <= 80
+    entries = [e for e in PlanBook.load(tmp_path / "book").entries if e.root == 0]
+    assert [line for line in lines if "%" in line] == lines_with(lines, entries)
+
+
+def lines_with(lines: list[str], entries: list[Entry]) -> list[str]:
+    """The lines that show each entry whole, in order."""
+    rows = (line for line in lines if "%" in line)
+    return [
+        line
+        for line, entry in zip(rows, entries, strict=True)
+        if f" {entry.plan.maker} " in line and f"{size(entry.plan.total_bytes)} " in line
+    ]
+
+
+def test_an_old_profile_is_planned_for_with_a_warning(profile: Path, tmp_path: Path) -> None:
+    def planned(path: Path) -> str:
+        command = ("plan", path, "-o", tmp_path / "book", "--collective", "reduce")
+        outcome = CliRunner().invoke(collectives.app, [*map(str, command)])
+        assert outcome.exit_code == 0
+        assert "warning" not in outcome.stdout
+        return outcome.stderr
+
+    assert "warning" not in planned(profile)
+    made = Profile.load(profile)
+    replace(made, measured_at=time.time() - 3 * 86400).save(tmp_path / "old")
+    said = planned(tmp_path / "old")
+    assert "was measured 3 days ago and is valid for 60 minutes" in said
+    assert "measure it again" in said
+
+
+def test_output_that_cannot_be_written_is_told_before_the_work(
+    profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worked(*_: object, **__: object) -> None:
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr("headrace.collectives.plan.book.build_book", worked)
+    monkeypatch.setattr(Testbed, "up", worked)
+    monkeypatch.setattr("headrace.testbed.TestbedSpec.topology", worked)
+    (tmp_path / "t.toml").write_text(TESTBED)
+    bad = profile / "below"  # the profile is a file
+    with pytest.raises(ArtifactError, match="cannot be written: Not a directory"):
+        run("plan", profile, "-o", bad)
+    with pytest.raises(ArtifactError, match="cannot be written: Not a directory"):
+        run("measure", "-o", bad, "--testbed", tmp_path / "t.toml")
+    outcome = CliRunner().invoke(
+        testbed.app, ["topology", str(tmp_path / "t.toml"), "-o", str(bad)]
+    )
+    assert isinstance(outcome.exception, ArtifactError)
+
+
 @pytest.mark.slow
 def test_measure_under_torchrun(tmp_path: Path) -> None:
-    pytest.importorskip("headrace._native")
     command = (
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
         *("-m", "headrace", "collectives", "measure", "-o", str(tmp_path / "p")),

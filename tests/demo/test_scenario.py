@@ -6,7 +6,7 @@ import pytest
 from headrace.collectives.plan.book import PlanBook
 from headrace.demo.forecast import forecast
 from headrace.demo.scenario import SPEC, Comparison, place
-from headrace.errors import HeadraceError, TestbedError
+from headrace.errors import HeadraceError, InputError, TestbedError
 
 UPLINK_PAYLOAD_BYTES_PER_S = 100e6 / 8 * 1448 / 1514
 
@@ -25,6 +25,19 @@ def test_a_placement_names_host_and_rack_of_every_rank() -> None:
     assert placed.seed is None  # nothing was drawn, so no seed repeats it
     with pytest.raises(TestbedError, match="host9"):
         place(SPEC, "host0,host9", None)
+
+
+def test_one_rank_is_not_enough() -> None:
+    with pytest.raises(InputError, match="'host0'.* needs at least two ranks"):
+        place(SPEC, "host0", None)
+
+
+def test_forecasts_are_the_plans_own_predictions(book: PlanBook) -> None:
+    for entry in book.entries:
+        (said,) = forecast(book, [entry.plan.total_bytes])
+        assert said.predicted_us == entry.plan.predicted_us
+        assert said.bound_us == entry.plan.bound.total_us
+        assert said.gap == pytest.approx(entry.plan.gap)
 
 
 def test_forecasts_lie_between_the_bound_and_a_little_more(book: PlanBook) -> None:

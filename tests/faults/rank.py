@@ -24,6 +24,15 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def outlive(parent: int) -> None:
+    """Fork a child, as a data loader does, that lives on for a while after its parent."""
+    if os.fork() == 0:
+        while os.getppid() == parent:
+            time.sleep(0.05)
+        time.sleep(6.0)
+        os._exit(0)
+
+
 def main() -> None:
     rank, ranks, deadline_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     before = descriptors()
@@ -33,6 +42,8 @@ def main() -> None:
     demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks)
     program = lower(templates.ring(demand))
     loaded = executor.load(program, verify(program))
+    if len(sys.argv) > 4:
+        outlive(os.getpid())
     data = np.zeros(4 << 20, np.float32)
     rows = [(data.ctypes.data, data.size, 1, ranks)]
     error, start = "", time.monotonic()

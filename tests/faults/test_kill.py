@@ -17,11 +17,11 @@ WORKER = Path(__file__).with_name("rank.py")
 
 
 @contextmanager
-def job(deadline_s: float) -> Iterator[list["subprocess.Popen[str]"]]:
+def job(deadline_s: float, *options: str) -> Iterator[list["subprocess.Popen[str]"]]:
     """Processes that are in the middle of their collectives; all gone afterwards."""
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), str(RANKS), str(deadline_s)],
+            [sys.executable, str(WORKER), str(rank), str(RANKS), str(deadline_s), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -62,6 +62,18 @@ def test_survivors_of_a_kill_name_the_dead(attempt: int) -> None:
     for report in reports:
         with pytest.raises(ProcessLookupError):
             os.kill(report["pid"], 0)
+
+
+@pytest.mark.timeout(90)
+def test_a_killed_rank_with_children_is_noticed_at_once() -> None:
+    # A forked child used to hold on to its parent's sockets: no peer saw the connection end.
+    with job(30.0, "with a child") as ranks:
+        ranks[VICTIM].send_signal(signal.SIGKILL)
+        for index, rank in enumerate(ranks):
+            if index != VICTIM:
+                report = json.loads(line(rank))
+                assert f"rank {VICTIM} died" in report["error"]
+                assert report["after_s"] < 4.0
 
 
 @pytest.mark.timeout(90)

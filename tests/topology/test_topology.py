@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,24 @@ def test_disk_and_back(tmp_path: Path) -> None:
         ({"rank_host": []}, "rank_host is empty, needs at least one rank"),
         ({"rank_host": [0, 2]}, r"rank_host\[1\] is 2, needs 0 to 1"),
         ({"rank_host": [0, -1]}, r"rank_host\[1\] is -1, needs 0 to 1"),
-        ({"rank_host": ["x"]}, "'rank_host' need lists"),
-        ({"rank_host": 3}, "'rank_host' need lists"),
+        ({"rank_host": ["x"]}, "fields 'name', 'hosts' and 'rank_host' need .*: .* is not a"),
+        ({"rank_host": 3}, "fields 'name', 'hosts' and 'rank_host' need .*: .* is not a"),
+        ({"hosts": "ab"}, "fields 'name', 'hosts' and .*: 'ab' is not a list"),
+        ({"hosts": ["a", 2]}, "fields 'name', 'hosts' and .*: 2 is not a text"),
+        ({"rank_host": [0, 0.9]}, "0.9 is not an integer"),
+        ({"rank_host": [0, True]}, "True is not an integer"),
+        ({"links": [[0.9, 1, 1, 1]]}, "field 'links' .*: 0.9 is not an integer"),
+        ({"links": [[False, 1, 1, 1]]}, "field 'links' .*: False is not an integer"),
+        ({"links": [[0, 1, True, 1]]}, "field 'links' .*: True is not a number"),
+        ({"links": ["0111"]}, "field 'links' .*: '0111' is not a list"),
+        (
+            {"shared": [{"name": "nic", "links": "01", "beta_us_per_mb": 80.0}]},
+            "field 'shared' .*'01' is not a list",
+        ),
+        (
+            {"shared": [{"name": "nic", "links": [0, 1, 0], "beta_us_per_mb": 80.0}]},
+            r"shared\[0\] \(nic\): links \[0, 1, 0\] repeats a link",
+        ),
         ({"hosts": ["a", "a"]}, "hosts has duplicates"),
         ({"links": [[0, 2, 1, 1]]}, r"links\[0\].dst is 2, needs 0 to 1"),
         ({"links": [[-1, 0, 1, 1]]}, r"links\[0\].src is -1, needs 0 to 1"),
@@ -58,6 +75,8 @@ def test_disk_and_back(tmp_path: Path) -> None:
         ({"links": 7}, "field 'links' needs rows"),
         ({"shared": [{"name": "nic"}]}, "field 'shared' needs objects with name, links"),
         ({"shared": 7}, "field 'shared' needs objects"),
+        ({"addresses": 7}, "'addresses' need .*: 7 is not a list"),
+        ({"addresses": ["x"]}, "addresses has 1 entries, needs none or one for each of the 2"),
         (
             {"shared": [{"name": "nic", "links": [2], "beta_us_per_mb": 1}]},
             r"shared\[0\] \(nic\): link 2, needs 0 to 1",
@@ -81,12 +100,13 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         Topology.load(tmp_path / "t")
 
 
-def test_shared_capacities_are_found_from_either_side() -> None:
-    made = racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6)
-    for index, uses in enumerate(made.shared_of_link):
-        for capacity in uses:
-            assert index in made.shared[capacity].links
-    assert sum(map(len, made.shared_of_link)) == sum(len(s.links) for s in made.shared)
+def test_addresses_are_kept_if_there_are_any() -> None:
+    made = uniform(2)
+    assert "addresses" not in made.to_head()  # as before there were any
+    located = replace(made, addresses=("10.0.0.1", "10.0.0.2"))
+    assert Topology.from_head(located.to_head()) == located
+    with pytest.raises(TopologyError, match="addresses has 1 entries, needs none or one for each"):
+        replace(made, addresses=("10.0.0.1",))
 
 
 def test_racks_share_an_uplink_in_each_direction() -> None:

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
+from headrace.cli.entries import entry_tables
+from headrace.cli.format import duration, rate, size
 from headrace.collectives.demand import ROOTED
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.plan.book import PlanBook
@@ -76,17 +78,17 @@ def _programs(artifact: Artifact, source: str) -> list[tuple[Program, str]]:
     )
 
 
-def _show_topology(artifact: Artifact, source: str) -> Iterable[Table]:
+def _show_topology(artifact: Artifact, source: str) -> Iterable[RenderableType]:
     return _topology_tables(Topology.from_head(artifact.head, source))
 
 
-def _show_profile(artifact: Artifact, source: str) -> Iterable[Table]:
+def _show_profile(artifact: Artifact, source: str) -> Iterable[RenderableType]:
     profile = Profile.from_artifact(artifact, source)
     yield _facts("profile", dict(profile.summary()))
     yield from _topology_tables(profile.topology)
 
 
-def _show_plan(artifact: Artifact, source: str) -> Iterable[Table]:
+def _show_plan(artifact: Artifact, source: str) -> Iterable[RenderableType]:
     plan = Plan.from_artifact(artifact, source)
     demand, program = plan.program.demand, plan.program
     rooted = f", root {demand.root}" if demand.collective in ROOTED else ""
@@ -99,21 +101,22 @@ def _show_plan(artifact: Artifact, source: str) -> Iterable[Table]:
             f"{len(program.dependencies['on'])} dependencies",
             "proof": f"{plan.proof.program_digest[:12]}, verifier {plan.proof.verifier_version}",
             "topology": plan.topology_digest[:12],
-            "scored at": _bytes(plan.total_bytes),
-            "predicted": _us(plan.predicted_us),
-            "bound": f"{_us(plan.bound.total_us)} (payload {_us(plan.bound.bandwidth_us)}, "
-            f"latency {_us(plan.bound.latency_us)})",
+            "scored at": size(plan.total_bytes),
+            "predicted": duration(plan.predicted_us),
+            "bound": f"{duration(plan.bound.total_us)} "
+            f"(payload {duration(plan.bound.bandwidth_us)}, "
+            f"latency {duration(plan.bound.latency_us)})",
             "gap": f"{plan.gap:.1%}",
         },
     )
     yield _rows(
         "candidates",
         ("maker", "chunks", "predicted", "note"),
-        [(c.maker, c.chunks or "", _us(c.predicted_us), c.note) for c in plan.candidates],
+        [(c.maker, c.chunks or "", duration(c.predicted_us), c.note) for c in plan.candidates],
     )
 
 
-def _show_book(artifact: Artifact, source: str) -> Iterable[Table]:
+def _show_book(artifact: Artifact, source: str) -> Iterable[RenderableType]:
     book = PlanBook.from_artifact(artifact, source)
     groups = "none" if book.groups is None else " ".join(str(list(g)) for g in book.groups)
     yield _facts(
@@ -125,30 +128,10 @@ def _show_book(artifact: Artifact, source: str) -> Iterable[Table]:
             "programs": str(len(book.programs)),
         },
     )
-    columns = ("collective", "root", "from", "below", "maker", "chunks", "scored at", "predicted",
-               "bound", "gap")  # fmt: skip
-    yield _rows(
-        "entries",
-        columns,
-        [
-            (
-                entry.collective,
-                entry.root if entry.collective in ROOTED else "",
-                _bytes(entry.from_bytes),
-                "" if entry.to_bytes is None else _bytes(entry.to_bytes),
-                entry.plan.maker,
-                entry.plan.program.demand.chunks,
-                _bytes(entry.plan.total_bytes),
-                _us(entry.plan.predicted_us),
-                _us(entry.plan.bound.total_us),
-                f"{entry.plan.gap:.1%}",
-            )
-            for entry in book.entries
-        ],
-    )
+    yield from entry_tables(book.entries)
 
 
-def _show_head(artifact: Artifact, _source: str) -> Iterable[Table]:
+def _show_head(artifact: Artifact, _source: str) -> Iterable[RenderableType]:
     head = {name: _text(value) for name, value in artifact.head.items()}
     sizes = {
         f"table {name}": f"{len(next(iter(table.values()), ()))} rows of {', '.join(table)}"
@@ -157,7 +140,7 @@ def _show_head(artifact: Artifact, _source: str) -> Iterable[Table]:
     yield _facts("content", {**head, **sizes})
 
 
-_SHOWN: dict[str, Callable[[Artifact, str], Iterable[Table]]] = {
+_SHOWN: dict[str, Callable[[Artifact, str], Iterable[RenderableType]]] = {
     "topology": _show_topology,
     "profile": _show_profile,
     "plan": _show_plan,
@@ -165,19 +148,19 @@ _SHOWN: dict[str, Callable[[Artifact, str], Iterable[Table]]] = {
 }
 
 
-def _topology_tables(topology: Topology) -> Iterable[Table]:
+def _topology_tables(topology: Topology) -> Iterable[RenderableType]:
     homes = ", ".join(f"{r} on {topology.hosts[h]}" for r, h in enumerate(topology.rank_host))
     yield _facts("topology", {"name": topology.name, "ranks": homes})
     yield _rows(
         "links",
         ("from", "to", "alpha", "rate"),
-        [(k.src, k.dst, _us(k.alpha_us), _rate(k.beta_us_per_mb)) for k in topology.links],
+        [(k.src, k.dst, duration(k.alpha_us), rate(k.beta_us_per_mb)) for k in topology.links],
     )
     yield _rows(
         "shared capacities",
         ("name", "rate", "links"),
         [
-            (s.name, _rate(s.beta_us_per_mb), ", ".join(_pair(topology, i) for i in s.links))
+            (s.name, rate(s.beta_us_per_mb), ", ".join(_pair(topology, i) for i in s.links))
             for s in topology.shared
         ],
     )
@@ -209,20 +192,3 @@ def _rows(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) 
 def _text(value: object) -> str:
     text = str(value)
     return text if len(text) <= 200 else f"{text[:197]}..."
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.4g} {unit}"
-    return f"{count} B"
-
-
-def _us(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value / 1000:.4g} ms" if value >= 1000 else f"{value:.4g} us"
-
-
-def _rate(beta_us_per_mb: float) -> str:
-    return f"{8e6 / beta_us_per_mb:.4g} Mbit/s"

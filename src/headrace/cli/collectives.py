@@ -1,6 +1,7 @@
 """``headrace collectives``: measure a network, and plan collectives for it."""
 
 import contextlib
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,6 +49,8 @@ def measure(
     """
     settings = Settings.from_environment()
     console = Console(stderr=True)
+    if not settings.rank:  # of all ranks, rank 0 writes
+        artifact_io.check_target(output)
     with _progress(console, visible=not settings.rank) as report:
         profile: Profile | None
         if testbed is not None:
@@ -101,8 +104,10 @@ def plan(
     ] = None,
 ) -> None:
     """Find the best verified plan for every collective and size, and write a plan book."""
+    from headrace.cli.entries import entry_tables
     from headrace.collectives.plan.book import build_book
 
+    artifact_io.check_target(output)
     topology, groups = _read_network(source)
     console = Console(stderr=True)
     with _progress(console, visible=True) as report:
@@ -113,27 +118,9 @@ def plan(
             progress=report,
         )
     book.save(output)
-    table = Table(box=None, pad_edge=False)
-    for name in ("collective", "from", "to", "maker"):
-        table.add_column(name, no_wrap=True)
-    for name in ("chunks", "predicted", "bound", "gap"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for entry in book.entries:
-        if entry.root != 0:
-            continue  # the other roots' rows say much the same
-        made = entry.plan
-        table.add_row(
-            entry.collective.value,
-            _bytes(entry.from_bytes),
-            "" if entry.to_bytes is None else _bytes(entry.to_bytes),
-            made.maker,
-            str(made.program.demand.chunks),
-            _us(made.predicted_us),
-            _us(made.bound.total_us),
-            f"{made.gap:.0%}",
-        )
     out = Console()
-    out.print(table)
+    for shown in entry_tables(entry for entry in book.entries if entry.root == 0):
+        out.print(shown)  # the other roots' entries say much the same
     out.print(f"Wrote [bold]{output}[/]: {len(book.entries)} plans.", soft_wrap=True)
 
 
@@ -145,11 +132,31 @@ def _read_network(path: Path) -> tuple[Topology, tuple[tuple[int, ...], ...] | N
         from headrace.collectives.measure import Profile
 
         profile = Profile.from_artifact(artifact, str(path))
+        _warn_if_old(profile, path)
         return profile.topology, profile.groups
     raise InputError(
         f"{path}: field 'kind' is {artifact.kind!r}, needs 'profile' "
         "(from 'headrace collectives measure') or 'topology'"
     )
+
+
+def _warn_if_old(profile: "Profile", path: Path) -> None:
+    now = time.time()
+    if profile.expired(now):
+        Console(stderr=True).print(
+            f"[yellow]warning:[/] {path} was measured {_age(now - profile.measured_at)} ago "
+            f"and is valid for {_age(profile.valid_for_s)}; if the network may have changed, "
+            "measure it again with 'headrace collectives measure'.",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+def _age(seconds: float) -> str:
+    for unit, one in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * one:
+            return f"{seconds / one:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
 
 
 @contextlib.contextmanager
@@ -164,17 +171,3 @@ def _progress(console: Console, *, visible: bool) -> Generator[Report]:
     with Progress(*columns, console=console, transient=True, disable=not visible) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda what, share: bar.update(task, description=what, completed=share)
-
-
-def _bytes(value: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value} B"
-
-
-def _us(value: float) -> str:
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.3g} us"

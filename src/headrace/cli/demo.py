@@ -1,14 +1,13 @@
 """``headrace demo``: the main job, from an unknown network to a faster training job."""
 
-import signal
-import sys
 import time
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from headrace.cli.ending import unwind_on_sigterm
 
 
 def demo(
@@ -37,7 +36,7 @@ def demo(
     from headrace.demo.show import Show
     from headrace.testbed import TestbedSpec
 
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    unwind_on_sigterm()
     started = time.perf_counter()
     console = Console(highlight=False)
     show = Show(console)
@@ -54,8 +53,3 @@ def demo(
     finally:
         show.close()
     console.print(f"[dim]The whole demo took {time.perf_counter() - started:.0f} s.[/]")
-
-
-def _exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
-    # an exception, so that the testbed goes down on the way out
-    sys.exit(128 + number)

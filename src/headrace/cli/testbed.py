@@ -1,16 +1,17 @@
 """``headrace testbed``: an emulated cluster on this machine, from up to down."""
 
 import signal
-import sys
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import headrace.artifact as artifact_io
+from headrace.cli.ending import unwind_on_sigterm
+from headrace.cli.format import mbit
 from headrace.testbed import Testbed, TestbedSpec, run_ranks, state, teardown
 from headrace.testbed.rates import PAYLOAD_SHARE, format_rate, parse_rate
 
@@ -122,7 +123,7 @@ def run(
     spec = TestbedSpec.load(file)
     ranks = spec.order(order, seed=seed)
     console = Console(soft_wrap=True, highlight=False)
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    unwind_on_sigterm()
     with Testbed.up(spec, fallback=fallback or None) as testbed:
         _say_fallback(testbed, console)
         names = [testbed.hosts[index].name for index in ranks]
@@ -153,6 +154,8 @@ def topology(
     ] = None,
 ) -> None:
     """Show what measuring the testbed should find: hosts, and the payload rate of every pair."""
+    if output is not None:
+        artifact_io.check_target(output)
     spec = TestbedSpec.load(file)
     truth = spec.topology(order, seed=seed)
     if output is not None:
@@ -166,7 +169,7 @@ def topology(
             truth.links[truth.link_index[src, dst]].beta_us_per_mb if src != dst else None
             for dst in range(truth.ranks)
         ]
-        table.add_row(name, *("-" if beta is None else f"{8e6 / beta:.1f}" for beta in betas))
+        table.add_row(name, *("-" if beta is None else f"{mbit(beta):.1f}" for beta in betas))
     Console().print(table)
 
 
@@ -197,7 +200,3 @@ def _say_fallback(testbed: Testbed, console: Console) -> None:
             "keeps to the rates; Gloo, MPI and others run unpaced and cannot be compared.",
             soft_wrap=True,
         )
-
-
-def _exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)

@@ -12,7 +12,8 @@ Meaning of a program
 - The steps of a lane run one after another. Steps of different lanes run concurrently unless a
   dependency orders them.
 - A dependency ``step`` on ``on`` (same rank): if both cover exactly the same slots, byte k of
-  `step` waits for byte k of `on` (streaming); otherwise `step` waits for all of `on`.
+  `step` waits for byte k of `on` (streaming); otherwise `step` waits for all of `on`. Local steps
+  (``COPY``, ``REDUCE``) never stream: they wait, and are waited for, as a whole.
 - ``RECV_REDUCE`` combines what arrives into the slot: slot = slot (op) arriving. ``COPY`` writes
   `slot` from `src_slot`; ``REDUCE`` combines `src_slot` into `slot`. `count` consecutive slots
   are covered, from `slot` (and `src_slot`) on.
@@ -27,6 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace import fields
 from headrace.artifact import Artifact
 from headrace.collectives.demand import Collective, Demand
 from headrace.errors import ProgramError
@@ -176,28 +178,40 @@ class Program:
         )
 
     @classmethod
-    def from_artifact(cls, artifact: Artifact) -> "Program":
+    def from_artifact(cls, artifact: Artifact, source: str = "program") -> "Program":
         """Rebuild a program.
 
         Raises
         ------
-        ProgramError : if a head field or column is missing or out of range.
+        ProgramError : if a head field or column is missing, mistyped or out of range.
         """
         head = artifact.head
-        try:
-            demand = Demand(
-                collective=Collective(head["collective"]),
-                ranks=int(head["ranks"]),
-                chunks=int(head["chunks"]),
-                root=int(head["root"]),
+        numbers: dict[str, int] = {}
+        for name in ("collective", "ranks", "chunks", "root", "scratch_slots"):
+            if name not in head:
+                raise ProgramError(f"{source}: field '{name}' is missing")
+            if name == "collective":
+                continue
+            try:
+                numbers[name] = fields.integer(head[name])
+            except TypeError as error:
+                raise ProgramError(f"{source}: field '{name}': {error}") from error
+        if head["collective"] not in tuple(Collective):
+            raise ProgramError(
+                f"{source}: field 'collective' is {head['collective']!r}, needs one of "
+                f"{', '.join(Collective)}"
             )
-            scratch_slots = int(head["scratch_slots"])
-            tables = {
-                name: dict(artifact.tables[name]) for name in ("lanes", "steps", "dependencies")
-            }
-        except KeyError as error:
-            raise ProgramError(f"program: field {error} is missing") from error
-        return cls(demand=demand, scratch_slots=scratch_slots, **tables)
+        tables: dict[str, dict[str, np.ndarray]] = {}
+        for name in ("lanes", "steps", "dependencies"):
+            if name not in artifact.tables:
+                raise ProgramError(f"{source}: table '{name}' is missing")
+            tables[name] = dict(artifact.tables[name])
+        scratch_slots = numbers.pop("scratch_slots")
+        try:
+            demand = Demand(collective=Collective(head["collective"]), **numbers)
+            return cls(demand=demand, scratch_slots=scratch_slots, **tables)
+        except ProgramError as error:
+            raise ProgramError(f"{source}: {error}") from error
 
 
 def _check_columns(table: str, columns: dict[str, np.ndarray], wanted: dict[str, np.dtype]) -> None:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook
-from headrace.collectives.plan.bound import lower_bound
-from headrace.collectives.plan.simulate import simulate
+from headrace.collectives.plan.portfolio import rescore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +32,10 @@ def _forecast(book: PlanBook, total_bytes: int) -> Forecast:
     plan = book.choose(Collective.ALLREDUCE, total_bytes)
     assert plan is not None, "the demo plans allreduces at every size"
     # a plan was scored at a size of its range, this is another
+    scored = rescore(plan, book.topology, total_bytes)
     return Forecast(
         total_bytes=total_bytes,
-        maker=plan.maker,
-        predicted_us=simulate(plan.program, book.topology, total_bytes).total_us,
-        bound_us=lower_bound(book.topology, plan.program.demand, total_bytes).total_us,
+        maker=scored.maker,
+        predicted_us=scored.predicted_us,
+        bound_us=scored.bound.total_us,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.demo.forecast import Forecast, forecast
 from headrace.demo.training import TrainingResult, run_training
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InputError
 from headrace.testbed import Testbed, TestbedSpec
 
 if TYPE_CHECKING:
@@ -105,10 +105,13 @@ def place(spec: TestbedSpec, order: str | Sequence[int], seed: int | None) -> Pl
     Raises
     ------
     TestbedError : naming what is wrong with the order.
+    InputError : the order has fewer than two ranks.
     """
     if order == "random" and seed is None:
         seed = secrets.randbelow(10_000)
     indices = spec.order(order, seed=seed)
+    if len(indices) < 2:
+        raise InputError(f"order is {order!r}, one rank: the demo needs at least two ranks")
     return Placement(
         order=tuple(indices),
         hosts=tuple(spec.hosts[index].name for index in indices),

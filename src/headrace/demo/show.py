@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.format import mbit, ms, size
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook
 from headrace.demo.scenario import Comparison, Placement
@@ -110,13 +111,13 @@ class Show:
             if entry.collective is not Collective.ALLREDUCE:
                 continue
             plan = entry.plan
-            upper = "and more" if entry.to_bytes is None else f"to {_bytes(entry.to_bytes)}"
+            upper = "and more" if entry.to_bytes is None else f"to {size(entry.to_bytes)}"
             table.add_row(
-                f"{_bytes(entry.from_bytes)} {upper}",
+                f"{size(entry.from_bytes)} {upper}",
                 plan.maker,
-                _bytes(plan.total_bytes),
-                _ms(plan.predicted_us),
-                _ms(plan.bound.total_us),
+                size(plan.total_bytes),
+                ms(plan.predicted_us),
+                ms(plan.bound.total_us),
                 f"{plan.gap:.0%}",
             )
         self._console.print(table)
@@ -130,10 +131,10 @@ class Show:
 
     def trained(self, result: TrainingResult, took_s: float) -> None:
         self.close()
-        buckets = " + ".join(f"{size / 1e6:.2f}" for size in result.bucket_bytes)
+        buckets = " + ".join(f"{nbytes / 1e6:.2f}" for nbytes in result.bucket_bytes)
         self._say(
             f'init_process_group("{result.backend}"): {len(result.steps_us)} steps measured, '
-            f"{_ms(result.step_us)} each; {took_s:.0f} s with starting up"
+            f"{ms(result.step_us)} each; {took_s:.0f} s with starting up"
         )
         if result.backend == "headrace":
             self._say(f"gradients: {sum(result.bucket_bytes) / 1e6:.2f} MB = {buckets} in buckets")
@@ -211,10 +212,10 @@ def _shared(measured: Topology, truth: Topology) -> Iterator[str]:
         if "-uplink-" not in shared.name or pairs in told:
             continue
         told.add(pairs)
-        true = 8e6 / shared.beta_us_per_mb
+        true = mbit(shared.beta_us_per_mb)
         what = f"{shared.name.replace('-uplink-', ' uplink, ')}"
         if pairs in found:
-            yield f"{what}: {8e6 / found[pairs]:.1f} ({true:.1f}) shared by {len(pairs)} links"
+            yield f"{what}: {mbit(found[pairs]):.1f} ({true:.1f}) shared by {len(pairs)} links"
         else:
             yield f"{what}: [red]not found[/] ({true:.1f}), shared by {len(pairs)} links"
 
@@ -225,16 +226,16 @@ def _runs(comparison: Comparison, *, paced: bool) -> Table:
     table = _table("measured", name, "headrace", "")
     speed_up = f"[bold]{comparison.speed_up:.2f}x[/]" if paced else ""
     rows = (
-        (f"step, median of {len(ours.steps_us)}", _ms(gloo.step_us), _ms(ours.step_us), speed_up),
-        ("  computing alone", _ms(gloo.compute_us), _ms(ours.compute_us), ""),
-        ("  the rest: network", _ms(_rest(gloo)), _ms(_rest(ours)), ""),
+        (f"step, median of {len(ours.steps_us)}", ms(gloo.step_us), ms(ours.step_us), speed_up),
+        ("  computing alone", ms(gloo.compute_us), ms(ours.compute_us), ""),
+        ("  the rest: network", ms(_rest(gloo)), ms(_rest(ours)), ""),
         (
             "  share of the step on the network",
             f"{gloo.network_share:.1%}",
             f"{ours.network_share:.1%}",
             "",
         ),
-        ("allreduce of all gradients alone", _ms(gloo.allreduce_us), _ms(ours.allreduce_us), ""),
+        ("allreduce of all gradients alone", ms(gloo.allreduce_us), ms(ours.allreduce_us), ""),
         (
             "loss on held-out images",
             f"{gloo.loss:.6f}",
@@ -269,32 +270,32 @@ def _bars(comparison: Comparison) -> Iterator[Text]:
             f"  {_NAMES[result.backend]:<9}",
             ("░" * compute, "dim"),
             ("█" * (cells - compute), colour),
-            f" {_ms(result.step_us)}",
+            f" {ms(result.step_us)}",
         )
     cells = round(_BAR_CELLS * least / longest)
-    yield Text.assemble("  bound    ", ("·" * cells, "dim"), f" {_ms(least)}")
+    yield Text.assemble("  bound    ", ("·" * cells, "dim"), f" {ms(least)}")
 
 
 def _allreduces(comparison: Comparison) -> Table:
     table = _table("allreduce", "plan", "predicted", "measured", "off", "bound")
     table.title = "headrace's allreduces, one after another"
     rows = [
-        (_bytes(each.total_bytes), each.maker, each.predicted_us, measured, each.bound_us)
+        (size(each.total_bytes), each.maker, each.predicted_us, measured, each.bound_us)
         for each, measured in zip(
             comparison.forecasts, comparison.headrace.allreduces_us, strict=True
         )
     ]
     total = (comparison.predicted_us, comparison.headrace.allreduce_us, comparison.bound_us)
-    for size, maker, predicted, measured, bound in (*rows, ("all", "", *total)):
+    for what, maker, predicted, measured, bound in (*rows, ("all", "", *total)):
         off = f"{measured / predicted - 1:+.0%}"
-        table.add_row(size, maker, _ms(predicted), _ms(measured), off, _ms(bound))
+        table.add_row(what, maker, ms(predicted), ms(measured), off, ms(bound))
     return table
 
 
 def _closing(comparison: Comparison, *, paced: bool) -> str:
     certificate = (
-        f"its allreduces took {_ms(comparison.headrace.allreduce_us)}, "
-        f"{_ms(comparison.predicted_us)} were predicted"
+        f"its allreduces took {ms(comparison.headrace.allreduce_us)}, "
+        f"{ms(comparison.predicted_us)} were predicted"
     )
     if not paced:
         return (
@@ -304,7 +305,7 @@ def _closing(comparison: Comparison, *, paced: bool) -> str:
     return (
         f"[bold green]The same script with one word changed trains the same network "
         f"{comparison.speed_up:.2f}x as fast:[/] {certificate}, and no program can take less than "
-        f"{_ms(comparison.bound_us)}."
+        f"{ms(comparison.bound_us)}."
     )
 
 
@@ -322,15 +323,4 @@ def _pairs(topology: Topology, links: tuple[int, ...]) -> frozenset[tuple[int, i
 
 
 def _mbit(topology: Topology, src: int, dst: int) -> float:
-    return 8e6 / topology.links[topology.link_index[src, dst]].beta_us_per_mb
-
-
-def _ms(us: float) -> str:
-    return f"{us / 1000:,.0f} ms" if us >= 100_000 else f"{us / 1000:.3g} ms"
-
-
-def _bytes(value: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value} B"
+    return mbit(topology.links[topology.link_index[src, dst]].beta_us_per_mb)

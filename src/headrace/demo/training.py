@@ -70,11 +70,6 @@ class TrainingResult:
         """The time of the allreduces of all buckets, one after another."""
         return sum(self.allreduces_us)
 
-    @property
-    def accuracy(self) -> float:
-        """The share of the held-out images that are told right, 0 to 1."""
-        return self.right / self.images
-
 
 def run_training(
     testbed: Testbed,

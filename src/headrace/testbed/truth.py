@@ -52,6 +52,7 @@ def topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -> Top
     return Topology(
         name=spec.name,
         hosts=tuple(host.name for host in spec.hosts),
+        addresses=tuple(host.address for host in spec.hosts),
         rank_host=tuple(order),
         links=tuple(links),
         shared=tuple(shared),

@@ -2,6 +2,8 @@
 
 from headrace.topology.topology import Link, SharedCapacity, Topology, beta_from_bytes_per_s
 
+__all__ = ["racks", "uniform"]
+
 
 def uniform(ranks: int, *, alpha_us: float = 50.0, bytes_per_s: float = 1e9) -> Topology:
     """Every rank on its own host, a link between any two, one NIC per host and direction."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import headrace.artifact as artifact_io
+from headrace import fields
 from headrace.artifact import Artifact
 from headrace.errors import TopologyError
 
@@ -51,6 +52,7 @@ class Topology:
     rank_host : for every rank, the index of its host.
     links : directed links between ranks.
     shared : capacities that several links use together.
+    addresses : where a job's ranks listen on each host, if names do not say; else empty.
 
     Raises
     ------
@@ -62,8 +64,14 @@ class Topology:
     rank_host: tuple[int, ...]
     links: tuple[Link, ...]
     shared: tuple[SharedCapacity, ...] = ()
+    addresses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if len(self.addresses) not in (0, len(self.hosts)):
+            raise TopologyError(
+                f"addresses has {len(self.addresses)} entries, needs none or one for each of the "
+                f"{len(self.hosts)} hosts"
+            )
         if not self.rank_host:
             raise TopologyError("rank_host is empty, needs at least one rank")
         if len(set(self.hosts)) != len(self.hosts):
@@ -88,6 +96,11 @@ class Topology:
             _check_cost(f"links[{index}].alpha_us", link.alpha_us, may_be_zero=True)
             _check_cost(f"links[{index}].beta_us_per_mb", link.beta_us_per_mb, may_be_zero=False)
         for index, shared in enumerate(self.shared):
+            if len(set(shared.links)) != len(shared.links):
+                raise TopologyError(
+                    f"shared[{index}] ({shared.name}): links {list(shared.links)} repeats a link, "
+                    "needs each at most once"
+                )
             for link in shared.links:
                 if not 0 <= link < len(self.links):
                     raise TopologyError(
@@ -106,15 +119,6 @@ class Topology:
         """(src, dst) -> index into `links`."""
         return {(link.src, link.dst): index for index, link in enumerate(self.links)}
 
-    @cached_property
-    def shared_of_link(self) -> tuple[tuple[int, ...], ...]:
-        """For every link, the indices into `shared` of the capacities it uses."""
-        uses: list[list[int]] = [[] for _ in self.links]
-        for index, shared in enumerate(self.shared):
-            for link in shared.links:
-                uses[link].append(index)
-        return tuple(tuple(use) for use in uses)
-
     @property
     def digest(self) -> str:
         """SHA-256 of the content; plans and bounds name the graph they hold for by it."""
@@ -128,9 +132,11 @@ class Topology:
 
     def to_head(self) -> dict[str, Any]:
         """Return the JSON form: what `from_head` reads."""
+        addresses = {"addresses": list(self.addresses)} if self.addresses else {}
         return {
             "name": self.name,
             "hosts": list(self.hosts),
+            **addresses,
             "rank_host": list(self.rank_host),
             "links": [[k.src, k.dst, k.alpha_us, k.beta_us_per_mb] for k in self.links],
             "shared": [
@@ -147,13 +153,20 @@ class Topology:
         ------
         TopologyError : naming the field, what was found and what is allowed.
         """
+        if not isinstance(head, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TopologyError(f"{source}: is {head!r}, needs an object")
         for field in ("name", "hosts", "rank_host", "links"):
             if field not in head:
                 raise TopologyError(f"{source}: field '{field}' is missing")
         try:
             links = tuple(
-                Link(src=int(s), dst=int(d), alpha_us=float(a), beta_us_per_mb=float(b))
-                for s, d, a, b in head["links"]
+                Link(
+                    src=fields.integer(src),
+                    dst=fields.integer(dst),
+                    alpha_us=fields.number(alpha),
+                    beta_us_per_mb=fields.number(beta),
+                )
+                for src, dst, alpha, beta in map(fields.items, fields.items(head["links"]))
             )
         except (TypeError, ValueError) as error:
             raise TopologyError(
@@ -162,11 +175,11 @@ class Topology:
         try:
             shared = tuple(
                 SharedCapacity(
-                    name=str(row["name"]),
-                    links=tuple(int(link) for link in row["links"]),
-                    beta_us_per_mb=float(row["beta_us_per_mb"]),
+                    name=fields.text(row["name"]),
+                    links=tuple(map(fields.integer, fields.items(row["links"]))),
+                    beta_us_per_mb=fields.number(row["beta_us_per_mb"]),
                 )
-                for row in head.get("shared", ())
+                for row in map(fields.table, fields.items(head.get("shared", ())))
             )
         except (TypeError, ValueError, KeyError) as error:
             raise TopologyError(
@@ -174,16 +187,23 @@ class Topology:
                 f"{error!r}"
             ) from error
         try:
-            hosts = tuple(str(host) for host in head["hosts"])
-            rank_host = tuple(int(host) for host in head["rank_host"])
-        except (TypeError, ValueError) as error:
+            name = fields.text(head["name"])
+            hosts = tuple(map(fields.text, fields.items(head["hosts"])))
+            rank_host = tuple(map(fields.integer, fields.items(head["rank_host"])))
+            addresses = tuple(map(fields.text, fields.items(head.get("addresses", ()))))
+        except TypeError as error:
             raise TopologyError(
-                f"{source}: fields 'hosts' and 'rank_host' need lists of names and of host "
-                f"indices: {error}"
+                f"{source}: fields 'name', 'hosts', 'rank_host' and 'addresses' need a text, a "
+                f"list of names, a list of host indices and a list of addresses: {error}"
             ) from error
         try:
             return cls(
-                name=str(head["name"]), hosts=hosts, rank_host=rank_host, links=links, shared=shared
+                name=name,
+                hosts=hosts,
+                rank_host=rank_host,
+                links=links,
+                shared=shared,
+                addresses=addresses,
             )
         except TopologyError as error:
             raise TopologyError(f"{source}: {error}") from error

@@ -4,15 +4,13 @@ import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import pytest
 
 from headrace.collectives.measure.conduct import Member, name_hosts
 from headrace.collectives.measure.effort import Effort
 from headrace.collectives.measure.probe import Flow, Manner, Probe
 from headrace.collectives.measure.survey import survey
+from headrace.collectives.run import executor
 from headrace.errors import CommunicationError
-
-executor = pytest.importorskip("headrace.collectives.run.executor")
 
 QUICK = Effort(tournament_us=2000, quiet_us=3000, sharing_us=2000, most_bytes=1e6)
 

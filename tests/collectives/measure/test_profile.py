@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
 from headrace.collectives.measure import Profile, survey
-from headrace.errors import ArtifactError
+from headrace.errors import ArtifactError, TopologyError
 from tests.collectives.measure.network import Network, shuffled_racks
 
 
@@ -64,3 +65,29 @@ def test_the_summary_names_groups_and_shared_capacities(profile: Profile) -> Non
 def test_variances_are_kept(profile: Profile) -> None:
     assert len(profile.fits["src"]) == 12
     assert (profile.fits["beta_variance"] > 0).all()
+
+
+@pytest.mark.parametrize("found", [None, "x", [["a"]], [[0.5, 1, 2, 3]], True])
+@pytest.mark.parametrize("field", ["topology", "groups", "measured_at", "took_s", "valid_for_s"])
+def test_a_bad_field_is_refused(profile: Profile, field: str, found: object) -> None:
+    whole = profile.to_artifact()
+    with pytest.raises((ArtifactError, TopologyError), match=f"here: .*{field}"):
+        Profile.from_artifact(replace(whole, head={**whole.head, field: found}), "here")
+
+
+@pytest.mark.parametrize("found", [-1, 1e300])
+def test_an_impossible_time_is_refused(profile: Profile, found: float) -> None:
+    with pytest.raises(ArtifactError, match="field 'measured_at' is .*, needs seconds from 0"):
+        replace(profile, measured_at=found)
+
+
+@pytest.mark.parametrize("name", ["samples.us", "fits.src"])
+def test_a_missing_column_is_named(profile: Profile, name: str) -> None:
+    whole = profile.to_artifact()
+    table, column = name.split(".")
+    columns = {key: kept for key, kept in whole.tables[table].items() if key != column}
+    with pytest.raises(ArtifactError, match=f"column '{name}' is missing"):
+        Profile.from_artifact(replace(whole, tables={**whole.tables, table: columns}))
+    columns[column] = np.array(["x"] * len(whole.tables[table][column]), dtype=object)
+    with pytest.raises(ArtifactError, match=f"column '{name}' has type object"):
+        Profile.from_artifact(replace(whole, tables={**whole.tables, table: columns}))

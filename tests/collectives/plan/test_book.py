@@ -3,12 +3,14 @@
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.collectives.demand import ROOTED, Collective
 from headrace.collectives.plan.book import PlanBook, build_book
-from headrace.errors import ArtifactError
+from headrace.errors import ArtifactError, HeadraceError, VerificationError
+from headrace.topology import Topology
 from headrace.topology.presets import racks, uniform
 
 TOPOLOGY = racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6, rank_order=(0, 2, 1, 3))
@@ -117,3 +119,121 @@ def test_a_missing_field_is_named(book: PlanBook, field: str) -> None:
     head = {name: value for name, value in artifact.head.items() if name != field}
     with pytest.raises(ArtifactError, match=f"KeyError.*{field}"):
         PlanBook.from_artifact(replace(artifact, head=head))
+
+
+def test_a_program_altered_with_its_digest_is_refused(book: PlanBook, tmp_path: Path) -> None:
+    artifact = book.to_artifact()
+    steps = {name: column.copy() for name, column in artifact.tables["steps"].items()}
+    number = next(
+        i
+        for i, (program, _) in enumerate(book.programs)
+        if program.demand.collective is Collective.ALLREDUCE
+    )
+    altered = (steps["program"] == number) & (steps["op"] == 2)
+    steps["op"][altered] = 1  # receive instead of receive and reduce
+    program = book.programs[number][0]
+    own = {name: steps[name][steps["program"] == number] for name in program.steps}
+    digest = replace(program, steps=own).digest
+    assert digest != program.digest
+    rows = [dict(row) for row in artifact.head["programs"]]
+    rows[number]["proof"] = {**rows[number]["proof"], "program_digest": digest}
+    forged = replace(
+        artifact,
+        head={**artifact.head, "programs": rows},
+        tables={**artifact.tables, "steps": steps},
+    )
+    forged.save(tmp_path / "forged")
+    with pytest.raises(VerificationError, match=rf"forged: field 'programs\[{number}\]'"):
+        PlanBook.load(tmp_path / "forged")
+
+
+def with_entry(book: PlanBook, index: int, **changes: Any) -> PlanBook:
+    artifact = book.to_artifact()
+    rows = [dict(row) for row in artifact.head["entries"]]
+    rows[index].update(changes)
+    return PlanBook.from_artifact(
+        replace(artifact, head={**artifact.head, "entries": rows}), "bad.book"
+    )
+
+
+# entries: 0 is the one of all_to_all, 1 the first of allgather, the last one of scatter from 3
+@pytest.mark.parametrize(
+    ("index", "changes", "message"),
+    [
+        (0, {"program": -1}, "'program' is -1, needs 0 to"),
+        (0, {"program": 1000}, "'program' is 1000, needs 0 to"),
+        (0, {"program": 1}, r"entries\[0\].collective' is 'all_to_all', its program's is"),
+        (0, {"program": None}, r"entries\[0\]': None is not an integer"),
+        (0, {"collective": "allreduce"}, r"entries\[0\].collective' is 'allreduce'"),
+        (0, {"collective": "everything"}, "'collective' is 'everything', needs one of allreduce"),
+        (0, {"collective": None}, "'collective' is None"),
+        (-1, {"root": 1}, r"root' is 1, its program's is 3"),
+        (-1, {"root": True}, "True is not an integer"),
+        (0, {"topology_digest": "0"}, r"entries\[0\].topology_digest' is '0', its topology's is"),
+        (0, {"from_bytes": 5}, r"entries\[0\].from_bytes' is 5, needs 0"),
+        (1, {"to_bytes": 5}, r"entries\[2\].from_bytes' is \d+, needs 5"),
+        (1, {"to_bytes": -5}, r"entries\[1\].to_bytes' is -5, needs at least 0"),
+        (1, {"to_bytes": None}, r"entries\[2\].from_bytes' is \d+, needs nothing"),
+        (1, {"to_bytes": "5"}, r"entries\[1\]': '5' is not an integer"),
+        (1, {"bound": None}, r"entries\[1\].*bound.*None is not an object|needs maker"),
+    ],
+)
+def test_an_entry_that_does_not_fit_is_refused(
+    book: PlanBook, index: int, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ArtifactError, match=message) as caught:
+        with_entry(book, index, **changes)
+    assert str(caught.value).startswith("bad.book: ")
+
+
+def test_entries_out_of_order_are_refused(book: PlanBook) -> None:
+    artifact = book.to_artifact()
+    head = {**artifact.head, "entries": artifact.head["entries"][::-1]}
+    with pytest.raises(ArtifactError, match=r"entries\[\d+\]"):
+        PlanBook.from_artifact(replace(artifact, head=head))
+
+
+def test_programs_for_another_number_of_ranks_are_refused(book: PlanBook) -> None:
+    artifact = book.to_artifact()
+    head = {**artifact.head, "topology": uniform(3).to_head(), "groups": None}
+    with pytest.raises(ArtifactError, match=r"programs\[0\]': ranks is 4, needs 3"):
+        PlanBook.from_artifact(replace(artifact, head=head))
+
+
+@pytest.mark.parametrize("found", [None, "x", 7, [7], [None], {}])
+@pytest.mark.parametrize("field", ["topology", "groups", "programs", "entries"])
+def test_a_bad_field_is_refused(book: PlanBook, field: str, found: object) -> None:
+    if field == "groups" and found is None:
+        return
+    artifact = book.to_artifact()
+    with pytest.raises(HeadraceError, match="bad.book"):
+        PlanBook.from_artifact(replace(artifact, head={**artifact.head, field: found}), "bad.book")
+
+
+@pytest.mark.parametrize("table", ["lanes", "steps", "dependencies"])
+def test_a_bad_table_is_refused(book: PlanBook, table: str) -> None:
+    artifact = book.to_artifact()
+    columns = artifact.tables[table]
+    unowned = {name: values for name, values in columns.items() if name != "program"}
+    for bad in (
+        {name: kept for name, kept in artifact.tables.items() if name != table},
+        {**artifact.tables, table: unowned},
+        {**artifact.tables, table: {**columns, "program": columns["program"][::-1]}},
+        {**artifact.tables, table: {**columns, "program": columns["program"] - 100}},
+        {**artifact.tables, table: {**columns, "program": columns["program"] * 0.5}},
+    ):
+        with pytest.raises(ArtifactError, match=table):
+            PlanBook.from_artifact(replace(artifact, tables=bad))
+
+
+def test_one_measured_group_leaves_hosts_to_be_found() -> None:
+    topology = Topology(
+        name="two-hosts", hosts=("a", "b"), rank_host=(0, 1, 0, 1), links=uniform(4).links
+    )
+    made = build_book(
+        topology,
+        groups=((0, 1, 2, 3),),
+        collectives=[Collective.ALLREDUCE],
+        sizes=[1 << 20],
+    )
+    assert made.groups == ((0, 2), (1, 3))

@@ -9,7 +9,8 @@ import headrace.artifact as artifact_io
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.verify import Proof
-from headrace.errors import ArtifactError, HeadraceError, ProgramError
+from headrace.collectives.program import Program
+from headrace.errors import ArtifactError, HeadraceError, ProgramError, VerificationError
 from headrace.topology.presets import racks
 
 TOPOLOGY = racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6)
@@ -77,3 +78,47 @@ def test_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="field 'kind' is 'topology', needs 'plan'"):
         Plan.load(tmp_path / "file")
     assert artifact_io.load(tmp_path / "file").kind == "topology"
+
+
+def test_a_program_altered_with_its_digest_is_refused(plan: Plan) -> None:
+    artifact = plan.to_artifact()
+    steps = {name: column.copy() for name, column in artifact.tables["steps"].items()}
+    steps["op"][steps["op"] == 2] = 1  # receive instead of receive and reduce
+    tables = {**artifact.tables, "steps": steps}
+    part = replace(plan.program.to_artifact(), tables=tables)
+    proof = {**artifact.head["proof"], "program_digest": Program.from_artifact(part).digest}
+    forged = replace(artifact, head={**artifact.head, "proof": proof}, tables=tables)
+    with pytest.raises(VerificationError, match="somewhere"):
+        Plan.from_artifact(forged, "somewhere")
+
+
+@pytest.mark.parametrize("found", [None, "x", 0.9, True, [], {}])
+@pytest.mark.parametrize("field", ["collective", "ranks", "chunks", "root", "scratch_slots"])
+def test_a_bad_field_of_a_program_is_named(plan: Plan, field: str, found: object) -> None:
+    part = plan.program.to_artifact()
+    with pytest.raises(ProgramError, match=f"field '{field}'.*"):
+        Program.from_artifact(replace(part, head={**part.head, field: found}))
+
+
+@pytest.mark.parametrize("table", ["lanes", "steps", "dependencies"])
+def test_a_missing_column_or_table_of_a_program_is_named(plan: Plan, table: str) -> None:
+    part = plan.program.to_artifact()
+    columns = dict(part.tables[table])
+    columns.popitem()
+    with pytest.raises(ProgramError, match=f"{table} has columns"):
+        Program.from_artifact(replace(part, tables={**part.tables, table: columns}))
+    tables = {name: kept for name, kept in part.tables.items() if name != table}
+    with pytest.raises(ProgramError, match=f"table '{table}' is missing"):
+        Program.from_artifact(replace(part, tables=tables))
+
+
+@pytest.mark.parametrize("found", [None, "x", [], [[1]]])
+@pytest.mark.parametrize(
+    "field", ["maker", "total_bytes", "predicted_us", "bound", "candidates", "proof", "program"]
+)
+def test_a_bad_field_is_refused(plan: Plan, field: str, found: object) -> None:
+    if (field, found) in (("maker", "x"), ("candidates", [])):
+        return
+    artifact = plan.to_artifact()
+    with pytest.raises(ArtifactError, match=f"somewhere.*{field}"):
+        Plan.from_artifact(replace(artifact, head={**artifact.head, field: found}), "somewhere")

@@ -14,6 +14,20 @@ from tests.collectives.plan.chaos import misbehaves
 
 _RUN_UP_TO_STEPS = 300
 
+_MOVES_AS_A_WHOLE = {Collective.ALLREDUCE, Collective.REDUCE, Collective.BROADCAST}
+_BY_BLOCK = {Collective.ALLGATHER, Collective.REDUCE_SCATTER}
+SERVES: dict[str, set[Collective]] = {
+    "direct": set(Collective),
+    "full_exchange": {Collective.ALLREDUCE},
+    "recursive_doubling": {Collective.ALLREDUCE},
+    "halving_doubling": {Collective.ALLREDUCE} | _BY_BLOCK,
+    "ring": _MOVES_AS_A_WHOLE | _BY_BLOCK,
+    "double_binary_tree": _MOVES_AS_A_WHOLE,
+    "hierarchical": _MOVES_AS_A_WHOLE | _BY_BLOCK,
+    "hierarchical_even": {Collective.ALLREDUCE},
+    "exchange": {Collective.ALLREDUCE},
+}
+
 
 @st.composite
 def _topologies(draw: st.DrawFn) -> Topology:
@@ -70,4 +84,5 @@ def test_every_generator_makes_correct_programs(collective: Collective) -> None:
                     assert misbehaves(program, seed=len(served), runs=4) == "", generator.name
 
     holds()
-    assert served
+    assert served == {name for name, collectives in SERVES.items() if collective in collectives}
+    assert set(SERVES) == {generator.name for generator in GENERATORS}

@@ -9,12 +9,21 @@ from typing import Any
 import numpy as np
 
 import headrace.artifact as artifact_io
+from headrace import fields
 from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
 from headrace.topology import Topology
 
 KIND = "profile"
 _SCHEMA = 1
+_COLUMNS = {
+    "samples": ("src", "dst", "chunks", "chunk_bytes", "us"),
+    "fits": ("src", "dst", "alpha_us", "beta_us_per_mb", "alpha_variance", "beta_variance"),
+}
+"""What a table has at least."""
+
+_TIMES = ("measured_at", "took_s", "valid_for_s")
+_YEAR_3000 = 32_503_680_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +44,7 @@ class Profile:
 
     Raises
     ------
-    ArtifactError : if the groups are not a partition of the ranks.
+    ArtifactError : if the groups are not a partition of the ranks, or a time is impossible.
     """
 
     topology: Topology
@@ -54,6 +63,12 @@ class Profile:
                 f"profile: field 'groups' holds ranks {members}, needs each of 0 to "
                 f"{self.topology.ranks - 1} once"
             )
+        for name in _TIMES:
+            if not 0 <= getattr(self, name) < _YEAR_3000:
+                raise ArtifactError(
+                    f"profile: field '{name}' is {getattr(self, name)!r}, needs seconds from 0 "
+                    f"to {_YEAR_3000:.0f}"
+                )
 
     @property
     def host_groups(self) -> tuple[tuple[str, ...], ...]:
@@ -99,23 +114,22 @@ class Profile:
         head = artifact.head
         try:
             topology = Topology.from_head(head["topology"], f"{source}: field 'topology'")
-            groups = tuple(tuple(int(rank) for rank in group) for group in head["groups"])
-            seconds = {name: float(head[name]) for name in ("measured_at", "took_s", "valid_for_s")}
-            samples, fits = artifact.tables["samples"], artifact.tables["fits"]
+            groups = _groups(head["groups"], source)
+            seconds = {name: _seconds(head[name], name, source) for name in _TIMES}
+            samples, fits = (_columns(artifact, name, source) for name in ("samples", "fits"))
         except KeyError as error:
             raise ArtifactError(f"{source}: field or table {error} is missing") from error
-        except TypeError as error:
-            raise ArtifactError(
-                f"{source}: fields 'groups' and times need lists of ranks and numbers: {error}"
-            ) from error
-        return cls(
-            topology=topology,
-            groups=groups,
-            samples=samples,
-            fits=fits,
-            provenance=artifact.provenance,
-            **seconds,
-        )
+        try:
+            return cls(
+                topology=topology,
+                groups=groups,
+                samples=samples,
+                fits=fits,
+                provenance=artifact.provenance,
+                **seconds,
+            )
+        except ArtifactError as error:
+            raise ArtifactError(f"{source}: {error}") from error
 
     def save(self, path: str | Path) -> None:
         """Write the profile to `path`."""
@@ -144,6 +158,33 @@ class Profile:
             )
         rows += [(s.name, f"{_mbit(s.beta_us_per_mb):.4g} Mbit/s") for s in topology.shared]
         return rows
+
+
+def _groups(found: Any, source: str) -> tuple[tuple[int, ...], ...]:
+    try:
+        return tuple(tuple(map(fields.integer, fields.items(g))) for g in fields.items(found))
+    except TypeError as error:
+        raise ArtifactError(f"{source}: field 'groups' needs lists of ranks: {error}") from error
+
+
+def _seconds(found: Any, name: str, source: str) -> float:
+    try:
+        return fields.number(found)
+    except TypeError as error:
+        raise ArtifactError(f"{source}: field '{name}' needs seconds: {error}") from error
+
+
+def _columns(artifact: Artifact, table: str, source: str) -> Mapping[str, np.ndarray]:
+    columns = artifact.tables[table]
+    for name in _COLUMNS[table]:
+        if name not in columns:
+            raise ArtifactError(f"{source}: column '{table}.{name}' is missing")
+    for name, column in columns.items():
+        if column.dtype.kind not in "iuf":
+            raise ArtifactError(
+                f"{source}: column '{table}.{name}' has type {column.dtype}, needs numbers"
+            )
+    return columns
 
 
 def _mbit(beta_us_per_mb: float) -> float:

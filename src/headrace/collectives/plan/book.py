@@ -7,23 +7,37 @@ from math import isqrt
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import headrace
 import headrace.artifact as artifact_io
+from headrace import fields
 from headrace.artifact import Artifact
-from headrace.collectives.demand import ROOTED, Collective
-from headrace.collectives.plan.generators import GENERATORS, Generator, locality
-from headrace.collectives.plan.plan import Plan, proof_from
+from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.plan.entries import (
+    TABLES,
+    Entry,
+    entries_from,
+    programs_from,
+    stacked,
+)
+from headrace.collectives.plan.generators import GENERATORS, Generator, grouping
+from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import Portfolio
-from headrace.collectives.plan.templates.shape import Groups
+from headrace.collectives.plan.templates.shape import Groups, check_groups
 from headrace.collectives.plan.verify import Proof
 from headrace.collectives.program import Program
-from headrace.errors import ArtifactError
+from headrace.errors import ArtifactError, ProgramError
 from headrace.topology import Topology
 
+__all__ = [
+    "ALLREDUCE_SIZES",
+    "MAX_ROOTS",
+    "OTHER_SIZES",
+    "Entry",
+    "PlanBook",
+    "build_book",
+]
+
 _SCHEMA = 1
-_TABLES = ("lanes", "steps", "dependencies")
 
 ALLREDUCE_SIZES = tuple(2**k << 10 for k in range(17))
 """1 KiB to 64 MiB."""
@@ -33,20 +47,6 @@ OTHER_SIZES = tuple(4**k << 10 for k in range(2, 9))
 
 MAX_ROOTS = 8
 """With more ranks, rooted collectives are planned for root 0 only."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Entry:
-    """`plan` serves `collective` from `root` for ``from_bytes <= total_bytes < to_bytes``.
-
-    `to_bytes` is None for the last range.
-    """
-
-    collective: Collective
-    root: int
-    from_bytes: int
-    to_bytes: int | None
-    plan: Plan
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,31 +121,31 @@ class PlanBook:
                     for entry in self.entries
                 ],
             },
-            tables={name: _stacked([part.tables[name] for part in parts]) for name in _TABLES},
+            tables={name: stacked([part.tables[name] for part in parts]) for name in TABLES},
             provenance=self.provenance,
         )
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str = "plan book") -> "PlanBook":
-        """Rebuild a book; every program's digest is compared with its proof's.
+        """Rebuild a book, and prove every program again: a file can claim anything.
 
         Raises
         ------
         ArtifactError, ProgramError, TopologyError : naming the field.
+        VerificationError : naming the program that does not do what it claims.
         """
         head = artifact.head
         try:
-            topology = Topology.from_head(head["topology"], source)
-            groups = head["groups"]
-            programs = _unstacked(head["programs"], artifact, source)
-            entries = tuple(_entry(row, programs, source) for row in head["entries"])
+            topology = Topology.from_head(head["topology"], f"{source}: field 'topology'")
+            groups = _groups(head["groups"], topology, source)
+            programs = programs_from(head["programs"], artifact, topology, source)
             return cls(
                 topology=topology,
-                groups=None if groups is None else tuple(tuple(map(int, g)) for g in groups),
-                entries=entries,
+                groups=groups,
+                entries=entries_from(head["entries"], programs, topology, source),
                 provenance=artifact.provenance,
             )
-        except (KeyError, TypeError, IndexError) as error:
+        except (KeyError, TypeError) as error:
             raise ArtifactError(
                 f"{source}: needs topology, groups, programs and entries [collective, root, "
                 f"from_bytes, to_bytes, program, ...]: {error!r}"
@@ -161,50 +161,15 @@ class PlanBook:
         return cls.from_artifact(artifact_io.load(path, "plan-book", _SCHEMA), str(path))
 
 
-def _entry(row: Mapping[str, Any], programs: Sequence[tuple[Program, Proof]], source: str) -> Entry:
-    program, proof = programs[row["program"]]
+def _groups(found: Any, topology: Topology, source: str) -> Groups | None:
+    if found is None:
+        return None
+    groups = tuple(tuple(map(fields.integer, fields.items(group))) for group in fields.items(found))
     try:
-        collective = Collective(row["collective"])
-    except ValueError as error:
-        raise ArtifactError(f"{source}: field 'entries.collective': {error}") from error
-    to_bytes = row["to_bytes"]
-    return Entry(
-        collective=collective,
-        root=int(row["root"]),
-        from_bytes=int(row["from_bytes"]),
-        to_bytes=None if to_bytes is None else int(to_bytes),
-        plan=Plan.from_certificate(row, program, proof, source),
-    )
-
-
-def _stacked(tables: Sequence[artifact_io.Table]) -> dict[str, np.ndarray]:
-    """One table of all, with a column that says which program a row belongs to."""
-    lengths = [len(next(iter(table.values()))) for table in tables]
-    stacked = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-    return {**stacked, "program": np.repeat(np.arange(len(tables), dtype=np.int32), lengths)}
-
-
-def _unstacked(
-    rows: Sequence[Mapping[str, Any]], artifact: Artifact, source: str
-) -> list[tuple[Program, Proof]]:
-    ends = {
-        name: np.searchsorted(artifact.tables[name]["program"], np.arange(len(rows) + 1))
-        for name in _TABLES
-    }
-    programs: list[tuple[Program, Proof]] = []
-    for i, row in enumerate(rows):
-        tables = {
-            name: {
-                column: values[ends[name][i] : ends[name][i + 1]]
-                for column, values in artifact.tables[name].items()
-                if column != "program"
-            }
-            for name in _TABLES
-        }
-        part = Artifact(kind="program", schema=1, head=row["program"], tables=tables)
-        program = Program.from_artifact(part)
-        programs.append((program, proof_from(row["proof"], program, source)))
-    return programs
+        check_groups(Demand(collective=Collective.ALLREDUCE, ranks=topology.ranks), groups)
+    except ProgramError as error:
+        raise ArtifactError(f"{source}: field 'groups': {error}") from error
+    return groups
 
 
 def build_book(
@@ -244,7 +209,7 @@ def build_book(
     report("done", 1.0)
     return PlanBook(
         topology=topology,
-        groups=groups or locality(topology),
+        groups=grouping(topology, groups),
         entries=tuple(sorted(entries, key=lambda e: (e.collective, e.root, e.from_bytes))),
         provenance={
             "headrace": headrace.__version__,

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from headrace import fields
 from headrace.collectives.demand import Collective, Demand
 from headrace.errors import ArtifactError, InputError, TopologyError
 from headrace.topology import BYTES_PER_MB, Topology
@@ -108,19 +109,24 @@ class Bound:
         try:
             return cls(
                 collective=Collective(head["collective"]),
-                total_bytes=int(head["total_bytes"]),
-                total_us=float(head["total_us"]),
-                bandwidth_us=float(head["bandwidth_us"]),
-                latency_us=float(head["latency_us"]),
-                formula=str(head["formula"]),
-                terms=tuple(Term(**term) for term in head["terms"]),
-                topology_digest=str(head["topology_digest"]),
+                total_bytes=fields.integer(head["total_bytes"]),
+                total_us=fields.number(head["total_us"]),
+                bandwidth_us=fields.number(head["bandwidth_us"]),
+                latency_us=fields.number(head["latency_us"]),
+                formula=fields.text(head["formula"]),
+                terms=tuple(_term(fields.table(row)) for row in fields.items(head["terms"])),
+                topology_digest=fields.text(head["topology_digest"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ArtifactError(
                 f"{source}: needs collective, total_bytes, total_us, bandwidth_us, latency_us, "
                 f"formula, terms and topology_digest: {error!r}"
             ) from error
+
+
+def _term(row: Mapping[str, Any]) -> Term:
+    numbers = {name: fields.number(row[name]) for name in ("mb", "us_per_mb", "alpha_us")}
+    return Term(name=fields.text(row["name"]), **numbers)
 
 
 _CUT = "max over pairs (s, t) of M / flow(s -> t) + alpha"

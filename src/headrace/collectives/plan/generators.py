@@ -5,7 +5,7 @@ To take part, a new one (say, a synthesizer) only has to be added to `GENERATORS
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from math import sqrt
@@ -56,13 +56,12 @@ class Setting:
             topology=topology,
             collective=Collective(collective),
             root=root,
-            groups=groups or locality(topology),
+            groups=grouping(topology, groups),
             max_chunks=max_chunks,
         )
-        if setting.groups is not None:
-            check_groups(setting.demand(1), setting.groups)
-            if len(setting.groups) == 1:
-                return replace(setting, groups=None)
+        for found in (groups, setting.groups):
+            if found:
+                check_groups(setting.demand(1), found)
         return setting
 
     @property
@@ -180,6 +179,15 @@ GENERATORS: tuple[Generator, ...] = (
     Generator("exchange", _exchange),
 )
 """Everybody in the portfolio."""
+
+
+def grouping(topology: Topology, groups: Groups | None) -> Groups | None:
+    """Return `groups`, or what the topology shows where they say nothing.
+
+    One group of all ranks (as measured in a single rack) says nothing about ranks that share a
+    host.
+    """
+    return groups if groups and len(groups) > 1 else locality(topology)
 
 
 def locality(topology: Topology) -> Groups | None:

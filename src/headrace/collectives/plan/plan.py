@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import headrace.artifact as artifact_io
+from headrace import fields
 from headrace.artifact import Artifact
 from headrace.collectives.plan.bound import Bound
-from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof, verify
+from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Program
-from headrace.errors import ArtifactError
+from headrace.errors import ArtifactError, VerificationError
 
 _SCHEMA = 1
 
@@ -105,20 +106,20 @@ class Plan:
         try:
             return cls(
                 program=program,
-                maker=str(head["maker"]),
-                total_bytes=int(head["total_bytes"]),
-                topology_digest=str(head["topology_digest"]),
-                predicted_us=float(head["predicted_us"]),
-                bound=Bound.from_head(head["bound"], source),
+                maker=fields.text(head["maker"]),
+                total_bytes=fields.integer(head["total_bytes"]),
+                topology_digest=fields.text(head["topology_digest"]),
+                predicted_us=fields.number(head["predicted_us"]),
+                bound=Bound.from_head(head["bound"], f"{source}: field 'bound'"),
                 proof=proof,
                 candidates=tuple(
                     Candidate(
-                        maker=str(maker),
-                        chunks=int(chunks),
-                        predicted_us=None if us is None else float(us),
-                        note=str(note),
+                        maker=fields.text(maker),
+                        chunks=fields.integer(chunks),
+                        predicted_us=None if us is None else fields.number(us),
+                        note=fields.text(note),
                     )
-                    for maker, chunks, us, note in head["candidates"]
+                    for maker, chunks, us, note in fields.items(head["candidates"])
                 ),
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -131,21 +132,23 @@ class Plan:
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str = "plan") -> "Plan":
-        """Rebuild a plan; a proof by another version of the verifier is made anew.
+        """Rebuild a plan, and prove its program again: a file can claim anything.
 
         Raises
         ------
         ArtifactError, ProgramError : if a field is missing, or the proof is not the program's.
-        VerificationError : if a proof had to be made anew and the program does not pass.
+        VerificationError : if the program does not pass.
         """
         head = artifact.head
         for field in ("program", "proof"):
             if not isinstance(head.get(field), Mapping):
                 raise ArtifactError(f"{source}: field '{field}' is missing or no object")
         program = Program.from_artifact(
-            Artifact(kind="program", schema=1, head=head["program"], tables=artifact.tables)
+            Artifact(kind="program", schema=1, head=head["program"], tables=artifact.tables),
+            f"{source}: program",
         )
-        return cls.from_certificate(head, program, proof_from(head["proof"], program), source)
+        proof = proof_from(head["proof"], program, source)
+        return cls.from_certificate(head, program, proof, source)
 
     def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> None:
         """Write the plan to `path`."""
@@ -158,14 +161,29 @@ class Plan:
 
 
 def proof_from(head: Mapping[str, Any], program: Program, source: str = "plan") -> Proof:
-    """Return the stored proof, or a new one if another version of the verifier made it."""
+    """Prove `program`, of which a file says that it was proven; return the new proof.
+
+    The stored one only tells which program was meant: whoever alters a program on disk can write
+    a matching digest too, so it is no evidence.
+
+    Raises
+    ------
+    ArtifactError : if the stored proof is incomplete or names another program.
+    VerificationError : if the program does not pass.
+    """
     try:
-        proof = Proof(
-            program_digest=str(head["program_digest"]),
-            verifier_version=int(head["verifier_version"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        claimed = fields.text(head["program_digest"])
+        fields.integer(head["verifier_version"])
+    except (KeyError, TypeError) as error:
         raise ArtifactError(
             f"{source}: field 'proof' needs program_digest and verifier_version: {error!r}"
         ) from error
-    return proof if proof.verifier_version == VERIFIER_VERSION else verify(program)
+    if claimed != (found := program.digest):
+        raise ArtifactError(
+            f"{source}: field 'proof.program_digest' is {claimed[:12]}..., but the program's "
+            f"digest is {found[:12]}...: the file was altered; plan again"
+        )
+    try:
+        return verify(program)
+    except VerificationError as error:
+        raise VerificationError(f"{source}: {error}") from error

@@ -2,8 +2,8 @@
 
 A program does not depend on the size of the data, so it is made once and scored at many sizes.
 Simulating all at all sizes would waste most of the time: a program whose latency alone (its time
-with next to no data) or whose busiest capacity alone takes longer than the best so far cannot
-win, and is not simulated.
+with next to no data) or whose busiest capacity alone costs more than the best so far cannot win,
+and is not simulated. What counts is the predicted time plus a charge for the busiest rank's steps.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from headrace.collectives.program import Op, Program
 from headrace.errors import HeadraceError, ProgramError, TopologyError, VerificationError
 from headrace.topology import BYTES_PER_MB, Topology
 
-__all__ = ["GENERATORS", "Portfolio", "plan_collective", "rescore"]
+__all__ = ["GENERATORS", "Portfolio", "plan_collective", "predict_us", "rescore"]
 
 MIN_CHUNK_BYTES = 4096
 """Programs with smaller chunks are left out, unless their maker has none with larger ones."""
@@ -109,6 +109,11 @@ class _Entrant:
     steps: int  # at the busiest rank
     proof: Proof | None = None
 
+    @property
+    def charge_us(self) -> float:
+        """What choosing adds to the predicted time, for the processor; see `STEP_US`."""
+        return STEP_US * min(self.steps, EXPOSED_STEPS)
+
     def floor_us(self, total_bytes: int) -> float:
         """No simulation at this size takes (noticeably) less."""
         return max(self.latency_us, self.us_per_byte * total_bytes)
@@ -193,8 +198,8 @@ class Portfolio:
         predicted: dict[int, float] = {}
         notes = dict(self._rejected)
         best = float("inf")
-        floors = [e.latency_us + e.us_per_byte * total_bytes for e in self.entrants]
-        for index in sorted(range(len(self.entrants)), key=floors.__getitem__):
+        guesses = [e.latency_us + e.us_per_byte * total_bytes + e.charge_us for e in self.entrants]
+        for index in sorted(range(len(self.entrants)), key=guesses.__getitem__):
             entrant = self.entrants[index]
             if index in self._rejected:
                 continue
@@ -202,8 +207,8 @@ class Portfolio:
                 notes[index] = f"chunks below {MIN_CHUNK_BYTES} bytes"
             elif self._too_coarse(index, total_bytes):
                 notes[index] = f"chunks above {MAX_CHUNK_BYTES} bytes"
-            elif entrant.floor_us(total_bytes) > best:
-                notes[index] = f"cannot take less than {entrant.floor_us(total_bytes):.0f} us"
+            elif (least := entrant.floor_us(total_bytes) + entrant.charge_us) > best * (1 + ALIKE):
+                notes[index] = f"cannot take less than {least:.0f} us, processor time included"
             else:
                 simulation = simulate(
                     entrant.program,
@@ -213,15 +218,12 @@ class Portfolio:
                     local_us_per_mb=LOCAL_US_PER_MB,
                 )
                 predicted[index] = simulation.total_us
-                best = min(best, simulation.total_us)
+                best = min(best, simulation.total_us + entrant.charge_us)
         return predicted, notes
 
     def _best(self, predicted: dict[int, float]) -> int:
         """Return the best; of those as good as the best, the one with the fewest steps."""
-        cost = {
-            i: us + STEP_US * min(self.entrants[i].steps, EXPOSED_STEPS)
-            for i, us in predicted.items()
-        }
+        cost = {i: us + self.entrants[i].charge_us for i, us in predicted.items()}
         alike = min(cost.values()) * (1 + ALIKE)
         return min((i for i in cost if cost[i] <= alike), key=lambda i: self.entrants[i].steps)
 

@@ -123,7 +123,7 @@ class HeadraceGroup(dist.ProcessGroup):
         known = caller.reductions.get((tensor.dtype, elements, op)) or caller.reduction(tensor, op)
         program, chunks, dtype, operator, direct = known
         if not (direct and tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg()):
-            binding.check(tensor)
+            binding.check_result(tensor)
             bound = binding.in_place(binding.real(tensor), chunks)
             return caller.call(program, bound, tensors, opts, dtype, operator)
         rows = ((tensor.data_ptr(), elements, 1, chunks),)
@@ -158,7 +158,10 @@ class HeadraceGroup(dist.ProcessGroup):
         binding.check(tensor)
         dtype, operator = binding.arithmetic(tensor.dtype, opts.reduceOp)
         ready = self._caller.ready(Collective.REDUCE, tensor.nbytes, opts.rootRank)
-        bind = binding.in_place if opts.rootRank == self._rank else binding.read_only
+        bind = binding.read_only
+        if opts.rootRank == self._rank:
+            binding.check_result(tensor)
+            bind = binding.in_place
         bound = bind(binding.real(tensor), ready.chunks)
         return self._caller.call(ready.program, bound, tensors, opts, dtype, operator)
 
@@ -322,10 +325,13 @@ class HeadraceGroup(dist.ProcessGroup):
     # Calls inside a coalescing region run as they come.
 
     def start_coalescing(self, _device: Any) -> None:
-        """Begin a region: nothing to prepare."""
+        """Begin a region, forgetting one that an error has cut short."""
+        self._caller.region = []
 
     def end_coalescing(self, _device: Any) -> dist.Work:
-        return DONE
+        """Return the one work of all that the region left pending."""
+        region, self._caller.region = self._caller.region, None
+        return _together(region or ())
 
     _start_coalescing = start_coalescing
     _end_coalescing = end_coalescing

@@ -62,6 +62,8 @@ _OPERATORS = {
         (ReduceOp.BXOR, "bxor"),
     )
 }
+# The size of a frame is told in 32 bits.
+_LARGEST_FRAME_BYTES = (1 << 32) - 1
 _BITWISE = frozenset({"band", "bor", "bxor"})
 _LINEAR = frozenset({"sum", "avg"})
 
@@ -77,6 +79,16 @@ def check(tensor: torch.Tensor) -> None:
         raise InputError(
             f"a tensor is on {tensor.device}; the headrace backend serves CPU tensors only: "
             "pass tensor.cpu(), or make the group with a backend for that device"
+        )
+
+
+def check_result(tensor: torch.Tensor) -> None:
+    """Raise InputError unless results can be written to `tensor`."""
+    check(tensor)
+    if tensor.is_conj():
+        raise InputError(
+            "a tensor that is to take a result is a lazy conjugate (of conj() or mH): pass a plain "
+            "one, tensor.resolve_conj(), and conjugate the result"
         )
 
 
@@ -111,19 +123,29 @@ def arithmetic(dtype: torch.dtype, op: ReduceOp) -> tuple[str, str]:
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a complex tensor's real view (two numbers per element), any other as it is."""
+    """Return a complex tensor's real view (two numbers per element), any other as it is.
+
+    Of a lazy conjugate it is the view of a copy: good to read from only.
+    """
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def in_place(tensor: torch.Tensor, chunks: int, *, moved: bool = False) -> Bound:
     """Bind one buffer that the call works on in place (allreduce, broadcast, reduce's root)."""
-    check(tensor)
-    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+    check_result(tensor)
+    if tensor.is_contiguous() and not tensor.is_neg():
         staged, after = tensor, None
     else:
         staged = _plain(tensor)
         after = _copy_back(tensor, staged)
     return Bound(((staged.data_ptr(), _size(staged, moved), 1, chunks),), after, (staged,))
+
+
+def outgoing(tensor: torch.Tensor) -> Bound:
+    """Bind a message that is sent: read only, as bytes."""
+    check(tensor)
+    staged = _plain(tensor)
+    return Bound(((staged.data_ptr(), staged.nbytes, 1, 1),), None, (staged,))
 
 
 def read_only(tensor: torch.Tensor, chunks: int) -> Bound:
@@ -158,6 +180,8 @@ def gathered(
         _place(own, _bytes_of(staged[rank]))
         rows = tuple((tensor.data_ptr(), size, 1, chunks) for tensor in staged)
         return Bound(rows, _copy_all(outputs, staged), (*staged, *outputs))
+    for tensor in outputs or ():
+        check_result(tensor)
     whole = torch.empty(ranks * size, dtype=torch.uint8)
     _place(own, whole[rank * size : (rank + 1) * size])
     after = None if outputs is None else _scatter_bytes(whole, outputs)
@@ -168,7 +192,7 @@ def gathered_uneven(outputs: Sequence[torch.Tensor], own: torch.Tensor, rank: in
     """Bind an allgather of blocks that differ in size: a row per block, one chunk each."""
     staged = [_landing(tensor) for tensor in outputs]
     _place(own, _bytes_of(staged[rank]))
-    rows = tuple((tensor.data_ptr(), tensor.nbytes, 1, 1) for tensor in staged)
+    rows = tuple(_block_row(tensor.data_ptr(), tensor.nbytes) for tensor in staged)
     return Bound(rows, _copy_all(outputs, staged), tuple(staged))
 
 
@@ -186,7 +210,8 @@ def scattered(
     The inputs are copied: such plans overwrite them. None where there are none (scatter, except
     at the root).
     """
-    landing = real(output)
+    check_result(output)
+    landing = real(output.detach())
     block = landing.numel()
     whole = torch.empty(ranks * block, dtype=landing.dtype)
     if inputs is not None:
@@ -230,13 +255,15 @@ def exchanged_lists(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tens
     """Bind an all-to-all of one tensor per rank and direction."""
     sent = [_plain(tensor) for tensor in inputs]
     landing = [_landing(tensor) for tensor in outputs]
-    rows = tuple((tensor.data_ptr(), tensor.nbytes, 1, 1) for tensor in (*sent, *landing))
+    rows = tuple(_block_row(tensor.data_ptr(), tensor.nbytes) for tensor in (*sent, *landing))
     return Bound(rows, _copy_all(outputs, landing), (*sent, *landing))
 
 
 def flattened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
     """Return the tensors' elements in one new buffer, and what copies them back."""
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    for tensor in tensors:
+        check_result(tensor)
+    flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
     return flat, _scatter_elements(flat, tensors)
 
 
@@ -251,7 +278,8 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def _landing(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` itself if data can be received into it, else a buffer of its size."""
-    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+    check_result(tensor)
+    if tensor.is_contiguous() and not tensor.is_neg():
         return tensor
     return torch.empty(tensor.shape, dtype=tensor.dtype)
 
@@ -270,9 +298,20 @@ def _split_rows(tensor: torch.Tensor, splits: Sequence[int]) -> list[Row]:
     rows: list[Row] = []
     address = tensor.data_ptr()
     for split in splits:
-        rows.append((address, split * row_bytes, 1, 1))
+        rows.append(_block_row(address, split * row_bytes))
         address += split * row_bytes
     return rows
+
+
+def _block_row(address: int, size: int) -> Row:
+    """Return the row of a block that travels in one frame, as blocks of any sizes do."""
+    if size > _LARGEST_FRAME_BYTES:
+        raise InputError(
+            f"a block of {size} bytes is more than blocks that may differ in size can have "
+            f"({_LARGEST_FRAME_BYTES} bytes): use a call whose blocks are equal (all_to_all_single "
+            "without split sizes, all_gather_into_tensor), or make several calls"
+        )
+    return (address, size, 1, 1)
 
 
 def _place(tensor: torch.Tensor, target: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
+    from headrace.topology import Topology
 
 
 def load_book(path: Path | None) -> "PlanBook | None":
@@ -31,26 +32,46 @@ def channels(book: "PlanBook | None") -> int:
     )
 
 
-def fitting(book: "PlanBook | None", rank_host: Sequence[int], *, speak: bool) -> "PlanBook | None":
+def fitting(
+    book: "PlanBook | None",
+    rank_host: Sequence[int],
+    addresses: Sequence[str] = (),
+    *,
+    speak: bool,
+) -> "PlanBook | None":
     """Return `book` if it was made for ranks placed like these, else None.
 
     Parameters
     ----------
     rank_host : for every rank of the whole job, the index of the host it runs on.
+    addresses : where every rank listens, "host:port"; empty if not known.
     speak : warn if the book does not fit; one rank of the job should.
     """
     if book is None:
         return None
-    problem = _misfit(book.topology.rank_host, rank_host)
+    problem = _misfit(book.topology.rank_host, rank_host) or _other_order(
+        _known_addresses(book.topology), [_host(address) for address in addresses]
+    )
     if problem is None:
         return book
     if speak:
         warnings.warn(
             f"the plan book in HEADRACE_PLAN_BOOK does not fit this job: {problem}. Templates "
-            "serve the job instead; measure and plan again for this placement",
+            "serve the job instead; measure again with this placement and order, then plan again",
             stacklevel=2,
         )
     return None
+
+
+def described(book: "PlanBook | None") -> str:
+    """Say in one line what will serve the calls of a group."""
+    if book is None:
+        return "templates, as no plan book serves it"
+    groups = "no groups" if book.groups is None else f"groups {[list(g) for g in book.groups]}"
+    return (
+        f"plan book {book.digest[:12]} with {len(book.entries)} plans, made for hosts "
+        f"{', '.join(book.topology.hosts)} and {groups}"
+    )
 
 
 def _misfit(planned: Sequence[int], found: Sequence[int]) -> str | None:
@@ -61,4 +82,25 @@ def _misfit(planned: Sequence[int], found: Sequence[int]) -> str | None:
             if (planned[a] == planned[b]) != (found[a] == found[b]):
                 same = "the same host" if planned[a] == planned[b] else "different hosts"
                 return f"it has ranks {b} and {a} on {same}, in the job they are not"
+    return None
+
+
+def _known_addresses(topology: "Topology") -> list[str]:
+    """By rank: hosts measured under torchrun are named by address, others may have one beside."""
+    located = topology.addresses or topology.hosts
+    return [located[host] for host in topology.rank_host]
+
+
+def _host(address: str) -> str:
+    return address.rsplit(":", 1)[0].strip("[]")
+
+
+def _other_order(planned: Sequence[str], found: Sequence[str]) -> str | None:
+    """Compare addresses by rank; those of hosts that were not measured say nothing."""
+    for rank, (before, now) in enumerate(zip(planned, found, strict=False)):
+        if before != now and now in planned:
+            return (
+                f"it was made for ranks in another order (the host of rank {rank}, {now}, had "
+                f"rank {planned.index(now)} then)"
+            )
     return None

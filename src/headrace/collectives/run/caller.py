@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -15,7 +15,7 @@ from headrace.collectives.run.choice import Choice, Chooser
 from headrace.collectives.run.completions import completion_thread
 from headrace.collectives.run.executor import Executor, LoadedProgram
 from headrace.collectives.run.work import CompletedWork, PendingWork
-from headrace.errors import CommunicationError
+from headrace.errors import CommunicationError, InputError
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ DONE = CompletedWork()
 
 _CACHED_CALLS = 4096
 _LOOSE_WORKS = 64
+_REGION_WORKS = 1024
 _POLL_S = 0.002
 
 
@@ -59,6 +60,10 @@ class Caller:
     ----------
     executor : connected; closed by `close`.
     timeout_s : deadline of calls that bring none, in seconds.
+
+    Attributes
+    ----------
+    region : the works begun in the coalescing region that is open; None if none is.
     """
 
     def __init__(self, executor: Executor, chooser: Chooser, timeout_s: float) -> None:
@@ -69,6 +74,8 @@ class Caller:
         self._ready: dict[tuple[Collective, int, int], Ready] = {}
         self.reductions: dict[tuple[torch.dtype, int, Any], Reduction] = {}
         self._loose: dict[int, PendingWork] = {}
+        self._starting: set[PendingWork] = set()
+        self.region: list[PendingWork] | None = None
         self._attached = False
 
     def ready(self, collective: Collective, total_bytes: int, root: int = 0) -> Ready:
@@ -131,24 +138,29 @@ class Caller:
         if not self._attached:
             completion_thread.attach()
             self._attached = True
-        handle = self.executor.submit(
-            program,
-            bound.segments,
-            dtype=dtype,
-            operator=operator,
-            deadline_s=self.deadline_s(opts),
-            notify=True,
-        )
-        work = PendingWork(self.executor, handle, tensors, bound.after, bound.keep)
-        completion_thread.enter(handle, work)
-        return work
+        executor, deadline_s = self.executor, self.deadline_s(opts)
+        work = PendingWork(executor, tensors, bound.after, bound.keep)
+
+        def begin() -> int:
+            return executor.submit(
+                program,
+                bound.segments,
+                dtype=dtype,
+                operator=operator,
+                deadline_s=deadline_s,
+                notify=True,
+            )
+
+        return self._start(work, begin, completion_thread.enter)
 
     def send(self, tensor: torch.Tensor, dst: int, tag: int) -> PendingWork:
         """Start sending to rank `dst`."""
-        bound = binding.in_place(tensor, 1, moved=True)
+        bound = binding.outgoing(tensor)
         address, size, _, _ = bound.segments[0]
-        handle = self.executor.send(address, size, dst, tag, deadline_s=self.timeout_s)
-        work = self._loosely(handle, tensor, bound._replace(after=None))
+        executor, deadline_s = self.executor, self.timeout_s
+        work = self._loosely(
+            tensor, bound, lambda: executor.send(address, size, dst, tag, deadline_s=deadline_s)
+        )
         work.is_send = True
         return work
 
@@ -156,8 +168,10 @@ class Caller:
         """Start receiving from rank `src` (-1: any)."""
         bound = binding.in_place(tensor, 1, moved=True)
         address, size, _, _ = bound.segments[0]
-        handle = self.executor.recv(address, size, src, tag, deadline_s=self.timeout_s)
-        return self._loosely(handle, tensor, bound)
+        executor, deadline_s = self.executor, self.timeout_s
+        return self._loosely(
+            tensor, bound, lambda: executor.recv(address, size, src, tag, deadline_s=deadline_s)
+        )
 
     def deadline_s(self, opts: Any) -> float:
         """Return the deadline in torch's `opts`, or the group's."""
@@ -182,6 +196,8 @@ class Caller:
             work.is_completed()  # takes over the executor's verdict
         # torch may keep the group for good; what it held natively goes now
         self.executor = cast(Executor, _Closed(group))
+        self._starting.clear()
+        self.region = None
         for table in (self._loose, self._programs, self._ready, self.reductions):
             table.clear()
 
@@ -192,15 +208,51 @@ class Caller:
             program = self._programs[digest] = self.executor.load(choice.program, choice.proof)
         return Ready(program, choice.chunks, choice.blockwise)
 
-    def _loosely(self, handle: int, tensor: torch.Tensor, bound: Bound) -> PendingWork:
+    def _loosely(
+        self, tensor: torch.Tensor, bound: Bound, begin: Callable[[], int]
+    ) -> PendingWork:
         # A message is usually waited for at once, so the completion thread is left asleep. The
         # table keeps the buffers of those that nobody waits for.
         if len(self._loose) >= _LOOSE_WORKS:
             for work in list(self._loose.values()):
                 work.is_completed()
-        return PendingWork(
-            self.executor, handle, [tensor], bound.after, bound.keep, loose=self._loose
+        work = PendingWork(
+            self.executor,
+            [tensor],
+            bound.after,
+            bound.keep,
+            loose=self._loose,
+            timeout_s=self.timeout_s,
         )
+        return self._start(work, begin, self._loose.__setitem__)
+
+    def _start(
+        self,
+        work: PendingWork,
+        begin: Callable[[], int],
+        enter: Callable[[int, PendingWork], object],
+    ) -> PendingWork:
+        """Begin the task whose buffers `work` holds, and enter it in a table that keeps it.
+
+        An interrupt (a signal handler that raises) may come at any point, also when the executor
+        has the buffers and nobody its handle: then they are kept until the group is closed.
+        """
+        self._starting.add(work)
+        try:
+            handle = work.handle = begin()
+        except (CommunicationError, InputError):  # nothing was begun
+            self._starting.discard(work)
+            raise
+        enter(handle, work)
+        self._starting.discard(work)
+        if self.region is not None:
+            self._gather(self.region, work)
+        return work
+
+    def _gather(self, region: list[PendingWork], work: PendingWork) -> None:
+        region.append(work)
+        if len(region) % _REGION_WORKS == 0:  # an error may keep a region from ever being closed
+            self.region = [w for w in region if not w.is_completed() or w.exception()]
 
 
 class _Closed:

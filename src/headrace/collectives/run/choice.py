@@ -7,14 +7,14 @@ and verified at first use and kept for the life of the process.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan import templates
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof, verify
-from headrace.collectives.program import Program, Schedule
+from headrace.collectives.program import Program, Schedule, Transfer
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
@@ -26,6 +26,10 @@ _SHORT_BYTES = 16 * 1024
 _MIDDLING_BYTES = 256 * 1024
 _FEW_RANKS = 4
 _CHAIN_RANKS = 16
+
+# A frame on the wire tells its size in 32 bits; half of that leaves room for chunks that are
+# larger by an element than others.
+_LONGEST_STEP_BYTES = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +68,14 @@ class Chooser:
         """Return the program for a call of `total_bytes` (as `Demand.chunk_bytes` counts them)."""
         if self._book is not None:
             plan = self._book.choose(collective, total_bytes, root)
-            if plan is not None:
+            if plan is not None and _longest_step_bytes(plan.program, total_bytes) <= (
+                _LONGEST_STEP_BYTES
+            ):
                 return _from_plan(plan)
         template, chunks = _template(collective, total_bytes, self._ranks)
-        return _from_template(template, collective, self._ranks, chunks, root)
+        demand = Demand(collective=collective, ranks=self._ranks, chunks=chunks, root=root)
+        pieces = 1 + int(demand.chunk_bytes(total_bytes)) // _LONGEST_STEP_BYTES
+        return _from_template(template, collective, self._ranks, chunks, root, pieces)
 
     def block_by_block(self, collective: Collective) -> Choice:
         """Return a program with one chunk per block, for blocks that differ in size.
@@ -99,16 +107,43 @@ def _template(collective: Collective, total_bytes: int, ranks: int) -> tuple[str
             return "direct", 1
 
 
+def _longest_step_bytes(program: Program, total_bytes: int) -> float:
+    return program.demand.chunk_bytes(total_bytes) * int(program.steps["count"].max(initial=0))
+
+
 @functools.cache
-def _from_template(name: str, collective: Collective, ranks: int, chunks: int, root: int) -> Choice:
+def _from_template(
+    name: str, collective: Collective, ranks: int, chunks: int, root: int, pieces: int = 1
+) -> Choice:
+    """Make a template's program; several `pieces` a chunk keep the steps of huge calls short."""
     template: Callable[[Demand], Schedule] = getattr(templates, name)
-    demand = Demand(collective=collective, ranks=ranks, chunks=chunks, root=root)
-    program = lower(template(demand))
+    demand = Demand(collective=collective, ranks=ranks, chunks=chunks * pieces, root=root)
+    schedule = template(demand)
+    program = lower(schedule if pieces == 1 else _chunk_by_chunk(schedule))
     return Choice(
         program=program,
         proof=verify(program),
         origin=f"template {name}",
         blockwise=_is_blockwise(program),
+    )
+
+
+def _chunk_by_chunk(schedule: Schedule) -> Schedule:
+    return replace(
+        schedule,
+        transfers=tuple(
+            Transfer(
+                whole.src,
+                whole.dst,
+                whole.src_slot + k,
+                whole.dst_slot + k,
+                whole.reduce,
+                1,
+                whole.channel,
+            )
+            for whole in schedule.transfers
+            for k in range(whole.count)
+        ),
     )
 
 

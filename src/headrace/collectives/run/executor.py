@@ -4,6 +4,8 @@ An `Executor` belongs to one rank of one group. It listens on construction, so t
 can be exchanged; `connect` builds the full mesh. It runs only programs that come with their proof.
 """
 
+import os
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -98,6 +100,7 @@ class Executor:
     ) -> None:
         self.rank = rank
         self.ranks = ranks
+        _made.add(self)
         self._completions = completions or _native.Completions()
         with _translated():
             self._native = _native.Executor(
@@ -258,9 +261,26 @@ class Executor:
         """Limit the rate at which this rank sends to `peer`; 0 lifts the limit."""
         self._native.set_pacing(peer, bytes_per_s)
 
+    def abandon(self) -> None:
+        """Drop every connection without a word; only for a forked child of the owner."""
+        if hasattr(self, "_native"):
+            self._native.abandon()
+
     def close(self) -> None:
         """Say goodbye and close every connection; unfinished tasks fail."""
         self._native.close()
+
+
+_made: "weakref.WeakSet[Executor]" = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    """Let a forked child (a data loader's worker) go of connections that are its parent's."""
+    for executor in list(_made):
+        executor.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 class _translated:  # noqa: N801 - reads as a phrase: `with _translated():`

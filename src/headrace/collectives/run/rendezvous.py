@@ -13,20 +13,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.errors import CommunicationError, InputError
 
 _LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
-
-
-class Store(Protocol):
-    """The part of torch's store that is used here."""
-
-    def set(self, key: str, value: str) -> None: ...
-    def get(self, key: str) -> bytes: ...
-    def wait(self, keys: list[str], timeout: timedelta) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +30,26 @@ class Meeting:
     token : secret of this group; executors refuse connections that do not know it.
     host : the address this rank's executor is to listen on.
     rank_host : for every rank, the index of its host (in order of first appearance).
+    channels : connections per pair of ranks: the most that any rank asked for.
     """
 
     token: str
     host: str
     rank_host: tuple[int, ...]
+    channels: int
+
+
+def of_this_group(store: Any, rank: int) -> Any:
+    """Return the part of `store` that no group before this one has written to.
+
+    torch names the groups made after destroy_process_group like those before, and the store of
+    torchrun's agent outlives them all: every rank counts the groups it makes, and as all make the
+    same ones, all count alike.
+    """
+    from torch.distributed import PrefixStore  # the measuring needs no torch but its store's
+
+    generation = store.add(f"headrace/generation/{rank}", 1)
+    return PrefixStore(f"headrace/{generation}", store)
 
 
 class Rendezvous:
@@ -50,7 +57,7 @@ class Rendezvous:
 
     Parameters
     ----------
-    store : private to the group (torch gives every group its own prefix).
+    store : private to the group, see `of_this_group`.
     timeout_s : how long to wait for the slowest rank, in seconds.
     """
 
@@ -61,7 +68,12 @@ class Rendezvous:
         self._timeout = timedelta(seconds=timeout_s)
 
     def meet(
-        self, *, interface: str | None, book_digest: str, listen: str | None = None
+        self,
+        *,
+        interface: str | None,
+        book_digest: str,
+        listen: str | None = None,
+        channels: int = 1,
     ) -> Meeting:
         """Run round one.
 
@@ -69,6 +81,7 @@ class Rendezvous:
         ----------
         listen : the address to listen on whatever the routes say; ranks with different ones
             count as on different hosts (a testbed on loopback).
+        channels : how many connections per pair of ranks this rank asks for.
 
         Raises
         ------
@@ -79,7 +92,7 @@ class Rendezvous:
             self._store.set("token", secrets.token_hex(16))
         candidate = listen or (_interface_address(interface) if interface else self._route())
         identity = f"{_host_identity()}/{listen}" if listen else _host_identity()
-        rows = self._exchange("meet", [identity, candidate, book_digest])
+        rows = self._exchange("meet", [identity, candidate, book_digest, channels])
         _compare_books([str(row[2]) for row in rows])
         hosts = [str(row[0]) for row in rows]
         host = candidate
@@ -90,6 +103,7 @@ class Rendezvous:
             token=self._store.get("token").decode(),
             host=host,
             rank_host=tuple(order[name] for name in hosts),
+            channels=max(int(row[3]) for row in rows),
         )
 
     def addresses(self, mine: str) -> list[str]:

@@ -1,6 +1,7 @@
 """The `Work` objects that the backend returns."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,10 @@ import torch.distributed as dist
 
 from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError
+
+
+_FIRST_PAUSE_S = 20e-6
+_LONGEST_PAUSE_S = 1e-3
 
 
 class CompletedWork(dist.Work):
@@ -52,28 +57,30 @@ class PendingWork(dist.Work):
 
     Attributes
     ----------
+    handle : the executor's, once the call has begun.
     is_send : a message on its way out, which a group that closes should let go.
     """
 
     is_send = False
+    handle = -1
 
     def __init__(
         self,
         executor: Executor,
-        handle: int,
         tensors: Sequence[torch.Tensor],
         after: Callable[[], None] | None = None,
         keep: Any = None,
         *,
         loose: "dict[int, PendingWork] | None" = None,
+        timeout_s: float | None = None,
     ) -> None:
         super().__init__()
         self.executor: Executor | None = executor  # until the call ended
-        self._handle = handle
         self._tensors = list(tensors)
         self._after = after
         self._keep = keep  # buffers that the executor borrows
         self._loose = loose  # not reported by the executor: ends when somebody asks
+        self._timeout_s = timeout_s  # how long an outcome may stay away that another wait() took
         self._source = -1
         self._lock = threading.Lock()
         self._ended = False
@@ -81,8 +88,6 @@ class PendingWork(dist.Work):
         self._event: threading.Event | None = None
         self._promise: torch.futures.Future[None] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
-        if loose is not None:
-            loose[handle] = self
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block, without the GIL, until the call ended.
@@ -93,10 +98,12 @@ class PendingWork(dist.Work):
         """
         if not self._ended:
             seconds = timeout.total_seconds() if timeout else 0.0
-            if seconds > 0 and self._loose is None:
-                self._wait_for_end(seconds)
-            else:
+            if seconds <= 0:
                 self._wait_natively()
+            elif not (self._wait_for_end if self._loose is None else self._poll_for_end)(seconds):
+                raise CommunicationError(  # from this wait alone: the call goes on
+                    f"wait() gave up after {seconds:g} s; the operation is still running"
+                )
         if self._error is not None:
             raise self._error.with_traceback(None)
         return True
@@ -106,25 +113,35 @@ class PendingWork(dist.Work):
         if executor is None:
             return
         try:
-            source = executor.wait(self._handle)
+            source = executor.wait(self.handle)
         except CommunicationError as error:
             # a new one: the old one's traceback leads back here, and so would keep all this alive
             self.end(CommunicationError(str(error)))
         except ValueError:  # the handle is gone: its completion is on the way
-            self._wait_for_end(None)
+            if not self._wait_for_end(None if self._loose is None else self._timeout_s):
+                self.end(CommunicationError("the outcome was lost when a wait() was interrupted"))
         else:
             self.end(None, source)
 
-    def _wait_for_end(self, seconds: float | None) -> None:
+    def _wait_for_end(self, seconds: float | None) -> bool:
+        """Wait for the thread that ends this work; whether it did so in time."""
         with self._lock:
             if self._ended:
-                return
+                return True
             if self._event is None:
                 self._event = threading.Event()
-        if not self._event.wait(seconds):  # the call goes on: only this wait gives up
-            raise CommunicationError(
-                f"wait() gave up after {seconds:g} s; the operation is still running"
-            )
+        return self._event.wait(seconds)
+
+    def _poll_for_end(self, seconds: float) -> bool:
+        """Do the same for a loose work, which no other thread ends."""
+        end, pause = time.monotonic() + seconds, _FIRST_PAUSE_S
+        while not self.is_completed():
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        return True
 
     def end(self, error: BaseException | None, source: int = -1) -> None:
         """Record the outcome; every call but the first does nothing."""
@@ -138,7 +155,7 @@ class PendingWork(dist.Work):
             self._after = self._keep = self.executor = None
             self._ended = True
             if self._loose is not None:
-                self._loose.pop(self._handle, None)
+                self._loose.pop(self.handle, None)
             promise, event = self._promise, self._event
         if event is not None:
             event.set()
@@ -157,7 +174,7 @@ class PendingWork(dist.Work):
         executor = self.executor
         if executor is not None and self._loose is not None:
             try:
-                finished = executor.poll(self._handle)
+                finished = executor.poll(self.handle)
             except ValueError:  # another thread's wait has just taken the handle
                 finished = False
             if finished:

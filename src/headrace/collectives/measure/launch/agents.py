@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import headrace.artifact as artifact_io
@@ -57,7 +57,10 @@ def measure_testbed(
         )
         addresses = agents.addresses()
         agents.tell({"addresses": addresses} for _ in rank_hosts)
-        return agents.profile(progress or (lambda _what, _share: None))
+        profile = agents.profile(progress or (lambda _what, _share: None))
+    # a job's ranks know one another by address, not by the testbed's names
+    located = tuple(testbed.host(name).address for name in profile.topology.hosts)
+    return replace(profile, topology=replace(profile.topology, addresses=located))
 
 
 class _Agents:

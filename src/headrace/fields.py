@@ -1,0 +1,51 @@
+"""Reading fields of an artifact's head: what JSON allows there and a field does not.
+
+Every function returns its argument in the wanted type or raises TypeError saying what was found;
+who calls them names the file and the field. Python's own conversions would take 0.9 for rank 0
+and a string for a list of letters.
+"""
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+
+def integer(found: Any) -> int:
+    """Return an integer; neither true nor 1.0 is one."""
+    if isinstance(found, bool):
+        raise TypeError(f"{found!r} is not an integer")
+    try:
+        return operator.index(found)
+    except TypeError as error:
+        raise TypeError(f"{found!r} is not an integer") from error
+
+
+def number(found: Any) -> float:
+    """Return a number; true, None and text are none."""
+    if isinstance(found, bool | str | bytes):
+        raise TypeError(f"{found!r} is not a number")
+    try:
+        return float(found)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{found!r} is not a number") from error
+
+
+def text(found: Any) -> str:
+    """Return a text; a number is none."""
+    if not isinstance(found, str):
+        raise TypeError(f"{found!r} is not a text")
+    return found
+
+
+def items(found: Any) -> list[Any]:
+    """Return a list; a text is none."""
+    if not isinstance(found, list | tuple):
+        raise TypeError(f"{found!r} is not a list")
+    return list(found)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def table(found: Any) -> Mapping[str, Any]:
+    """Return a JSON object."""
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{found!r} is not an object")
+    return found  # pyright: ignore[reportUnknownVariableType]
