@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed import ReduceOp
 
 from headrace.collectives.run import binding
@@ -103,3 +104,50 @@ def test_other_devices_and_layouts_are_refused() -> None:
         binding.check(torch.empty(2, device="meta"))
     with pytest.raises(InputError, match=r"sparse_coo.*dense tensors only"):
         binding.check(torch.eye(2).to_sparse())
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_parameter_takes_the_result_of_a_scatter_and_of_a_reduce_scatter(moved: bool) -> None:
+    parameter = nn.Parameter(torch.zeros(2))
+    bound = binding.scattered([torch.arange(6.0)], parameter, 1, 3, 1, moved=moved)
+    assert bound.after is not None
+    bound.after()
+    assert parameter.tolist() == [2.0, 3.0]
+    assert parameter.requires_grad
+    assert parameter.is_leaf
+
+
+def test_a_lazy_conjugate_takes_no_result() -> None:
+    lazy = torch.zeros(4, dtype=torch.complex64).conj()
+    plain = lazy.resolve_conj()
+    for bind in (
+        lambda: binding.in_place(lazy, 1),
+        lambda: binding.gathered([lazy], plain[:2], 0, 2, 1),
+        lambda: binding.gathered([plain, lazy], plain, 0, 2, 1),
+        lambda: binding.gathered([plain, lazy], plain, 0, 2, 1, blockwise=False),
+        lambda: binding.gathered_uneven([plain, lazy], plain, 0),
+        lambda: binding.scattered([plain], lazy[:2], 0, 2, 1, moved=False),
+        lambda: binding.exchanged(lazy, plain, 2, 1),
+        lambda: binding.exchanged_lists([plain, lazy], [plain, plain]),
+        lambda: binding.flattened([plain, lazy]),
+    ):
+        with pytest.raises(InputError, match="lazy conjugate"):
+            bind()
+
+
+def test_a_lazy_conjugate_is_read_as_what_it_stands_for() -> None:
+    lazy = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    (staged,) = binding.outgoing(lazy).keep
+    assert not staged.is_conj()
+    assert staged.tolist() == [1 - 2j, 3 + 4j]
+    whole = torch.zeros(4, dtype=torch.complex64)
+    binding.gathered([whole], lazy, 1, 2, 1)
+    assert whole[2:].tolist() == [1 - 2j, 3 + 4j]
+
+
+def test_blocks_that_may_differ_in_size_have_to_fit_a_frame() -> None:
+    huge = torch.empty(1, dtype=torch.uint8).expand(1 << 32)  # takes no memory
+    with pytest.raises(InputError, match=r"4294967296 bytes.*equal"):
+        binding._split_rows(huge, [1 << 32, 0])
+    rows = binding._split_rows(huge, [(1 << 32) - 1, 1])
+    assert [size for _, size, _, _ in rows] == [(1 << 32) - 1, 1]

@@ -5,7 +5,7 @@ import pytest
 from headrace.collectives.demand import ROOTED, Collective
 from headrace.collectives.plan.book import build_book
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.run.choice import Chooser
+from headrace.collectives.run.choice import Choice, Chooser
 from headrace.topology.presets import uniform
 
 SIZES = (0, 1, 1 << 14, 1 << 17, 1 << 24)
@@ -48,3 +48,37 @@ def test_a_book_comes_first_and_templates_fill_its_gaps() -> None:
         assert choice.program is plan.program
         assert plan.maker in choice.origin
     assert chooser.choose(Collective.BROADCAST, 100, 1).origin.startswith("template")
+
+
+HUGE = ((1 << 31) - 1, 1 << 31, 5 << 30, 40 << 30, 200 << 30)
+
+
+def longest_step_bytes(choice: Choice, total_bytes: int) -> float:
+    program = choice.program
+    return program.demand.chunk_bytes(total_bytes) * int(program.steps["count"].max(initial=0))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("collective", list(Collective))
+def test_no_step_of_a_huge_call_needs_more_than_its_frame_can_tell(
+    collective: Collective, ranks: int
+) -> None:
+    for size in HUGE:
+        choice = Chooser(ranks).choose(collective, size)
+        assert longest_step_bytes(choice, size) <= 1 << 31
+        assert choice.blockwise
+        assert verify(choice.program) == choice.proof
+
+
+def test_huge_calls_are_cut_no_finer_than_they_must_be() -> None:
+    chunks = [Chooser(2).choose(Collective.BROADCAST, size).chunks for size in HUGE]
+    assert chunks == [1, 2, 3, 21, 101]
+    chunks = [Chooser(4).choose(Collective.ALLREDUCE, size).chunks for size in HUGE]
+    assert chunks == [4, 4, 4, 24, 104]
+
+
+def test_a_plan_with_too_long_steps_for_a_huge_call_is_passed_over() -> None:
+    book = build_book(uniform(2), collectives=[Collective.ALL_TO_ALL], sizes=[1 << 10])
+    chooser = Chooser(2, book)
+    assert chooser.choose(Collective.ALL_TO_ALL, 1 << 20).origin.startswith("plan book")
+    assert chooser.choose(Collective.ALL_TO_ALL, 1 << 40).origin.startswith("template")

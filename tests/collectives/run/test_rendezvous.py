@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from headrace.collectives.run.monitor import monitored_barrier
-from headrace.collectives.run.rendezvous import Rendezvous
+from headrace.collectives.run.rendezvous import Rendezvous, of_this_group
 from headrace.errors import CommunicationError, InputError
 
 
@@ -86,3 +86,31 @@ def test_a_monitored_barrier_of_all_ranks_is_silent() -> None:
     limit = timedelta(seconds=20)
     act = lambda r, s: monitored_barrier(s, r, 3, 1, limit, all_ranks=True)  # noqa: E731
     assert together(3, act) == [None] * 3
+
+
+def test_the_rank_that_asks_for_the_most_channels_gets_them() -> None:
+    meetings = together(
+        3,
+        lambda r, s: Rendezvous(s, r, 3, 20).meet(
+            interface=None, book_digest="", channels=(1, 4, 2)[r]
+        ),
+    )
+    assert [meeting.channels for meeting in meetings] == [4] * 3
+
+
+def test_a_group_made_again_does_not_read_what_the_first_wrote() -> None:
+    store = dist.HashStore()
+    first, second = of_this_group(store, 0), of_this_group(store, 0)
+    first.set("token", "first")
+    assert not second.check(["token"])
+    second.set("token", "second")
+    assert of_this_group(store, 1).get("token") == b"first"
+    assert of_this_group(store, 1).get("token") == b"second"
+
+
+def test_the_way_to_the_store_is_found_behind_all_prefixes() -> None:
+    store = dist.TCPStore("localhost", 0, 1, True)
+    behind = of_this_group(dist.PrefixStore("default_pg", store), 0)
+    meeting = Rendezvous(behind, 0, 1, 5).meet(interface=None, book_digest="")
+    assert behind.underlying_store.underlying_store.host == "localhost"
+    assert meeting.host == "127.0.0.1"

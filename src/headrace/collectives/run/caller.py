@@ -208,9 +208,7 @@ class Caller:
             program = self._programs[digest] = self.executor.load(choice.program, choice.proof)
         return Ready(program, choice.chunks, choice.blockwise)
 
-    def _loosely(
-        self, tensor: torch.Tensor, bound: Bound, begin: Callable[[], int]
-    ) -> PendingWork:
+    def _loosely(self, tensor: torch.Tensor, bound: Bound, begin: Callable[[], int]) -> PendingWork:
         # A message is usually waited for at once, so the completion thread is left asleep. The
         # table keeps the buffers of those that nobody waits for.
         if len(self._loose) >= _LOOSE_WORKS:

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError
 
-
 _FIRST_PAUSE_S = 20e-6
 _LONGEST_PAUSE_S = 1e-3
 

@@ -1,0 +1,132 @@
+"""Works and their buffers, when a wait is cut short or an interrupt comes at a bad moment."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import AllreduceOptions
+
+from headrace.collectives.run.backend import HeadraceGroup
+from headrace.collectives.run.caller import Caller
+from headrace.collectives.run.choice import Chooser
+from headrace.collectives.run.work import PendingWork, SeveralWorks
+from headrace.errors import CommunicationError
+from tests.conformance.groups import group
+
+
+@contextmanager
+def two(timeout_s: float = 20.0) -> Iterator[list[Caller]]:
+    with group(2) as executors:
+        callers = [Caller(executor, Chooser(2), timeout_s) for executor in executors]
+        yield callers
+        for caller in callers:
+            caller.close("tests")
+
+
+def interrupted_after(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What `function` becomes if an interrupt comes as it returns."""
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        function(*arguments, **options)
+        raise KeyboardInterrupt
+
+    return interrupted
+
+
+def test_a_receive_gives_up_waiting_when_told_and_goes_on() -> None:
+    with two() as (first, second):
+        landing = torch.zeros(4)
+        work = second.receive(landing, 0, 3)
+        started = time.monotonic()
+        with pytest.raises(CommunicationError, match=r"gave up after 0\.2 s.*still running"):
+            work.wait(timedelta(seconds=0.2))
+        assert 0.2 <= time.monotonic() - started < 5
+        first.send(torch.ones(4), 1, 3).wait()
+        assert work.wait(timedelta(seconds=20))
+        assert landing.tolist() == [1.0] * 4
+        assert work.source_rank() == 0
+
+
+def test_buffers_outlive_an_interrupted_submission(monkeypatch: pytest.MonkeyPatch) -> None:
+    with two() as (first, second):
+        for name, begin in (
+            ("send", lambda: first.send(torch.ones(3), 1, 0)),
+            ("recv", lambda: first.receive(torch.ones(3), 1, 0)),
+            ("submit", lambda: reduce(first)),
+        ):
+            before = set(first._starting)
+            with monkeypatch.context() as patch:
+                patch.setattr(first.executor, name, interrupted_after(getattr(first.executor, name)))
+                with pytest.raises(KeyboardInterrupt):
+                    begin()
+            (lost,) = first._starting - before
+            assert [tensor.numel() for tensor in lost.result()] == [3]
+        landing = torch.zeros(3)
+        second.receive(landing, 0, 0).wait()
+        assert landing.tolist() == [1.0] * 3
+        assert not second._starting
+    assert not first._starting
+
+
+def test_a_refused_submission_keeps_nothing() -> None:
+    with two() as (first, _):
+        with pytest.raises(ValueError, match="rank 7"):
+            first.send(torch.ones(3), 7, 0)
+        assert not first._starting
+        assert not first._loose
+
+
+def test_a_wait_after_an_interrupted_one_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with two(timeout_s=0.5) as (first, second):
+        work = second.receive(torch.zeros(2), 0, 0)
+        first.send(torch.ones(2), 1, 0).wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(second.executor, "wait", interrupted_after(second.executor.wait))
+            with pytest.raises(KeyboardInterrupt):
+                work.wait()
+        started = time.monotonic()
+        for _ in range(2):  # the second time it is known at once
+            with pytest.raises(CommunicationError, match="outcome was lost"):
+                work.wait()
+        assert 0.5 <= time.monotonic() - started < 5
+        assert work.is_completed()
+        assert not second._loose
+
+
+def test_a_coalescing_region_ends_in_the_work_of_all_it_left_pending() -> None:
+    with two() as callers:
+        groups = [HeadraceGroup(caller, "tests", None) for caller in callers]
+        tensors = [[torch.full((size,), 1.0) for size in (3, 5000)] for _ in groups]
+        works = []
+        for member, mine in zip(groups, tensors, strict=True):
+            member.start_coalescing(torch.device("cpu"))
+            for tensor in mine:
+                member.allreduce([tensor], asynchronous())
+            works.append(member.end_coalescing(torch.device("cpu")))
+        for work, mine in zip(works, tensors, strict=True):
+            assert isinstance(work, SeveralWorks)
+            work.wait()
+            assert all((tensor == 2).all() for tensor in mine)
+            assert len(work.result()) == 2
+        reduce(callers[0]), reduce(callers[1])
+        assert groups[0].end_coalescing(torch.device("cpu")).is_completed()  # no region, no works
+
+
+def asynchronous() -> AllreduceOptions:
+    options = AllreduceOptions()
+    options.asyncOp = True
+    return options
+
+
+def reduce(caller: Caller) -> PendingWork:
+    """Submit an allreduce of three numbers."""
+    tensor, options = torch.ones(3), asynchronous()
+    known = caller.reduction(tensor, options.reduceOp)
+    from headrace.collectives.run import binding
+
+    bound = binding.in_place(tensor, known.chunks)
+    return caller.submit(known.program, bound, [tensor], options, known.dtype, known.operator)
