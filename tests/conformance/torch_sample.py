@@ -198,6 +198,11 @@ def parameters_and_zero_dimensions() -> None:
     parameter = nn.Parameter(torch.full((3,), float(me() + 1)))
     dist.all_reduce(parameter)
     assert parameter.detach().tolist() == [sum(r + 1 for r in everyone())] * 3
+    taken = nn.Parameter(torch.zeros(2))
+    dist.scatter(taken, made(2, torch.float32) if me() == 0 else None, 0)
+    same(taken.detach(), make(me(), 2, torch.float32))
+    dist.reduce_scatter_tensor(taken, torch.ones(2 * len(everyone())))
+    assert taken.tolist() == [len(everyone())] * 2
     scalar = torch.tensor(float(me()))
     dist.all_reduce(scalar)
     assert scalar.item() == sum(everyone())
@@ -218,6 +223,11 @@ def all_reduce_coalesced() -> None:
     for tensor in again:
         size = len(tensor)
         same(tensor, reference(ReduceOp.SUM, made(size, torch.float32, size)))
+    region = torch.full((50_000,), 1.0)
+    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+        dist.all_reduce(region)
+    manager.wait()
+    same(region, torch.full((50_000,), float(len(everyone()))))
 
 
 # ---- one to all, all to one -----------------------------------------------------------------
@@ -813,6 +823,8 @@ def mistakes_get_clear_errors() -> None:
         dist.all_reduce(torch.eye(3).to_sparse())
     with raises(ValueError, "meta", "CPU"):
         dist.broadcast(torch.empty(3, device="meta"), 0)
+    with raises(ValueError, "lazy conjugate"):
+        dist.broadcast(torch.ones(3, dtype=torch.complex64).conj(), 0)
     with raises(ValueError, "PREMUL"):
         dist.all_reduce(torch.ones(3), dist._make_nccl_premul_sum(2.0))
     with raises(ValueError, "uint16"):

@@ -10,19 +10,28 @@ import pytest
 import torch
 from torch.distributed import AllreduceOptions
 
+from headrace.collectives.run import binding
 from headrace.collectives.run.backend import HeadraceGroup
 from headrace.collectives.run.caller import Caller
 from headrace.collectives.run.choice import Chooser
+from headrace.collectives.run.completions import completion_thread
+from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.work import PendingWork, SeveralWorks
 from headrace.errors import CommunicationError
-from tests.conformance.groups import group
+from tests.conformance.groups import each
 
 
 @contextmanager
 def two(timeout_s: float = 20.0) -> Iterator[list[Caller]]:
-    with group(2) as executors:
-        callers = [Caller(executor, Chooser(2), timeout_s) for executor in executors]
+    executors = [
+        Executor(rank, 2, token="tests", completions=completion_thread.queue) for rank in range(2)
+    ]
+    addresses = [executor.address for executor in executors]
+    callers = [Caller(executor, Chooser(2), timeout_s) for executor in executors]
+    try:
+        each(executors, lambda executor: executor.connect(addresses, 20.0))
         yield callers
+    finally:
         for caller in callers:
             caller.close("tests")
 
@@ -60,7 +69,9 @@ def test_buffers_outlive_an_interrupted_submission(monkeypatch: pytest.MonkeyPat
         ):
             before = set(first._starting)
             with monkeypatch.context() as patch:
-                patch.setattr(first.executor, name, interrupted_after(getattr(first.executor, name)))
+                patch.setattr(
+                    first.executor, name, interrupted_after(getattr(first.executor, name))
+                )
                 with pytest.raises(KeyboardInterrupt):
                     begin()
             (lost,) = first._starting - before
@@ -112,7 +123,8 @@ def test_a_coalescing_region_ends_in_the_work_of_all_it_left_pending() -> None:
             work.wait()
             assert all((tensor == 2).all() for tensor in mine)
             assert len(work.result()) == 2
-        reduce(callers[0]), reduce(callers[1])
+        for caller in callers:
+            reduce(caller)
         assert groups[0].end_coalescing(torch.device("cpu")).is_completed()  # no region, no works
 
 
@@ -126,7 +138,5 @@ def reduce(caller: Caller) -> PendingWork:
     """Submit an allreduce of three numbers."""
     tensor, options = torch.ones(3), asynchronous()
     known = caller.reduction(tensor, options.reduceOp)
-    from headrace.collectives.run import binding
-
     bound = binding.in_place(tensor, known.chunks)
     return caller.submit(known.program, bound, [tensor], options, known.dtype, known.operator)
