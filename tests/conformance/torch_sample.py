@@ -823,8 +823,6 @@ def mistakes_get_clear_errors() -> None:
         dist.all_reduce(torch.eye(3).to_sparse())
     with raises(ValueError, "meta", "CPU"):
         dist.broadcast(torch.empty(3, device="meta"), 0)
-    with raises(ValueError, "lazy conjugate"):
-        dist.broadcast(torch.ones(3, dtype=torch.complex64).conj(), 0)
     with raises(ValueError, "PREMUL"):
         dist.all_reduce(torch.ones(3), dist._make_nccl_premul_sum(2.0))
     with raises(ValueError, "uint16"):
