@@ -24,7 +24,10 @@ LEAST_STRETCH = 1.12
 """Flows together must take this many times as long as alone (or as already explained)."""
 
 _HALF_DUPLEX_STRETCH = 1.5
-_MOST_RETURN_STRETCH = 1.05
+_MOST_STRETCH_BY_NOISE = 1.05
+_RETURN_STRETCH = 1.022
+"""One acknowledgement of 66 bytes for two full frames of the other direction: no more than that is
+charged, whatever a trial on a busy machine says, or bounds would promise too little."""
 _CONFIRMATIONS = 2
 _FILLED = 0.95
 _MOST_FLOWS = 8
@@ -140,11 +143,13 @@ def _with_return_traffic(
     Collectives fill an uplink both ways at once; each way then carries the other's
     acknowledgements too (over TCP about one byte in fifty), which one-way trials do not show.
     """
-    tax = [o.stretch for o in both if 1.0 < o.stretch < _MOST_RETURN_STRETCH]
+    tax = [o.stretch for o in both if 1.0 < o.stretch < _MOST_STRETCH_BY_NOISE]
     if not tax:
         return found
     return tuple(
-        replace(c, beta_us_per_mb=c.beta_us_per_mb * min(tax)) if c.kind == "uplink" else c
+        replace(c, beta_us_per_mb=c.beta_us_per_mb * min(*tax, _RETURN_STRETCH))
+        if c.kind == "uplink"
+        else c
         for c in found
     )
 
