@@ -1,0 +1,91 @@
+"""What planning asks of a search engine, which is handed in: planning itself is pure Python."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from headrace.collectives.plan.chunks import Carriage, Sends
+from headrace.topology import Topology
+
+__all__ = ["Found", "Routes", "SearchEngine", "SearchSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Routes:
+    """The links that each chunk may use: those of chunk c are ``link[first[c]:first[c + 1]]``.
+
+    Attributes
+    ----------
+    first : (chunks + 1,) int64.
+    link : int32, indices into ``topology.links``.
+    """
+
+    first: np.ndarray
+    link: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """How to search. Equal settings give equal results: effort is counted, not timed.
+
+    Attributes
+    ----------
+    seed : of the first restart; restart k uses its own stream.
+    restarts : how many randomised constructions.
+    batch_share : of the chunks that could go on a link now, at most this share of what the link
+        is still expected to carry goes as one message; 0 sends every chunk by itself.
+    limit_s : a safety net; whether it struck is in the result.
+    """
+
+    seed: int = 0
+    restarts: int = 1
+    batch_share: float = 0.0
+    limit_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Found:
+    """The best of the restarts.
+
+    Attributes
+    ----------
+    sends : with `start_us`.
+    total_us : when the last message arrives, under the full cost model.
+    restarts : how many were done.
+    history_us : the best after each restart that improved on it, as (restart, us) pairs.
+    """
+
+    sends: Sends
+    total_us: float
+    restarts: int
+    history_us: tuple[tuple[int, float], ...] = field(default=())
+
+
+class SearchEngine(Protocol):
+    """Randomised time-expanded matching over links and chunks."""
+
+    def search(
+        self,
+        topology: Topology,
+        carriage: Carriage,
+        chunk_mb: float,
+        *,
+        routes: Routes | None = None,
+        symmetry: np.ndarray | None = None,
+        settings: SearchSettings = SearchSettings(),
+    ) -> Found:
+        """Return the best schedule found that carries `carriage`.
+
+        Parameters
+        ----------
+        chunk_mb : size of every chunk in MB.
+        routes : links each chunk may use (say, a tree); None: all.
+        symmetry : (elements, ranks) int32, a group of permutations of the ranks that are
+            automorphisms of topology and carriage; whatever is sent, its images are sent too.
+
+        Raises
+        ------
+        ProgramError : if a chunk cannot reach a target.
+        """
+        ...
