@@ -3,8 +3,10 @@
 namespace nb = nanobind;
 
 void bind_executor(nb::module_& module);
+void bind_search(nb::module_& module);
 
 NB_MODULE(_native, module) {
-  module.doc() = "The native core of headrace: transport, executor, reductions.";
+  module.doc() = "The native core of headrace: transport, executor, reductions, search.";
   bind_executor(module);
+  bind_search(module);
 }

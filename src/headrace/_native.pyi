@@ -1,4 +1,4 @@
-"""The native core of headrace: transport, executor, reductions."""
+"""The native core of headrace: transport, executor, reductions, search."""
 
 from collections.abc import Sequence
 import enum
@@ -103,3 +103,48 @@ class Executor:
     def abandon(self) -> None: ...
 
     def close(self) -> None: ...
+
+class SearchError(ValueError):
+    pass
+
+class Network:
+    """Ranks, links and shared capacities to search on."""
+
+    def __init__(self, *, ranks: int, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], alpha: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], beta: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], shared_first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], shared_link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], shared_beta: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], group: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+class Outcome:
+    """What a search found."""
+
+    @property
+    def link(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def first(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
+
+    @property
+    def chunk(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
+
+    @property
+    def start_us(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]: ...
+
+    @property
+    def total_us(self) -> float: ...
+
+    @property
+    def restarts(self) -> int: ...
+
+    @property
+    def struck(self) -> bool: ...
+
+    @property
+    def history(self) -> list[tuple[int, float]]: ...
+
+def search(network: Network, *, origin: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk_mb: float, routes_first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], routes_link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], symmetry: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seed: int, restarts: int, batch_share: float, limit_s: float, target_us: float) -> Outcome:
+    """
+    Randomised time-expanded matching; the best of `restarts` constructions.
+    """
+
+def replay(network: Network, *, chunks: int, chunk_mb: float, link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[Annotated[NDArray[numpy.float64], dict(shape=(None,))], float]:
+    """
+    When each message of an order starts under the full cost model, and when all have arrived.
+    """

@@ -6,7 +6,10 @@
     ├── InputError (ValueError)       what the user gave is wrong
     │   ├── ArtifactError             a file is not the artifact it claims to be
     │   ├── TopologyError             a topology is inconsistent
+    │   │   └── SymmetryError         a permutation of ranks is no automorphism of it
     │   ├── ProgramError              a program is malformed
+    │   ├── ModelError                a model for a solver is malformed
+    │   ├── SketchError               a communication sketch is wrong, or does not fit its topology
     │   └── TestbedError              a testbed file or command is wrong
     ├── VerificationError             a program does not do what it claims
     ├── UnverifiedPlanError           an unproven or altered plan was given to the executor
@@ -32,8 +35,20 @@ class TopologyError(InputError):
     """A topology names a rank, host or link that does not exist, or a bad cost."""
 
 
+class SymmetryError(TopologyError):
+    """A permutation of ranks is no automorphism of its topology; names the offending link."""
+
+
 class ProgramError(InputError):
     """A program or schedule is malformed (before any question of correctness)."""
+
+
+class ModelError(InputError):
+    """A model for a solver is malformed: an index, a bound, an underivable big-M."""
+
+
+class SketchError(InputError):
+    """A communication sketch is wrong, or does not fit its topology or collective."""
 
 
 class TestbedError(InputError):

@@ -30,6 +30,13 @@ def number(found: Any) -> float:
         raise TypeError(f"{found!r} is not a number") from error
 
 
+def boolean(found: Any) -> bool:
+    """Return a truth value; 0 and 1 are none."""
+    if not isinstance(found, bool):
+        raise TypeError(f"{found!r} is not true or false")
+    return found
+
+
 def text(found: Any) -> str:
     """Return a text; a number is none."""
     if not isinstance(found, str):

@@ -17,6 +17,7 @@ from headrace.cli.format import duration, mbit, ms, rate, size
         (ms(1234.0), "1.23 ms"),
         (ms(1_234_567.0), "1,235 ms"),
         (rate(80_000.0), "100 Mbit/s"),
+        (rate(80.0), "100 Gbit/s"),
     ],
 )
 def test_quantities_have_their_unit(shown: str, text: str) -> None:

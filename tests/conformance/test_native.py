@@ -4,6 +4,7 @@ Values are small integers, so that every type and every order of summation gives
 one test uses random floats and a rounding bound instead.
 """
 
+import itertools
 from collections.abc import Iterator
 from functools import cache, reduce
 
@@ -11,11 +12,11 @@ import numpy as np
 import pytest
 
 from headrace import _native
-from headrace.collectives.demand import REDUCING, ROOTED, Collective, Demand
+from headrace.collectives.demand import REDUCING, ROOTED, STANDARD, Collective, Demand
 from headrace.collectives.plan import templates
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.verify import Proof, verify
-from headrace.collectives.program import Program
+from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.collectives.run.executor import DTYPES, OPERATORS, Executor
 from headrace.errors import InputError, ProgramError, UnverifiedPlanError
 from tests.collectives.plan.template_cases import serves
@@ -115,15 +116,13 @@ def run_collective(
     """Run on one buffer a rank, cut into equal blocks."""
     demand = program.demand
     sides = 2 if demand.collective is Collective.ALL_TO_ALL else 1
+    blocks = demand.blocks if demand.collective in STANDARD else demand.slots // demand.chunks
 
     def one(executor: Executor) -> None:
         buffer = buffers[executor.rank]
-        block = buffer.size // (sides * demand.blocks)
+        block = buffer.size // (sides * blocks)
         side = buffer.nbytes // sides
-        rows = [
-            (buffer.ctypes.data + i * side, block, demand.blocks, demand.chunks)
-            for i in range(sides)
-        ]
+        rows = [(buffer.ctypes.data + i * side, block, blocks, demand.chunks) for i in range(sides)]
         loaded = executor.load(program, proof)
         executor.run(loaded, rows, dtype=dtype, operator=operator, deadline_s=30.0)
 
@@ -132,7 +131,7 @@ def run_collective(
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("collective", list(Collective))
+@pytest.mark.parametrize("collective", list(STANDARD))
 def test_every_template_delivers(
     executors: list[Executor], collective: Collective, template: str, size: int
 ) -> None:
@@ -157,7 +156,7 @@ def test_every_template_delivers(
                 assert (blocks[slot] == sum(parts)).all(), (collective, template, rank, slot)
 
 
-@pytest.mark.parametrize("collective", list(Collective))
+@pytest.mark.parametrize("collective", list(STANDARD))
 @pytest.mark.parametrize("ranks", RANKS)
 def test_every_collective_has_a_template(collective: Collective, ranks: int) -> None:
     serving = {name for name in TEMPLATES if made(name, collective, ranks, 0)}
@@ -238,3 +237,41 @@ def test_unproven_and_altered_programs_are_refused(executors: list[Executor]) ->
         executors[0].load(first[0], other[1])
     with pytest.raises(UnverifiedPlanError, match="verifier"):
         executors[0].load(first[0], Proof(program_digest=first[0].digest, verifier_version=0))
+
+
+def test_demands_of_ones_own_run_natively(executors: list[Executor]) -> None:
+    """An uneven exchange and a custom demand that combines, straight on the executor."""
+    ranks = len(executors)
+    uneven = Demand.all_to_all_v([[(s + 2 * d) % 3 for d in range(ranks)] for s in range(ranks)])
+    total = Demand.custom(  # everybody's slot 0 is summed at the last rank, in slot 1
+        ranks=ranks,
+        slots=2,
+        before=[(r, 0, 0, (r,)) for r in range(ranks)],
+        after=[(ranks - 1, 1, 0, tuple(range(ranks)))],
+    )
+    last = ranks - 1
+    sums = [
+        Transfer(last, last, 0, 1),
+        *(Transfer(r, last, 0, 1, reduce=True) for r in range(last)),
+    ]
+    schedules = (templates.direct(uneven), Schedule.of(total, sums))
+    for size, schedule in itertools.product((0, 1, 5_003), schedules):
+        demand, program = schedule.demand, lower(schedule)
+        buffers = [np.full(demand.slots * size, -1, np.int64) for _ in range(ranks)]
+        for rank, buffer in enumerate(buffers):
+            for slot, item, _ in demand.initial(rank):
+                buffer.reshape(demand.slots, size)[slot] = 100 * item + rank + np.arange(size)
+        run_collective(executors, program, verify(program), buffers, "int64")
+        for rank, buffer in enumerate(buffers):
+            for slot, item, mask in demand.final(rank):
+                parts = [100 * item + r + np.arange(size) for r in range(ranks) if mask >> r & 1]
+                assert (buffer.reshape(demand.slots, size)[slot] == sum(parts)).all()
+
+
+def test_a_custom_demand_is_not_averaged(executors: list[Executor]) -> None:
+    ranks = len(executors)
+    demand = Demand.custom(ranks=ranks, slots=1, before=[(0, 0, 0, (0,))], after=[])
+    program = lower(Schedule.of(demand, []))
+    loaded = executors[0].load(program, verify(program))
+    with pytest.raises(InputError, match="use 'sum' and divide"):
+        executors[0].run(loaded, [(0, 0, 1, 1)], dtype="float32", operator="avg")

@@ -1,6 +1,7 @@
 """``headrace show`` and ``headrace verify``: look at any artifact, prove any plan again."""
 
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,9 @@ from rich.table import Table
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
 from headrace.cli.entries import entry_tables
+from headrace.cli.export import verify_foreign
 from headrace.cli.format import duration, rate, size
+from headrace.cli.sends import send_tables
 from headrace.collectives.demand import ROOTED
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.plan.book import PlanBook
@@ -22,11 +25,19 @@ from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, VerificationError
 from headrace.topology import Topology
 
+_LINKS = 60
+"""So many links are shown unless all are wanted."""
+
 _File = Annotated[Path, typer.Argument(help="An artifact that headrace wrote.", metavar="FILE")]
 
 
-def show(file: _File) -> None:
-    """Print what an artifact holds: a topology, a profile, a plan or a plan book."""
+def show(
+    file: _File,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print every send and link, however many there are.")
+    ] = False,
+) -> None:
+    """Print what an artifact holds: a topology, a profile, a plan (with its sends) or a book."""
     artifact = artifact_io.load(file)
     console = Console()
     rows = {
@@ -35,12 +46,14 @@ def show(file: _File) -> None:
         **{name: _text(value) for name, value in artifact.provenance.items()},
     }
     console.print(_facts(str(file), rows))
-    for table in _SHOWN.get(artifact.kind, _show_head)(artifact, str(file)):
+    for table in _SHOWN.get(artifact.kind, _show_head)(artifact, str(file), everything):
         console.print(table)
 
 
 def verify(file: _File) -> None:
-    """Prove a plan, or every plan of a book, again from nothing but its program."""
+    """Prove a plan, every plan of a book, or an MSCCL XML or MSCCL++ JSON file of any tool."""
+    if verify_foreign(file):
+        return
     artifact = artifact_io.load(file)
     programs = _programs(artifact, str(file))
     console = Console()
@@ -78,17 +91,17 @@ def _programs(artifact: Artifact, source: str) -> list[tuple[Program, str]]:
     )
 
 
-def _show_topology(artifact: Artifact, source: str) -> Iterable[RenderableType]:
-    return _topology_tables(Topology.from_head(artifact.head, source))
+def _show_topology(artifact: Artifact, source: str, everything: bool) -> Iterable[RenderableType]:
+    return _topology_tables(Topology.from_head(artifact.head, source), everything)
 
 
-def _show_profile(artifact: Artifact, source: str) -> Iterable[RenderableType]:
+def _show_profile(artifact: Artifact, source: str, everything: bool) -> Iterable[RenderableType]:
     profile = Profile.from_artifact(artifact, source)
     yield _facts("profile", dict(profile.summary()))
-    yield from _topology_tables(profile.topology)
+    yield from _topology_tables(profile.topology, everything)
 
 
-def _show_plan(artifact: Artifact, source: str) -> Iterable[RenderableType]:
+def _show_plan(artifact: Artifact, source: str, everything: bool) -> Iterable[RenderableType]:
     plan = Plan.from_artifact(artifact, source)
     demand, program = plan.program.demand, plan.program
     rooted = f", root {demand.root}" if demand.collective in ROOTED else ""
@@ -102,11 +115,12 @@ def _show_plan(artifact: Artifact, source: str) -> Iterable[RenderableType]:
             "proof": f"{plan.proof.program_digest[:12]}, verifier {plan.proof.verifier_version}",
             "topology": plan.topology_digest[:12],
             "scored at": size(plan.total_bytes),
-            "predicted": duration(plan.predicted_us),
+            "predicted": f"{duration(plan.predicted_us)} ({plan.model.name} model)",
             "bound": f"{duration(plan.bound.total_us)} "
             f"(payload {duration(plan.bound.bandwidth_us)}, "
             f"latency {duration(plan.bound.latency_us)})",
             "gap": f"{plan.gap:.1%}",
+            "why": plan.why,
         },
     )
     yield _rows(
@@ -114,9 +128,10 @@ def _show_plan(artifact: Artifact, source: str) -> Iterable[RenderableType]:
         ("maker", "chunks", "predicted", "note"),
         [(c.maker, c.chunks or "", duration(c.predicted_us), c.note) for c in plan.candidates],
     )
+    yield from send_tables(plan, everything=everything)
 
 
-def _show_book(artifact: Artifact, source: str) -> Iterable[RenderableType]:
+def _show_book(artifact: Artifact, source: str, _everything: bool) -> Iterable[RenderableType]:
     book = PlanBook.from_artifact(artifact, source)
     groups = "none" if book.groups is None else " ".join(str(list(g)) for g in book.groups)
     yield _facts(
@@ -131,7 +146,7 @@ def _show_book(artifact: Artifact, source: str) -> Iterable[RenderableType]:
     yield from entry_tables(book.entries)
 
 
-def _show_head(artifact: Artifact, _source: str) -> Iterable[RenderableType]:
+def _show_head(artifact: Artifact, _source: str, _everything: bool) -> Iterable[RenderableType]:
     head = {name: _text(value) for name, value in artifact.head.items()}
     sizes = {
         f"table {name}": f"{len(next(iter(table.values()), ()))} rows of {', '.join(table)}"
@@ -140,7 +155,7 @@ def _show_head(artifact: Artifact, _source: str) -> Iterable[RenderableType]:
     yield _facts("content", {**head, **sizes})
 
 
-_SHOWN: dict[str, Callable[[Artifact, str], Iterable[RenderableType]]] = {
+_SHOWN: dict[str, Callable[[Artifact, str, bool], Iterable[RenderableType]]] = {
     "topology": _show_topology,
     "profile": _show_profile,
     "plan": _show_plan,
@@ -148,26 +163,44 @@ _SHOWN: dict[str, Callable[[Artifact, str], Iterable[RenderableType]]] = {
 }
 
 
-def _topology_tables(topology: Topology) -> Iterable[RenderableType]:
-    homes = ", ".join(f"{r} on {topology.hosts[h]}" for r, h in enumerate(topology.rank_host))
-    yield _facts("topology", {"name": topology.name, "ranks": homes})
+def _topology_tables(topology: Topology, everything: bool) -> Iterable[RenderableType]:
+    yield _facts("topology", {"name": topology.name, "ranks": _homes(topology, everything)})
     yield _rows(
         "links",
         ("from", "to", "alpha", "rate"),
-        [(k.src, k.dst, duration(k.alpha_us), rate(k.beta_us_per_mb)) for k in topology.links],
+        [
+            (k.src, k.dst, duration(k.alpha_us), rate(k.beta_us_per_mb))
+            for k in topology.links[: None if everything else _LINKS]
+        ],
     )
+    if len(topology.links) > _LINKS and not everything:
+        yield f" ... {len(topology.links) - _LINKS} more links: --all shows them"
     yield _rows(
         "shared capacities",
         ("name", "rate", "links"),
         [
-            (s.name, rate(s.beta_us_per_mb), ", ".join(_pair(topology, i) for i in s.links))
+            (s.name, rate(s.beta_us_per_mb), _pairs(topology, s.links, everything))
             for s in topology.shared
         ],
     )
 
 
-def _pair(topology: Topology, link: int) -> str:
-    return f"{topology.links[link].src}>{topology.links[link].dst}"
+def _homes(topology: Topology, everything: bool) -> str:
+    """Ranks by host, runs of them as ranges."""
+    texts: list[str] = []
+    for host, run in groupby(range(topology.ranks), key=lambda rank: topology.rank_host[rank]):
+        ranks = list(run)
+        span = str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+        texts.append(f"{span} on {topology.hosts[host]}")
+    shown = texts if everything else texts[:_LINKS]
+    more = f", and {len(texts) - len(shown)} more" if len(shown) < len(texts) else ""
+    return ", ".join(shown) + more
+
+
+def _pairs(topology: Topology, links: tuple[int, ...], everything: bool) -> str:
+    shown = links if everything else links[:_LINKS]
+    pairs = ", ".join(f"{topology.links[i].src}>{topology.links[i].dst}" for i in shown)
+    return pairs if len(shown) == len(links) else f"{pairs} and {len(links) - len(shown)} more"
 
 
 def _facts(title: str, rows: dict[str, str]) -> Table:

@@ -1,21 +1,19 @@
 """``headrace collectives``: measure a network, and plan collectives for it."""
 
-import contextlib
-import time
-from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import headrace.artifact as artifact_io
-from headrace.collectives.demand import Collective
+from headrace.cli.network import read_network
+from headrace.cli.progress import Report, progress
+from headrace.cli.synthesize import synthesize
+from headrace.collectives.demand import STANDARD, Collective
 from headrace.errors import InputError
 from headrace.settings import Settings
-from headrace.topology import Topology
 
 if TYPE_CHECKING:
     from headrace.collectives.measure import Profile
@@ -24,7 +22,7 @@ app = typer.Typer(
     help="Move tensors between ranks: measure the network, plan for it.", no_args_is_help=True
 )
 
-Report = Callable[[str, float], None]
+app.command()(synthesize)
 
 
 @app.command()
@@ -51,7 +49,7 @@ def measure(
     console = Console(stderr=True)
     if not settings.rank:  # of all ranks, rank 0 writes
         artifact_io.check_target(output)
-    with _progress(console, visible=not settings.rank) as report:
+    with progress(console, visible=not settings.rank) as report:
         profile: Profile | None
         if testbed is not None:
             profile = _measure_testbed(testbed, order, seed, report)
@@ -108,13 +106,13 @@ def plan(
     from headrace.collectives.plan.book import build_book
 
     artifact_io.check_target(output)
-    topology, groups = _read_network(source)
+    topology, groups = read_network(source)
     console = Console(stderr=True)
-    with _progress(console, visible=True) as report:
+    with progress(console, visible=True) as report:
         book = build_book(
             topology,
             groups=groups,
-            collectives=tuple(collective or Collective),
+            collectives=tuple(collective or STANDARD),
             progress=report,
         )
     book.save(output)
@@ -122,52 +120,3 @@ def plan(
     for shown in entry_tables(entry for entry in book.entries if entry.root == 0):
         out.print(shown)  # the other roots' entries say much the same
     out.print(f"Wrote [bold]{output}[/]: {len(book.entries)} plans.", soft_wrap=True)
-
-
-def _read_network(path: Path) -> tuple[Topology, tuple[tuple[int, ...], ...] | None]:
-    artifact = artifact_io.load(path)
-    if artifact.kind == "topology":
-        return Topology.load(path), None
-    if artifact.kind == "profile":
-        from headrace.collectives.measure import Profile
-
-        profile = Profile.from_artifact(artifact, str(path))
-        _warn_if_old(profile, path)
-        return profile.topology, profile.groups
-    raise InputError(
-        f"{path}: field 'kind' is {artifact.kind!r}, needs 'profile' "
-        "(from 'headrace collectives measure') or 'topology'"
-    )
-
-
-def _warn_if_old(profile: "Profile", path: Path) -> None:
-    now = time.time()
-    if profile.expired(now):
-        Console(stderr=True).print(
-            f"[yellow]warning:[/] {path} was measured {_age(now - profile.measured_at)} ago "
-            f"and is valid for {_age(profile.valid_for_s)}; if the network may have changed, "
-            "measure it again with 'headrace collectives measure'.",
-            soft_wrap=True,
-            highlight=False,
-        )
-
-
-def _age(seconds: float) -> str:
-    for unit, one in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * one:
-            return f"{seconds / one:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
-
-
-@contextlib.contextmanager
-def _progress(console: Console, *, visible: bool) -> Generator[Report]:
-    """Show a bar while the block runs; it goes when the block ends."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not visible) as bar:
-        task = bar.add_task("starting", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)

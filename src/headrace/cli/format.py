@@ -1,4 +1,25 @@
-"""Sizes, times and rates as people read them."""
+"""Sizes, times and rates as people read and write them."""
+
+import re
+
+from headrace.errors import InputError
+
+_UNITS = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMG", start=1):
+    _UNITS |= {_letter: 1024**_power, f"{_letter}iB": 1024**_power, f"{_letter}B": 1000**_power}
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that "512K", "1.5 MiB" (powers of 1024) or "16MB" (of 1000) mean.
+
+    Raises
+    ------
+    InputError : for anything else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
+    if not found or found[2] not in _UNITS:
+        raise InputError(f"size is {text!r}, needs a number and a unit: 512K, 16M, 1G or 16MB")
+    return round(float(found[1]) * _UNITS[found[2]])
 
 
 def size(count: int) -> str:
@@ -25,8 +46,9 @@ def ms(us: float) -> str:
 
 
 def rate(beta_us_per_mb: float) -> str:
-    """Return the rate of a link or capacity in Mbit/s."""
-    return f"{mbit(beta_us_per_mb):.4g} Mbit/s"
+    """Return the rate of a link or capacity in Mbit/s, or in Gbit/s from ten on."""
+    found = mbit(beta_us_per_mb)
+    return f"{found:.4g} Mbit/s" if found < 10_000 else f"{found / 1000:.4g} Gbit/s"
 
 
 def mbit(beta_us_per_mb: float) -> float:

@@ -19,6 +19,11 @@ Meaning of a program
   are covered, from `slot` (and `src_slot`) on.
 - Slots from ``demand.slots`` on are scratch; scratch slot k is as large as data slot
   ``k % demand.slots``.
+- Steps with the same `message` number are one *message*: they follow one another in one lane, and
+  the two ends of a send and receive pair have the same number. Numbers grow in the order in which
+  the plan wants messages to begin, over all ranks. A local step is by itself. Cost models charge
+  alpha once a message; an executor may move the parts of a message apart, or all as one: it then
+  begins when all of its steps may, and ends all of them together.
 """
 
 from collections.abc import Iterable
@@ -30,7 +35,8 @@ import numpy as np
 
 from headrace import fields
 from headrace.artifact import Artifact
-from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.custom import demand_from_head, demand_to_head
+from headrace.collectives.demand import Demand
 from headrace.errors import ProgramError
 
 
@@ -56,7 +62,8 @@ class Transfer(NamedTuple):
     """`count` chunks from slot `src_slot` of `src` to slot `dst_slot` of `dst`.
 
     With `reduce` they are combined into the destination, else they replace it. ``src == dst`` is
-    a local copy (or local reduction).
+    a local copy (or local reduction). With `joined` it belongs to the same message as the transfer
+    before it in the schedule, which has the same `src`, `dst` and `channel`.
     """
 
     src: int
@@ -66,6 +73,7 @@ class Transfer(NamedTuple):
     reduce: bool = False
     count: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]  (hides tuple.count)
     channel: int = 0
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,11 +106,19 @@ LANE_COLUMNS = _columns(
     {"rank": np.int32, "direction": np.uint8, "peer": np.int32, "channel": np.int32}
 )
 STEP_COLUMNS = _columns(
-    {"lane": np.int32, "op": np.uint8, "slot": np.int32, "src_slot": np.int32, "count": np.int32}
+    {
+        "lane": np.int32,
+        "op": np.uint8,
+        "slot": np.int32,
+        "src_slot": np.int32,
+        "count": np.int32,
+        "message": np.int32,
+    }
 )
 DEPENDENCY_COLUMNS = _columns({"step": np.int32, "on": np.int32})
 
-_SCHEMA = 1
+PROGRAM_SCHEMA = 2
+"""Version 2 groups steps into messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,7 +129,7 @@ class Program:
     ----------
     lanes : `LANE_COLUMNS`, sorted by rank; `peer` is -1 for local lanes.
     steps : `STEP_COLUMNS`, grouped by lane in lane order; within a lane in running order.
-        `src_slot` is -1 unless the op is COPY or REDUCE.
+        `src_slot` is -1 unless the op is COPY or REDUCE. `message` never falls within a lane.
     dependencies : `DEPENDENCY_COLUMNS`, sorted; both are indices into `steps`, of one rank.
 
     Raises
@@ -145,6 +161,7 @@ class Program:
         _check_range("steps.slot", steps["slot"], 0, slots)
         _check_range("steps.slot + count", steps["slot"] + steps["count"], 1, slots + 1)
         _check_range("steps.src_slot", steps["src_slot"], -1, slots)
+        _check_range("steps.message", steps["message"], 0, 1 << 31)
         _check_range("steps.src_slot + count", steps["src_slot"] + steps["count"], 0, slots + 1)
         for name in ("step", "on"):
             _check_range(f"dependencies.{name}", dependencies[name], 0, len(steps["op"]))
@@ -162,14 +179,8 @@ class Program:
         """Return the program as an artifact of kind "program"."""
         return Artifact(
             kind="program",
-            schema=_SCHEMA,
-            head={
-                "collective": self.demand.collective.value,
-                "ranks": self.demand.ranks,
-                "chunks": self.demand.chunks,
-                "root": self.demand.root,
-                "scratch_slots": self.scratch_slots,
-            },
+            schema=PROGRAM_SCHEMA,
+            head={**demand_to_head(self.demand), "scratch_slots": self.scratch_slots},
             tables={
                 "lanes": self.lanes,
                 "steps": self.steps,
@@ -183,32 +194,29 @@ class Program:
 
         Raises
         ------
-        ProgramError : if a head field or column is missing, mistyped or out of range.
+        ProgramError : if the schema is another, or a head field or column is missing, mistyped or
+            out of range.
         """
+        if artifact.schema != PROGRAM_SCHEMA:
+            raise ProgramError(
+                f"{source}: field 'schema' is {artifact.schema}, needs {PROGRAM_SCHEMA}: "
+                "make the plan again"
+            )
         head = artifact.head
-        numbers: dict[str, int] = {}
         for name in ("collective", "ranks", "chunks", "root", "scratch_slots"):
             if name not in head:
                 raise ProgramError(f"{source}: field '{name}' is missing")
-            if name == "collective":
-                continue
-            try:
-                numbers[name] = fields.integer(head[name])
-            except TypeError as error:
-                raise ProgramError(f"{source}: field '{name}': {error}") from error
-        if head["collective"] not in tuple(Collective):
-            raise ProgramError(
-                f"{source}: field 'collective' is {head['collective']!r}, needs one of "
-                f"{', '.join(Collective)}"
-            )
+        demand = demand_from_head(head, source)
+        try:
+            scratch_slots = fields.integer(head["scratch_slots"])
+        except TypeError as error:
+            raise ProgramError(f"{source}: field 'scratch_slots': {error}") from error
         tables: dict[str, dict[str, np.ndarray]] = {}
         for name in ("lanes", "steps", "dependencies"):
             if name not in artifact.tables:
                 raise ProgramError(f"{source}: table '{name}' is missing")
             tables[name] = dict(artifact.tables[name])
-        scratch_slots = numbers.pop("scratch_slots")
         try:
-            demand = Demand(collective=Collective(head["collective"]), **numbers)
             return cls(demand=demand, scratch_slots=scratch_slots, **tables)
         except ProgramError as error:
             raise ProgramError(f"{source}: {error}") from error

@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import headrace.artifact as artifact_io
 from headrace import fields
 from headrace.artifact import Artifact
@@ -42,6 +44,29 @@ class SharedCapacity:
     beta_us_per_mb: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A switch that `links` (indices) pass through: what switch-hyperedges of sketches bind.
+
+    It costs nothing by itself (ports are shared capacities). `multicast` says whether it can
+    copy one incoming message to several ports.
+    """
+
+    name: str
+    links: tuple[int, ...]
+    multicast: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkColumns:
+    """Columns of a topology's links, by link index: int64 ranks, float64 us and us/MB."""
+
+    src: np.ndarray
+    dst: np.ndarray
+    alpha_us: np.ndarray
+    beta_us_per_mb: np.ndarray
+
+
 @dataclass(frozen=True, kw_only=True)
 class Topology:
     """Who can talk to whom, and at what cost.
@@ -53,6 +78,7 @@ class Topology:
     links : directed links between ranks.
     shared : capacities that several links use together.
     addresses : where a job's ranks listen on each host, if names do not say; else empty.
+    switches : switches that links pass through, where they are known.
 
     Raises
     ------
@@ -65,6 +91,7 @@ class Topology:
     links: tuple[Link, ...]
     shared: tuple[SharedCapacity, ...] = ()
     addresses: tuple[str, ...] = ()
+    switches: tuple[Switch, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.addresses) not in (0, len(self.hosts)):
@@ -81,32 +108,13 @@ class Topology:
                 raise TopologyError(
                     f"rank_host[{rank}] is {host}, needs 0 to {len(self.hosts) - 1}"
                 )
-        seen: set[tuple[int, int]] = set()
-        for index, link in enumerate(self.links):
-            for end in ("src", "dst"):
-                if not 0 <= getattr(link, end) < self.ranks:
-                    raise TopologyError(
-                        f"links[{index}].{end} is {getattr(link, end)}, needs 0 to {self.ranks - 1}"
-                    )
-            if link.src == link.dst:
-                raise TopologyError(f"links[{index}] joins rank {link.src} to itself")
-            if (link.src, link.dst) in seen:
-                raise TopologyError(f"links[{index}] repeats {link.src} -> {link.dst}")
-            seen.add((link.src, link.dst))
-            _check_cost(f"links[{index}].alpha_us", link.alpha_us, may_be_zero=True)
-            _check_cost(f"links[{index}].beta_us_per_mb", link.beta_us_per_mb, may_be_zero=False)
+        # Sound topologies are seen to be so in bulk; the loops are there to say what is wrong.
+        if not _sound_links(self.links, self.ranks):
+            _explain_links(self.links, self.ranks)
+        for field, members in (("shared", self.shared), ("switches", self.switches)):
+            if not _sound_members([member.links for member in members], len(self.links)):
+                _explain_members(field, members, len(self.links))
         for index, shared in enumerate(self.shared):
-            if len(set(shared.links)) != len(shared.links):
-                raise TopologyError(
-                    f"shared[{index}] ({shared.name}): links {list(shared.links)} repeats a link, "
-                    "needs each at most once"
-                )
-            for link in shared.links:
-                if not 0 <= link < len(self.links):
-                    raise TopologyError(
-                        f"shared[{index}] ({shared.name}): link {link}, needs 0 to "
-                        f"{len(self.links) - 1}"
-                    )
             _check_cost(f"shared[{index}].beta_us_per_mb", shared.beta_us_per_mb, may_be_zero=False)
 
     @property
@@ -119,7 +127,20 @@ class Topology:
         """(src, dst) -> index into `links`."""
         return {(link.src, link.dst): index for index, link in enumerate(self.links)}
 
-    @property
+    @cached_property
+    def columns(self) -> LinkColumns:
+        """The links as columns (read-only)."""
+        made = LinkColumns(
+            src=np.array([link.src for link in self.links], np.int64),
+            dst=np.array([link.dst for link in self.links], np.int64),
+            alpha_us=np.array([link.alpha_us for link in self.links], np.float64),
+            beta_us_per_mb=np.array([link.beta_us_per_mb for link in self.links], np.float64),
+        )
+        for column in (made.src, made.dst, made.alpha_us, made.beta_us_per_mb):
+            column.flags.writeable = False
+        return made
+
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the content; plans and bounds name the graph they hold for by it."""
         return self.to_artifact().digest
@@ -133,6 +154,10 @@ class Topology:
     def to_head(self) -> dict[str, Any]:
         """Return the JSON form: what `from_head` reads."""
         addresses = {"addresses": list(self.addresses)} if self.addresses else {}
+        switches = [
+            {"name": s.name, "links": list(s.links), "multicast": s.multicast}
+            for s in self.switches
+        ]
         return {
             "name": self.name,
             "hosts": list(self.hosts),
@@ -143,6 +168,7 @@ class Topology:
                 {"name": s.name, "links": list(s.links), "beta_us_per_mb": s.beta_us_per_mb}
                 for s in self.shared
             ],
+            **({"switches": switches} if switches else {}),
         }
 
     @classmethod
@@ -187,6 +213,19 @@ class Topology:
                 f"{error!r}"
             ) from error
         try:
+            switches = tuple(
+                Switch(
+                    name=fields.text(row["name"]),
+                    links=tuple(map(fields.integer, fields.items(row["links"]))),
+                    multicast=fields.boolean(row["multicast"]),
+                )
+                for row in map(fields.table, fields.items(head.get("switches", ())))
+            )
+        except (TypeError, ValueError, KeyError) as error:
+            raise TopologyError(
+                f"{source}: field 'switches' needs objects with name, links, multicast: {error!r}"
+            ) from error
+        try:
             name = fields.text(head["name"])
             hosts = tuple(map(fields.text, fields.items(head["hosts"])))
             rank_host = tuple(map(fields.integer, fields.items(head["rank_host"])))
@@ -204,6 +243,7 @@ class Topology:
                 links=links,
                 shared=shared,
                 addresses=addresses,
+                switches=switches,
             )
         except TopologyError as error:
             raise TopologyError(f"{source}: {error}") from error
@@ -216,6 +256,71 @@ class Topology:
     def load(cls, path: str | Path) -> "Topology":
         """Read a topology from `path`; raises ArtifactError or TopologyError."""
         return cls.from_head(artifact_io.load(path, "topology", _SCHEMA).head, str(path))
+
+
+def _sound_links(links: tuple[Link, ...], ranks: int) -> bool:
+    try:
+        ends = np.array([(link.src, link.dst) for link in links], np.int64).reshape(-1, 2)
+        costs = np.array([(link.alpha_us, link.beta_us_per_mb) for link in links]).reshape(-1, 2)
+    except (OverflowError, TypeError, ValueError):
+        return False
+    if costs.dtype != np.float64 and costs.dtype != np.int64:
+        return False
+    return bool(
+        np.all((ends >= 0) & (ends < ranks))
+        and np.all(ends[:, 0] != ends[:, 1])
+        and _distinct(ends[:, 0] * ranks + ends[:, 1])
+        and np.all(np.isfinite(costs))
+        and np.all(costs >= 0)
+        and np.all(costs[:, 1] > 0)
+    )
+
+
+def _distinct(values: np.ndarray) -> bool:
+    # Sorted, as np.unique hashes integers, which takes ten times as long on regular ones.
+    return bool(np.all(np.diff(np.sort(values))))
+
+
+def _explain_links(links: tuple[Link, ...], ranks: int) -> None:
+    seen: set[tuple[int, int]] = set()
+    for index, link in enumerate(links):
+        for end, rank in (("src", link.src), ("dst", link.dst)):
+            if not 0 <= rank < ranks:
+                raise TopologyError(f"links[{index}].{end} is {rank}, needs 0 to {ranks - 1}")
+        if link.src == link.dst:
+            raise TopologyError(f"links[{index}] joins rank {link.src} to itself")
+        if (link.src, link.dst) in seen:
+            raise TopologyError(f"links[{index}] repeats {link.src} -> {link.dst}")
+        seen.add((link.src, link.dst))
+        _check_cost(f"links[{index}].alpha_us", link.alpha_us, may_be_zero=True)
+        _check_cost(f"links[{index}].beta_us_per_mb", link.beta_us_per_mb, may_be_zero=False)
+
+
+def _sound_members(members: list[tuple[int, ...]], links: int) -> bool:
+    if not members:
+        return True
+    try:
+        flat = np.concatenate([np.array(some, np.int64) for some in members])
+    except (OverflowError, TypeError, ValueError):
+        return False
+    owner = np.repeat(np.arange(len(members)), [len(some) for some in members])
+    if not np.all((flat >= 0) & (flat < links)):
+        return False
+    return _distinct(owner * max(links, 1) + flat)
+
+
+def _explain_members(
+    field: str, members: tuple[SharedCapacity, ...] | tuple[Switch, ...], links: int
+) -> None:
+    for index, member in enumerate(members):
+        where = f"{field}[{index}] ({member.name})"
+        if len(set(member.links)) != len(member.links):
+            raise TopologyError(
+                f"{where}: links {list(member.links)} repeats a link, needs each at most once"
+            )
+        for link in member.links:
+            if not 0 <= link < links:
+                raise TopologyError(f"{where}: link {link}, needs 0 to {links - 1}")
 
 
 def _check_cost(name: str, value: float, *, may_be_zero: bool) -> None:

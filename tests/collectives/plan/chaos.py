@@ -6,6 +6,7 @@ lane to lane whenever the rules of `headrace.collectives.program` allow it, in a
 be nasty (some lanes run ahead, others starve), and compares the buffers in the end. Runs differ:
 
 - nothing waits between sender and receiver (deadlocks show), or all can (stale data shows);
+- where nothing waits, messages may begin as a whole: all of their steps can, or none does;
 - all chunks are of one size, or cut from a vector that they do not divide, some of them empty;
 - a local step streams behind what covers the same `slot`, or the same `src_slot` as well.
 """
@@ -39,6 +40,10 @@ def _mix(a: int, b: int) -> int:
     return (a * b * 0x1234567 + (a + b) * 0x7654321 + 0x5555) % _PRIME
 
 
+def _ranks_of(mask: int) -> list[int]:
+    return [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
+
+
 class Machine:
     """One program and its contributions; `run` as often as wanted."""
 
@@ -51,10 +56,12 @@ class Machine:
         self.slot = steps["slot"].tolist()
         self.src = steps["src_slot"].tolist()
         self.count = steps["count"].tolist()
+        self.message = steps["message"].tolist()
         self.rank = lanes["rank"][steps["lane"]].tolist()
         self.lanes: list[list[int]] = [[] for _ in lanes["rank"]]
         for step, lane in enumerate(steps["lane"].tolist()):
             self.lanes[lane].append(step)
+        self.parts = self._parts()
         columns = [lanes[c].tolist() for c in ("rank", "direction", "peer", "channel")]
         self.keys = {key: lane for lane, key in enumerate(zip(*columns, strict=True))}
         rng = random.Random(7)
@@ -62,10 +69,32 @@ class Machine:
             [(rng.getrandbits(60), rng.getrandbits(60)) for _ in range(self.slots * UNITS)]
             for _ in range(self.demand.ranks)
         ]
+        self.parts_of: dict[tuple[int, int, int], _Unit] = {}  # item, contributor, unit
+        for rank in range(self.demand.ranks):
+            for slot, item, mask in self.demand.initial(rank):
+                for unit in range(UNITS):
+                    shares = [self._share(item, by, unit, rng) for by in _ranks_of(mask)]
+                    total = (sum(sum_ for sum_, _ in shares), sum(way for _, way in shares))
+                    self.data[rank][slot * UNITS + unit] = total
         on = program.dependencies
         self.edges = list(zip(on["step"].tolist(), on["on"].tolist(), strict=True))
         self.needs = [self._needs(wide) for wide in (False, True)]
         self.layouts = [self._layout(uneven) for uneven in (False, True)]
+
+    def _share(self, item: int, by: int, unit: int, rng: random.Random) -> _Unit:
+        """What a rank contributes to an item, wherever that lies."""
+        share = (rng.getrandbits(60), rng.getrandbits(60))
+        return self.parts_of.setdefault((item, by, unit), share)
+
+    def _parts(self) -> list[list[int]]:
+        """By step, the steps of its lane that are one message with it."""
+        parts: list[list[int]] = [[] for _ in self.op]
+        for lane in self.lanes:
+            for k, step in enumerate(lane):
+                joined = k and self.message[lane[k - 1]] == self.message[step]
+                parts[step] = parts[lane[k - 1]] if joined else []
+                parts[step].append(step)
+        return parts
 
     def _needs(self, wide: bool) -> list[list[tuple[int, bool]]]:
         """By step, (step that it depends on, whether byte by byte)."""
@@ -106,6 +135,8 @@ class Machine:
         self.wire: dict[int, deque[tuple[_Unit | None, int]]] = {}
         self.bad = ""
         agents = self._agents(buffered=number % 2 == 1)
+        self.whole = number // 8 % 2 == 1
+        self.begun: set[int] = set()
         patience = rng.choice((1, 2, 6, 1000))
         while True:
             rng.shuffle(agents)
@@ -165,7 +196,28 @@ class Machine:
         self._advance(lane, step)
         return True
 
+    def _may_begin(self, lane: int, receiver: int) -> bool:
+        """Whether all steps of the messages at the heads of two lanes can run to their end."""
+        heads = (self.head[lane], self.head[receiver])
+        if heads[0] == len(self.lanes[lane]) or heads[1] == len(self.lanes[receiver]):
+            return False
+        send, receive = self.lanes[lane][heads[0]], self.lanes[receiver][heads[1]]
+        mine, theirs = self.parts[send], self.parts[receive]
+        if mine[0] in self.begun:
+            return True
+        if (send, receive) != (mine[0], theirs[0]) or len(mine) != len(theirs):
+            self.bad = "messages differ"
+            return False
+        for step in (*mine, *theirs):
+            for on, _ in self.need[step]:
+                if on not in mine and on not in theirs and self.done[on] < self.length[on]:
+                    return False
+        self.begun.add(mine[0])
+        return True
+
     def _meet(self, lane: int, receiver: int) -> bool:
+        if self.whole and not self._may_begin(lane, receiver):
+            return bool(self.bad)
         send, receive = self._ready(lane), self._ready(receiver)
         if send < 0 or receive < 0:
             return False
@@ -209,25 +261,20 @@ class Machine:
 
     def compare(self) -> str:
         """Return how the buffers differ from what the demand wants, or ""."""
-        home: dict[int, list[tuple[int, int]]] = {}
-        for rank in range(self.demand.ranks):
-            for slot, item, _ in self.demand.initial(rank):
-                home.setdefault(item, []).append((rank, slot))
         for rank in range(self.demand.ranks):
             for slot, item, mask in self.demand.final(rank):
-                homes = [(r, s) for r, s in home[item] if mask >> r & 1]
                 for unit in range(self.sizes[slot]):
-                    problem = self._compare(rank, slot * UNITS, homes, unit)
+                    shares = [self.parts_of[item, by, unit][0] for by in _ranks_of(mask)]
+                    problem = self._compare(rank, slot * UNITS + unit, sum(shares))
                     if problem:
                         return problem
         return ""
 
-    def _compare(self, rank: int, at: int, homes: list[tuple[int, int]], unit: int) -> str:
-        wanted = sum(self.data[r][slot * UNITS + unit][0] for r, slot in homes)
-        value, expression = self.memory[rank][at + unit]
+    def _compare(self, rank: int, at: int, wanted: int) -> str:
+        value, expression = self.memory[rank][at]
         if value != wanted:
             return "wrong data"
-        agrees = expression == self.memory[0][at + unit][1]
+        agrees = expression == self.memory[0][at][1]
         if self.demand.collective is Collective.ALLREDUCE and not agrees:
             return "ranks differ in rounding"
         return ""

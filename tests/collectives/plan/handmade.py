@@ -33,6 +33,8 @@ class Step:
     src_slot: int = -1
     count: int = 1
     on: list["Step"] = field(default_factory=list)
+    joined: bool = False
+    """Whether it belongs to the message of the step before it in its lane."""
 
     @property
     def ranges(self) -> list[tuple[range, bool]]:
@@ -60,9 +62,11 @@ class Draft:
         made.lanes = {key: [] for key in keys}
         rows = zip(*(program.steps[name].tolist() for name in STEP_COLUMNS), strict=True)
         steps: list[Step] = []
-        for lane, op, slot, src_slot, count in rows:
-            steps.append(Step(op, slot, src_slot, count))
+        last = (-1, -1)
+        for lane, op, slot, src_slot, count, message in rows:
+            steps.append(Step(op, slot, src_slot, count, joined=last == (lane, message)))
             made.lanes[keys[lane]].append(steps[-1])
+            last = (lane, message)
         edges = program.dependencies
         for step, on in zip(edges["step"].tolist(), edges["on"].tolist(), strict=True):
             steps[step].on.append(steps[on])
@@ -77,12 +81,13 @@ class Draft:
         """Append both halves of a transfer and return them (twice the same if it is local)."""
         if move.src == move.dst:
             op = Op.REDUCE if move.reduce else Op.COPY
-            step = Step(op, move.dst_slot, move.src_slot, move.count, [*send_on, *receive_on])
+            on = [*send_on, *receive_on]
+            step = Step(op, move.dst_slot, move.src_slot, move.count, on, move.joined)
             self.lane(move.src, Direction.LOCAL, -1, move.channel).append(step)
             return step, step
-        send = Step(Op.SEND, move.src_slot, -1, move.count, list(send_on))
+        send = Step(Op.SEND, move.src_slot, -1, move.count, list(send_on), move.joined)
         op = Op.RECV_REDUCE if move.reduce else Op.RECV
-        receive = Step(op, move.dst_slot, -1, move.count, list(receive_on))
+        receive = Step(op, move.dst_slot, -1, move.count, list(receive_on), move.joined)
         self.lane(move.src, Direction.SEND, move.dst, move.channel).append(send)
         self.lane(move.dst, Direction.RECV, move.src, move.channel).append(receive)
         return send, receive
@@ -90,7 +95,7 @@ class Draft:
     def copy(self) -> "Draft":
         twin = Draft(self.demand, self.scratch_slots)
         new = {
-            id(s): Step(s.op, s.slot, s.src_slot, s.count)
+            id(s): Step(s.op, s.slot, s.src_slot, s.count, joined=s.joined)
             for lane in self.lanes.values()
             for s in lane
         }
@@ -108,7 +113,8 @@ class Draft:
         edges = sorted(
             {(k, index[id(on)]) for k, (_, s) in enumerate(steps) for on in s.on if id(on) in index}
         )
-        rows = [(at, int(s.op), s.slot, s.src_slot, s.count) for at, s in steps]
+        numbers = self._messages(keys)
+        rows = [(at, int(s.op), s.slot, s.src_slot, s.count, numbers[id(s)]) for at, s in steps]
         return Program(
             demand=self.demand,
             scratch_slots=self.scratch_slots,
@@ -116,6 +122,25 @@ class Draft:
             steps=_table(rows, STEP_COLUMNS),
             dependencies=_table(edges, DEPENDENCY_COLUMNS),
         )
+
+    def _messages(self, keys: list[Key]) -> dict[int, int]:
+        """Number messages lane by lane; a receive as its send, as far as both are joined alike."""
+        numbers: dict[int, int] = {}
+        made = -1
+        # Receive lanes come last, as the others give the numbers.
+        for key in sorted(keys, key=lambda key: key[1] == Direction.RECV):
+            rank, direction, peer, channel = key
+            twin = (peer, int(Direction.SEND), rank, channel)
+            sends = self.lanes.get(twin, []) if direction == Direction.RECV else []
+            number = -1
+            for k, step in enumerate(self.lanes[key]):
+                send = sends[k] if k < len(sends) else None
+                if send is not None and (send.joined == step.joined or not number + 1):
+                    number = numbers[id(send)]
+                elif not step.joined or number < 0:
+                    number = made = made + 1
+                numbers[id(step)] = number
+        return numbers
 
 
 def _table(rows: list, columns: dict[str, np.dtype]) -> dict[str, np.ndarray]:

@@ -251,6 +251,34 @@ def shift_transfer(draft: Draft, rng: random.Random) -> bool:
     return True
 
 
+def join_messages(draft: Draft, rng: random.Random) -> bool:
+    """A transfer becomes part of the message before it: correct, unless one waits for the other."""
+    key, k = _any_step(draft, rng)
+    steps = [lane[k] for lane in _both_lanes(draft, key)]
+    if k == 0 or steps[0].joined:
+        return False
+    for step in steps:
+        step.joined = True
+    return True
+
+
+def join_whole_lane(draft: Draft, rng: random.Random) -> bool:
+    """All that a lane moves becomes one message."""
+    key, _ = _any_step(draft, rng)
+    steps = [step for lane in _both_lanes(draft, key) for step in lane[1:]]
+    for step in steps:
+        step.joined = True
+    return bool(steps)
+
+
+def join_on_one_side(draft: Draft, rng: random.Random) -> bool:
+    """The two ends disagree on where a message begins."""
+    key, k = _any_step(draft, rng)
+    step = draft.lanes[key][k]
+    step.joined = not step.joined
+    return k > 0
+
+
 MUTATIONS: dict[str, Mutation] = {
     "drop a step": drop_step,
     "drop a transfer": drop_transfer,
@@ -272,4 +300,7 @@ MUTATIONS: dict[str, Mutation] = {
     "change the op": change_op,
     "shorten a transfer": shorten_transfer,
     "shift a transfer": shift_transfer,
+    "join two messages": join_messages,
+    "join all of a lane": join_whole_lane,
+    "join on one side": join_on_one_side,
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.collectives.demand import ROOTED, Collective
+from headrace.collectives.demand import ROOTED, STANDARD, Collective
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.errors import ArtifactError, HeadraceError, VerificationError
 from headrace.topology import Topology
@@ -27,7 +27,7 @@ def test_ranges_cover_every_size_once(book: PlanBook) -> None:
         by_key.setdefault((entry.collective, entry.root), []).append(
             (entry.from_bytes, entry.to_bytes)
         )
-    wanted = {(c, r) for c in Collective for r in (range(4) if c in ROOTED else (0,))}
+    wanted = {(c, r) for c in STANDARD for r in (range(4) if c in ROOTED else (0,))}
     assert set(by_key) == wanted
     for ranges in by_key.values():
         assert ranges[0][0] == 0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.topology import Link, SharedCapacity, Topology
 
@@ -108,7 +108,7 @@ def test_sharing_only_strengthens_the_bounds(topology: Topology, data: st.DataOb
         links=topology.links,
         shared=(shared,),
     )
-    for collective in Collective:
+    for collective in STANDARD:
         demand = Demand(collective=collective, ranks=topology.ranks)
         without = lower_bound(topology, demand, MB).total_us
         found = lower_bound(tighter, demand, MB).total_us

@@ -171,3 +171,46 @@ def test_twenty_thousand_transfers_take_well_under_a_second() -> None:
     start = time.process_time()
     program(*transfers, ranks=4, chunks=512)
     assert time.process_time() - start < 1.0
+
+
+def test_messages_are_numbered_in_the_order_of_the_schedule() -> None:
+    demand = Demand(collective=Collective.BROADCAST, ranks=3, chunks=3)
+    moves = [
+        Transfer(0, 2, 0, 0),
+        Transfer(0, 1, 0, 0),
+        Transfer(0, 1, 2, 2, joined=True),
+        Transfer(1, 1, 0, 3),
+        Transfer(0, 1, 1, 1),
+    ]
+    program = lower(Schedule.of(demand, moves, scratch_slots=3))
+    keys = list(
+        zip(*(program.lanes[c].tolist() for c in ("rank", "direction", "peer")), strict=True)
+    )
+    found: dict[tuple[int, int, int], list[int]] = {key: [] for key in keys}
+    rows = zip(program.steps["lane"].tolist(), program.steps["message"].tolist(), strict=True)
+    for lane, message in rows:
+        found[keys[lane]].append(message)
+    assert found == {
+        (0, Direction.SEND, 1): [1, 1, 3],
+        (0, Direction.SEND, 2): [0],
+        (1, Direction.RECV, 0): [1, 1, 3],
+        (1, Direction.LOCAL, -1): [2],
+        (2, Direction.RECV, 0): [0],
+    }
+
+
+@pytest.mark.parametrize(
+    "before", [None, Transfer(0, 2, 0, 0), Transfer(0, 1, 0, 0, channel=1), Transfer(2, 1, 0, 0)]
+)
+def test_what_is_no_message_cannot_be_joined(before: Transfer | None) -> None:
+    demand = Demand(collective=Collective.ALLREDUCE, ranks=3, chunks=2)
+    moves = [*([before] if before else []), Transfer(0, 1, 1, 1, joined=True)]
+    with pytest.raises(ProgramError, match=rf"transfers\[{len(moves) - 1}\] is joined to"):
+        lower(Schedule.of(demand, moves))
+
+
+def test_local_transfers_cannot_be_joined() -> None:
+    demand = Demand(collective=Collective.ALLREDUCE, ranks=1, chunks=2)
+    moves = [Transfer(0, 0, 0, 2), Transfer(0, 0, 1, 3, joined=True)]
+    with pytest.raises(ProgramError, match="not local"):
+        lower(Schedule.of(demand, moves, scratch_slots=2))

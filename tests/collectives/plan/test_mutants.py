@@ -13,13 +13,15 @@ import pytest
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan import templates
+from headrace.collectives.plan.chunks import carriage_of, concatenated, realize, reversed_sends
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.program import Program
+from headrace.collectives.program import Program, Schedule
 from headrace.errors import ProgramError, VerificationError
 from tests.collectives.plan.chaos import misbehaves
 from tests.collectives.plan.handmade import Draft, all_drafts
 from tests.collectives.plan.mutate import MUTATIONS
+from tests.collectives.plan.random_sends import random_sends, random_topology
 
 _NEEDED = 10_000
 _RUNS_IF_REJECTED = 16
@@ -43,8 +45,41 @@ def _originals() -> dict[str, Draft]:
         "recursive doubling": templates.recursive_doubling(allreduce),
         "full exchange": templates.full_exchange(allreduce),
     }
+    schedules |= _in_messages()
     lowered = {name: Draft.of(lower(schedule)) for name, schedule in schedules.items()}
     return {**all_drafts(), **lowered}
+
+
+def _in_messages() -> dict[str, Schedule]:
+    """Random routes in messages of up to four chunks, relays and demands of one's own included."""
+    rng = random.Random(5)
+    topology = random_topology(rng, 4)
+    item = (0, 1, 2, 3)
+    custom = (
+        Demand.custom(  # everybody's slot moves on by one, in place; slot 1 is broadcast from 2
+            ranks=4,
+            slots=2,
+            before=[*((r, 0, r, (r,)) for r in item), (2, 1, 4, (2,))],
+            after=[*(((r + 1) % 4, 0, r, (r,)) for r in item), *((r, 1, 4, (2,)) for r in item)],
+            chunks=2,
+        )
+    )
+    demands = {
+        "allgather": Demand(collective=Collective.ALLGATHER, ranks=4, chunks=2),
+        "all-to-all": Demand(collective=Collective.ALL_TO_ALL, ranks=4, chunks=2),
+        "all-to-all-v": Demand.all_to_all_v(
+            [[1, 0, 2, 1], [0, 1, 3, 0], [1, 1, 0, 0], [2, 0, 1, 1]]
+        ),
+        "allreduce": Demand(collective=Collective.ALLREDUCE, ranks=4, chunks=8),
+        "custom": custom,
+    }
+    made: dict[str, Schedule] = {}
+    for name, demand in demands.items():
+        sends = random_sends(rng, topology, carriage_of(demand), largest=4)
+        if demand.collective is Collective.ALLREDUCE:
+            sends = concatenated(reversed_sends(sends), sends)
+        made[f"{name} in messages"] = realize(demand, sends)
+    return made
 
 
 def _rejected(program: Program) -> bool:

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof, verify
+from headrace.collectives.demand import STANDARD, Collective, Demand
+from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof, races, verify
 from headrace.collectives.program import Direction, Op, Program, Transfer
 from headrace.errors import ProgramError, VerificationError
 from tests.collectives.plan.handmade import (
@@ -54,7 +54,7 @@ def test_known_algorithms_are_proven(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("collective", [c for c in Collective if c is not Collective.ALL_TO_ALL])
+@pytest.mark.parametrize("collective", [c for c in STANDARD if c is not Collective.ALL_TO_ALL])
 def test_one_rank_needs_no_steps(collective: Collective) -> None:
     accepts(empty(collective, 1, chunks=3))
 
@@ -463,3 +463,110 @@ def test_fifty_thousand_steps_take_seconds() -> None:
 
 def test_every_rank_may_cover_ranges() -> None:
     accepts(halving_doubling(16))
+
+
+# ---- messages -------------------------------------------------------------------------------
+
+
+def renumbered(program: Program, message: list[int]) -> Program:
+    steps = {**program.steps, "message": np.array(message, dtype=np.int32)}
+    return dataclasses.replace(program, steps=steps)
+
+
+def pair(joined: bool = True) -> Draft:
+    """Rank 0 sends two chunks to rank 1."""
+    made = broadcast(2, 3)
+    for slot in (0, 2, 1):
+        made.transfer(Transfer(0, 1, slot, slot, joined=joined and slot == 2))
+    return made
+
+
+def test_messages_of_several_steps_are_proven() -> None:
+    program = pair().build()
+    assert program.steps["message"].tolist() == [0, 0, 1, 0, 0, 1]
+    verify(program)
+    verify(renumbered(program, [5, 5, 9, 5, 5, 9]))
+
+
+def test_the_two_ends_of_a_message() -> None:
+    rejects(
+        renumbered(pair().build(), [0, 0, 1, 0, 1, 1]),
+        "rank 1, receive lane from rank 0, channel 0, step 1 (RECV slot 2): is of message 1, but",
+        "rank 0, send lane to rank 1, channel 0, step 1 (SEND slot 2), which feeds it, of message",
+        "0; needs the same at both ends",
+    )
+
+
+def test_a_message_that_is_not_consecutive() -> None:
+    rejects(
+        renumbered(pair().build(), [0, 1, 0, 0, 1, 0]),
+        "rank 0, send lane to rank 1, channel 0, step 2 (SEND slot 1): is of message 0, after one "
+        "of message 1; needs numbers that do not fall within a lane",
+    )
+
+
+def test_a_message_in_two_lanes() -> None:
+    made = broadcast(3)
+    made.transfer(Transfer(0, 1, 0, 0))
+    made.transfer(Transfer(0, 2, 0, 0))
+    rejects(
+        renumbered(made.build(), [0, 0, 0, 0]),
+        "rank 0, send lane to rank 2, channel 0, step 0 (SEND slot 0): is of message 0, as is",
+        "rank 0, send lane to rank 1, channel 0, step 0 (SEND slot 0)",
+        "one after another in one lane",
+    )
+
+
+def test_local_steps_are_no_message() -> None:
+    made = empty(Collective.ALLREDUCE, 1, chunks=2, scratch=2)
+    for slot in (0, 1):
+        made.transfer(Transfer(0, 0, slot, 2 + slot))
+    accepts(made)
+    made.lanes[0, Direction.LOCAL, -1, 0][1].joined = True
+    rejects(made, "local lane", "step 1", "is of the message before it; needs one of its own")
+
+
+def test_two_messages_that_wait_for_parts_of_each_other() -> None:
+    """Fine step by step: a part of each answers the other. As wholes neither can begin."""
+    made = empty(Collective.ALLGATHER, 2, chunks=2)
+    _, there = made.transfer(Transfer(0, 1, 0, 0))
+    _, here = made.transfer(Transfer(1, 0, 2, 2))
+    made.transfer(Transfer(0, 1, 1, 1), [here])
+    made.transfer(Transfer(1, 0, 3, 3), [there])
+    accepts(made)
+    for lane in made.lanes.values():
+        lane[1].joined = True
+    rejects(
+        made,
+        "deadlock:",
+        "is part of one message with",
+        "depends on",
+        "where the circle closes",
+    )
+
+
+def test_a_part_that_waits_for_a_later_part() -> None:
+    made = pair()
+    first, second = made.lanes[0, 0, 1, 0][:2]
+    first.on.append(second)
+    rejects(made, "deadlock", "step 0 (SEND slot 0) depends on", "step 1 (SEND slot 2) comes in")
+    first.on.clear()
+    second.on.append(first)
+    accepts(made)
+
+
+def test_clocks_are_dropped_when_nobody_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory must not grow with steps times lanes."""
+    most = 0
+    advance = races._Clocks._advance
+
+    def counting(clocks: races._Clocks, step: int) -> None:
+        nonlocal most
+        advance(clocks, step)
+        most = max(most, len(clocks.reached))
+
+    monkeypatch.setattr(races._Clocks, "_advance", counting)
+    verify(ring_allgather(12, 40).build())
+    assert most <= 4
+    verify(direct_all_to_all(12, 4).build())
+    assert most <= 2 * 12

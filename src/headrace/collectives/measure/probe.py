@@ -173,6 +173,19 @@ class _Lanes:
             if chunk > 0:
                 self.waits.append(((data_out, chunk), (ack_in, chunk - 1)))
 
+    def _messages(self, keys: list[tuple[int, int, int]]) -> np.ndarray:
+        """Number every step by itself, a send and its receive alike."""
+        numbers: dict[tuple[tuple[int, int, int], int], int] = {}
+        made: list[int] = []
+        for rank, direction, peer in keys:
+            send = (peer, Direction.SEND, rank) if direction == Direction.RECV else None
+            lane = send or (rank, direction, peer)
+            made += [
+                numbers.setdefault((lane, position), len(numbers))
+                for position in range(len(self.steps[rank, direction, peer]))
+            ]
+        return np.array(made, dtype=np.int32)
+
     def _numbered(self) -> Program:
         keys = sorted(self.steps)
         starts = np.cumsum([0, *(len(self.steps[key]) for key in keys)]).tolist()
@@ -200,6 +213,7 @@ class _Lanes:
                 "slot": steps[:, 2].copy(),
                 "src_slot": steps[:, 3].copy(),
                 "count": steps[:, 4].copy(),
+                "message": self._messages(keys),
             },
             dependencies={"step": dependencies[:, 0].copy(), "on": dependencies[:, 1].copy()},
         )

@@ -11,7 +11,7 @@ import headrace
 import headrace.artifact as artifact_io
 from headrace import fields
 from headrace.artifact import Artifact
-from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
 from headrace.collectives.plan.entries import (
     TABLES,
     Entry,
@@ -19,7 +19,7 @@ from headrace.collectives.plan.entries import (
     programs_from,
     stacked,
 )
-from headrace.collectives.plan.generators import GENERATORS, Generator, grouping
+from headrace.collectives.plan.generators import GENERATORS, METHOD, Generator, Method, grouping
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import Portfolio
 from headrace.collectives.plan.templates.shape import Groups, check_groups
@@ -176,9 +176,10 @@ def build_book(
     topology: Topology,
     *,
     groups: Groups | None = None,
-    collectives: Iterable[Collective] = tuple(Collective),
+    collectives: Iterable[Collective] = STANDARD,
     sizes: Sequence[int] | None = None,
     generators: Sequence[Generator] = GENERATORS,
+    method: Method = METHOD,
     progress: Callable[[str, float], None] | None = None,
 ) -> PlanBook:
     """Plan every collective at every size and say from where to where each plan is used.
@@ -203,7 +204,13 @@ def build_book(
         default = ALLREDUCE_SIZES if collective is Collective.ALLREDUCE else OTHER_SIZES
         at = sorted(set(sizes or default))
         portfolio = Portfolio.of(
-            topology, collective, at[-1], groups=groups, root=root, generators=generators
+            topology,
+            collective,
+            at,
+            groups=groups,
+            root=root,
+            generators=generators,
+            method=method,
         )
         entries += _ranges(collective, root, [portfolio.plan(size) for size in at])
     report("done", 1.0)
@@ -216,6 +223,9 @@ def build_book(
             "topology": topology.digest,
             "sizes": None if sizes is None else list(sizes),
             "generators": [generator.name for generator in generators],
+            "model": method.model.name,
+            "seed": method.seed,
+            "effort": method.effort,
         },
     )
 

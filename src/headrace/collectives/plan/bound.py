@@ -12,35 +12,33 @@ what could cross the cut, so the bound is at least as strong. Where *different* 
 rank (allgather, gather), leave one rank (reduce_scatter, scatter), or both (all_to_all), the
 flows must fit at once.
 
+**Trees.** What all ranks want is copied on its way: the sends of a byte contain a spanning tree.
+All bytes' trees must fit at once (Edmonds 1967 and 1973; column generation in `packing`), which
+with several sources or shared capacities can be stronger than every flow into one rank.
+
 **Volume.** Combining N contributions of a byte takes N-1 sends before the first rank has the
 total, and each of the N-1 others must receive once more: 2(N-1)M bytes for an allreduce. All
-links together carry at most the *egress*, the largest feasible sum of rates.
+links together carry at most the *egress*, the largest feasible sum of rates. The same holds for
+groups of ranks (hosts, racks) in the place of ranks, and the links between them: summed over the
+groups, data must enter G-1 of them once (allgather), or cross 2(G-1) times (allreduce).
 
 **Latency.** Bytes take at least the shortest path in alpha.
 
-How alpha adds to flow and volume, and why a solver's error cannot break a bound, is argued in
-`flow`.
+How alpha adds to these, and why a solver's error cannot break a bound, is argued in `flow`; that
+switches do not multicast is assumed there. Topologies too large for linear programs are bound by
+cuts (`cuts`), and not all flows of large ones are solved: `Bound.formula` says what was computed.
+Demands that are not blocks alike (all_to_all_v, custom) are bound by their chunks. Where chunks
+may not be split, `unsplit` has a stronger bound.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace import fields
-from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.errors import ArtifactError, InputError, TopologyError
 from headrace.topology import BYTES_PER_MB, Topology
-
-if TYPE_CHECKING:
-    from headrace.collectives.plan.flow import Flows, Rate
-
-_ALL_PAIRS_RANKS = 12
-"""Up to so many ranks allreduce tries every pair, beyond only those with rank 0.
-
-Every cut parts rank 0 from someone, so without shared capacities rank 0 alone finds the smallest;
-with them another pair may give a stronger bound, at n/2 times the work.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,26 +127,6 @@ def _term(row: Mapping[str, Any]) -> Term:
     return Term(name=fields.text(row["name"]), **numbers)
 
 
-_CUT = "max over pairs (s, t) of M / flow(s -> t) + alpha"
-_FORMULAS = {
-    Collective.ALLREDUCE: f"{_CUT}; 2(N-1) M / egress + alpha; largest distance in alpha",
-    Collective.BROADCAST: "max over t of M / flow(root -> t) + alpha; (N-1) M / egress + alpha; "
-    "largest distance in alpha from the root",
-    Collective.REDUCE: "max over s of M / flow(s -> root) + alpha; (N-1) M / egress + alpha; "
-    "largest distance in alpha to the root",
-    Collective.ALLGATHER: "max over t of (M/N) / flow(each -> t at once) + alpha; "
-    "(N-1) M / egress + alpha; largest distance in alpha",
-    Collective.REDUCE_SCATTER: "max over s of (M/N) / flow(s -> each at once) + alpha; "
-    "(N-1) M / egress + alpha; largest distance in alpha",
-    Collective.GATHER: "(M/N) / flow(each -> root at once) + alpha; "
-    "(N-1)/N M / egress + alpha; largest distance in alpha to the root",
-    Collective.SCATTER: "(M/N) / flow(root -> each at once) + alpha; "
-    "(N-1)/N M / egress + alpha; largest distance in alpha from the root",
-    Collective.ALL_TO_ALL: "(M/N) / flow(each -> each at once) + alpha; "
-    "(N-1) M / egress + alpha; largest distance in alpha",
-}
-
-
 def lower_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound:
     """Return the bound on `demand`'s collective moving `total_bytes` (see `Demand.chunk_bytes`).
 
@@ -166,115 +144,37 @@ def lower_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound:
             f"topology '{topology.name}' has {topology.ranks} ranks, the collective "
             f"{demand.ranks}: needs the same number"
         )
-    kinds, digest = _kinds(topology, demand.collective, demand.root)
+    # Only who bounds loads SciPy: a command line that shows a plan starts without.
+    from headrace.collectives.plan.bound_terms import kinds
+
+    found = kinds(topology, _without_chunks(demand))
     total_mb = total_bytes / BYTES_PER_MB
-    terms = [[term.of(total_mb) for term in kind] for kind in kinds]
+    terms = [
+        [
+            Term(
+                name=share.name,
+                mb=share.share * total_mb,
+                us_per_mb=share.rate.us_per_mb,
+                alpha_us=share.rate.alpha_us,
+            )
+            for share in kind
+        ]
+        for kind in found.kinds
+    ]
     return Bound(
         collective=demand.collective,
         total_bytes=total_bytes,
         total_us=max((term.us for kind in terms for term in kind), default=0.0),
         bandwidth_us=max((term.bandwidth_us for kind in terms for term in kind), default=0.0),
         latency_us=max((term.us for kind in terms[-1:] for term in kind), default=0.0),
-        formula=_FORMULAS[demand.collective],
+        formula=found.formula,
         terms=tuple(max(kind, key=lambda term: term.us) for kind in terms),
-        topology_digest=digest,
+        topology_digest=found.digest,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Share:
-    """A term before the size is known: `share` of it has to pass at `rate`."""
-
-    name: str
-    share: float
-    rate: "Rate"
-
-    def of(self, total_mb: float) -> Term:
-        return Term(
-            name=self.name,
-            mb=self.share * total_mb,
-            us_per_mb=self.rate.us_per_mb,
-            alpha_us=self.rate.alpha_us,
-        )
-
-
-@lru_cache(maxsize=32)
-def _flows(topology: Topology) -> "tuple[Flows, str]":
-    # Only who solves loads SciPy: a command line that shows a plan starts without.
-    from headrace.collectives.plan.flow import Flows
-
-    return Flows(topology), topology.digest
-
-
-@lru_cache(maxsize=256)
-def _kinds(
-    topology: Topology, collective: Collective, root: int
-) -> tuple[tuple[tuple[_Share, ...], ...], str]:
-    """The terms by kind (flow, volume, latency), and the topology's digest."""
-    flows, digest = _flows(topology)
-    n = topology.ranks
-    if n == 1:
-        return (), digest
-    pairs = _pairs(n, collective, root)
-    flows.require(pairs, collective.value)
-    share = _flow_share(n, collective)
-    flow = tuple(
-        _Share(name=f"flow {name}", share=share, rate=flows.rate(together))
-        for name, together in _together(n, collective, pairs)
-    )
-    volume = _Share(name="volume", share=_volume_share(n, collective), rate=flows.egress())
-    latency = tuple(
-        _Share(name=f"latency {s} -> {t}", share=0.0, rate=flows.latency(s, t)) for s, t in pairs
-    )
-    return (flow, (volume,), latency), digest
-
-
-_Pairs = list[tuple[int, int]]
-
-
-def _pairs(n: int, collective: Collective, root: int) -> _Pairs:
-    """Every (s, t) where something of s must reach t."""
-    everyone = range(n)
-    match collective:
-        case Collective.BROADCAST | Collective.SCATTER:
-            return [(root, t) for t in everyone if t != root]
-        case Collective.REDUCE | Collective.GATHER:
-            return [(s, root) for s in everyone if s != root]
-        case _:
-            return [(s, t) for s in everyone for t in everyone if s != t]
-
-
-def _together(n: int, collective: Collective, pairs: _Pairs) -> list[tuple[str, _Pairs]]:
-    """The pairs whose flows are of different bytes, so that they must fit at once."""
-    match collective:
-        case Collective.ALLREDUCE | Collective.BROADCAST | Collective.REDUCE:
-            if collective is Collective.ALLREDUCE and n > _ALL_PAIRS_RANKS:
-                pairs = [pair for pair in pairs if 0 in pair]
-            return [(f"{s} -> {t}", [(s, t)]) for s, t in pairs]
-        case Collective.ALLGATHER:
-            return [(f"into {r}", [(s, t) for s, t in pairs if t == r]) for r in range(n)]
-        case Collective.REDUCE_SCATTER:
-            return [(f"out of {r}", [(s, t) for s, t in pairs if s == r]) for r in range(n)]
-        case Collective.GATHER:
-            return [("into the root", pairs)]
-        case Collective.SCATTER:
-            return [("out of the root", pairs)]
-        case Collective.ALL_TO_ALL:
-            return [("of all pairs", pairs)]
-
-
-def _flow_share(n: int, collective: Collective) -> float:
-    """What each pair's flow must move, as a fraction of the total bytes."""
-    whole = (Collective.ALLREDUCE, Collective.BROADCAST, Collective.REDUCE)
-    return 1.0 if collective in whole else 1.0 / n
-
-
-def _volume_share(n: int, collective: Collective) -> float:
-    """What all sends together must move, as a multiple of the total bytes."""
-    match collective:
-        case Collective.ALLREDUCE:
-            return 2.0 * (n - 1)
-        case Collective.GATHER | Collective.SCATTER:
-            return (n - 1) / n
-        case _:
-            return n - 1.0
+def _without_chunks(demand: Demand) -> Demand:
+    """The same for all chunk counts, where they only cut blocks finer."""
+    if demand.collective in STANDARD:
+        return Demand(collective=demand.collective, ranks=demand.ranks, root=demand.root)
+    return demand

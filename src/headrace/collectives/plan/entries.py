@@ -11,7 +11,7 @@ from headrace.artifact import Artifact, Table
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.plan import Plan, proof_from
 from headrace.collectives.plan.verify import Proof
-from headrace.collectives.program import Program
+from headrace.collectives.program import PROGRAM_SCHEMA, Program
 from headrace.errors import ArtifactError
 from headrace.topology import Topology
 
@@ -63,7 +63,9 @@ def programs_from(
             for name in TABLES
         }
         where = f"{source}: field 'programs[{i}]'"
-        part = Artifact(kind="program", schema=1, head=fields.table(row["program"]), tables=tables)
+        part = Artifact(
+            kind="program", schema=PROGRAM_SCHEMA, head=fields.table(row["program"]), tables=tables
+        )
         program = Program.from_artifact(part, where)
         if program.demand.ranks != topology.ranks:
             raise ArtifactError(
@@ -97,7 +99,7 @@ def entries_from(
     for i, row in enumerate(fields.items(rows)):
         where = f"{source}: field 'entries[{i}]"
         try:
-            entry = _entry(fields.table(row), programs, f"{source}: entries[{i}]")
+            entry = _entry(fields.table(row), topology, programs, f"{source}: entries[{i}]")
         except KeyError as error:
             raise ArtifactError(f"{where}.{error.args[0]}' is missing") from error
         except TypeError as error:
@@ -108,7 +110,12 @@ def entries_from(
     return tuple(entries)
 
 
-def _entry(row: Mapping[str, Any], programs: Sequence[tuple[Program, Proof]], where: str) -> Entry:
+def _entry(
+    row: Mapping[str, Any],
+    topology: Topology,
+    programs: Sequence[tuple[Program, Proof]],
+    where: str,
+) -> Entry:
     number = fields.integer(row["program"])
     if not 0 <= number < len(programs):
         raise ArtifactError(f"{where}: field 'program' is {number}, needs 0 to {len(programs) - 1}")
@@ -124,7 +131,7 @@ def _entry(row: Mapping[str, Any], programs: Sequence[tuple[Program, Proof]], wh
         root=fields.integer(row["root"]),
         from_bytes=fields.integer(row["from_bytes"]),
         to_bytes=None if to_bytes is None else fields.integer(to_bytes),
-        plan=Plan.from_certificate(row, program, proof, where),
+        plan=Plan.from_certificate(row, topology, program, proof, where),
     )
 
 
@@ -133,7 +140,6 @@ def _check_plan(entry: Entry, topology: Topology, where: str) -> None:
     for name, found, wanted in (
         ("collective", entry.collective.value, demand.collective.value),
         ("root", entry.root, demand.root),
-        ("topology_digest", entry.plan.topology_digest, topology.digest),
         ("bound.collective", bound.collective.value, demand.collective.value),
         ("bound.topology_digest", bound.topology_digest, topology.digest),
     ):

@@ -16,20 +16,35 @@ nor so late that alpha keeps the rest from arriving by T: its window is T - D, D
 before plus the alpha behind. The earnings are at most ``sum(price * capacity * (T - D))``, so the
 smallest D of a resource with a price comes on top. (Their mean would not do: the window of a slow
 detour may be empty.)
+
+The same holds for *trees*. A byte that must get from s to several ranks crosses sends that contain
+a tree from s to all of them, so it pays at least the cheapest such tree: a spanning arborescence
+where everybody wants it. That is stronger than flows to one rank at a time, and its best prices
+are those of a tree packing (`packing`). A byte that is combined on its way to t crosses a tree
+towards t.
+
+Switches are taken to forward every message to one port: one that multicasts would copy for free,
+which no program can ask for today, and which these bounds do not cover.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 from scipy.sparse.csgraph import shortest_path
 
+from headrace.collectives.plan.arborescence import cheapest_arborescence
+from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.packing import PackSettings, pack
 from headrace.errors import TopologyError
 from headrace.topology import Topology
 
 _NO_PRICE = 1e-9  # solver noise; a price so small changes no rate
+_PACKED = PackSettings(gap=1e-4, iterations=80, depth_rounds=0, spare=0, limit_s=30.0)
+_BY_PATHS = 10_000
+"""With more unknowns (commodities x links) the prices are a path packing's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +86,7 @@ class Flows:
         )
         self.distance_us = self._distances(self._alpha)
         """(ranks, ranks): shortest paths in alpha; infinite where there is none."""
-        self._known: dict[tuple[tuple[int, int], ...], Rate] = {}
+        self._known: dict[tuple[tuple[tuple[int, int], ...], tuple[float, ...] | None], Rate] = {}
 
     def require(self, pairs: Sequence[tuple[int, int]], what: str) -> None:
         """Raise TopologyError unless s reaches t for every (s, t)."""
@@ -82,43 +97,127 @@ class Flows:
                     f"links, which {what} needs; add a link"
                 )
 
-    def rate(self, pairs: Sequence[tuple[int, int]]) -> Rate:
+    def rate(
+        self, pairs: Sequence[tuple[int, int]], weights: Sequence[float] | None = None
+    ) -> Rate:
         """The rate that every (s, t) of `pairs` can have at once; all must be reachable.
 
         One commodity a source, so one (or several) destinations of the same source, or several
         sources of one destination, make a small program.
+
+        Parameters
+        ----------
+        weights : of every pair, its rate as a multiple of what is returned; 1 by default.
         """
-        key = tuple(pairs)
+        key = (tuple(pairs), None if weights is None else tuple(weights))
         if key not in self._known:
-            prices = self._flow_prices(key)
-            sources, sinks = (np.array(ends) for ends in zip(*key, strict=True))
-            paths = self._distances(self._uses.T @ prices)[sources, sinks].sum()
+            ratio = np.ones(len(pairs)) if weights is None else np.array(weights, dtype=float)
+            sources, sinks = (np.array(ends) for ends in zip(*key[0], strict=True))
+            names = 1 if len(set(sinks.tolist())) == 1 else len(set(sources.tolist()))
+            if names * len(self._src) > _BY_PATHS:
+                prices = self._packed(sources, sinks, ratio)
+            else:
+                prices = self._flow_prices(key[0], ratio)
+            far = self._distances(self._uses.T @ prices)[sources, sinks]
             start = self.distance_us[sources].min(axis=0)
             finish = self.distance_us[:, sinks].min(axis=1)
-            self._known[key] = self._certified(prices, float(paths), start, finish)
+            self._known[key] = self._certified(prices, float(far @ ratio), start, finish)
         return self._known[key]
+
+    def trees(self, carriage: Carriage, weights: np.ndarray, *, combining: bool = False) -> Rate:
+        """The rate at which all chunks of `carriage` can go down trees at once.
+
+        A chunk for some ranks only pays at least the cheapest path to the dearest of them.
+
+        Parameters
+        ----------
+        carriage : who gets which chunk; with `combining`, chunks are combined from their targets
+            to their origin instead.
+        weights : (chunks,), the size of each.
+        """
+        prices = self.tree_prices(carriage, weights, combining=combining)
+        everyone = self._topology.ranks - 1
+        origins = carriage.origin.astype(np.int64)
+        # With fewer prices there is more alpha: take those that hardly change the rate away.
+        few = np.where(prices * self._capacity > 2e-3 * (prices * self._capacity).max(), prices, 0)
+        rates: list[Rate] = []
+        for row in (few, prices):
+            costs = self._matrix(self._uses.T @ row)
+            costs = costs.T if combining else costs
+            far = self._distances(self._uses.T @ row)
+            far = far.T if combining else far
+            trees: dict[int, float] = {}
+            paid = 0.0
+            for origin, targets, weight in zip(
+                origins.tolist(), carriage.targets, weights.tolist(), strict=True
+            ):
+                if targets.sum() == everyone:
+                    if origin not in trees:
+                        trees[origin] = _cost(costs, origin)
+                    paid += weight * trees[origin]
+                elif targets.any():
+                    paid += weight * float(far[origin, targets].max())
+            wanted = carriage.targets.any(axis=1)
+            near, reached = np.unique(origins[wanted]), carriage.targets.any(axis=0)
+            if combining:
+                near, reached = np.flatnonzero(reached), np.isin(np.arange(everyone + 1), near)
+            start = self.distance_us[near].min(axis=0)
+            finish = self.distance_us[:, reached].min(axis=1)
+            rates.append(self._certified(row, paid, start, finish))
+        few_rate, full_rate = rates
+        return few_rate if few_rate.us_per_mb >= full_rate.us_per_mb * (1 - 1e-3) else full_rate
+
+    def tree_prices(
+        self, carriage: Carriage, weights: np.ndarray, *, combining: bool = False
+    ) -> np.ndarray:
+        """The prices of the packing of these trees, each of its chunk's weight."""
+        topology = _reversed(self._topology) if combining else self._topology
+        packing = pack(topology, carriage, 1.0, weights=weights, settings=_PACKED)
+        # A packing's price is of a us of a resource, here of a MB; empty capacities are left out.
+        used = [
+            shared
+            for shared in range(len(self._topology.shared))
+            if self._topology.shared[shared].links
+        ]
+        places = [*range(len(self._src)), *(len(self._src) + shared for shared in used)]
+        return packing.prices[places] / self._capacity
 
     def latency(self, s: int, t: int) -> Rate:
         """From s to t by the shortest path in alpha, however few the bytes."""
         return Rate(us_per_mb=0.0, alpha_us=float(self.distance_us[s, t]))
 
-    def egress(self) -> Rate:
-        """The rate of all links together: the largest feasible sum."""
-        prices = self._solve(-np.ones(len(self._src)), self._uses)
-        cheapest = float((self._uses.T @ prices).min())
+    def egress(self, label: np.ndarray | None = None) -> Rate:
+        """The rate of all links together: the largest feasible sum.
+
+        Parameters
+        ----------
+        label : (ranks,), the group of every rank: only links between groups count.
+        """
+        counts = np.ones(len(self._src), dtype=bool)
+        if label is not None:
+            counts = label[self._src] != label[self._dst]
+        prices = self._solve(-counts.astype(float), self._uses)
+        cheapest = float((self._uses.T @ prices)[counts].min())
         at_once = np.zeros(self._topology.ranks)
         return self._certified(prices, cheapest, at_once, at_once)
 
-    def _flow_prices(self, pairs: tuple[tuple[int, int], ...]) -> np.ndarray:
+    def _packed(self, sources: np.ndarray, sinks: np.ndarray, ratio: np.ndarray) -> np.ndarray:
+        targets = np.arange(self._topology.ranks) == sinks[:, None]
+        carriage = Carriage(
+            ranks=self._topology.ranks, origin=sources.astype(np.int32), targets=targets
+        )
+        return self.tree_prices(carriage, ratio)
+
+    def _flow_prices(self, pairs: tuple[tuple[int, int], ...], ratio: np.ndarray) -> np.ndarray:
         """Maximise x: every source emits x for each of its sinks, every sink takes x of each."""
         n, resources = self._topology.ranks, len(self._capacity)
         one_sink = len({t for _, t in pairs}) == 1
         commodities = [0] * len(pairs) if one_sink else [s for s, _ in pairs]
         names = sorted(set(commodities))
         supply = np.zeros((len(names), n))
-        for commodity, (s, t) in zip(commodities, pairs, strict=True):
-            supply[names.index(commodity), s] += 1.0
-            supply[names.index(commodity), t] -= 1.0
+        for commodity, (s, t), weight in zip(commodities, pairs, ratio, strict=True):
+            supply[names.index(commodity), s] += weight
+            supply[names.index(commodity), t] -= weight
         # Unknowns: for every commodity the rate on every link; then x.
         balance = sparse.block_diag([self._balance] * len(names))
         balance = sparse.hstack([balance, -supply.reshape(-1, 1)])
@@ -162,7 +261,31 @@ class Flows:
         earned = float(prices @ self._capacity) * self._unit
         return Rate(us_per_mb=paid / earned, alpha_us=alpha_us)
 
+    def _matrix(self, costs: np.ndarray) -> np.ndarray:
+        """(ranks, ranks), the links' costs; infinite where there is none."""
+        matrix = np.full((self._topology.ranks, self._topology.ranks), np.inf)
+        matrix[self._src, self._dst] = costs
+        return matrix
+
     def _distances(self, cost: np.ndarray) -> np.ndarray:
         n = self._topology.ranks
         graph = sparse.csr_array((cost, (self._src, self._dst)), shape=(n, n))
         return np.asarray(shortest_path(graph, method="D"))
+
+
+def _cost(costs: np.ndarray, root: int) -> float:
+    """Of the cheapest tree from `root`."""
+    parents = cheapest_arborescence(costs, root)
+    others = np.flatnonzero(parents >= 0)
+    return float(costs[parents[others], others].sum())
+
+
+def _reversed(topology: Topology) -> Topology:
+    """The same links, the other way; indices stay."""
+    return Topology(
+        name=topology.name,
+        hosts=topology.hosts,
+        rank_host=topology.rank_host,
+        links=tuple(replace(link, src=link.dst, dst=link.src) for link in topology.links),
+        shared=topology.shared,
+    )

@@ -1,18 +1,20 @@
 """Who takes part in the portfolio: every generator is one row of a table.
 
 A generator is a function from a `Setting` to schedules; the number of chunks is its own choice.
-To take part, a new one (say, a synthesizer) only has to be added to `GENERATORS`.
+Templates are here, in `GENERATORS`; what searches for the setting is in `synthesizers`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
 from math import sqrt
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan import templates
+from headrace.collectives.plan.cost_model import EXECUTOR, CostModel
+from headrace.collectives.plan.search import SearchEngine
 from headrace.collectives.plan.templates.shape import Groups, check_groups
 from headrace.collectives.program import Schedule
 from headrace.errors import ProgramError
@@ -25,6 +27,34 @@ _BETA_JUMP = 1.5
 """Links this many times slower than the next faster ones are taken to leave a group."""
 
 
+Effort = Literal["quick", "normal", "thorough"]
+"""How much searching: well under a second, seconds, or as long as it helps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """How to plan; an equal method and seed give equal plans.
+
+    Attributes
+    ----------
+    model : how programs are charged.
+    engine : the search engine, or None: then those who need one do not take part.
+    seed : of everything random.
+    effort : how much searching is worth it.
+    chunks : chunks a block, if they are given; None: everybody chooses.
+    """
+
+    model: CostModel = EXECUTOR
+    engine: SearchEngine | None = None
+    seed: int = 0
+    effort: Effort = "normal"
+    chunks: int | None = None
+
+
+METHOD = Method()
+"""Unless told otherwise."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """What a generator may know.
@@ -33,6 +63,9 @@ class Setting:
     ----------
     groups : ranks by locality, or None if the topology shows none.
     max_chunks : more chunks a block would make them smaller than is worth a message.
+    aims : sizes in bytes that synthesizers aim at; templates take no notice.
+    method : how to search, and what will be charged.
+    report : called with a line on how the search is doing: incumbent, bound, gap.
     """
 
     topology: Topology
@@ -40,6 +73,9 @@ class Setting:
     root: int = 0
     groups: Groups | None = None
     max_chunks: int = 512
+    aims: tuple[int, ...] = ()
+    method: Method = METHOD
+    report: Callable[[str], None] = field(default=lambda _text: None, compare=False)
 
     @classmethod
     def of(
@@ -50,6 +86,9 @@ class Setting:
         groups: Groups | None,
         root: int,
         max_chunks: int = 512,
+        aims: tuple[int, ...] = (),
+        method: Method = METHOD,
+        report: Callable[[str], None] | None = None,
     ) -> "Setting":
         """Check `groups` (or find them in the topology); raises ProgramError."""
         setting = cls(
@@ -58,6 +97,9 @@ class Setting:
             root=root,
             groups=grouping(topology, groups),
             max_chunks=max_chunks,
+            aims=aims,
+            method=method,
+            **({} if report is None else {"report": report}),
         )
         for found in (groups, setting.groups):
             if found:
@@ -178,7 +220,7 @@ GENERATORS: tuple[Generator, ...] = (
     Generator("hierarchical_even", _hierarchical_even),
     Generator("exchange", _exchange),
 )
-"""Everybody in the portfolio."""
+"""The templates: what is known by name, on any topology. Synthesizers: see `synthesizers`."""
 
 
 def grouping(topology: Topology, groups: Groups | None) -> Groups | None:

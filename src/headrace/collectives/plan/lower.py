@@ -31,16 +31,30 @@ def lower(schedule: Schedule) -> Program:
     those that the order of a lane implies: between two steps of the same lane, and on a step that
     an earlier step of the waiting lane already waited for (or for a later one of its lane).
 
+    Messages are numbered in the order of the schedule; a transfer that is `joined` gets the number
+    of the one before it.
+
     Raises
     ------
-    ProgramError : for a transfer out of range, or a local one whose slots overlap.
+    ProgramError : for a transfer out of range, a local one whose slots overlap, or one joined to
+        what it cannot be one message with.
     """
     demand = schedule.demand
     slots = demand.slots + schedule.scratch_slots
     emit = _Emitter(demand.ranks, slots)
+    message, before = -1, (-1, -1, -1)
     for index, transfer in enumerate(schedule.transfers):
         _check(index, transfer, demand.ranks, slots)
-        src, dst, src_slot, dst_slot, reduce, count, channel = transfer
+        src, dst, src_slot, dst_slot, reduce, count, channel, joined = transfer
+        if not joined:
+            message += 1
+        elif before != (src, dst, channel) or src == dst:
+            raise ProgramError(
+                f"transfers[{index}] is joined to the transfer before it; needs one from the same "
+                f"rank {src} to the same rank {dst}, not local, on the same channel {channel}"
+            )
+        emit.message = message
+        before = (src, dst, channel)
         if src == dst:
             op = int(Op.REDUCE if reduce else Op.COPY)
             emit.step((src, _LOCAL, -1, channel), op, dst_slot, src_slot, count)
@@ -52,7 +66,7 @@ def lower(schedule: Schedule) -> Program:
 
 
 def _check(index: int, transfer: Transfer, ranks: int, slots: int) -> None:
-    src, dst, src_slot, dst_slot, _, count, _ = transfer
+    src, dst, src_slot, dst_slot, _, count, _, _ = transfer
     if not (0 <= src < ranks and 0 <= dst < ranks):
         raise ProgramError(f"transfers[{index}] is {src} -> {dst}, ranks need 0 to {ranks - 1}")
     if count < 1 or min(src_slot, dst_slot) < 0 or max(src_slot, dst_slot) + count > slots:
@@ -71,13 +85,14 @@ class _Emitter:
     """Steps in emission order, with the hazard state of every slot of every rank."""
 
     def __init__(self, ranks: int, slots: int) -> None:
+        self.message = 0  # of the steps that come next
         self._slots = slots
         self._writer = [-1] * (ranks * slots)
         self._readers: list[list[int]] = [[] for _ in range(ranks * slots)]
         self._lanes: dict[tuple[int, int, int, int], int] = {}
         self._waited: list[dict[int, int]] = []  # per lane: other lane -> last step waited for
         self._lane_of: list[int] = []
-        self._rows: list[tuple[int, int, int, int]] = []
+        self._rows: list[tuple[int, int, int, int, int]] = []
         self._edges: list[tuple[int, int]] = []
 
     def step(
@@ -89,7 +104,7 @@ class _Emitter:
             lane = self._lanes[key] = len(self._lanes)
             self._waited.append({})
         me = len(self._rows)
-        self._rows.append((op, slot, src_slot, count))
+        self._rows.append((op, slot, src_slot, count, self.message))
         self._lane_of.append(lane)
         base = key[0] * self._slots
         before: set[int] = set()
@@ -139,7 +154,7 @@ class _Emitter:
         order = np.argsort(lane, kind="stable")
         step_number = np.empty(len(order), dtype=np.int64)
         step_number[order] = np.arange(len(order))
-        rows = np.array(self._rows, dtype=np.int64).reshape(-1, 4)[order]
+        rows = np.array(self._rows, dtype=np.int64).reshape(-1, 5)[order]
         edges = step_number[np.array(self._edges, dtype=np.int64).reshape(-1, 2)]
         edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
         lane_columns = np.array(keys, dtype=np.int64).reshape(-1, 4)

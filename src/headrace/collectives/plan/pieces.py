@@ -41,8 +41,8 @@ class Pieces:
         self.lane_start = np.searchsorted(self.lane, np.arange(len(program.lanes["rank"]) + 1))
         self.direction = program.lanes["direction"][self.lane]
         self.local = (steps["op"] == Op.COPY) | (steps["op"] == Op.REDUCE)
-        self.mate = _mates(program, self.lane_start)
-        self.link = _links(program, topology)
+        self.mate = mates_of(program, self.lane_start)
+        self.link = links_of(program, topology)
         self.step_bytes = steps["count"] * program.demand.chunk_bytes(total_bytes)
         size = self._piece_bytes(piece_bytes, pieces_per_step, max_pieces)
         # Steps of the same size get the same number, so a receive as many as its send.
@@ -113,7 +113,13 @@ class Pieces:
         return [*pending.tolist(), 1 << 60]
 
 
-def _mates(program: Program, lane_start: np.ndarray) -> np.ndarray:
+def mates_of(program: Program, lane_start: np.ndarray) -> np.ndarray:
+    """Return for every send its receive and the other way round; -1 for local steps.
+
+    Raises
+    ------
+    ProgramError : if a lane has no partner, or their steps differ.
+    """
     lanes = program.lanes
     columns = (lanes[name].tolist() for name in ("rank", "direction", "peer", "channel"))
     lane_of = {row: lane for lane, row in enumerate(zip(*columns, strict=True))}
@@ -136,7 +142,13 @@ def _mates(program: Program, lane_start: np.ndarray) -> np.ndarray:
     return mate
 
 
-def _links(program: Program, topology: Topology) -> np.ndarray:
+def links_of(program: Program, topology: Topology) -> np.ndarray:
+    """Return for every send and receive its link in `topology`; -1 for local steps.
+
+    Raises
+    ------
+    TopologyError : if there is no such link.
+    """
     lanes = program.lanes
     columns = (lanes[name].tolist() for name in ("rank", "direction", "peer"))
     link_of_lane: list[int] = []

@@ -9,11 +9,13 @@ import headrace.artifact as artifact_io
 from headrace import fields
 from headrace.artifact import Artifact
 from headrace.collectives.plan.bound import Bound
+from headrace.collectives.plan.cost_model import MODELS, CostModel
 from headrace.collectives.plan.verify import Proof, verify
-from headrace.collectives.program import Program
+from headrace.collectives.program import PROGRAM_SCHEMA, Program
 from headrace.errors import ArtifactError, VerificationError
+from headrace.topology import Topology
 
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,32 +44,46 @@ class Plan:
     ----------
     maker : the generator that made it.
     total_bytes : the size that it was scored at (see `Demand.chunk_bytes`); it runs at any.
-    topology_digest : the graph that the prediction and the bound hold for.
+    topology : the graph that the prediction and the bound hold for.
+    model : what the prediction charges.
     predicted_us : simulated time at `total_bytes`.
     bound : no program can take less.
     proof : of this very program.
     candidates : what the whole portfolio got at `total_bytes`.
+    why : what decided between the candidates, in words.
 
     Raises
     ------
-    ArtifactError : if the proof is not this program's.
+    ArtifactError : if the proof is not this program's, or the bound not this topology's.
     """
 
     program: Program
     maker: str
     total_bytes: int
-    topology_digest: str
+    topology: Topology
+    model: CostModel
     predicted_us: float
     bound: Bound
     proof: Proof
     candidates: tuple[Candidate, ...] = ()
+    why: str = ""
 
     def __post_init__(self) -> None:
+        if (graph := self.topology.digest) != self.bound.topology_digest:
+            raise ArtifactError(
+                f"plan: field 'bound.topology_digest' is {self.bound.topology_digest[:12]}..., but "
+                f"the topology's digest is {graph[:12]}...: plan for this topology again"
+            )
         if (found := self.program.digest) != self.proof.program_digest:
             raise ArtifactError(
                 f"plan: field 'proof.program_digest' is {self.proof.program_digest[:12]}..., but "
                 f"the program's digest is {found[:12]}...: verify the program again"
             )
+
+    @property
+    def topology_digest(self) -> str:
+        """Names the graph that the prediction and the bound hold for."""
+        return self.bound.topology_digest
 
     @property
     def gap(self) -> float:
@@ -82,33 +98,51 @@ class Plan:
         return Artifact(
             kind="plan",
             schema=_SCHEMA,
-            head={**self.certificate(), "program": program.head, "proof": asdict(self.proof)},
+            head={
+                **self.certificate(),
+                "topology": self.topology.to_head(),
+                "program": program.head,
+                "proof": asdict(self.proof),
+            },
             tables=program.tables,
             provenance=provenance or {},
         )
 
     def certificate(self) -> dict[str, Any]:
-        """Return the JSON form of all but the program and its proof."""
+        """Return the JSON form of all but the topology, the program and its proof."""
         return {
             "maker": self.maker,
             "total_bytes": self.total_bytes,
             "topology_digest": self.topology_digest,
+            "model": self.model.name,
             "predicted_us": self.predicted_us,
             "bound": self.bound.to_head(),
             "candidates": [[c.maker, c.chunks, c.predicted_us, c.note] for c in self.candidates],
+            "why": self.why,
         }
 
     @classmethod
     def from_certificate(
-        cls, head: Mapping[str, Any], program: Program, proof: Proof, source: str = "plan"
+        cls,
+        head: Mapping[str, Any],
+        topology: Topology,
+        program: Program,
+        proof: Proof,
+        source: str = "plan",
     ) -> "Plan":
         """Put a plan together from `certificate`'s form; raises ArtifactError."""
         try:
+            if (meant := fields.text(head["topology_digest"])) != topology.digest:
+                raise ArtifactError(
+                    f"{source}: field 'topology_digest' is {meant!r}, its topology's is "
+                    f"{topology.digest!r}"
+                )
             return cls(
                 program=program,
                 maker=fields.text(head["maker"]),
                 total_bytes=fields.integer(head["total_bytes"]),
-                topology_digest=fields.text(head["topology_digest"]),
+                topology=topology,
+                model=_model(head["model"]),
                 predicted_us=fields.number(head["predicted_us"]),
                 bound=Bound.from_head(head["bound"], f"{source}: field 'bound'"),
                 proof=proof,
@@ -121,13 +155,14 @@ class Plan:
                     )
                     for maker, chunks, us, note in fields.items(head["candidates"])
                 ),
+                why=fields.text(head["why"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, ArtifactError):
                 raise
             raise ArtifactError(
-                f"{source}: needs maker, total_bytes, topology_digest, predicted_us, bound and "
-                f"candidates [maker, chunks, predicted_us, note]: {error!r}"
+                f"{source}: needs maker, total_bytes, topology_digest, model, predicted_us, bound, "
+                f"candidates [maker, chunks, predicted_us, note] and why: {error!r}"
             ) from error
 
     @classmethod
@@ -140,15 +175,18 @@ class Plan:
         VerificationError : if the program does not pass.
         """
         head = artifact.head
-        for field in ("program", "proof"):
+        for field in ("topology", "program", "proof"):
             if not isinstance(head.get(field), Mapping):
                 raise ArtifactError(f"{source}: field '{field}' is missing or no object")
         program = Program.from_artifact(
-            Artifact(kind="program", schema=1, head=head["program"], tables=artifact.tables),
+            Artifact(
+                kind="program", schema=PROGRAM_SCHEMA, head=head["program"], tables=artifact.tables
+            ),
             f"{source}: program",
         )
         proof = proof_from(head["proof"], program, source)
-        return cls.from_certificate(head, program, proof, source)
+        topology = Topology.from_head(head["topology"], f"{source}: field 'topology'")
+        return cls.from_certificate(head, topology, program, proof, source)
 
     def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> None:
         """Write the plan to `path`."""
@@ -158,6 +196,12 @@ class Plan:
     def load(cls, path: str | Path) -> "Plan":
         """Read a plan from `path`; see `from_artifact` for what it raises."""
         return cls.from_artifact(artifact_io.load(path, "plan", _SCHEMA), str(path))
+
+
+def _model(name: Any) -> CostModel:
+    if name not in MODELS:
+        raise TypeError(f"model is {name!r}, needs one of {', '.join(MODELS)}")
+    return MODELS[name]
 
 
 def proof_from(head: Mapping[str, Any], program: Program, source: str = "plan") -> Proof:

@@ -3,49 +3,39 @@
 A program does not depend on the size of the data, so it is made once and scored at many sizes.
 Simulating all at all sizes would waste most of the time: a program whose latency alone (its time
 with next to no data) or whose busiest capacity alone costs more than the best so far cannot win,
-and is not simulated. What counts is the predicted time plus a charge for the busiest rank's steps.
+and is not simulated. What counts is the predicted time plus, if the cost model has one, a charge
+for the busiest rank's steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.bound import lower_bound
-from headrace.collectives.plan.generators import GENERATORS, Generator, Setting
+from headrace.collectives.plan.bound import Bound, lower_bound
+from headrace.collectives.plan.cost_model import EXECUTOR, CostModel
+from headrace.collectives.plan.generators import GENERATORS, METHOD, Generator, Method, Setting
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.plan import Candidate, Plan
 from headrace.collectives.plan.simulate import simulate
 from headrace.collectives.plan.templates.shape import Groups
+from headrace.collectives.plan.unsplit import unsplit_bound
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Op, Program
 from headrace.errors import HeadraceError, ProgramError, TopologyError, VerificationError
 from headrace.topology import BYTES_PER_MB, Topology
 
-__all__ = ["GENERATORS", "Portfolio", "plan_collective", "predict_us", "rescore"]
-
-MIN_CHUNK_BYTES = 4096
-"""Programs with smaller chunks are left out, unless their maker has none with larger ones."""
-
-MAX_CHUNK_BYTES = 32 << 10
-"""Programs with larger chunks are left out if their maker has one with smaller ones: the order of
-a lane can only be chosen chunk by chunk, and a stall (a lost packet) of what feeds a chunk stalls
-the lane."""
-
-STEP_US = 10.0
-EXPOSED_STEPS = 16
-"""Choosing allows this much processor time (a system call, being woken) for each of the first so
-many steps of the busiest rank; the rest hide behind the network. Predictions leave it out."""
+__all__ = ["GENERATORS", "Method", "Portfolio", "plan_collective", "predict_us", "rescore"]
 
 ALIKE = 0.005
 """Predictions closer than this fraction count as equal: then the fewest steps win."""
 
-LOCAL_US_PER_MB = 250.0
-"""Copying or reducing 1 MB in memory takes about this; on arrival it hides behind the network."""
-
 _MAX_PIECES = 1500
 """Coarser than the simulator's default; the one that is kept is simulated again, finely."""
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the fraction that is done."""
 
 
 def plan_collective(
@@ -56,6 +46,8 @@ def plan_collective(
     groups: Groups | None = None,
     root: int = 0,
     generators: Sequence[Generator] = GENERATORS,
+    method: Method = METHOD,
+    progress: Progress | None = None,
 ) -> Plan:
     """Return the best program of the portfolio for one size.
 
@@ -69,14 +61,23 @@ def plan_collective(
     ProgramError : for groups or a root that do not fit, or if no generator serves.
     """
     portfolio = Portfolio.of(
-        topology, collective, total_bytes, groups=groups, root=root, generators=generators
+        topology,
+        collective,
+        (total_bytes,),
+        groups=groups,
+        root=root,
+        generators=generators,
+        method=method,
+        progress=progress,
     )
     return portfolio.plan(total_bytes)
 
 
-def predict_us(program: Program, topology: Topology, total_bytes: int) -> float:
+def predict_us(
+    program: Program, topology: Topology, total_bytes: int, model: CostModel = EXECUTOR
+) -> float:
     """Return the predicted time that plans are given."""
-    return simulate(program, topology, total_bytes, local_us_per_mb=LOCAL_US_PER_MB).total_us
+    return simulate(program, topology, total_bytes, model=model).total_us
 
 
 def rescore(plan: Plan, topology: Topology, total_bytes: int) -> Plan:
@@ -94,9 +95,10 @@ def rescore(plan: Plan, topology: Topology, total_bytes: int) -> Plan:
     return replace(
         plan,
         total_bytes=total_bytes,
-        predicted_us=predict_us(plan.program, topology, total_bytes),
+        predicted_us=predict_us(plan.program, topology, total_bytes, plan.model),
         bound=lower_bound(topology, plan.program.demand, total_bytes),
         candidates=(),
+        why="",
     )
 
 
@@ -107,12 +109,8 @@ class _Entrant:
     latency_us: float
     us_per_byte: float  # what the busiest link or shared capacity takes per byte of the whole
     steps: int  # at the busiest rank
+    charge_us: float  # what choosing adds to the predicted time, for the processor
     proof: Proof | None = None
-
-    @property
-    def charge_us(self) -> float:
-        """What choosing adds to the predicted time, for the processor; see `STEP_US`."""
-        return STEP_US * min(self.steps, EXPOSED_STEPS)
 
     def floor_us(self, total_bytes: int) -> float:
         """No simulation at this size takes (noticeably) less."""
@@ -138,13 +136,17 @@ class Portfolio:
         cls,
         topology: Topology,
         collective: Collective,
-        largest_bytes: int,
+        sizes: Sequence[int],
         *,
         groups: Groups | None = None,
         root: int = 0,
         generators: Sequence[Generator] = GENERATORS,
+        method: Method = METHOD,
+        progress: Progress | None = None,
     ) -> "Portfolio":
-        """Let every generator make its programs for sizes up to `largest_bytes`."""
+        """Let every generator make its programs for `sizes`, in bytes, ascending."""
+        tell = progress or (lambda _what, _fraction: None)
+        at: tuple[str, float] = (collective, 0.0)
         collective = Collective(collective)
         blocks = Demand(collective=collective, ranks=topology.ranks, root=root).blocks
         setting = Setting.of(
@@ -152,16 +154,29 @@ class Portfolio:
             collective,
             groups=groups,
             root=root,
-            max_chunks=max(1, largest_bytes // blocks // MIN_CHUNK_BYTES),
+            max_chunks=max(1, sizes[-1] // blocks // max(method.model.min_chunk_bytes, 1)),
+            aims=_aims(sizes),
+            method=method,
+            report=lambda text: tell(f"{at[0]}: {text}", at[1]),
         )
         entrants: list[_Entrant] = []
         absent: list[Candidate] = []
-        for generator in generators:
+        for done, generator in enumerate(generators):
+            at = (f"{collective}: {generator.name}", done / len(generators))
+            tell(*at)
             try:
                 for schedule in generator.schedules(setting):
-                    entrants.append(_enter(generator.name, lower(schedule), topology))
+                    if method.chunks not in (None, schedule.demand.chunks):
+                        continue
+                    entrants.append(_enter(generator.name, lower(schedule), setting))
             except HeadraceError as error:
                 absent.append(Candidate(maker=generator.name, chunks=0, note=str(error)))
+            except KeyboardInterrupt:  # what there is has to do
+                if not entrants:
+                    raise
+                late = generators[done:]
+                absent += [Candidate(maker=g.name, chunks=0, note="interrupted") for g in late]
+                break
         return cls(setting=setting, entrants=entrants, absent=absent)
 
     def plan(self, total_bytes: int) -> Plan:
@@ -186,16 +201,19 @@ class Portfolio:
                 program=best.program,
                 maker=best.maker,
                 total_bytes=total_bytes,
-                topology_digest=topology.digest,
-                predicted_us=predict_us(best.program, topology, total_bytes),
-                bound=lower_bound(topology, best.program.demand, total_bytes),
+                topology=topology,
+                model=self.setting.method.model,
+                predicted_us=self._predict_us(index, total_bytes, fine=True),
+                bound=self._bound(best.program.demand, total_bytes),
                 proof=proof,
                 candidates=candidates,
+                why=self._why(index, predicted),
             )
 
     def _score(self, total_bytes: int) -> tuple[dict[int, float], dict[int, str]]:
         """Return predicted times of those worth simulating, and notes on the others."""
         predicted: dict[int, float] = {}
+        model = self.setting.method.model
         notes = dict(self._rejected)
         best = float("inf")
         guesses = [e.latency_us + e.us_per_byte * total_bytes + e.charge_us for e in self.entrants]
@@ -204,22 +222,23 @@ class Portfolio:
             if index in self._rejected:
                 continue
             if self._too_fine(index, total_bytes):
-                notes[index] = f"chunks below {MIN_CHUNK_BYTES} bytes"
+                notes[index] = f"chunks below {model.min_chunk_bytes} bytes"
             elif self._too_coarse(index, total_bytes):
-                notes[index] = f"chunks above {MAX_CHUNK_BYTES} bytes"
+                notes[index] = f"chunks above {model.max_chunk_bytes} bytes"
             elif (least := entrant.floor_us(total_bytes) + entrant.charge_us) > best * (1 + ALIKE):
                 notes[index] = f"cannot take less than {least:.0f} us, processor time included"
             else:
-                simulation = simulate(
-                    entrant.program,
-                    self.setting.topology,
-                    total_bytes,
-                    max_pieces=_MAX_PIECES,
-                    local_us_per_mb=LOCAL_US_PER_MB,
-                )
-                predicted[index] = simulation.total_us
-                best = min(best, simulation.total_us + entrant.charge_us)
+                predicted[index] = self._predict_us(index, total_bytes, fine=False)
+                best = min(best, predicted[index] + entrant.charge_us)
         return predicted, notes
+
+    def _predict_us(self, index: int, total_bytes: int, *, fine: bool) -> float:
+        program, model = self.entrants[index].program, self.setting.method.model
+        if fine or not model.streaming:
+            return predict_us(program, self.setting.topology, total_bytes, model)
+        return simulate(
+            program, self.setting.topology, total_bytes, model=model, max_pieces=_MAX_PIECES
+        ).total_us
 
     def _best(self, predicted: dict[int, float]) -> int:
         """Return the best; of those as good as the best, the one with the fewest steps."""
@@ -227,16 +246,36 @@ class Portfolio:
         alike = min(cost.values()) * (1 + ALIKE)
         return min((i for i in cost if cost[i] <= alike), key=lambda i: self.entrants[i].steps)
 
+    def _bound(self, demand: Demand, total_bytes: int) -> Bound:
+        """Chunks that are given may not be split: their bound is another."""
+        if self.setting.method.chunks is None:
+            return lower_bound(self.setting.topology, demand, total_bytes)
+        return unsplit_bound(self.setting.topology, demand, total_bytes)
+
+    def _why(self, index: int, predicted: dict[int, float]) -> str:
+        """Say how the best compares with the best of every other maker."""
+        mine = self.entrants[index]
+        cost = {i: us + self.entrants[i].charge_us for i, us in predicted.items()}
+        others = [i for i in cost if self.entrants[i].maker != mine.maker]
+        if not others:
+            return "no other maker came close enough to be simulated"
+        second = min(others, key=cost.__getitem__)
+        ahead = cost[second] / cost[index] - 1 if cost[index] else 0.0
+        name = self.entrants[second].maker
+        if ahead <= ALIKE:
+            return f"as fast as {name}, in fewer steps ({mine.steps} at the busiest rank)"
+        return f"{ahead:.1%} ahead of the next maker, {name}"
+
     # A maker's entrants follow each other, coarsest first.
     def _too_fine(self, index: int, total_bytes: int) -> bool:
         return (
-            self._chunk_bytes(index, total_bytes) < MIN_CHUNK_BYTES
+            self._chunk_bytes(index, total_bytes) < self.setting.method.model.min_chunk_bytes
             and self._chunk_bytes(index, total_bytes, neighbour=-1) > 0
         )
 
     def _too_coarse(self, index: int, total_bytes: int) -> bool:
         return (
-            self._chunk_bytes(index, total_bytes) > MAX_CHUNK_BYTES
+            self._chunk_bytes(index, total_bytes) > self.setting.method.model.max_chunk_bytes
             and self._chunk_bytes(index, total_bytes, neighbour=1) > 0
         )
 
@@ -264,15 +303,25 @@ class Portfolio:
         return (*present, *self.absent)
 
 
-def _enter(maker: str, program: Program, topology: Topology) -> _Entrant:
+def _aims(sizes: Sequence[int]) -> tuple[int, ...]:
+    """The least, a middle and the largest of many sizes: synthesizers aim at few."""
+    if len(sizes) <= 3:
+        return tuple(sizes)
+    return (sizes[0], sizes[len(sizes) // 2], sizes[-1])
+
+
+def _enter(maker: str, program: Program, setting: Setting) -> _Entrant:
+    topology, model = setting.topology, setting.method.model
     us_per_byte = _us_per_byte(program, topology)
     ranks = program.lanes["rank"][program.steps["lane"]]
+    steps = int(np.bincount(ranks).max()) if len(ranks) else 0
     return _Entrant(
         maker=maker,
         program=program,
-        latency_us=simulate(program, topology, 1).total_us,
+        latency_us=simulate(program, topology, 1, model=model).total_us,
         us_per_byte=us_per_byte,
-        steps=int(np.bincount(ranks).max()) if len(ranks) else 0,
+        steps=steps,
+        charge_us=model.step_us * min(steps, model.exposed_steps),
     )
 
 

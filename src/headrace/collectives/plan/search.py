@@ -36,12 +36,14 @@ class SearchSettings:
     batch_share : of the chunks that could go on a link now, at most this share of what the link
         is still expected to carry goes as one message; 0 sends every chunk by itself.
     limit_s : a safety net; whether it struck is in the result.
+    target_us : end the search when a schedule takes no longer (a proven bound, say).
     """
 
     seed: int = 0
     restarts: int = 1
     batch_share: float = 0.0
     limit_s: float = 60.0
+    target_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,12 +56,14 @@ class Found:
     total_us : when the last message arrives, under the full cost model.
     restarts : how many were done.
     history_us : the best after each restart that improved on it, as (restart, us) pairs.
+    struck : the time limit ended the search.
     """
 
     sends: Sends
     total_us: float
     restarts: int
     history_us: tuple[tuple[int, float], ...] = field(default=())
+    struck: bool = False
 
 
 class SearchEngine(Protocol):
@@ -87,5 +91,17 @@ class SearchEngine(Protocol):
         Raises
         ------
         ProgramError : if a chunk cannot reach a target.
+        """
+        ...
+
+    def retime(self, topology: Topology, sends: Sends, chunk_mb: float) -> Found:
+        """Return `sends` with the times that list scheduling in their order gives them.
+
+        Messages are renumbered by their start. A message waits for all earlier ones that bring
+        its chunks to its source, so sends that reduce are timed as well.
+
+        Raises
+        ------
+        TopologyError : for a send between ranks without a link.
         """
         ...

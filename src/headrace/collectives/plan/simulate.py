@@ -1,25 +1,29 @@
 """Predict how long a program takes on a topology, without running it.
 
-The model is the executor's: a lane runs its steps in order, and byte k of a step may go as soon
-as byte k of what it depends on is there. Every step is cut into *pieces*, which stand in for the
-byte stream. A piece passes, in order, every *resource* that limits it (the sender's NIC, uplinks,
-the link itself, the receiver's NIC): first come, first served, occupying each for its own
-``bytes * beta`` only, so a slow uplink does not hold a fast NIC. The head of a piece moves on at
-once, its tail leaves with the slowest resource, and alpha is added on arrival. A lane keeps at
-most two pieces on their way, as a congestion window would, so that flows which share a resource
-also share its rate.
+What is charged is a cost model's choice. Where messages are forwarded as a whole (`FULL`),
+`simulate_messages` does the work. The rest of this file is the streaming model, the executor's: a
+lane runs its steps in order, and byte k of a step may go as soon as byte k of what it depends on is
+there. Every step is cut into *pieces*, which stand in for the byte stream. A piece passes, in
+order, every *resource* that limits it (the sender's NIC, uplinks, the link itself, the receiver's
+NIC): first come, first served, occupying each for its own ``bytes * beta`` only, so a slow uplink
+does not hold a fast NIC. The head of a piece moves on at once, its tail leaves with the slowest
+resource, and alpha is added on arrival. A lane keeps at most two pieces on their way, as a
+congestion window would, so that flows which share a resource also share its rate.
 
 What it leaves out: the receiver's buffers are endless, lost packets do not exist, and computing
-is free unless `local_us_per_mb` says otherwise.
+is free unless `local_us_per_mb` says otherwise. The grouping of steps into messages plays no part.
 """
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NoReturn, TypedDict
 
 import numpy as np
 
+from headrace.collectives.plan.cost_model import CostModel
 from headrace.collectives.plan.pieces import RECV, SEND, Pieces
 from headrace.collectives.plan.resources import routes
+from headrace.collectives.plan.simulate_messages import Messages, run_messages
 from headrace.collectives.program import Direction, Program
 from headrace.errors import InputError, TopologyError, VerificationError
 from headrace.topology import BYTES_PER_MB, Topology
@@ -35,14 +39,18 @@ class Simulation:
     start_us, finish_us : per step of the program. A send starts with its first byte and finishes
         when its last byte has left; a receive starts with the first byte's arrival and finishes
         when the last is in place.
+        Where messages are forwarded as a whole, all steps of one start and finish together, sends
+        when their receives do.
     busy : for every shared capacity of the topology, the fraction of `total_us` it is in use.
-    pieces : how many pieces the sends were cut into (the work done).
+    link_busy : for every link of the topology (float64), the fraction that it itself is in use.
+    pieces : how many pieces the sends were cut into (the work done), or how many messages.
     """
 
     total_us: float
     start_us: np.ndarray
     finish_us: np.ndarray
     busy: dict[str, float]
+    link_busy: np.ndarray
     pieces: int
 
 
@@ -51,6 +59,7 @@ def simulate(
     topology: Topology,
     total_bytes: int,
     *,
+    model: CostModel | None = None,
     piece_bytes: int = 32768,
     pieces_per_step: int = 24,
     max_pieces: int = 4000,
@@ -61,6 +70,8 @@ def simulate(
 
     Parameters
     ----------
+    model : what is charged. A streaming one sets `alpha_occupies` and `local_us_per_mb`; for one
+        that is not no other parameter counts. None: streaming, as the other parameters say.
     piece_bytes : upper limit of a piece, unless `max_pieces` forces larger ones.
     pieces_per_step : the largest step is cut at least so often (finer pieces model streaming
         through short steps better), but into no less than `pieces.FORWARD_BYTES` a piece.
@@ -87,6 +98,10 @@ def simulate(
             f"topology '{topology.name}' has {topology.ranks} ranks, the program "
             f"{program.demand.ranks}: needs the same number"
         )
+    if model is not None:
+        if not model.streaming:
+            return _whole_messages(program, topology, total_bytes, model)
+        alpha_occupies, local_us_per_mb = model.alpha_occupies, model.local_us_per_mb
     pieces = Pieces(
         program,
         topology,
@@ -96,7 +111,9 @@ def simulate(
         max_pieces=max_pieces,
     )
     begin, end = _run(pieces, topology, alpha_occupies, local_us_per_mb)
-    _check_done(program, pieces, end)
+    stuck = next((piece for piece, time in enumerate(end) if time < 0.0), None)
+    if stuck is not None:
+        _report_stuck(program, int(np.searchsorted(pieces.first, stuck, side="right")) - 1)
     return _gather(pieces, topology, np.array(begin), np.array(end))
 
 
@@ -222,19 +239,71 @@ def _alphas(pieces: Pieces, topology: Topology) -> np.ndarray:
     return np.array([*(link.alpha_us for link in topology.links), 0.0])[pieces.link]
 
 
-def _check_done(program: Program, pieces: Pieces, end: list[float]) -> None:
-    stuck = next((piece for piece, time in enumerate(end) if time < 0.0), None)
-    if stuck is None:
-        return
-    step = int(np.searchsorted(pieces.first, stuck, side="right")) - 1
-    lane = int(pieces.lane[step])
+def _report_stuck(program: Program, step: int) -> NoReturn:
+    lane = int(program.steps["lane"][step])
+    position = step - int(np.searchsorted(program.steps["lane"], lane))
     columns = ("rank", "direction", "peer", "channel")
     rank, direction, peer, channel = (int(program.lanes[name][lane]) for name in columns)
     raise VerificationError(
         f"the program deadlocks: rank {rank}, {Direction(direction).name.lower()} lane {lane} "
-        f"(peer {peer}, channel {channel}), step {step - int(pieces.lane_start[lane])} can never "
-        "run; break the cycle of lane order and dependencies that it is part of"
+        f"(peer {peer}, channel {channel}), step {position} can never run; break the cycle of lane "
+        "order and dependencies that it is part of"
     )
+
+
+def _whole_messages(
+    program: Program, topology: Topology, total_bytes: int, model: CostModel
+) -> Simulation:
+    if not model.alpha_occupies:
+        raise InputError(
+            f"cost model '{model.name}' forwards whole messages, but its alpha occupies nothing; "
+            "needs alpha_occupies, or streaming"
+        )
+    messages = Messages(program, topology, total_bytes)
+    begin, end = run_messages(messages, topology, model.local_us_per_mb)
+    stuck = np.flatnonzero(end[messages.node] < 0.0)
+    if len(stuck):
+        _report_stuck(program, int(stuck[0]))
+    alpha = np.array([link.alpha_us for link in topology.links])[messages.link]
+    start_us, finish_us = begin[messages.node], end[messages.node]
+    receives = program.lanes["direction"][program.steps["lane"]] == RECV
+    start_us[receives] += alpha[messages.node[receives]]
+    return Simulation(
+        total_us=float(end.max(initial=0.0)),
+        start_us=start_us,
+        finish_us=finish_us,
+        pieces=messages.count,
+        **_busy(topology, messages.link, messages.mb[: messages.count], end, alpha),
+    )
+
+
+class _Busy(TypedDict):
+    busy: dict[str, float]
+    link_busy: np.ndarray
+
+
+def _busy(
+    topology: Topology, link: np.ndarray, mb: np.ndarray, end_us: np.ndarray, held_us: np.ndarray
+) -> _Busy:
+    """Return how much of the time links and shared capacities are in use.
+
+    `link`, `mb` and `held_us` are those of every send (or message): where it goes, how much that
+    is, and for how long it holds everything on its way besides.
+    """
+    links, total_us = len(topology.links), float(end_us.max(initial=0.0))
+    moved_mb = np.bincount(link, weights=mb, minlength=links)
+    extra_us = np.bincount(link, weights=held_us, minlength=links)
+    beta = np.array([link.beta_us_per_mb for link in topology.links])
+    in_use = {
+        shared.name: float(moved_mb[list(shared.links)].sum()) * shared.beta_us_per_mb
+        + float(extra_us[list(shared.links)].sum())
+        for shared in topology.shared
+    }
+    share = 1.0 / total_us if total_us > 0.0 else 0.0
+    return {
+        "busy": {name: us / total_us if share else 0.0 for name, us in in_use.items()},
+        "link_busy": (moved_mb * beta + extra_us) * share,
+    }
 
 
 def _gather(pieces: Pieces, topology: Topology, begin: np.ndarray, end: np.ndarray) -> Simulation:
@@ -246,19 +315,11 @@ def _gather(pieces: Pieces, topology: Topology, begin: np.ndarray, end: np.ndarr
     start_us = np.where(receives, np.minimum(arrives, start_us), start_us)
     sends = pieces.direction == SEND
     total_us = float(finish_us.max(initial=0.0))
-    moved_mb = np.bincount(
-        pieces.link[sends],
-        weights=pieces.step_bytes[sends] / BYTES_PER_MB,
-        minlength=len(topology.links),
-    )
-    busy_us = {
-        shared.name: float(moved_mb[list(shared.links)].sum()) * shared.beta_us_per_mb
-        for shared in topology.shared
-    }
+    mb = pieces.step_bytes[sends] / BYTES_PER_MB
     return Simulation(
         total_us=total_us,
         start_us=start_us,
         finish_us=finish_us,
-        busy={name: us / total_us if total_us > 0.0 else 0.0 for name, us in busy_us.items()},
         pieces=int(pieces.count[sends].sum()),
+        **_busy(topology, pieces.link[sends], mb, finish_us, np.zeros_like(mb)),
     )

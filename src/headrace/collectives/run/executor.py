@@ -167,7 +167,7 @@ class Executor:
         CommunicationError : naming the rank and peer, if a peer dies or the deadline passes.
         InputError : if the segments do not fit the program, or the operator the type.
         """
-        op, average = OPERATORS[operator]
+        op, average = _arithmetic(loaded, operator)
         try:
             self._native.run(loaded.native, segments, DTYPES[dtype], op, average, epoch, deadline_s)
         except _native.CommunicationError as error:
@@ -191,7 +191,7 @@ class Executor:
         Every rank must submit the same collectives in the same order. A handle is either waited
         for, or, with `notify`, reported by `completions`.
         """
-        op, average = OPERATORS[operator]
+        op, average = _arithmetic(loaded, operator)
         try:
             return self._native.submit(
                 loaded.native, segments, DTYPES[dtype], op, average, epoch, deadline_s, notify
@@ -294,6 +294,16 @@ class _translated:  # noqa: N801 - reads as a phrase: `with _translated():`
             raise CommunicationError(str(error)) from None
         if isinstance(error, ValueError):
             raise InputError(str(error)) from None
+
+
+def _arithmetic(loaded: LoadedProgram, operator: str) -> tuple[_native.Operator, bool]:
+    op, average = OPERATORS[operator]
+    if average and loaded.collective is Collective.CUSTOM:
+        raise InputError(
+            "a custom collective cannot be averaged, as its results may combine any number of "
+            "ranks: use 'sum' and divide"
+        )
+    return op, average
 
 
 def _rank_program(program: Program, rank: int) -> _native.Program:

@@ -2,16 +2,23 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan.chunks import Carriage, Sends, carriage_of, realize
 from headrace.collectives.plan.templates.shape import REVERSED, backwards, cut, move, unserved
 from headrace.collectives.program import Schedule, Transfer
 
 
 def direct(demand: Demand) -> Schedule:
-    """Return the schedule of direct transfers; serves every collective.
+    """Return the schedule of direct transfers; serves all but custom demands that combine.
 
     allreduce is a direct reduce-scatter, one part of the vector a rank, then a direct allgather.
     In round s rank r sends to rank r+s, so no rank is sent to by all at once.
+
+    Raises
+    ------
+    ProgramError : for a custom demand that combines.
     """
     match demand.collective:
         case Collective.ALLREDUCE:
@@ -34,6 +41,8 @@ def direct(demand: Demand) -> Schedule:
             ]
         case Collective.ALL_TO_ALL:
             transfers = _all_to_all(demand)
+        case Collective.ALL_TO_ALL_V | Collective.CUSTOM:
+            return realize(demand, _one_hop(carriage_of(demand)))
     if demand.collective in REVERSED:
         transfers = backwards(transfers, reduce=demand.collective is not Collective.GATHER)
     return Schedule.of(demand, transfers)
@@ -84,3 +93,20 @@ def _all_to_all(demand: Demand) -> list[Transfer]:
 
     own = [block(rank, rank) for rank in range(demand.ranks)]
     return [*own, *(block(src, dst) for src, dst in _rounds(demand.ranks))]
+
+
+def _one_hop(carriage: Carriage) -> Sends:
+    """Send every chunk from its origin to each target, one message for each pair of ranks."""
+    chunk, dst = np.nonzero(carriage.targets)
+    src = carriage.origin[chunk]
+    pair = (dst - src) % carriage.ranks * carriage.ranks + src  # by round
+    order = np.argsort(pair, kind="stable")
+    pair = pair[order]
+    return Sends(
+        chunk=chunk[order].astype(np.int32),
+        src=src[order],
+        dst=dst[order].astype(np.int32),
+        reduce=np.zeros(len(order), dtype=bool),
+        message=(np.cumsum(np.diff(pair, prepend=pair[:1]) != 0)).astype(np.int32),
+        start_us=np.empty(0),
+    )

@@ -4,9 +4,10 @@ An interpreter written from the meaning of a program alone (the docstring of
 `headrace.collectives.program`); it shares no code with what makes or runs programs. In order:
 
 1. `structure`: every send lane has its receive lane and both agree step by step; steps fit their
-   lanes, buffers and each other; dependencies stay within a rank.
-2. `order`: with a send and its receive as one meeting (nothing is buffered), no step waits for
-   itself.
+   lanes, buffers and each other; a message is a run of steps, alike at both ends; dependencies
+   stay within a rank.
+2. `order`: with the sends and receives of a message as one meeting (nothing is buffered), no step
+   waits for itself.
 3. `races`: any two conflicting accesses of a slot at one rank are ordered by that rank's lanes
    and dependencies alone.
 4. `values`: the program, executed once over ``(item, mask, expression)`` values, never reads what
@@ -14,6 +15,8 @@ An interpreter written from the meaning of a program alone (the docstring of
 
 One execution stands for all: by 3 each byte of each slot sees its accesses in the same
 order however ranks and lanes interleave, so it takes the same values; by 2 each execution ends.
+Both hold for executors that move the parts of a message apart, and for those that move a message
+as one: the latter only wait for more.
 
 What the executor must keep for the proof to hold
 -------------------------------------------------
@@ -39,7 +42,7 @@ from headrace.collectives.program import Program
 
 __all__ = ["VERIFIER_VERSION", "Proof", "verify"]
 
-VERIFIER_VERSION = 1
+VERIFIER_VERSION = 2
 """Raised whenever the verifier starts to reject something that it accepted."""
 
 

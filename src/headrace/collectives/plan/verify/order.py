@@ -1,12 +1,17 @@
-"""Freedom from deadlock: the steps of all ranks, with nothing buffered, have a running order.
+"""Freedom from deadlock: the messages of all ranks, with nothing buffered, have a running order.
 
-A send and its receive are one meeting: neither ends before both have begun. A step waits for the
-step before it in its lane and for its dependencies; a meeting waits for what either half waits
-for. If this graph has no cycle no execution can get stuck: of the meetings that have not ended,
-the first in the order has nothing left to wait for. A streaming dependency lets bytes through
-earlier, but a cycle through one is a deadlock all the same, as its last byte waits for itself. So
-the test is exact for vectors that leave no chunk empty.
+A message is one meeting of its sends and their receives: none ends before all have begun. A step
+waits for the step before it in its lane and for its dependencies; a meeting waits for what any of
+its steps waits for, and not for itself: within a message steps only wait for earlier ones. If this
+graph has no cycle no execution can get stuck: of the meetings that have not ended, the first in the
+order has nothing left to wait for. An executor that moves the parts of a message apart waits for
+less, and one that moves them as one waits for exactly this. A streaming dependency lets bytes
+through earlier, but a cycle through one is a deadlock all the same, as its last byte waits for
+itself. So the test is exact, for vectors that leave no chunk empty, where messages are moved as
+one.
 """
+
+from typing import NoReturn
 
 from headrace.collectives.plan.verify.structure import SEND, Structure, fail
 
@@ -14,54 +19,76 @@ _SHOWN_WAITS = 12
 
 
 def running_order(s: Structure) -> list[int]:
-    """Return all steps in an order in which they can run, each send just before its receive.
+    """Return all steps in an order in which they can run.
+
+    Messages come as a whole, each send just before its receive.
 
     Raises
     ------
     VerificationError : with one cycle of steps that wait for each other.
     """
-    waits = [_waits_for(s, step) for step in range(len(s.op))]
-    # A meeting is known by its send; a local step by itself.
-    meeting = [step if s.op[step] == SEND or p < 0 else p for step, p in enumerate(s.partner)]
-    missing = [0] * len(waits)
-    unlocks: list[list[int]] = [[] for _ in waits]
-    for step, earlier in enumerate(waits):
-        missing[meeting[step]] += len(earlier)
-        for other in earlier:
-            unlocks[meeting[other]].append(meeting[step])
-    ready = [step for step in range(len(waits)) if meeting[step] == step and not missing[step]]
+    meeting = _meetings(s)
+    missing = [0] * len(meeting)
+    unlocks: list[list[int]] = [[] for _ in meeting]
+    parts: list[list[int]] = [[] for _ in meeting]
+    for step, node in enumerate(meeting):
+        if s.op[step] == SEND or s.partner[step] < 0:
+            parts[node].append(step)
+        for earlier in _waits_for(s, step):
+            other = meeting[earlier]
+            if other != node:
+                missing[node] += 1
+                unlocks[other].append(node)
+            elif earlier >= step:
+                _report_cycle(s, meeting, {node})
+    ready = [node for node, of in enumerate(parts) if of and not missing[node]]
     order: list[int] = []
     for node in ready:  # grows while it is read
-        order.append(node)
-        if s.partner[node] >= 0:
-            order.append(s.partner[node])
+        for step in parts[node]:
+            order.append(step)
+            if s.partner[step] >= 0:
+                order.append(s.partner[step])
         for later in unlocks[node]:
             missing[later] -= 1
             if not missing[later]:
                 ready.append(later)
-    if len(order) < len(waits):
-        _report_cycle(s, waits, set(range(len(waits))).difference(order))
+    if len(order) < len(meeting):
+        _report_cycle(s, meeting, set(meeting).difference(ready))
     return order
+
+
+def _meetings(s: Structure) -> list[int]:
+    """For every step its meeting, known by the first send of the message, or by the local step."""
+    meeting: list[int] = []
+    for step, op in enumerate(s.op):
+        joined = op == SEND and s.position[step] > 0 and s.message[step - 1] == s.message[step]
+        meeting.append(meeting[step - 1] if joined else step)
+    return [
+        at if partner < 0 or s.op[step] == SEND else meeting[partner]
+        for step, (at, partner) in enumerate(zip(meeting, s.partner, strict=True))
+    ]
 
 
 def _waits_for(s: Structure, step: int) -> list[int]:
     return [step - 1, *s.after[step]] if s.position[step] else s.after[step]
 
 
-def _report_cycle(s: Structure, waits: list[list[int]], stuck: set[int]) -> None:
+def _report_cycle(s: Structure, meeting: list[int], stuck: set[int]) -> NoReturn:
     """Walk from a stuck step to what it waits for until a step comes again."""
+    parts: dict[int, list[int]] = {}
+    for step, node in enumerate(meeting):
+        if node in stuck:
+            parts.setdefault(node, []).append(step)
     path: list[tuple[int, str]] = []
     seen: dict[int, int] = {}
     step = min(stuck)
     while step not in seen:
         seen[step] = len(path)
-        blocker = next((other for other in waits[step] if other in stuck), None)
+        blocker, why = _blocker(s, meeting, stuck, step), "depends on"
         if blocker is None:
-            blocker, why = s.partner[step], "meets"
+            blocker, why = _held_up(s, meeting, stuck, step, parts[meeting[step]])
         elif s.position[step] and blocker == step - 1:
             why = "comes in its lane after"
-        else:
-            why = "depends on"
         path.append((step, why))
         step = blocker
     cycle = path[seen[step] :]
@@ -70,3 +97,23 @@ def _report_cycle(s: Structure, waits: list[list[int]], stuck: set[int]) -> None
         shown.append(f"... ({len(cycle) - _SHOWN_WAITS} more) ...")
     shown.append(s.name(step))
     fail("deadlock: " + " ".join(shown) + ", where the circle closes; needs an order without one")
+
+
+def _blocker(s: Structure, meeting: list[int], stuck: set[int], step: int) -> int | None:
+    """Return a step that never runs, for which `step` itself waits."""
+    by_itself = len(stuck) == 1  # a meeting that waits for another never stands alone
+    for other in _waits_for(s, step):
+        if meeting[other] in stuck and (by_itself or meeting[other] != meeting[step]):
+            return other
+    return None
+
+
+def _held_up(
+    s: Structure, meeting: list[int], stuck: set[int], step: int, parts: list[int]
+) -> tuple[int, str]:
+    """Return another part of the step's meeting that waits, and how the two hang together."""
+    partner = s.partner[step]
+    if partner >= 0 and _blocker(s, meeting, stuck, partner) is not None:
+        return partner, "meets"
+    other = next(part for part in parts if _blocker(s, meeting, stuck, part) is not None)
+    return other, "is part of one message with"

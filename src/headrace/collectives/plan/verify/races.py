@@ -73,32 +73,54 @@ class _Clocks:
 
     def __init__(self, s: Structure, steps: list[int]) -> None:
         self.s = s
-        self.first_step = min(steps)
-        self.first_lane = s.lane[self.first_step]
-        lanes = s.lane[max(steps)] - self.first_lane + 1
-        self.finished = np.full((len(steps), lanes), -1, dtype=np.int32)
-        self.reached = np.full((len(steps), lanes), -1, dtype=np.int32)
+        first, last = min(steps), max(steps)
+        self.first_lane = s.lane[first]
+        self.lanes = s.lane[last] - self.first_lane + 1
+        self.finished: dict[int, np.ndarray] = {}
+        self.reached: dict[int, np.ndarray] = {}
         self.slots: dict[int, _Slot] = {}
+        self.needed = dict.fromkeys(steps, 0)
+        """How many steps still have to look at the clocks of each."""
+        for step in steps:
+            for on in self._looks_at(step):
+                self.needed[on] += 1
 
     def check(self, steps: list[int]) -> None:
         for step in steps:
             self._advance(step)
             self._access(step)
+            for on in self._looks_at(step):
+                self.needed[on] -= 1
+                self._drop(on)
+            self._drop(step)
+
+    def _looks_at(self, step: int) -> list[int]:
+        after = self.s.after[step]
+        return [step - 1, *after] if self.s.position[step] else after
+
+    def _drop(self, step: int) -> None:
+        if not self.needed[step]:
+            del self.finished[step], self.reached[step]
+            self.needed[step] = 1  # once
 
     def _advance(self, step: int) -> None:
-        s, row = self.s, step - self.first_step
-        finished, reached = self.finished[row], self.reached[row]
+        s = self.s
         if s.position[step]:
-            np.maximum(finished, self.reached[row - 1], out=finished)
+            finished = self.reached[step - 1].copy()
+        else:
+            finished = np.full(self.lanes, -1, dtype=np.int32)
+        streamed: list[int] = []
         for on in s.after[step]:
-            earlier = on - self.first_step
             if _may_stream(s, on, step):
-                np.maximum(finished, self.finished[earlier], out=finished)
-                np.maximum(reached, self.reached[earlier], out=reached)
+                streamed.append(on)
+                np.maximum(finished, self.finished[on], out=finished)
             else:
-                np.maximum(finished, self.reached[earlier], out=finished)
-        np.maximum(reached, finished, out=reached)
+                np.maximum(finished, self.reached[on], out=finished)
+        reached = finished.copy()
+        for on in streamed:
+            np.maximum(reached, self.reached[on], out=reached)
         reached[s.lane[step] - self.first_lane] = s.position[step]
+        self.finished[step], self.reached[step] = finished, reached
 
     def _access(self, step: int) -> None:
         s = self.s
@@ -131,15 +153,14 @@ class _Clocks:
 
     def _ordered(self, earlier: _Access, step: int, start: int) -> bool:
         on, earlier_start = earlier
-        row, column = step - self.first_step, self.s.lane[on] - self.first_lane
-        position = self.s.position[on]
-        if self.finished[row, column] >= position:
+        column, position = self.s.lane[on] - self.first_lane, self.s.position[on]
+        if self.finished[step][column] >= position:
             return True
-        return start == earlier_start and bool(self.reached[row, column] >= position)
+        return start == earlier_start and bool(self.reached[step][column] >= position)
 
     def _report(self, earlier: int, did: str, step: int, does: str, slot: int) -> None:
         s = self.s
-        reached = self.reached[step - self.first_step, s.lane[earlier] - self.first_lane]
+        reached = self.reached[step][s.lane[earlier] - self.first_lane]
         found = "no lane or dependency orders them"
         if reached >= s.position[earlier]:
             found = "they are ordered only byte by byte, and not at the same bytes of the slot"

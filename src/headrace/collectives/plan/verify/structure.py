@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.demand import Demand
 from headrace.collectives.program import Direction, Op, Program
 from headrace.errors import VerificationError
 
@@ -32,6 +32,7 @@ class Structure:
     lane_rank, direction, peer, channel : by lane.
     lane, op, slot, src_slot, count : by step.
     position : by step, its place in its lane.
+    message : by step, the number of the message that it is part of.
     partner : by step, the other half of a send and receive; -1 for local steps.
     after : by step, the steps it depends on.
     """
@@ -48,6 +49,7 @@ class Structure:
     src_slot: list[int]
     count: list[int]
     position: list[int]
+    message: list[int]
     partner: list[int]
     after: list[list[int]]
 
@@ -77,12 +79,14 @@ class Structure:
             src_slot=steps["src_slot"].tolist(),
             count=steps["count"].tolist(),
             position=position.tolist(),
+            message=steps["message"].tolist(),
             partner=[-1] * len(lane_of),
             after=_empty_lists(len(lane_of)),
         )
         by_key = _check_lanes(structure)
         _check_steps(structure)
         _pair_lanes(structure, by_key, np.bincount(lane_of, minlength=len(first)).tolist(), first)
+        _check_messages(structure)
         _read_dependencies(structure, program)
         return structure
 
@@ -148,7 +152,7 @@ def _check_lanes(s: Structure) -> dict[tuple[int, int, int, int], int]:
 
 
 def _check_steps(s: Structure) -> None:
-    edges = _region_edges(s)
+    edges = s.demand.buffers
     for step, op in enumerate(s.op):
         direction = Direction(s.direction[s.lane[step]])
         if op not in _ALLOWED[direction]:
@@ -167,15 +171,7 @@ def _check_steps(s: Structure) -> None:
             fail(f"{s.name(step)}: reads {name_slots(src, count)} while it writes some of them")
 
 
-def _region_edges(s: Structure) -> list[int]:
-    """Return the slots at which another buffer begins: no step may reach across."""
-    edges = [s.demand.slots]
-    if s.demand.collective is Collective.ALL_TO_ALL:
-        edges.append(s.demand.slots // 2)
-    return edges
-
-
-def _check_range(s: Structure, step: int, slot: int, edges: list[int]) -> None:
+def _check_range(s: Structure, step: int, slot: int, edges: tuple[int, ...]) -> None:
     count = s.count[step]
     if slot + count > s.slots:
         fail(f"{s.name(step)}: covers {name_slots(slot, count)}, needs slots below {s.slots}")
@@ -229,6 +225,34 @@ def _pair_steps(s: Structure, send: int, receive: int) -> None:
             f"{s.count[receive]}; needs equal counts"
         )
     s.partner[send], s.partner[receive] = receive, send
+
+
+def _check_messages(s: Structure) -> None:
+    """Every message is a run of steps of one lane, and of its partner in the other lane."""
+    home: dict[int, int] = {}  # message -> first step, receives aside
+    for step, message in enumerate(s.message):
+        partner = s.partner[step]
+        follows = s.position[step] > 0
+        if follows and s.message[step - 1] > message:
+            fail(
+                f"{s.name(step)}: is of message {message}, after one of message "
+                f"{s.message[step - 1]}; needs numbers that do not fall within a lane"
+            )
+        joined = follows and s.message[step - 1] == message
+        if s.op[step] in (RECV, RECV_REDUCE):
+            if s.message[partner] != message:
+                fail(
+                    f"{s.name(step)}: is of message {message}, but {s.name(partner)}, which feeds "
+                    f"it, of message {s.message[partner]}; needs the same at both ends"
+                )
+            continue
+        if joined and partner < 0:
+            fail(f"{s.name(step)}: is of the message before it; needs one of its own, being local")
+        if not joined and home.setdefault(message, step) != step:
+            fail(
+                f"{s.name(step)}: is of message {message}, as is {s.name(home[message])}; needs "
+                "the steps of a message one after another in one lane"
+            )
 
 
 def _read_dependencies(s: Structure, program: Program) -> None:

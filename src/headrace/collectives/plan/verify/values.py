@@ -77,7 +77,7 @@ def check_values(s: Structure, order: list[int]) -> None:
     for step in order:
         machine.execute(step)
     machine.check_wanted()
-    if s.demand.collective is Collective.ALLREDUCE:
+    if s.demand.collective in (Collective.ALLREDUCE, Collective.CUSTOM):
         machine.check_agreement()
 
 
@@ -162,13 +162,15 @@ class _Machine:
                     )
 
     def check_agreement(self) -> None:
-        """All ranks' results must be equal bit by bit: replicas drift apart otherwise."""
+        """Equal results must be equal bit by bit: replicas drift apart otherwise."""
+        first: dict[tuple[int, int], tuple[int, int]] = {}
         for rank, slots in enumerate(self.held):
-            for slot, _, _ in self.s.demand.final(rank):
-                if slots[slot] != self.held[0][slot]:
+            for slot, item, mask in self.s.demand.final(rank):
+                value, of = first.setdefault((item, mask), (slots[slot], rank))
+                if slots[slot] != value:
                     fail(
                         f"rank {rank}, slot {slot}: combines the contributions in another order "
-                        f"than rank 0{self._last_writer(rank, slot)}; needs the same order at "
+                        f"than rank {of}{self._last_writer(rank, slot)}; needs the same order at "
                         "every rank, as floats round differently"
                     )
 

@@ -1,8 +1,6 @@
-"""Topologies by name or by a few numbers."""
+"""Racks of hosts behind uplinks: the networks of the testbed."""
 
 from headrace.topology.topology import Link, SharedCapacity, Topology, beta_from_bytes_per_s
-
-__all__ = ["racks", "uniform"]
 
 
 def uniform(ranks: int, *, alpha_us: float = 50.0, bytes_per_s: float = 1e9) -> Topology:
@@ -23,7 +21,7 @@ def racks(
     """Racks of hosts behind one uplink each, one rank a host, full duplex.
 
     `rank_order[rank]` is the host of that rank (default: in order). Shared capacities: every
-    host's NIC and every rack's uplink, both ways.
+    host's NIC and every rack's uplink, both ways. Nothing multicasts; all traffic uses the NICs.
     """
     hosts = [(rack, i) for rack, count in enumerate(hosts_per_rack) for i in range(count)]
     n = len(hosts)

@@ -1,0 +1,114 @@
+// Python face of native/search: columns in and out, the GIL released, no logic.
+#include "search/engine.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using namespace headrace::search;
+
+template <class T>
+using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Integers = Column<std::int32_t>;
+using Numbers = Column<double>;
+
+template <class T>
+std::vector<T> vector_of(const Column<T>& column) {
+  return {column.data(), column.data() + column.shape(0)};
+}
+
+Rows rows_of(const Column<std::int64_t>& first, const Integers& item) {
+  return {vector_of(first), vector_of(item)};
+}
+
+template <class T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> array_of(std::vector<T> values) {
+  auto* kept = new std::vector<T>(std::move(values));
+  nb::capsule owner(kept, [](void* held) noexcept { delete static_cast<std::vector<T>*>(held); });
+  return {kept->data(), {kept->size()}, owner};
+}
+
+void check_signals() {
+  nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+}  // namespace
+
+void bind_search(nb::module_& module) {
+  nb::exception<SearchError>(module, "SearchError", PyExc_ValueError);
+
+  nb::class_<Network>(module, "Network", "Ranks, links and shared capacities to search on.")
+      .def(
+          "__init__",
+          [](Network* self, int ranks, Integers src, Integers dst, Numbers alpha, Numbers beta,
+             Column<std::int64_t> shared_first, Integers shared_link, Numbers shared_beta,
+             Integers group) {
+            new (self) Network{ranks,
+                               vector_of(src),
+                               vector_of(dst),
+                               vector_of(alpha),
+                               vector_of(beta),
+                               rows_of(shared_first, shared_link),
+                               vector_of(shared_beta),
+                               vector_of(group)};
+            check(*self);
+          },
+          nb::kw_only(), "ranks"_a, "src"_a, "dst"_a, "alpha"_a, "beta"_a, "shared_first"_a,
+          "shared_link"_a, "shared_beta"_a, "group"_a);
+
+  nb::class_<Outcome>(module, "Outcome", "What a search found.")
+      .def_prop_ro(
+          "link", [](const Outcome& self) { return array_of(self.messages.link); },
+          nb::rv_policy::move)
+      .def_prop_ro(
+          "first", [](const Outcome& self) { return array_of(self.messages.chunks.first); },
+          nb::rv_policy::move)
+      .def_prop_ro(
+          "chunk", [](const Outcome& self) { return array_of(self.messages.chunks.item); },
+          nb::rv_policy::move)
+      .def_prop_ro(
+          "start_us", [](const Outcome& self) { return array_of(self.times.start); },
+          nb::rv_policy::move)
+      .def_prop_ro("total_us", [](const Outcome& self) { return self.times.total_us; })
+      .def_ro("restarts", &Outcome::restarts)
+      .def_ro("struck", &Outcome::struck)
+      .def_ro("history", &Outcome::history);
+
+  module.def(
+      "search",
+      [](const Network& network, Integers origin, Column<std::uint8_t> target, double chunk_mb,
+         Column<std::int64_t> routes_first, Integers routes_link, Integers symmetry,
+         std::uint64_t seed, std::int64_t restarts, double batch_share, double limit_s,
+         double target_us) {
+        Carriage carriage{vector_of(origin), vector_of(target), chunk_mb,
+                          rows_of(routes_first, routes_link), vector_of(symmetry)};
+        Settings settings{seed, restarts, batch_share, limit_s, target_us};
+        nb::gil_scoped_release release;
+        return search(network, carriage, settings, check_signals);
+      },
+      "network"_a, nb::kw_only(), "origin"_a, "target"_a, "chunk_mb"_a, "routes_first"_a,
+      "routes_link"_a, "symmetry"_a, "seed"_a, "restarts"_a, "batch_share"_a, "limit_s"_a,
+      "target_us"_a, "Randomised time-expanded matching; the best of `restarts` constructions.");
+
+  module.def(
+      "replay",
+      [](const Network& network, int chunks, double chunk_mb, Integers link,
+         Column<std::int64_t> first, Integers chunk) {
+        Messages messages{vector_of(link), rows_of(first, chunk)};
+        Times times;
+        {
+          nb::gil_scoped_release release;
+          times = replay(network, Resources(network), chunks, chunk_mb, messages);
+        }
+        return std::pair{array_of(std::move(times.start)), times.total_us};
+      },
+      "network"_a, nb::kw_only(), "chunks"_a, "chunk_mb"_a, "link"_a, "first"_a, "chunk"_a,
+      "When each message of an order starts under the full cost model, and when all have arrived.");
+}

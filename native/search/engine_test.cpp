@@ -1,0 +1,233 @@
+#include "search/engine.hpp"
+
+#include <cmath>
+#include <set>
+
+#include "check.hpp"
+#include "search/random.hpp"
+
+using namespace headrace;
+using namespace headrace::search;
+
+namespace {
+
+const auto kNothing = [] {};
+
+void add_link(Network& network, int src, int dst, double alpha, double beta) {
+  network.src.push_back(src);
+  network.dst.push_back(dst);
+  network.alpha.push_back(alpha);
+  network.beta.push_back(beta);
+}
+
+Network ring(int ranks, double alpha, double beta) {
+  Network network;
+  network.ranks = ranks;
+  for (int rank = 0; rank < ranks; ++rank) {
+    add_link(network, rank, (rank + 1) % ranks, alpha, beta);
+    add_link(network, rank, (rank + ranks - 1) % ranks, alpha, beta);
+    network.group.push_back(rank);
+  }
+  return network;
+}
+
+Carriage allgather(int ranks, int chunks, double mb) {
+  Carriage carriage;
+  carriage.chunk_mb = mb / chunks;
+  for (int c = 0; c < ranks * chunks; ++c) {
+    carriage.origin.push_back(c / chunks);
+    for (int rank = 0; rank < ranks; ++rank) carriage.target.push_back(rank != c / chunks);
+  }
+  return carriage;
+}
+
+// Any connected network with one-way links, other costs on each, and a capacity that some share.
+Network any_network(Random& random) {
+  Network network;
+  network.ranks = 2 + random.below(6);
+  auto cost = [&] { return 0.5 + 10 * static_cast<double>(random.unit()); };
+  for (int rank = 0; rank < network.ranks; ++rank) {
+    add_link(network, rank, (rank + 1) % network.ranks, random.below(2) * cost(), cost());
+    network.group.push_back(rank / 3);
+  }
+  for (int s = 0; s < network.ranks; ++s) {
+    for (int d = 0; d < network.ranks; ++d) {
+      if (s == d || d == (s + 1) % network.ranks || random.below(3) > 0) continue;
+      add_link(network, s, d, random.below(2) * cost(), cost());
+    }
+  }
+  for (int shared = random.below(3); shared > 0; --shared) {
+    for (std::size_t link = 0; link < network.src.size(); ++link) {
+      if (random.below(3) == 0) network.shared.item.push_back(static_cast<std::int32_t>(link));
+    }
+    network.shared.close();
+    network.shared_beta.push_back(cost());
+  }
+  return network;
+}
+
+// What a reader of the definition would check: causes before effects, resources held by one at a
+// time, every target served.
+void is_valid(const Network& network, const Carriage& carriage, const Outcome& found) {
+  Resources resources(network);
+  auto chunks = carriage.origin.size();
+  std::vector<double> there(chunks * network.ranks, INFINITY);
+  for (std::size_t c = 0; c < chunks; ++c) there[c * network.ranks + carriage.origin[c]] = 0;
+  std::vector<double> free(resources.count(), 0.0);
+  double last = 0;
+  for (std::size_t m = 0; m < found.messages.link.size(); ++m) {
+    auto link = found.messages.link[m];
+    auto start = found.times.start[m];
+    CHECK(m == 0 || start >= found.times.start[m - 1]);
+    auto mb = carriage.chunk_mb * static_cast<double>(found.messages.chunks[m].size());
+    double slack = 1e-9 * (1 + start);
+    for (auto& use : resources.of(link)) {
+      CHECK(free[use.resource] <= start + slack);
+      free[use.resource] = start + network.alpha[link] + use.beta * mb;
+    }
+    double end = start + network.alpha[link] + resources.slowest[link] * mb;
+    for (auto chunk : found.messages.chunks[m]) {
+      CHECK(there[chunk * network.ranks + network.src[link]] <= start + slack);
+      auto& arrival = there[chunk * network.ranks + network.dst[link]];
+      CHECK(arrival == INFINITY);  // nothing is sent twice
+      arrival = end;
+    }
+    last = std::max(last, end);
+  }
+  CHECK(std::abs(last - found.times.total_us) <= 1e-9 * (1 + last));
+  for (std::size_t at = 0; at < there.size(); ++at) {
+    CHECK(!carriage.target[at] || there[at] < INFINITY);
+  }
+}
+
+void a_pair_takes_as_long_as_a_message() {
+  Network network;
+  network.ranks = 2;
+  network.group = {0, 1};
+  add_link(network, 0, 1, 3, 10);
+  add_link(network, 1, 0, 3, 20);
+  auto found = search(network, allgather(2, 1, 2), {.restarts = 4}, kNothing);
+  CHECK(found.times.total_us == 43);
+  CHECK(found.messages.link.size() == 2);
+}
+
+void any_network_is_served() {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    Random random(seed, 0);
+    auto network = any_network(random);
+    auto carriage = allgather(network.ranks, 1 + random.below(4), 1);
+    if (random.below(2)) {  // not for everyone: relays are needed
+      for (std::size_t at = 0; at < carriage.target.size(); ++at) {
+        if (random.below(3) > 0) carriage.target[at] = 0;
+      }
+    }
+    Settings settings{.seed = seed, .restarts = 20, .batch_share = random.below(2) ? 1.0 : 0.0};
+    auto found = search(network, carriage, settings, kNothing);
+    is_valid(network, carriage, found);
+    // In the order of their start, list scheduling changes nothing.
+    auto again = replay(network, Resources(network), static_cast<int>(carriage.origin.size()),
+                        carriage.chunk_mb, found.messages);
+    CHECK(again.start == found.times.start && again.total_us == found.times.total_us);
+    auto same = search(network, carriage, settings, kNothing);
+    CHECK(same.times.start == found.times.start && same.messages.link == found.messages.link);
+  }
+}
+
+void routes_are_kept() {
+  auto network = ring(4, 1, 10);
+  auto carriage = allgather(4, 1, 1);
+  for (int chunk = 0; chunk < 4; ++chunk) {  // clockwise only
+    for (int hop = 0; hop < 3; ++hop) carriage.routes.item.push_back((chunk + hop) % 4 * 2);
+    carriage.routes.close();
+  }
+  auto found = search(network, carriage, {.restarts = 10}, kNothing);
+  is_valid(network, carriage, found);
+  for (auto link : found.messages.link) CHECK(link % 2 == 0);
+  CHECK(found.times.total_us == 33);
+}
+
+void symmetric_searches_send_all_images() {
+  auto network = ring(6, 1, 10);
+  auto carriage = allgather(6, 2, 1);
+  for (int turn = 0; turn < 6; ++turn) {
+    for (int rank = 0; rank < 6; ++rank) carriage.symmetry.push_back((rank + turn) % 6);
+  }
+  auto found = search(network, carriage, {.restarts = 50, .batch_share = 1}, kNothing);
+  is_valid(network, carriage, found);
+  std::multiset<int> counts[2];
+  std::vector<int> per_link(12, 0);
+  for (auto link : found.messages.link) ++per_link[link];
+  for (int link = 0; link < 12; ++link) CHECK(per_link[link] == per_link[link % 2]);
+  carriage.symmetry[1] = 0;
+  auto text = thrown<SearchError>([&] { search(network, carriage, {.restarts = 1}, kNothing); });
+  CHECK(text == "element 0 of the symmetry is no permutation of the ranks");
+}
+
+void what_cannot_be_reached_is_an_error() {
+  Network network;
+  network.ranks = 3;
+  network.group = {0, 1, 2};
+  add_link(network, 0, 1, 0, 1);
+  add_link(network, 1, 0, 0, 1);
+  add_link(network, 2, 0, 0, 1);
+  auto text =
+      thrown<SearchError>([&] { search(network, allgather(3, 1, 1), {.restarts = 3}, kNothing); });
+  CHECK(text == "no construction carries every chunk to its targets");
+  network.dst[0] = 7;
+  text = thrown<SearchError>([&] { search(network, allgather(3, 1, 1), {}, kNothing); });
+  CHECK(text == "link 0 joins ranks out of range");
+}
+
+void the_unsplit_cube_mesh_is_solved() {
+  // Eight ranks, double links at 23 us/MB and single ones at 46: three rounds of 23 us suffice.
+  Network network;
+  network.ranks = 8;
+  network.group.assign(8, 0);
+  constexpr int kDouble[][2] = {{0, 1}, {0, 4}, {1, 3}, {2, 3}, {2, 6}, {4, 5}, {5, 7}, {6, 7}};
+  constexpr int kSingle[][2] = {{0, 2}, {0, 3}, {1, 2}, {1, 5}, {3, 7}, {4, 6}, {4, 7}, {5, 6}};
+  for (int k = 0; k < 8; ++k) {
+    for (int way = 0; way < 2; ++way) {
+      add_link(network, kDouble[k][way], kDouble[k][1 - way], 0, 23);
+      add_link(network, kSingle[k][way], kSingle[k][1 - way], 0, 46);
+    }
+  }
+  auto carriage = allgather(8, 1, 1);
+  for (int element = 0; element < 4; ++element) {
+    constexpr int kImages[] = {0, 2, 4, 6};
+    for (int rank = 0; rank < 8; ++rank) carriage.symmetry.push_back(rank ^ kImages[element]);
+  }
+  auto found = search(network, carriage, {.restarts = 20000, .target_us = 69}, kNothing);
+  is_valid(network, carriage, found);
+  CHECK(found.times.total_us == 69);
+}
+
+void limits_and_interrupts_end_a_search() {
+  auto network = ring(8, 1, 10);
+  auto carriage = allgather(8, 4, 1);
+  auto found = search(network, carriage, {.restarts = 1 << 30, .limit_s = 0.05}, kNothing);
+  CHECK(found.struck && found.restarts >= 1);
+  struct Stop : std::exception {};
+  int polls = 0;
+  auto stop = [&] {
+    if (++polls == 2) throw Stop();
+  };
+  bool stopped = false;
+  try {
+    search(network, carriage, {.restarts = 1 << 30, .limit_s = 60}, stop);
+  } catch (const Stop&) {
+    stopped = true;
+  }
+  CHECK(stopped);
+}
+
+}  // namespace
+
+int main() {
+  a_pair_takes_as_long_as_a_message();
+  any_network_is_served();
+  routes_are_kept();
+  symmetric_searches_send_all_images();
+  what_cannot_be_reached_is_an_error();
+  the_unsplit_cube_mesh_is_solved();
+  limits_and_interrupts_end_a_search();
+}

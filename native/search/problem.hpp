@@ -1,0 +1,87 @@
+// What is to be carried over what, and the tables that the search derives from it once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+namespace headrace::search {
+
+// Rows of variable length: row i is item[first[i]] to item[first[i + 1] - 1].
+struct Rows {
+  std::vector<std::int64_t> first{0};
+  std::vector<std::int32_t> item;
+
+  std::span<const std::int32_t> operator[](std::size_t i) const {
+    return {item.data() + first[i], static_cast<std::size_t>(first[i + 1] - first[i])};
+  }
+  std::size_t size() const { return first.size() - 1; }
+  void close() { first.push_back(static_cast<std::int64_t>(item.size())); }
+};
+
+// Ranks, directed links with costs in us and us/MB, and capacities that links share.
+struct Network {
+  int ranks = 0;
+  std::vector<std::int32_t> src, dst;
+  std::vector<double> alpha, beta;
+  Rows shared;  // links of each shared capacity
+  std::vector<double> shared_beta;
+  std::vector<std::int32_t> group;  // per rank: whose links among each other are not scarce
+};
+
+// Chunk c starts at origin[c] and must reach every rank r with target[c * ranks + r] != 0.
+struct Carriage {
+  std::vector<std::int32_t> origin;
+  std::vector<std::uint8_t> target;
+  double chunk_mb = 0;
+  Rows routes;                         // links each chunk may use; no rows: all
+  std::vector<std::int32_t> symmetry;  // elements x ranks; empty: none
+};
+
+// The search cannot begin or end: the carriage or the symmetry is wrong, or nothing was found.
+struct SearchError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Throws SearchError for an index or a cost out of range.
+void check(const Network& network);
+
+// A network's resources: first every link by itself, then the shared capacities.
+class Resources {
+ public:
+  explicit Resources(const Network& network);
+
+  struct Use {
+    std::int32_t resource;
+    double beta;
+  };
+
+  int count() const { return static_cast<int>(links.size()); }
+  std::span<const Use> of(int link) const {
+    return {uses_.data() + first_[link], static_cast<std::size_t>(first_[link + 1] - first_[link])};
+  }
+
+  Rows links;                        // links of each resource
+  std::vector<double> slowest;       // per link: the largest beta of its resources
+  std::vector<std::int32_t> narrow;  // per link: the resource with that beta
+
+ private:
+  std::vector<std::int64_t> first_;
+  std::vector<Use> uses_;
+};
+
+// How the group of a symmetry moves ranks, links and chunks.
+struct Symmetry {
+  int elements = 1;
+  std::vector<std::int32_t> link;        // elements x links
+  std::vector<std::int32_t> chunk;       // elements x chunks
+  std::vector<std::int32_t> first_link;  // per link: the smallest link of its orbit
+  std::vector<std::uint8_t> clash;       // per link: two links of its orbit share a resource
+
+  // Throws SearchError if an element is no permutation or does not map links or chunks on such.
+  Symmetry(const Network& network, const Resources& resources, const Carriage& carriage);
+};
+
+}  // namespace headrace::search

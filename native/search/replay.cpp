@@ -1,0 +1,125 @@
+#include "search/replay.hpp"
+
+#include <algorithm>
+#include <queue>
+#include <set>
+#include <string>
+
+namespace headrace::search {
+
+namespace {
+
+struct Event {
+  double time;
+  std::int32_t message;  // that arrives; -1: only a resource becomes free
+  bool operator>(const Event& other) const { return time > other.time; }
+};
+
+// For each message the later ones that wait for it, and how many each waits for.
+class Waits {
+ public:
+  Waits(const Network& network, int chunks, const Messages& messages) {
+    auto count = messages.link.size();
+    pending.assign(count, 0);
+    std::vector<std::vector<std::int32_t>> arrivals(static_cast<std::size_t>(network.ranks) *
+                                                    chunks);
+    std::vector<std::int32_t> last(count, -1);  // so that nobody is counted twice
+    std::vector<std::vector<std::int32_t>> after(count);
+    for (std::size_t m = 0; m < count; ++m) {
+      auto src = static_cast<std::size_t>(network.src[messages.link[m]]);
+      for (auto chunk : messages.chunks[m]) {
+        for (auto before : arrivals[src * chunks + chunk]) {
+          if (last[before] == static_cast<std::int32_t>(m)) continue;
+          last[before] = static_cast<std::int32_t>(m);
+          after[before].push_back(static_cast<std::int32_t>(m));
+          ++pending[m];
+        }
+      }
+      auto dst = static_cast<std::size_t>(network.dst[messages.link[m]]);
+      for (auto chunk : messages.chunks[m]) {
+        arrivals[dst * chunks + chunk].push_back(static_cast<std::int32_t>(m));
+      }
+    }
+    for (auto& mine : after) {
+      behind.item.insert(behind.item.end(), mine.begin(), mine.end());
+      behind.close();
+    }
+  }
+
+  Rows behind;
+  std::vector<std::int32_t> pending;
+};
+
+}  // namespace
+
+Times replay(const Network& network, const Resources& resources, int chunks, double chunk_mb,
+             const Messages& messages) {
+  auto count = messages.link.size();
+  Waits waits(network, chunks, messages);
+  std::vector<std::vector<std::int32_t>> lane(network.src.size());
+  for (std::size_t m = 0; m < count; ++m) {
+    lane[messages.link[m]].push_back(static_cast<std::int32_t>(m));
+  }
+  std::vector<std::size_t> head(network.src.size(), 0);
+  std::vector<double> free(resources.count(), 0.0);
+  std::set<std::int32_t> ready;  // first of their lane, with all chunks there
+  auto offer = [&](std::int32_t link) {
+    if (head[link] == lane[link].size()) return;
+    auto m = lane[link][head[link]];
+    if (waits.pending[m] == 0) ready.insert(m);
+  };
+  for (std::size_t link = 0; link < lane.size(); ++link) offer(static_cast<std::int32_t>(link));
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events;
+  Times times;
+  times.start.assign(count, -1.0);
+  double now = 0;
+  while (true) {
+    double soon = now + kSameTime * now;
+    for (auto at = ready.begin(); at != ready.end();) {
+      auto m = *at;
+      auto link = messages.link[m];
+      auto uses = resources.of(link);
+      bool idle = std::all_of(uses.begin(), uses.end(),
+                              [&](auto& use) { return free[use.resource] <= soon; });
+      if (!idle) {
+        ++at;
+        continue;
+      }
+      double mb = chunk_mb * static_cast<double>(messages.chunks[m].size());
+      times.start[m] = now;
+      for (auto& use : uses) {
+        double end = now + network.alpha[link] + use.beta * mb;
+        free[use.resource] = end;
+        if (use.beta < resources.slowest[link]) events.push({end, -1});
+      }
+      double end = now + network.alpha[link] + resources.slowest[link] * mb;
+      events.push({end, m});
+      times.total_us = std::max(times.total_us, end);
+      ++head[link];
+      at = ready.erase(at);
+      // The lane's next message cannot start before this one ends: it is offered then.
+    }
+    if (events.empty()) break;
+    now = events.top().time;
+    while (!events.empty() && events.top().time <= now + kSameTime * now) {
+      auto event = events.top();
+      events.pop();
+      now = std::max(now, event.time);
+      if (event.message < 0) continue;
+      offer(messages.link[event.message]);
+      for (auto m : waits.behind[event.message]) {
+        if (--waits.pending[m] > 0) continue;
+        auto link = messages.link[m];
+        if (lane[link][head[link]] == m) ready.insert(m);
+      }
+    }
+  }
+  for (std::size_t m = 0; m < count; ++m) {
+    if (times.start[m] < 0) {
+      throw SearchError("message " + std::to_string(m) + " can never start");
+    }
+  }
+  return times;
+}
+
+}  // namespace headrace::search

@@ -1,0 +1,31 @@
+// List scheduling: given messages in one order, when does each start under the full cost model?
+#pragma once
+
+#include <vector>
+
+#include "search/problem.hpp"
+
+namespace headrace::search {
+
+// Times closer than this fraction of each other are one event: sums of the same costs in another
+// order differ by rounding, which must not decide who goes first.
+inline constexpr double kSameTime = 1e-9;
+
+struct Messages {
+  std::vector<std::int32_t> link;
+  Rows chunks;  // of each message
+};
+
+struct Times {
+  std::vector<double> start;  // per message
+  double total_us = 0;
+};
+
+// A message starts when its chunks are complete at its source (whatever earlier messages bring
+// there), the link's previous message has ended and all of the link's resources are free; it holds
+// each resource for alpha + beta * MB and arrives after the slowest of them. Whenever something
+// becomes free the ready message of the lowest number starts first.
+Times replay(const Network& network, const Resources& resources, int chunks, double chunk_mb,
+             const Messages& messages);
+
+}  // namespace headrace::search

@@ -1,0 +1,223 @@
+"""``headrace export``: plans for MSCCL and MSCCL++; ``headrace verify`` of such files."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+import headrace.artifact as artifact_io
+from headrace.cli.format import parse_size, size
+from headrace.collectives.demand import ROOTED, Collective
+from headrace.collectives.export.threadblocks import INSTANCES, PROTOCOLS, Target
+from headrace.collectives.program import Program
+from headrace.errors import ArtifactError, InputError, VerificationError
+
+if TYPE_CHECKING:
+    from headrace.collectives.export.prove import Verdict
+    from headrace.collectives.plan.entries import Entry
+
+
+class Format(StrEnum):
+    """What can be written."""
+
+    MSCCL_XML = "msccl-xml"
+    MSCCLPP_JSON = "mscclpp-json"
+
+
+class Protocol(StrEnum):
+    """NCCL's protocols."""
+
+    SIMPLE = "Simple"
+    LL = "LL"
+    LL128 = "LL128"
+
+
+def export(
+    source: Annotated[
+        Path, typer.Argument(help="A plan, or a book with --collective and --size.", metavar="PLAN")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    form: Annotated[
+        Format, typer.Option("--format", help="msccl-xml or mscclpp-json.")
+    ] = Format.MSCCL_XML,
+    collective: Annotated[
+        Collective | None, typer.Option(help="Of a plan book: the collective to export.")
+    ] = None,
+    total: Annotated[
+        str | None,
+        typer.Option("--size", help="Of a plan book: bytes of the call, such as 512K or 16M."),
+    ] = None,
+    root: Annotated[int, typer.Option(help="Of a plan book: the root.")] = 0,
+    instances: Annotated[
+        int | None,
+        typer.Option(
+            help="Parallel copies, each moving a part of every chunk: 1, 2, 4 or 8. Unless given "
+            "1 up to 1 MB and 8 above, less where that breaks a limit."
+        ),
+    ] = None,
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place/--out-of-place", help="Whether the calls' input and output overlap."
+        ),
+    ] = False,
+    protocol: Annotated[
+        Protocol, typer.Option(help="NCCL's protocol; mscclpp-json takes Simple only.")
+    ] = Protocol.SIMPLE,
+    min_bytes: Annotated[
+        str | None,
+        typer.Option(help="Least size to serve; unless given the book's range, or none."),
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(help="Largest size to serve; unless given the book's range, or none."),
+    ] = None,
+) -> None:
+    """Write a plan in a form that MSCCL or MSCCL++ runs.
+
+    What is written is read back and proven before the file is made.
+    """
+    program, scored, sizes = _program(source, collective, total, root)
+    artifact_io.check_target(output)
+    low = sizes[0] if min_bytes is None else parse_size(min_bytes)
+    high = sizes[1] if max_bytes is None else parse_size(max_bytes)
+    text, used = _written(
+        program,
+        form,
+        _counts(instances, scored),
+        Target(
+            in_place=in_place,
+            protocol=protocol.value,
+            min_bytes=low,
+            max_bytes=high,
+        ),
+    )
+    output.write_text(text, encoding="utf-8")
+    demand = program.demand
+    rooted = f", root {demand.root}" if demand.collective in ROOTED else ""
+    Console().print(
+        f"{output}: {demand.collective} of {demand.ranks} GPUs{rooted}, {used} instances, "
+        f"{'in place' if in_place else 'out of place'}, {size(len(text))}, proven as written",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _counts(instances: int | None, scored: int) -> list[int]:
+    """Return the instance counts to try, in order."""
+    from headrace.collectives.export.threadblocks import suggested_instances
+
+    if instances is not None:
+        return [instances]
+    most = suggested_instances(scored)
+    return [count for count in reversed(INSTANCES) if count <= most]
+
+
+def _written(program: Program, form: Format, counts: list[int], target: Target) -> tuple[str, int]:
+    from dataclasses import replace
+
+    from headrace.collectives.export import msccl_xml, mscclpp_json
+
+    write = msccl_xml.export if form is Format.MSCCL_XML else mscclpp_json.export
+    for count in counts[:-1]:
+        try:
+            return write(program, replace(target, instances=count)), count
+        except VerificationError:
+            continue  # a limit: fewer may do
+    return write(program, replace(target, instances=counts[-1])), counts[-1]
+
+
+def _program(
+    source: Path, collective: Collective | None, total: str | None, root: int
+) -> tuple[Program, int, tuple[int, int]]:
+    """Return the program, the size that it is meant for and the range that it serves."""
+    from headrace.collectives.plan.book import PlanBook
+    from headrace.collectives.plan.plan import Plan
+
+    artifact = artifact_io.load(source)
+    if artifact.kind == "plan-book":
+        if collective is None or total is None:
+            raise InputError(f"{source}: is a plan book, needs --collective and --size")
+        book = PlanBook.from_artifact(artifact, str(source))
+        wanted = parse_size(total)
+        entry = _entry(book.entries, collective, wanted, root)
+        if entry is None:
+            raise InputError(f"{source}: holds no plan for {collective} from root {root}")
+        return entry.plan.program, wanted, (entry.from_bytes, (entry.to_bytes or 1) - 1)
+    if collective is not None or total is not None:
+        raise InputError(f"{source}: is a {artifact.kind}: --collective and --size choose in books")
+    if artifact.kind == "plan":
+        plan = Plan.from_artifact(artifact, str(source))
+        return plan.program, plan.total_bytes, (0, 0)
+    if artifact.kind == "program":
+        return Program.from_artifact(artifact, str(source)), 0, (0, 0)
+    raise ArtifactError(
+        f"{source}: field 'kind' is '{artifact.kind}', only 'plan', 'plan-book' and 'program' "
+        "can be exported"
+    )
+
+
+def _entry(
+    entries: "tuple[Entry, ...]", collective: Collective, total_bytes: int, root: int
+) -> "Entry | None":
+    for entry in entries:
+        if (entry.collective, entry.root) == (collective, root) and (
+            entry.to_bytes is None or total_bytes < entry.to_bytes
+        ):
+            return entry
+    return None
+
+
+def verify_foreign(file: Path) -> bool:
+    """Prove or refute a file of another tool, and print what was found.
+
+    Returns whether `file` is one: by its name (.xml, .json), or because it begins like XML; what
+    headrace wrote itself is none, whatever its name.
+
+    Raises
+    ------
+    InputError : if it cannot be read as what it is.
+    VerificationError : if it does not do what it claims.
+    """
+    form = _form_of(file)
+    if form is None:
+        return False
+    verdict = _verdict(file, form)
+    console = Console(soft_wrap=True)
+    for finding in verdict.findings:
+        console.print(str(finding), markup=False, highlight=False)
+    fatal = sum(finding.fatal for finding in verdict.findings)
+    demand = verdict.demand
+    what = "unknown collective" if demand is None else f"{demand.collective} of {demand.ranks} GPUs"
+    if not verdict.proven:
+        raise VerificationError(f"{file}: {what} refuted: {fatal} errors")
+    console.print(f"ok {what}, {len(verdict.findings)} warnings", markup=False, highlight=False)
+    return True
+
+
+def _form_of(file: Path) -> Format | None:
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(1024)
+    except OSError:
+        return None  # the artifact's reader says what is wrong
+    if b'"format":"headrace-artifact"' in start:
+        return None
+    suffix = file.suffix.lower()
+    if suffix in (".xml", ".json"):
+        return Format.MSCCL_XML if suffix == ".xml" else Format.MSCCLPP_JSON
+    return Format.MSCCL_XML if start.lstrip().startswith(b"<") else None
+
+
+def _verdict(file: Path, form: Format) -> "Verdict":
+    from headrace.collectives.export import msccl_xml, mscclpp_read
+
+    if form is Format.MSCCL_XML:
+        return msccl_xml.verify_file(file)
+    return mscclpp_read.verify_file(file)
+
+
+assert {protocol.value for protocol in Protocol} == set(PROTOCOLS)

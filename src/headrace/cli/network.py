@@ -1,0 +1,55 @@
+"""Read the network that a command is to plan for: a topology or a measured profile."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+import headrace.artifact as artifact_io
+from headrace.errors import InputError
+from headrace.topology import Topology
+
+if TYPE_CHECKING:
+    from headrace.collectives.measure import Profile
+
+
+def read_network(path: Path) -> tuple[Topology, tuple[tuple[int, ...], ...] | None]:
+    """Return the topology, and the groups of ranks if they were measured.
+
+    Raises
+    ------
+    InputError : if the file holds something else.
+    """
+    artifact = artifact_io.load(path)
+    if artifact.kind == "topology":
+        return Topology.load(path), None
+    if artifact.kind == "profile":
+        from headrace.collectives.measure import Profile
+
+        profile = Profile.from_artifact(artifact, str(path))
+        _warn_if_old(profile, path)
+        return profile.topology, profile.groups
+    raise InputError(
+        f"{path}: field 'kind' is {artifact.kind!r}, needs 'profile' "
+        "(from 'headrace collectives measure') or 'topology'"
+    )
+
+
+def _warn_if_old(profile: "Profile", path: Path) -> None:
+    now = time.time()
+    if profile.expired(now):
+        Console(stderr=True).print(
+            f"[yellow]warning:[/] {path} was measured {_age(now - profile.measured_at)} ago "
+            f"and is valid for {_age(profile.valid_for_s)}; if the network may have changed, "
+            "measure it again with 'headrace collectives measure'.",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+def _age(seconds: float) -> str:
+    for unit, one in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * one:
+            return f"{seconds / one:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

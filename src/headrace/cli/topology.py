@@ -1,0 +1,225 @@
+"""``headrace topology``: write the topology of a known machine, or of another tool's file."""
+
+import types
+import typing
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import headrace
+import headrace.artifact as artifact_io
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    from headrace.topology import Topology
+    from headrace.topology.presets import Preset
+
+app = typer.Typer(
+    help="Describe a cluster that is not at hand: from a preset, or from other tools' files.",
+    no_args_is_help=True,
+)
+
+
+class FileFormat(StrEnum):
+    """Formats by the names users give."""
+
+    AUTO = "auto"
+    TACCL = "taccl"
+    EDGES = "edges"
+    NVIDIA_SMI = "nvidia-smi"
+    NCCL_XML = "nccl-xml"
+
+
+class Between(StrEnum):
+    """Which GPUs of different nodes links join."""
+
+    AUTO = "auto"
+    ALL = "all"
+    RAILS = "rails"
+
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="File for the topology.")]
+Inter = Annotated[
+    Between,
+    typer.Option(
+        help="Links between nodes: all GPUs with all; rails, GPU i with GPU i alone; auto, all up "
+        "to 128 ranks."
+    ),
+]
+
+
+@app.command()
+def presets() -> None:
+    """List the presets: parameters, who can multicast, which ports NIC traffic uses."""
+    from headrace.topology.presets import PRESETS
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("preset", "parameters", "facts"):
+        table.add_column(column, overflow="fold")
+    for name, made in PRESETS.items():
+        table.add_row(name, escape(", ".join(made.parameters)), escape(made.facts))
+    Console().print(table)
+
+
+@app.command()
+def preset(
+    name: Annotated[str, typer.Argument(help="See 'headrace topology presets'.")],
+    output: Output,
+    nodes: Annotated[int | None, typer.Option(help="How many machines.")] = None,
+    inter: Inter = Between.AUTO,
+    ranks: Annotated[int | None, typer.Option(help="Of a ring, hub and spoke, uniform.")] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(help="Sides, as 4x4x4: of a mesh or torus, a fat tree from the leaves up."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Any other parameter, as alpha_us=0.7; repeatable.", metavar="NAME=VALUE"
+        ),
+    ] = None,
+) -> None:
+    """Write the topology of a known kind of machine.
+
+    Example: headrace topology preset dgx_a100 --nodes 4 -o cluster.topology
+    """
+    from headrace.topology.presets import PRESETS
+
+    artifact_io.check_target(output)
+    if name not in PRESETS:
+        raise InputError(f"preset {name!r} is unknown, needs one of: {', '.join(PRESETS)}")
+    chosen = PRESETS[name]
+    arguments: dict[str, Any] = {}
+    if nodes is not None:
+        arguments["nodes"] = nodes
+    if inter is not Between.AUTO:
+        arguments["inter"] = inter.value
+    if ranks is not None:
+        arguments["n" if "n" in chosen.parameters else "ranks"] = ranks
+    if shape is not None:
+        sides = _value(shape, tuple[int, ...], "--shape")
+        arguments["shape" if "shape" in chosen.parameters else "hosts_per_rack"] = sides
+    for setting in settings or ():
+        key, value = _setting(setting, chosen)
+        arguments[key] = value
+    _write(chosen(**arguments), output, {"preset": name, "arguments": _plain(arguments)})
+
+
+@app.command("import")
+def import_file(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="TACCL topology (JSON), edge list, 'nvidia-smi topo -m > FILE', or the XML that "
+            "NCCL_TOPO_DUMP_FILE makes."
+        ),
+    ],
+    output: Output,
+    file_format: Annotated[
+        FileFormat, typer.Option("--format", help="What the file is; auto tells by its beginning.")
+    ] = FileFormat.AUTO,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            help="How many such machines; for edge lists, hosts that the ranks are divided among."
+        ),
+    ] = None,
+    inter: Inter = Between.AUTO,
+    nvlink: Annotated[
+        int | None,
+        typer.Option(
+            "--nvlink-generation", help="1 to 5 (V100 2, A100 3, H100 4, B200 5): rate of a link."
+        ),
+    ] = None,
+    nic_rate: Annotated[
+        float | None, typer.Option(help="GB/s of a NIC each way, where the file tells none.")
+    ] = None,
+    pcie_rate: Annotated[
+        float | None, typer.Option(help="GB/s of a GPU's PCIe port, where the file tells none.")
+    ] = None,
+) -> None:
+    """Write the topology that another tool's file tells.
+
+    Example: nvidia-smi topo -m > topo.txt; headrace topology import topo.txt --nodes 2 -o
+    cluster.topology
+    """
+    from headrace.topology.importers import NVLINK_BYTES_PER_S, LinkCosts, import_topology
+
+    artifact_io.check_target(output)
+    costs = LinkCosts()
+    if nvlink is not None:
+        if nvlink not in NVLINK_BYTES_PER_S:
+            raise InputError(f"--nvlink-generation is {nvlink}, needs 1 to 5")
+        costs = replace(costs, link_bytes_per_s=NVLINK_BYTES_PER_S[nvlink])
+    if nic_rate is not None:
+        costs = replace(costs, nic_bytes_per_s=_rate(nic_rate, "--nic-rate"))
+    if pcie_rate is not None:
+        costs = replace(costs, pcie_bytes_per_s=_rate(pcie_rate, "--pcie-rate"))
+    made = import_topology(
+        file,
+        file_format.value,
+        nodes=nodes,
+        inter=inter.value,
+        costs=costs,
+    )
+    _write(made, output, {"imported": file.name, "format": file_format.value})
+
+
+def _rate(gb_per_s: float, option: str) -> float:
+    if not 0 < gb_per_s < 1e6:
+        raise InputError(f"{option} is {gb_per_s}, needs GB/s above 0")
+    return gb_per_s * 1e9
+
+
+def _write(topology: "Topology", output: Path, made_from: dict[str, Any]) -> None:
+    topology.save(output, {"headrace": headrace.__version__, **made_from})
+    console = Console()
+    table = Table(box=None, show_header=False)
+    hosts = len(topology.hosts)
+    table.add_row("topology", escape(topology.name))
+    table.add_row("ranks", f"{topology.ranks} on {hosts} {'host' if hosts == 1 else 'hosts'}")
+    table.add_row("links", f"{len(topology.links)}, sharing {len(topology.shared)} capacities")
+    multicast = [switch.name for switch in topology.switches if switch.multicast]
+    table.add_row("switches", f"{len(topology.switches)}, {len(multicast)} of them can multicast")
+    console.print(table)
+    console.print(f"Wrote [bold]{escape(str(output))}[/].", soft_wrap=True)
+
+
+def _setting(setting: str, preset: "Preset") -> tuple[str, Any]:
+    name, equals, text = setting.partition("=")
+    if not equals or name not in preset.parameters:
+        raise InputError(
+            f"--set {setting!r} is none of preset {preset.name}, needs NAME=VALUE with one of: "
+            f"{', '.join(preset.parameters)}"
+        )
+    return name, _value(text, preset.parameters[name][0], f"--set {name}")
+
+
+def _value(text: str, kind: Any, where: str) -> Any:
+    """Return `text` as the type that a preset's parameter is annotated with."""
+    if isinstance(kind, types.UnionType):
+        kind = typing.get_args(kind)[0]
+    try:
+        if typing.get_origin(kind) is tuple:
+            return tuple(int(part) for part in text.replace("x", ",").split(","))
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        return kind(text) if kind in (int, float) else text
+    except (ValueError, KeyError) as error:
+        wanted = {int: "an integer", float: "a number", bool: "true or false"}
+        raise InputError(
+            f"{where} is {text!r}, needs {wanted.get(kind, 'integers such as 4x4')}"
+        ) from error
+
+
+def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType]
+        for name, value in arguments.items()
+    }

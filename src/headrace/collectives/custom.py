@@ -1,0 +1,184 @@
+"""Demands as JSON: the collectives with a name, uneven exchanges, and those that nobody named.
+
+A custom demand says what every slot of every rank holds before and must hold after:
+
+.. code-block:: json
+
+    {
+      "collective": "custom",
+      "ranks": 3,
+      "slots": 2,
+      "chunks": 1,
+      "before": [[0, 0, 0], [1, 1, 1]],
+      "after": [[2, 0, 0], [2, 1, 1], [1, 0, 0, [0]]]
+    }
+
+``ranks`` is their number and ``slots`` that of each rank's slots, all equally large. A row of
+``before`` or ``after`` is ``[rank, slot, item, contributors]``: the slot holds the item, combined
+from the contributing ranks. Items are numbered from 0 without gaps. Contributors may be left out:
+in ``before`` it is then the rank itself, in ``after`` all that the item has anywhere in ``before``.
+``collective`` may be left out, as may ``chunks``: how many chunks every slot is cut into. Slots
+that ``after`` does not name may be overwritten.
+
+The demand above moves item 0 from rank 0 to ranks 1 and 2, and item 1 from rank 1 to rank 2. One
+that combines: ``"before": [[0, 0, 0], [1, 0, 0]], "after": [[1, 0, 0]]`` wants the sum of both at
+rank 1.
+
+An uneven exchange has ``"collective": "all_to_all_v"`` and ``"counts"``: a row for every source
+with the number of equal parts for every destination. Any other collective has ``ranks``, ``chunks``
+and, if it has one, ``root``. The layout of slots is told in `headrace.collectives.demand`.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace import fields
+from headrace.collectives.demand import Collective, Demand, Held
+from headrace.errors import ProgramError
+
+__all__ = ["demand_from_head", "demand_from_json", "demand_to_head"]
+
+_MOST_RANKS = 1 << 16
+_MOST_SLOTS = 1 << 24
+
+
+def demand_from_json(path: str | Path) -> Demand:
+    """Read a demand from a JSON file.
+
+    Raises
+    ------
+    ProgramError : naming the file and the field, what was found and what is needed.
+    """
+    try:
+        head = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ProgramError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ProgramError(f"{path}: is not JSON: {error}") from error
+    return demand_from_head(head, str(path))
+
+
+def demand_to_head(demand: Demand) -> dict[str, Any]:
+    """Return the JSON form, with everything that may be left out."""
+    head: dict[str, Any] = {
+        "collective": demand.collective.value,
+        "ranks": demand.ranks,
+        "chunks": demand.chunks,
+        "root": demand.root,
+    }
+    if demand.collective is Collective.ALL_TO_ALL_V:
+        head["counts"] = [list(row) for row in demand.counts]
+    if demand.collective is Collective.CUSTOM:
+        head["slots"] = demand.custom_slots
+        for name, rows in (("before", demand.before), ("after", demand.after)):
+            head[name] = [[rank, slot, item, list(by)] for rank, slot, item, by in rows]
+    return head
+
+
+def demand_from_head(head: Mapping[str, Any], source: str = "demand") -> Demand:
+    """Parse the JSON form; fields that are no demand's are passed over.
+
+    Raises
+    ------
+    ProgramError : naming the field, what was found and what is needed.
+    """
+    if not isinstance(head, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ProgramError(f"{source}: is {head!r}, needs an object")
+    name = head.get("collective", Collective.CUSTOM.value)
+    if name not in tuple(Collective):
+        raise ProgramError(
+            f"{source}: field 'collective' is {name!r}, needs one of {', '.join(Collective)}"
+        )
+    collective = Collective(name)
+    counts = _matrix(head, source) if collective is Collective.ALL_TO_ALL_V else ()
+    if counts and "ranks" not in head:
+        head = {**head, "ranks": len(counts)}
+    ranks = _integer(head, "ranks", source, most=_MOST_RANKS)
+    chunks = _integer(head, "chunks", source, most=_MOST_SLOTS, default=1)
+    root = _integer(head, "root", source, most=_MOST_RANKS, default=0)
+    try:
+        if collective is not Collective.CUSTOM:
+            demand = Demand(
+                collective=collective, ranks=ranks, chunks=chunks, root=root, counts=counts
+            )
+            return _not_too_large(demand)
+        slots = _integer(head, "slots", source, most=_MOST_SLOTS)
+        before = _rows(head, "before", source, {})
+        known: dict[int, set[int]] = {}
+        for _, _, item, contributors in before:
+            known.setdefault(item, set()).update(contributors)
+        after = _rows(head, "after", source, known)
+        return _not_too_large(
+            Demand.custom(ranks=ranks, slots=slots, chunks=chunks, before=before, after=after)
+        )
+    except ProgramError as error:
+        if str(error).startswith(source):
+            raise
+        raise ProgramError(f"{source}: {error}") from error
+
+
+def _not_too_large(demand: Demand) -> Demand:
+    if demand.slots > _MOST_SLOTS:
+        raise ProgramError(
+            f"chunks is {demand.chunks}, which makes {demand.slots} slots a rank; needs at most "
+            f"{_MOST_SLOTS}"
+        )
+    return demand
+
+
+def _integer(
+    head: Mapping[str, Any], name: str, source: str, *, most: int, default: int | None = None
+) -> int:
+    if name not in head and default is None:
+        raise ProgramError(f"{source}: field '{name}' is missing")
+    try:
+        found = fields.integer(head.get(name, default))
+    except TypeError as error:
+        raise ProgramError(f"{source}: field '{name}': {error}") from error
+    if found > most:
+        raise ProgramError(f"{source}: field '{name}' is {found}, needs at most {most}")
+    return found
+
+
+def _matrix(head: Mapping[str, Any], source: str) -> tuple[tuple[int, ...], ...]:
+    if "counts" not in head:
+        raise ProgramError(f"{source}: field 'counts' is missing")
+    try:
+        rows = fields.items(head["counts"])
+        counts = tuple(tuple(map(fields.integer, fields.items(row))) for row in rows)
+    except TypeError as error:
+        raise ProgramError(
+            f"{source}: field 'counts' needs a row of integers for every rank: {error}"
+        ) from error
+    if sum(max(0, count) for row in counts for count in row) > _MOST_SLOTS:
+        raise ProgramError(f"{source}: field 'counts' has more than {_MOST_SLOTS} parts")
+    return counts
+
+
+def _rows(
+    head: Mapping[str, Any], name: str, source: str, known: dict[int, set[int]]
+) -> list[Held]:
+    """Return the rows of field `name`; contributors left out are those `known`, or the rank."""
+    if name not in head:
+        raise ProgramError(f"{source}: field '{name}' is missing")
+    made: list[Held] = []
+    try:
+        rows = fields.items(head[name])
+    except TypeError as error:
+        raise ProgramError(f"{source}: field '{name}': {error}") from error
+    for k, row in enumerate(rows):
+        try:
+            cells = fields.items(row)
+            if len(cells) not in (3, 4):
+                raise TypeError(f"{cells!r} has {len(cells)} entries")
+            rank, slot, item = map(fields.integer, cells[:3])
+            given = map(fields.integer, fields.items(cells[3])) if len(cells) == 4 else None
+            made.append((rank, slot, item, tuple(given or sorted(known.get(item, {rank})))))
+        except TypeError as error:
+            raise ProgramError(
+                f"{source}: field '{name}[{k}]' needs [rank, slot, item] or "
+                f"[rank, slot, item, contributors]: {error}"
+            ) from error
+    return made

@@ -1,0 +1,1 @@
+"""Plans for other executors, and other tools' plans for the verifier."""

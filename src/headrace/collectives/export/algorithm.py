@@ -1,0 +1,176 @@
+"""Threadblocks: what MSCCL's executor runs, as a value.
+
+An `Algorithm` is the common ground of this folder: `threadblocks` makes one of a program,
+`msccl_xml` and `mscclpp_json` write and read it, `limits` and `prove` check it, `recover` makes a
+program of it again.
+
+Meaning
+-------
+- The steps of a threadblock run one after another. It sends to at most one GPU and receives from
+  at most one; the k-th send from GPU a to GPU b on a channel meets the k-th receive there.
+- ``s`` sends `src`, ``r`` receives into `dst`. ``rcs`` receives into `dst` and sends it on. ``rrc``
+  puts `src` combined with what arrives into `dst`; ``rrcs`` sends it on as well; ``rrs`` sends it
+  on and stores nothing. ``cpy`` copies `src` to `dst`, ``re`` combines `src` into `dst`. ``nop``
+  only waits.
+- A step with `depends` waits until the other threadblock has finished that step, or a later one
+  that is `flagged`: threadblocks publish their progress at flagged steps only.
+- All chunks are equally large, scratch ones too. A place is a buffer (input, output, scratch) and
+  an offset in chunks.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+Buffer = Literal["i", "o", "s"]
+
+
+class Kind(StrEnum):
+    """What a step does; the values are MSCCL's names."""
+
+    SEND = "s"
+    RECV = "r"
+    RECV_COPY_SEND = "rcs"
+    RECV_REDUCE_SEND = "rrs"
+    RECV_REDUCE_COPY = "rrc"
+    RECV_REDUCE_COPY_SEND = "rrcs"
+    COPY = "cpy"
+    REDUCE = "re"
+    NOP = "nop"
+
+
+SENDING = frozenset(
+    {Kind.SEND, Kind.RECV_COPY_SEND, Kind.RECV_REDUCE_SEND, Kind.RECV_REDUCE_COPY_SEND}
+)
+RECEIVING = frozenset(
+    {
+        Kind.RECV,
+        Kind.RECV_COPY_SEND,
+        Kind.RECV_REDUCE_SEND,
+        Kind.RECV_REDUCE_COPY,
+        Kind.RECV_REDUCE_COPY_SEND,
+    }
+)
+REDUCING = frozenset(
+    {Kind.RECV_REDUCE_SEND, Kind.RECV_REDUCE_COPY, Kind.RECV_REDUCE_COPY_SEND, Kind.REDUCE}
+)
+READS_SRC = frozenset({Kind.SEND, Kind.COPY}) | REDUCING
+WRITES_DST = frozenset(
+    {
+        Kind.RECV,
+        Kind.RECV_COPY_SEND,
+        Kind.RECV_REDUCE_COPY,
+        Kind.RECV_REDUCE_COPY_SEND,
+        Kind.COPY,
+        Kind.REDUCE,
+    }
+)
+
+
+class Place(NamedTuple):
+    """A chunk of one of a GPU's buffers."""
+
+    buffer: Buffer
+    offset: int
+
+    def __str__(self) -> str:
+        """Return, for example, ``o[3]``."""
+        return f"{self.buffer}[{self.offset}]"
+
+
+NOWHERE = Place("i", -1)
+"""Where a step's kind gives a place no meaning."""
+
+
+class Wait(NamedTuple):
+    """A step of a threadblock of the same GPU."""
+
+    threadblock: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step; `src` and `dst` count where the kind reads or writes them (`READS_SRC`, ...)."""
+
+    kind: Kind
+    src: Place = NOWHERE
+    dst: Place = NOWHERE
+    count: int = 0
+    depends: Wait | None = None
+    flagged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threadblock:
+    """An ordered stream of steps with at most one peer either way (-1 for none)."""
+
+    id: int
+    send: int
+    recv: int
+    channel: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU's buffers, in chunks, and threadblocks."""
+
+    id: int
+    input_chunks: int
+    output_chunks: int
+    scratch_chunks: int
+    threadblocks: tuple[Threadblock, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """All GPUs' threadblocks and what they are meant for.
+
+    Attributes
+    ----------
+    protocol : Simple, LL or LL128.
+    channels : number of channels.
+    chunks_per_loop : chunks of the whole buffer (see `buffers.chunks_of`).
+    collective : MSCCL's name of it.
+    in_place, out_of_place : the calls that it serves.
+    min_bytes, max_bytes : the sizes that it serves; a `max_bytes` of 0 is no limit.
+    """
+
+    name: str
+    protocol: str
+    channels: int
+    chunks_per_loop: int
+    collective: str
+    in_place: bool
+    out_of_place: bool
+    min_bytes: int = 0
+    max_bytes: int = 0
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that was found in an algorithm, and where.
+
+    Attributes
+    ----------
+    rule : what kind of rule is broken: format, limit, connection, deadlock, race, value,
+        buffering, agreement, input.
+    fatal : the algorithm must not run (a warning otherwise).
+    gpu, threadblock, step : where, as far as it is known; -1 otherwise.
+    """
+
+    rule: str
+    message: str
+    fatal: bool = True
+    gpu: int = -1
+    threadblock: int = -1
+    step: int = -1
+
+    def __str__(self) -> str:
+        """Return one line: severity, rule, place, message."""
+        named = (("gpu", self.gpu), ("threadblock", self.threadblock), ("step", self.step))
+        where = ", ".join(f"{name} {number}" for name, number in named if number >= 0)
+        place = f"{where}: " if where else ""
+        return f"{'error' if self.fatal else 'warning'} ({self.rule}): {place}{self.message}"

@@ -1,0 +1,309 @@
+"""Threadblocks as a program that the verifier can execute.
+
+Every threadblock becomes a send, a receive and a local lane; that its steps run one after another
+is said by dependencies. A step that does several things becomes several steps of the program.
+
+The program's demand is an `Imported`: it speaks of the caller's buffers as they are, all chunks
+equally large, so nothing of how headrace itself uses buffers has to hold.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.export.algorithm import (
+    RECEIVING,
+    REDUCING,
+    SENDING,
+    Gpu,
+    Kind,
+    Place,
+    Step,
+    Threadblock,
+)
+from headrace.collectives.export.buffers import Layout
+from headrace.collectives.export.connections import At, Connections
+from headrace.collectives.program import (
+    DEPENDENCY_COLUMNS,
+    LANE_COLUMNS,
+    STEP_COLUMNS,
+    Direction,
+    Op,
+    Program,
+)
+
+FIFO_CHUNKS = 2
+"""Chunks that a connection holds for certain: 8 slots, of which one chunk takes at most 4."""
+
+Key = tuple[int, int, int, int]
+Value = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported(Demand):
+    """What a collective asks for, in terms of the buffers that its caller passes.
+
+    Attributes
+    ----------
+    places : slots at every rank, all buffers one after another.
+    held, needed : by rank, (slot, item, mask) before and after.
+    """
+
+    places: int
+    held: tuple[tuple[Value, ...], ...]
+    needed: tuple[tuple[Value, ...], ...]
+
+    @property
+    def slots(self) -> int:
+        """Number of slots at every rank."""
+        return self.places
+
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """All buffers are known to be kept to already: none begins between slots."""
+        return (self.places,)
+
+    def initial(self, rank: int) -> list[Value]:
+        """(slot, item, mask) for every slot that holds a value before the call."""
+        return list(self.held[rank])
+
+    def final(self, rank: int) -> list[Value]:
+        """(slot, item, mask) for every slot whose value the caller wants."""
+        return list(self.needed[rank])
+
+
+class Regions:
+    """The slots of one GPU's places: input, output, scratch, then what steps need themselves."""
+
+    def __init__(self, connections: Connections, layout: Layout) -> None:
+        self.layout = layout
+        gpus = connections.algorithm.gpus
+        sizes = [layout.sizes(gpu.id) for gpu in gpus]
+        ends = [_ends(gpu) for gpu in gpus]
+        self.output = max((max(s[0], e["i"]) for s, e in zip(sizes, ends, strict=True)), default=0)
+        self.scratch = self.output + max(
+            (max(s[1], e["o"]) for s, e in zip(sizes, ends, strict=True)), default=0
+        )
+        self.own = self.scratch + max((e["s"] for e in ends), default=0)
+
+    def slot(self, rank: int, place: Place) -> int:
+        """Return the slot of `place`, one for all names of the same memory."""
+        buffer, offset = self.layout.same_memory(rank, place)
+        return {"i": 0, "o": self.output, "s": self.scratch}[buffer] + offset
+
+    def name(self, slot: int) -> str:
+        """Return the place of `slot` in words."""
+        for buffer, start in (("s", self.scratch), ("o", self.output), ("i", 0)):
+            if slot >= self.own:
+                return "the step's own buffer"
+            if slot >= start:
+                return f"{buffer}[{slot - start}]"
+        raise AssertionError
+
+
+def _ends(gpu: Gpu) -> dict[str, int]:
+    """Return how far the steps of `gpu` reach into each buffer."""
+    ends = {"i": 0, "o": 0, "s": 0}
+    for threadblock in gpu.threadblocks:
+        for step in threadblock.steps:
+            for buffer, offset in (step.src, step.dst):
+                ends[buffer] = max(ends[buffer], offset + step.count)
+    return ends
+
+
+class Assembly:
+    """A program in the making, and the step of a threadblock that each of its steps is part of.
+
+    Parameters
+    ----------
+    buffered : every connection holds `FIFO_CHUNKS`: a send ends once its last chunk is stored
+        there. Else a send ends with its receive.
+    """
+
+    def __init__(self, connections: Connections, layout: Layout, *, buffered: bool) -> None:
+        self.connections, self.layout, self.buffered = connections, layout, buffered
+        self.regions = Regions(connections, layout)
+        self.lanes: dict[Key, list[int]] = {}
+        self.rows: list[tuple[int, int, int, int]] = []
+        self.key: list[Key] = []
+        self.edges: list[tuple[int, int]] = []
+        self.origin: list[At] = []
+        first: dict[At, int] = {}
+        last: dict[At, int] = {}
+        self.top = self.regions.own
+        for gpu in connections.algorithm.gpus:
+            base = self.regions.own
+            for threadblock in gpu.threadblocks:
+                base = self._threadblock(gpu, threadblock, base, first, last)
+            self.top = max(self.top, base)
+        for at, waits in connections.waits.items():
+            self.edges += [(first[at], last[on]) for on in waits if first[at] != last[on]]
+
+    def program(self, collective: Collective) -> Program:
+        """Return the program; `collective` says whether all ranks' results must agree bit by bit.
+
+        A reduce demands no more than `Imported` says; an allreduce that results be equal.
+        """
+        keys = sorted(self.lanes)
+        order = [sub for key in keys for sub in self.lanes[key]]
+        number = {sub: k for k, sub in enumerate(order)}
+        lane_of = [lane for lane, key in enumerate(keys) for _ in self.lanes[key]]
+        messages = self._messages()
+        rows = [
+            (lane, *self.rows[sub], messages[sub]) for lane, sub in zip(lane_of, order, strict=True)
+        ]
+        edges = sorted({(number[a], number[b]) for a, b in self.edges})
+        return Program(
+            demand=self._demand(collective),
+            scratch_slots=0,
+            lanes=_columns(keys, LANE_COLUMNS),
+            steps=_columns(rows, STEP_COLUMNS),
+            dependencies=_columns(edges, DEPENDENCY_COLUMNS),
+        )
+
+    def origin_of(self, key: Key, position: int) -> At | None:
+        """Return the threadblock's step that step `position` of lane `key` is part of."""
+        lane = self.lanes.get(key, ())
+        return self.origin[lane[position]] if position < len(lane) else None
+
+    def _demand(self, collective: Collective) -> Imported:
+        layout, regions = self.layout, self.regions
+        ranks = range(layout.demand.ranks)
+
+        def values(of: str, rank: int) -> tuple[Value, ...]:
+            found = layout.held(rank) if of == "held" else layout.wanted(rank)
+            return tuple((regions.slot(rank, place), item, mask) for place, item, mask in found)
+
+        return Imported(
+            collective=collective,
+            ranks=layout.demand.ranks,
+            root=layout.demand.root,
+            places=max(self.top, 1),
+            held=tuple(values("held", rank) for rank in ranks),
+            needed=tuple(values("wanted", rank) for rank in ranks),
+        )
+
+    def _messages(self) -> list[int]:
+        """Number messages so that both ends agree and no lane falls."""
+        messages = [0] * len(self.rows)
+        start = 0
+        for key, lane in sorted(self.lanes.items()):
+            rank, direction, peer, channel = key
+            if direction == Direction.RECV:
+                continue
+            ends = [lane]
+            if direction == Direction.SEND:
+                ends.append(self.lanes.get((peer, int(Direction.RECV), rank, channel), []))
+            for end in ends:
+                for k, sub in enumerate(end):
+                    messages[sub] = start + k
+            start += max(map(len, ends))
+        return messages
+
+    def _threadblock(
+        self, gpu: Gpu, tb: Threadblock, base: int, first: dict[At, int], last: dict[At, int]
+    ) -> int:
+        """Add a threadblock's steps; returns the end of the slots that it needs for itself."""
+        run = _Run(self, gpu.id, tb, base)
+        for number, step in enumerate(tb.steps):
+            if step.kind is Kind.NOP:
+                continue
+            at = (gpu.id, tb.id, number)
+            begin = len(self.rows)
+            run.step(at, step)
+            first[at], last[at] = begin, run.last
+        return run.top
+
+
+class _Run:
+    """One threadblock: its lanes, and the slots that fused steps and its connection need."""
+
+    def __init__(self, assembly: Assembly, rank: int, tb: Threadblock, base: int) -> None:
+        self.a, self.rank, self.tb = assembly, rank, tb
+        widest = max((step.count for step in tb.steps), default=0)
+        self.fifo, self.value = base, base + FIFO_CHUNKS
+        self.spare = self.value + widest
+        self.top = self.spare + widest
+        self.last = -1  # the last step of the program that the next one comes after
+        self.stored = [-1] * FIFO_CHUNKS
+        self.sent = 0
+
+    def step(self, at: At, step: Step) -> None:
+        if self.a.buffered and (step.kind in SENDING or step.kind in RECEIVING):
+            for k in range(step.count):
+                self._do(at, step, k, 1)
+        else:
+            self._do(at, step, 0, step.count)
+
+    def _do(self, at: At, step: Step, k: int, count: int) -> None:
+        src, dst = self._slot(step.src, k), self._slot(step.dst, k)
+        if step.kind in (Kind.COPY, Kind.REDUCE):
+            self._local(at, step, src, dst, count)
+            return
+        if step.kind in RECEIVING:
+            reduce = step.kind in REDUCING
+            if step.kind is Kind.RECV_REDUCE_SEND:
+                dst = self.value
+            if reduce and src != dst:
+                self._move(at, src, dst, count)
+            op = Op.RECV_REDUCE if reduce else Op.RECV
+            self._add(at, Direction.RECV, self.tb.recv, op, dst, -1, count)
+            src = dst
+        if step.kind in SENDING:
+            self._send(at, src, count)
+
+    def _send(self, at: At, src: int, count: int) -> None:
+        if not self.a.buffered:
+            self._add(at, Direction.SEND, self.tb.send, Op.SEND, src, -1, count)
+            return
+        index = self.sent % FIFO_CHUNKS
+        self.sent += 1
+        stored = self._add(at, Direction.LOCAL, -1, Op.COPY, self.fifo + index, src, 1)
+        if self.stored[index] >= 0:
+            self.a.edges.append((stored, self.stored[index]))
+        send = self._add(at, Direction.SEND, self.tb.send, Op.SEND, self.fifo + index, -1, 1)
+        self.stored[index] = send
+        self.last = stored  # nobody waits for the receiver
+
+    def _local(self, at: At, step: Step, src: int, dst: int, count: int) -> None:
+        copies = step.kind is Kind.COPY
+        if abs(src - dst) < count:
+            self._add(at, Direction.LOCAL, -1, Op.COPY, self.spare, src, count)
+            if copies and src == dst:
+                return  # in place: it writes what is there already, which changes nothing
+            src = self.spare
+        op = Op.COPY if copies else Op.REDUCE
+        self._add(at, Direction.LOCAL, -1, op, dst, src, count)
+
+    def _move(self, at: At, src: int, dst: int, count: int) -> None:
+        if abs(src - dst) < count:
+            self._add(at, Direction.LOCAL, -1, Op.COPY, self.spare, src, count)
+            src = self.spare
+        self._add(at, Direction.LOCAL, -1, Op.COPY, dst, src, count)
+
+    def _slot(self, place: Place, k: int) -> int:
+        return self.a.regions.slot(self.rank, Place(place.buffer, place.offset + k))
+
+    def _add(
+        self, at: At, direction: Direction, peer: int, op: Op, slot: int, src: int, count: int
+    ) -> int:
+        a, sub = self.a, len(self.a.rows)
+        channel = self.tb.id if direction is Direction.LOCAL else self.tb.channel
+        key = (self.rank, int(direction), peer, channel)
+        a.lanes.setdefault(key, []).append(sub)
+        a.rows.append((int(op), slot, src, count))
+        a.key.append(key)
+        a.origin.append(at)
+        if self.last >= 0 and a.key[self.last] != key:
+            a.edges.append((sub, self.last))
+        self.last = sub
+        return sub
+
+
+def _columns(rows: list[tuple[int, ...]], dtypes: dict[str, np.dtype]) -> dict[str, np.ndarray]:
+    table = np.array(rows, dtype=np.int64).reshape(-1, len(dtypes))
+    return {
+        name: np.ascontiguousarray(table[:, k], dtype=dtype)
+        for k, (name, dtype) in enumerate(dtypes.items())
+    }

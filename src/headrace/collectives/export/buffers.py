@@ -1,0 +1,197 @@
+"""Where the slots of a demand lie in the buffers that NCCL's callers pass.
+
+A demand has one data buffer; a caller has an input and an output buffer, which in-place calls let
+overlap: for allgather the input is the caller's own block of the output, for reduce-scatter the
+output is its own block of the input, for the rest both are the same (at the root, where only
+the root has both).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.export.algorithm import Place
+from headrace.errors import ProgramError
+
+NAMES = {
+    Collective.ALLREDUCE: "allreduce",
+    Collective.REDUCE: "reduce",
+    Collective.BROADCAST: "broadcast",
+    Collective.ALLGATHER: "allgather",
+    Collective.GATHER: "gather",
+    Collective.REDUCE_SCATTER: "reducescatter",
+    Collective.SCATTER: "scatter",
+    Collective.ALL_TO_ALL: "alltoall",
+}
+"""MSCCL's name of each collective."""
+
+COLLECTIVES = {name: collective for collective, name in NAMES.items()}
+
+_PER_LOOP_OF_ONE_RANK = frozenset({Collective.GATHER, Collective.SCATTER})
+"""The executor multiplies the count by the ranks for allgather, reduce-scatter and all-to-all."""
+
+
+def chunks_per_loop(demand: Demand) -> int:
+    """Return `nchunksperloop`: chunks of the buffer that the executor divides."""
+    if demand.collective in _PER_LOOP_OF_ONE_RANK:
+        return demand.chunks
+    return demand.blocks * demand.chunks
+
+
+def chunks_of(collective: Collective, ranks: int, per_loop: int) -> int:
+    """Return the chunks a block, from `nchunksperloop`.
+
+    Raises
+    ------
+    ProgramError : if the ranks do not divide it.
+    """
+    demand = Demand(collective=collective, ranks=ranks)
+    blocks = chunks_per_loop(demand)
+    if per_loop < 1 or per_loop % blocks:
+        raise ProgramError(
+            f"nchunksperloop is {per_loop}, needs a positive multiple of {blocks} "
+            f"for {collective} of {ranks} GPUs"
+        )
+    return per_loop // blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The places of a demand's slots, for calls in place or out of place."""
+
+    demand: Demand
+    in_place: bool
+
+    def __post_init__(self) -> None:
+        if self.demand.collective not in NAMES:
+            raise ProgramError(
+                f"{self.demand.collective} has no counterpart among the executors' collectives; "
+                f"needs one of {', '.join(NAMES)}"
+            )
+        if self.in_place and self.demand.collective is Collective.ALL_TO_ALL:
+            raise ProgramError(
+                "all_to_all works out of place only: its programs keep their input; "
+                "needs --out-of-place"
+            )
+
+    def sizes(self, rank: int) -> tuple[int, int]:
+        """Return the chunks of the input and of the output buffer at `rank`."""
+        demand, chunks = self.demand, self.demand.chunks
+        every, at_root = demand.ranks * chunks, rank == demand.root
+        match demand.collective:
+            case Collective.ALLREDUCE | Collective.REDUCE | Collective.BROADCAST:
+                return chunks, chunks
+            case Collective.ALLGATHER:
+                return chunks, every
+            case Collective.GATHER:
+                return chunks, every if at_root else 0
+            case Collective.REDUCE_SCATTER:
+                return every, chunks
+            case Collective.SCATTER:
+                return every if at_root else 0, chunks
+            case _:
+                return every, every
+
+    def input_place(self, rank: int, slot: int) -> Place | None:
+        """Return where the caller put the value of `slot`; None if it put none."""
+        demand, chunks = self.demand, self.demand.chunks
+        own = slot // chunks == rank
+        match demand.collective:
+            case Collective.ALLREDUCE | Collective.REDUCE | Collective.REDUCE_SCATTER:
+                return Place("i", slot) if slot < demand.slots else None
+            case Collective.BROADCAST | Collective.SCATTER:
+                there = rank == demand.root and slot < demand.slots
+                return Place("i", slot) if there else None
+            case Collective.ALLGATHER | Collective.GATHER:
+                return Place("i", slot % chunks) if own else None
+            case _:
+                return Place("i", slot) if slot < demand.slots // 2 else None
+
+    def output_place(self, rank: int, slot: int) -> Place | None:
+        """Return where the caller will look for the value of `slot`; None if nowhere."""
+        demand, chunks = self.demand, self.demand.chunks
+        if slot >= demand.slots:
+            return None
+        match demand.collective:
+            case Collective.ALLREDUCE | Collective.BROADCAST | Collective.ALLGATHER:
+                return Place("o", slot)
+            case Collective.REDUCE | Collective.GATHER:
+                return Place("o", slot) if rank == demand.root else None
+            case Collective.REDUCE_SCATTER | Collective.SCATTER:
+                return Place("o", slot % chunks) if slot // chunks == rank else None
+            case _:
+                half = demand.slots // 2
+                return Place("o", slot - half) if slot >= half else Place("i", slot)
+
+    def displaced(self, rank: int) -> int:
+        """Return how many chunks at the start of scratch stand in for data slots without a place.
+
+        All or none: slot k is then chunk k of scratch, and the program's scratch comes after.
+        """
+        slots = range(self.demand.slots)
+        return 0 if all(self._settled(rank, slot) for slot in slots) else self.demand.slots
+
+    def home(self, rank: int, slot: int) -> Place:
+        """Return where the value of `slot` lies once the program has written it."""
+        return self._settled(rank, slot) or self._scratch(rank, slot)
+
+    def slot(self, rank: int, place: Place) -> int:
+        """Return the slot that `place` belongs to: the reverse of `home` and `input_place`."""
+        demand, chunks = self.demand, self.demand.chunks
+        buffer, offset = place
+        own = rank * chunks
+        if buffer == "s":
+            displaced = self.displaced(rank)
+            return offset if offset < displaced else demand.slots + offset - displaced
+        match demand.collective:
+            case Collective.ALL_TO_ALL:
+                return offset if buffer == "i" else demand.slots // 2 + offset
+            case Collective.ALLGATHER | Collective.GATHER:
+                return own + offset if buffer == "i" else offset
+            case Collective.REDUCE_SCATTER | Collective.SCATTER:
+                return own + offset if buffer == "o" else offset
+            case _:
+                return offset
+
+    def same_memory(self, rank: int, place: Place) -> Place:
+        """Return one name for places that an in-place call makes the same memory."""
+        if not self.in_place or place.buffer == "s":
+            return place
+        demand, own = self.demand, rank * self.demand.chunks
+        both = demand.collective not in ROOTED or rank == demand.root
+        match demand.collective:
+            case Collective.ALLGATHER | Collective.GATHER:
+                if place.buffer == "i" and both:
+                    return Place("o", own + place.offset)
+            case Collective.REDUCE_SCATTER | Collective.SCATTER:
+                if place.buffer == "o" and both:
+                    return Place("i", own + place.offset)
+            case _:
+                if place.buffer == "o":
+                    return Place("i", place.offset)
+        return place
+
+    def held(self, rank: int) -> Iterator[tuple[Place, int, int]]:
+        """(place, item, mask) for everything that the caller put there."""
+        for slot, item, mask in self.demand.initial(rank):
+            place = self.input_place(rank, slot)
+            assert place is not None
+            yield place, item, mask
+
+    def wanted(self, rank: int) -> Iterator[tuple[Place, int, int]]:
+        """(place, item, mask) for everything that the caller will look at."""
+        for slot, item, mask in self.demand.final(rank):
+            place = self.output_place(rank, slot)
+            assert place is not None
+            yield place, item, mask
+
+    def _settled(self, rank: int, slot: int) -> Place | None:
+        found = self.output_place(rank, slot)
+        if found is None and self.in_place:
+            return self.input_place(rank, slot)
+        return found
+
+    def _scratch(self, rank: int, slot: int) -> Place:
+        displaced = self.displaced(rank)
+        slots = self.demand.slots
+        return Place("s", slot if slot < slots else displaced + slot - slots)

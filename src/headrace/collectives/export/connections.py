@@ -1,0 +1,255 @@
+"""Which step meets which: sends and receives paired, dependencies resolved, circles found.
+
+A send and its receive are one meeting. Nothing is buffered, not even inside a fused step: it
+receives as fast as what it sends is taken. So all steps that meet, directly or through fused
+steps, are one node; if what comes before what among nodes has no circle, no run can get stuck,
+however little the connections hold.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.collectives.export.algorithm import (
+    RECEIVING,
+    SENDING,
+    Algorithm,
+    Finding,
+    Kind,
+    Threadblock,
+    Wait,
+)
+
+At = tuple[int, int, int]
+"""(gpu, threadblock, step)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Connections:
+    """An algorithm's steps and what ties them together.
+
+    Attributes
+    ----------
+    meetings : (step that sends, step that receives), the k-th with the k-th of each connection.
+    waits : by waiting step, the steps that it waits for.
+    threadblocks : by (gpu, threadblock id).
+    """
+
+    algorithm: Algorithm
+    meetings: list[tuple[At, At]]
+    waits: dict[At, list[At]]
+    threadblocks: dict[tuple[int, int], Threadblock]
+
+    @classmethod
+    def of(cls, algorithm: Algorithm) -> tuple["Connections", list[Finding]]:
+        """Tie the steps of `algorithm`; it must have passed `check_limits`."""
+        threadblocks = {(g.id, tb.id): tb for g in algorithm.gpus for tb in g.threadblocks}
+        found: list[Finding] = []
+        meetings = list(_meetings(threadblocks, found))
+        waits = _waits(threadblocks, found)
+        connections = cls(
+            algorithm=algorithm, meetings=meetings, waits=waits, threadblocks=threadblocks
+        )
+        return connections, found
+
+    def name(self, at: At) -> str:
+        """Return the step's GPU, threadblock, number and kind in words."""
+        kind = self.threadblocks[at[:2]].steps[at[2]].kind
+        return f"gpu {at[0]}, threadblock {at[1]}, step {at[2]} ({kind})"
+
+    def circle(self) -> list[At]:
+        """Return steps that wait for each other in a circle with nothing buffered; else none."""
+        node = _merged_by_meeting(self)
+        before: dict[At, list[tuple[At, At]]] = {}  # node -> (waiting step, step waited for)
+        for (gpu, tb), threadblock in self.threadblocks.items():
+            for number in range(len(threadblock.steps)):
+                at = (gpu, tb, number)
+                edges = before.setdefault(node[at], [])
+                if number:
+                    edges.append((at, (gpu, tb, number - 1)))
+                edges.extend((at, on) for on in self.waits.get(at, ()))
+        missing = {n: len(edges) for n, edges in before.items()}
+        unlocks: dict[At, list[At]] = {}
+        for n, edges in before.items():
+            for _, on in edges:
+                unlocks.setdefault(node[on], []).append(n)
+        ready = [n for n, count in missing.items() if not count]
+        for n in ready:  # grows while it is read
+            for later in unlocks.get(n, ()):
+                missing[later] -= 1
+                if not missing[later]:
+                    ready.append(later)
+        stuck = set(missing).difference(ready)
+        return _walk(node, before, stuck) if stuck else []
+
+
+def _walk(node: dict[At, At], before: dict[At, list[tuple[At, At]]], stuck: set[At]) -> list[At]:
+    """Go from a stuck node to one that it waits for until one comes again."""
+    path: list[tuple[At, At, At]] = []
+    seen: dict[At, int] = {}
+    at = min(stuck)
+    while at not in seen:
+        seen[at] = len(path)
+        waiting, on = next(edge for edge in before[at] if node[edge[1]] in stuck)
+        path.append((at, waiting, on))
+        at = node[on]
+    return [step for _, waiting, on in path[seen[at] :] for step in (waiting, on)]
+
+
+def _merged_by_meeting(connections: Connections) -> dict[At, At]:
+    """Map every step to one that stands for all that it meets, by union and find."""
+    root: dict[At, At] = {
+        (gpu, tb, number): (gpu, tb, number)
+        for (gpu, tb), threadblock in connections.threadblocks.items()
+        for number in range(len(threadblock.steps))
+    }
+
+    def find(at: At) -> At:
+        while root[at] != at:
+            root[at] = root[root[at]]
+            at = root[at]
+        return at
+
+    for send, receive in connections.meetings:
+        a, b = find(send), find(receive)
+        root[max(a, b)] = min(a, b)
+    return {at: find(at) for at in root}
+
+
+def _meetings(
+    threadblocks: dict[tuple[int, int], Threadblock], found: list[Finding]
+) -> Iterator[tuple[At, At]]:
+    sends = _ends(threadblocks, "send", found)
+    receives = _ends(threadblocks, "recv", found)
+    for key in sorted({*sends, *receives}):
+        src, dst, channel = key
+        connection = f"from gpu {src} to gpu {dst} on channel {channel}"
+        out, into = sends.get(key, []), receives.get(key, [])
+        if len(out) != len(into):
+            k = min(len(out), len(into))
+            what, at = ("sends", out[k]) if len(out) > k else ("receives", into[k])
+            found.append(
+                _finding(
+                    "connection",
+                    at,
+                    f"{what} message {k} {connection}, where {len(out)} are sent and "
+                    f"{len(into)} received; needs as many",
+                )
+            )
+        for send, receive in zip(out, into, strict=False):
+            a = threadblocks[send[:2]].steps[send[2]].count
+            b = threadblocks[receive[:2]].steps[receive[2]].count
+            if a != b:
+                found.append(
+                    _finding(
+                        "connection",
+                        send,
+                        f"sends {a} chunks {connection}, but gpu {dst}, threadblock "
+                        f"{receive[1]}, step {receive[2]} takes {b}; needs equal counts",
+                    )
+                )
+            yield send, receive
+
+
+def _ends(
+    threadblocks: dict[tuple[int, int], Threadblock], end: str, found: list[Finding]
+) -> dict[tuple[int, int, int], list[At]]:
+    """Return by (src, dst, channel) the steps at one end of the connection."""
+    ends: dict[tuple[int, int, int], list[At]] = {}
+    owner: dict[tuple[int, int, int], int] = {}
+    sending = end == "send"
+    for (gpu, tb), threadblock in sorted(threadblocks.items(), key=lambda item: item[0]):
+        kinds = SENDING if sending else RECEIVING
+        steps = [(gpu, tb, k) for k, s in enumerate(threadblock.steps) if s.kind in kinds]
+        if not steps:
+            continue
+        peer = threadblock.send if sending else threadblock.recv
+        key = (gpu, peer, threadblock.channel) if sending else (peer, gpu, threadblock.channel)
+        if key in ends:
+            found.append(
+                _finding(
+                    "connection",
+                    steps[0],
+                    f"threadblock {owner[key]} has the same {end} peer {peer} on channel "
+                    f"{threadblock.channel}: both would use one connection at once; "
+                    "needs another channel",
+                )
+            )
+            continue
+        ends[key], owner[key] = steps, tb
+    return ends
+
+
+def _waits(
+    threadblocks: dict[tuple[int, int], Threadblock], found: list[Finding]
+) -> dict[At, list[At]]:
+    """Resolve dependencies as the executor does: to the first flagged step from there on."""
+    waits: dict[At, list[At]] = {}
+    for (gpu, tb), threadblock in threadblocks.items():
+        pending: list[At] = []
+        for number, step in enumerate(threadblock.steps):
+            at = (gpu, tb, number)
+            if step.depends is not None:
+                on = _resolve(threadblocks, at, step.depends, found)
+                if on is not None:
+                    pending.append(on)
+            if step.kind is not Kind.NOP and pending:
+                waits[at], pending = pending, []
+    return waits
+
+
+def _resolve(
+    threadblocks: dict[tuple[int, int], Threadblock], at: At, wait: Wait, found: list[Finding]
+) -> At | None:
+    gpu = at[0]
+    other = threadblocks.get((gpu, wait.threadblock))
+    if other is None:
+        found.append(
+            _finding("format", at, f"depid is {wait.threadblock}, which the GPU does not have")
+        )
+        return None
+    if not 0 <= wait.step < len(other.steps):
+        found.append(
+            _finding(
+                "format",
+                at,
+                f"deps is {wait.step}, needs a step of threadblock {wait.threadblock} "
+                f"(0 to {len(other.steps) - 1})",
+            )
+        )
+        return None
+    target = other.steps[wait.step]
+    meant = f"step {wait.step} of threadblock {wait.threadblock}"
+    later = range(wait.step, len(other.steps))
+    flagged = [k for k in later if other.steps[k].flagged and other.steps[k].kind is not Kind.NOP]
+    if not flagged:
+        found.append(
+            _finding(
+                "deadlock",
+                at,
+                f"waits for {meant}, but neither it nor a later one has hasdep=1: "
+                "its end is never published; needs hasdep=1 there",
+            )
+        )
+        return None
+    if wait.threadblock == at[1] and flagged[0] >= at[2]:
+        found.append(
+            _finding("deadlock", at, f"waits for {meant}, its own, which does not come before it")
+        )
+        return None
+    if flagged[0] != wait.step:
+        why = "is a nop" if target.kind is Kind.NOP else "has hasdep=0"
+        found.append(
+            _finding(
+                "format",
+                at,
+                f"waits for {meant}, which {why}: it waits until step {flagged[0]}",
+                fatal=False,
+            )
+        )
+    return gpu, wait.threadblock, flagged[0]
+
+
+def _finding(rule: str, at: At, message: str, *, fatal: bool = True) -> Finding:
+    return Finding(
+        rule=rule, message=message, gpu=at[0], threadblock=at[1], step=at[2], fatal=fatal
+    )

@@ -1,0 +1,369 @@
+"""MSCCL's XML (TACCL-EF): written for the executor's parser, read from any tool.
+
+The parser of the executor is simple: attributes are parted by one space, there is no declaration,
+a node is on one line. What is written here keeps to that. What is read is parsed by expat, with
+everything refused that XML has beyond elements and attributes: a document type, entities,
+processing instructions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.parsers import expat
+from xml.sax.saxutils import quoteattr
+
+from headrace.collectives.export.algorithm import (
+    NOWHERE,
+    READS_SRC,
+    WRITES_DST,
+    Algorithm,
+    Buffer,
+    Finding,
+    Gpu,
+    Kind,
+    Place,
+    Step,
+    Threadblock,
+    Wait,
+)
+from headrace.collectives.export.limits import MAX_TEXT
+from headrace.collectives.export.prove import Verdict, examine, read_bytes
+from headrace.collectives.export.threadblocks import PROTOCOLS, Target, lowered
+from headrace.collectives.program import Program
+from headrace.errors import InputError, VerificationError
+
+MAX_FILE_BYTES = 64 << 20
+MAX_ELEMENTS = 1 << 20
+MAX_NUMBER = (1 << 63) - 1
+
+_BUFFERS: Mapping[str, Buffer] = {"i": "i", "o": "o", "s": "s"}
+_INSIDE = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
+"""Which element each element stands in."""
+
+
+class XmlError(InputError):
+    """The file is not MSCCL XML; the message says where and what would do."""
+
+
+def export(program: Program, target: Target | None = None) -> str:
+    """Return `program` as MSCCL XML, proven from the text alone.
+
+    Raises
+    ------
+    ProgramError : if the program cannot be lowered.
+    VerificationError : if the program is wrong, or its threadblocks break a limit of the executor.
+    """
+    text = write(lowered(program, target or Target()))
+    fatal = [f for f in verify_text(text).findings if f.fatal or f.rule == "buffering"]
+    if fatal:
+        more = f" (and {len(fatal) - 1} more)" if len(fatal) > 1 else ""
+        raise VerificationError(
+            f"MSCCL XML of {program.demand.collective}: {fatal[0]}{more}: "
+            "plan with fewer chunks, or export fewer instances"
+        )
+    return text
+
+
+def write(algorithm: Algorithm) -> str:
+    """Return `algorithm` as XML that the executor's parser takes."""
+    lines = [
+        _open(
+            "algo",
+            name=algorithm.name,
+            proto=algorithm.protocol,
+            nchannels=algorithm.channels,
+            nchunksperloop=algorithm.chunks_per_loop,
+            ngpus=len(algorithm.gpus),
+            coll=algorithm.collective,
+            inplace=int(algorithm.in_place),
+            outofplace=int(algorithm.out_of_place),
+            minBytes=algorithm.min_bytes,
+            maxBytes=algorithm.max_bytes,
+        )
+    ]
+    for gpu in algorithm.gpus:
+        lines.append(
+            "  "
+            + _open(
+                "gpu",
+                id=gpu.id,
+                i_chunks=gpu.input_chunks,
+                o_chunks=gpu.output_chunks,
+                s_chunks=gpu.scratch_chunks,
+            )
+        )
+        for tb in gpu.threadblocks:
+            lines.append(
+                "    " + _open("tb", id=tb.id, send=tb.send, recv=tb.recv, chan=tb.channel)
+            )
+            lines += [f"      {_step(number, step)}" for number, step in enumerate(tb.steps)]
+            lines.append("    </tb>")
+        lines.append("  </gpu>")
+    lines.append("</algo>")
+    return "\n".join(lines) + "\n"
+
+
+def _open(element: str, /, **attributes: object) -> str:
+    text = " ".join(f"{key}={quoteattr(str(value))}" for key, value in attributes.items())
+    return f"<{element} {text}>"
+
+
+def _step(number: int, step: Step) -> str:
+    # The parser wants both buffers named, whatever the type: the other end stands in.
+    src = step.src if step.kind in READS_SRC else step.dst
+    dst = step.dst if step.kind in WRITES_DST else step.src
+    wait = step.depends or Wait(-1, -1)
+    node = _open(
+        "step",
+        s=number,
+        type=step.kind.value,
+        srcbuf=src.buffer,
+        srcoff=src.offset,
+        dstbuf=dst.buffer,
+        dstoff=dst.offset,
+        cnt=step.count,
+        depid=wait.threadblock,
+        deps=wait.step,
+        hasdep=int(step.flagged),
+    )
+    return f"{node[:-1]}/>"
+
+
+def verify_file(path: str | Path) -> Verdict:
+    """Prove or refute the collective that a file claims to be; raises XmlError."""
+    return verify_text(read_bytes(path, MAX_FILE_BYTES, XmlError), str(path))
+
+
+def verify_text(text: str | bytes, source: str = "MSCCL XML") -> Verdict:
+    """Prove or refute the collective that MSCCL XML claims to be; raises XmlError."""
+    algorithm, findings = read(text, source)
+    return examine(algorithm, findings)
+
+
+def read(text: str | bytes, source: str = "MSCCL XML") -> tuple[Algorithm, list[Finding]]:
+    """Read MSCCL XML: the algorithm, and which rules of the format the text itself breaks.
+
+    Whether the algorithm is right is `examine`'s to say.
+
+    Raises
+    ------
+    XmlError : naming the line, for what is not XML of the expected elements and attributes.
+    """
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    if len(data) > MAX_FILE_BYTES:
+        raise XmlError(f"{source}: has {len(data)} bytes, needs at most {MAX_FILE_BYTES}")
+    root, findings = _Reader(source).run(data)
+    return _algorithm(root, source, findings), findings
+
+
+@dataclass(slots=True)
+class _Node:
+    name: str
+    line: int
+    attributes: Mapping[str, str]
+    children: list["_Node"] = field(default_factory=list["_Node"])
+
+
+class _Reader:
+    """Builds the tree of known elements; refuses what XML has beyond them."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.root: _Node | None = None
+        self.open: list[_Node] = []
+        self.unknown = 0  # depth inside elements that the executor ignores
+        self.count = 0
+        self.findings: list[Finding] = []
+        parser = self.parser = expat.ParserCreate()
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._text
+        parser.StartDoctypeDeclHandler = self._refuse_doctype
+        parser.EntityDeclHandler = self._refuse_entity
+        parser.ProcessingInstructionHandler = self._refuse_instruction
+
+    def run(self, data: bytes) -> tuple[_Node, list[Finding]]:
+        try:
+            self.parser.Parse(data, True)
+        except expat.ExpatError as error:
+            raise XmlError(
+                f"{self.source}: line {error.lineno}: not well-formed XML "
+                f"({expat.ErrorString(error.code)})"
+            ) from error
+        except (LookupError, ValueError, UnicodeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise XmlError(f"{self.source}: cannot be decoded ({error}); needs UTF-8") from error
+        if self.root is None:
+            raise self._error("has no algo element")
+        return self.root, self.findings
+
+    def _error(self, message: str) -> XmlError:
+        return XmlError(f"{self.source}: line {self.parser.CurrentLineNumber}: {message}")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self.count += 1
+        if self.count > MAX_ELEMENTS:
+            raise self._error(f"more than {MAX_ELEMENTS} elements")
+        for key, value in attributes.items():
+            if max(len(key), len(value)) > MAX_TEXT:
+                self.findings.append(
+                    Finding(
+                        rule="limit",
+                        message=f"line {self.parser.CurrentLineNumber}: {name} has an attribute of "
+                        f"{max(len(key), len(value))} characters, needs at most {MAX_TEXT}",
+                    )
+                )
+        parent = self.open[-1].name if self.open else ""
+        if self.unknown or _INSIDE.get(name) != parent:
+            if not self.open:
+                raise self._error(f"the outermost element is {name[:40]!r}, needs algo")
+            if name in _INSIDE and not self.unknown:
+                raise self._error(f"{name} in {parent}, needs to be in {_INSIDE[name] or 'none'}")
+            self.unknown += 1
+            return
+        node = _Node(name, self.parser.CurrentLineNumber, attributes)
+        if self.open:
+            self.open[-1].children.append(node)
+        else:
+            self.root = node
+        self.open.append(node)
+
+    def _end(self, _name: str) -> None:
+        if self.unknown:
+            self.unknown -= 1
+        else:
+            self.open.pop()
+
+    def _text(self, text: str) -> None:
+        if text.strip():
+            raise self._error(f"text {text.strip()[:40]!r} between elements; needs none")
+
+    def _refuse_doctype(self, *_: object) -> None:
+        raise self._error("has a document type; needs plain elements only")
+
+    def _refuse_entity(self, *_: object) -> None:
+        raise self._error("declares an entity; needs plain elements only")
+
+    def _refuse_instruction(self, *_: object) -> None:
+        raise self._error("has a processing instruction; needs plain elements only")
+
+
+class _Fields:
+    """The attributes of one element, each read as what it has to be."""
+
+    def __init__(self, node: _Node, source: str) -> None:
+        self.node, self.source = node, source
+
+    def error(self, message: str) -> XmlError:
+        return XmlError(f"{self.source}: line {self.node.line}: {self.node.name}: {message}")
+
+    def text(self, name: str) -> str:
+        if name not in self.node.attributes:
+            raise self.error(f"attribute '{name}' is missing")
+        return self.node.attributes[name]
+
+    def number(self, name: str) -> int:
+        text = self.text(name)
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+            raise self.error(f"attribute '{name}' is {text[:40]!r}, needs an integer")
+        value = int(text)
+        if abs(value) > MAX_NUMBER:
+            raise self.error(f"attribute '{name}' is {value}, needs 64 bits at most")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.number(name)
+        if value not in (0, 1):
+            raise self.error(f"attribute '{name}' is {value}, needs 0 or 1")
+        return bool(value)
+
+    def buffer(self, name: str) -> Buffer:
+        text = self.text(name)
+        if text not in _BUFFERS:
+            raise self.error(f"attribute '{name}' is {text[:40]!r}, needs i, o or s")
+        return _BUFFERS[text]
+
+
+def _algorithm(node: _Node, source: str, findings: list[Finding]) -> Algorithm:
+    fields = _Fields(node, source)
+    protocol = fields.text("proto")
+    if protocol not in PROTOCOLS:
+        raise fields.error(f"attribute 'proto' is {protocol[:40]!r}, needs one of {PROTOCOLS}")
+    gpus = [_gpu(child, source, findings) for child in node.children]
+    if (claimed := fields.number("ngpus")) != len(gpus):
+        raise fields.error(
+            f"attribute 'ngpus' is {claimed}, but there are {len(gpus)} gpu elements"
+        )
+    for name in ("inplace", "outofplace"):
+        fields.flag(name)
+    return Algorithm(
+        name=node.attributes.get("name", ""),
+        protocol=protocol,
+        channels=fields.number("nchannels"),
+        chunks_per_loop=fields.number("nchunksperloop"),
+        collective=fields.text("coll"),
+        in_place=fields.flag("inplace"),
+        out_of_place=fields.flag("outofplace"),
+        min_bytes=fields.number("minBytes"),
+        max_bytes=fields.number("maxBytes"),
+        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.id)),
+    )
+
+
+def _gpu(node: _Node, source: str, findings: list[Finding]) -> Gpu:
+    fields = _Fields(node, source)
+    gpu = fields.number("id")
+    return Gpu(
+        id=gpu,
+        input_chunks=fields.number("i_chunks"),
+        output_chunks=fields.number("o_chunks"),
+        scratch_chunks=fields.number("s_chunks"),
+        threadblocks=tuple(_threadblock(child, gpu, source, findings) for child in node.children),
+    )
+
+
+def _threadblock(node: _Node, gpu: int, source: str, findings: list[Finding]) -> Threadblock:
+    fields = _Fields(node, source)
+    threadblock = fields.number("id")
+    steps: list[Step] = []
+    for number, child in enumerate(node.children):
+        steps.append(_read_step(child, source))
+        if (claimed := _Fields(child, source).number("s")) != number:
+            findings.append(
+                Finding(
+                    rule="format",
+                    message=f"line {child.line}: s is {claimed}, but it is step {number}: the "
+                    "executor counts, and dependencies would mean other steps",
+                    gpu=gpu,
+                    threadblock=threadblock,
+                    step=number,
+                )
+            )
+    return Threadblock(
+        id=threadblock,
+        send=fields.number("send"),
+        recv=fields.number("recv"),
+        channel=fields.number("chan"),
+        steps=tuple(steps),
+    )
+
+
+def _read_step(node: _Node, source: str) -> Step:
+    fields = _Fields(node, source)
+    kind = fields.text("type")
+    if kind not in tuple(Kind):
+        raise fields.error(f"attribute 'type' is {kind[:40]!r}, needs one of {', '.join(Kind)}")
+    src = Place(fields.buffer("srcbuf"), fields.number("srcoff"))
+    dst = Place(fields.buffer("dstbuf"), fields.number("dstoff"))
+    on, step = fields.number("depid"), fields.number("deps")
+    count, flagged = fields.number("cnt"), fields.flag("hasdep")
+    return Step(
+        kind=Kind(kind),
+        src=src if kind in READS_SRC else NOWHERE,
+        dst=dst if kind in WRITES_DST else NOWHERE,
+        count=0 if kind == Kind.NOP else count,
+        depends=Wait(on, step) if on >= 0 else None,
+        flagged=flagged,
+    )

@@ -1,0 +1,310 @@
+"""MSCCL++ execution plans (JSON), written from threadblocks.
+
+MSCCL++ has no sends and receives, but memory of peers and signals. A message becomes, on a memory
+channel of its own direction:
+
+=================  =====================================  ====================================
+receive            at the receiver                        at the sender
+=================  =====================================  ====================================
+into a place       signal (it may be overwritten), wait   wait, put, signal
+combined           wait, rre (read remote, reduce),       signal (it may be read), wait (it
+                   signal (it has been read)              may be overwritten)
+=================  =====================================  ====================================
+
+So both ends meet, as in the threadblocks' meaning: nothing is buffered. A fused
+receive-reduce-send whose receiver only stores is one rres. Waits for other threadblocks of the
+GPU are semaphores, one for each wait, that begin and end at 0. Operations that touch data are
+parted by nop, which lets all threads of the block catch up.
+
+Each entry of a GPU's channels stands for one of MSCCL's; the k-th channel from one GPU to another
+is paired with the k-th in reverse; operations name channels and remote buffers by their number in
+the threadblock.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.collectives.export.algorithm import (
+    RECEIVING,
+    REDUCING,
+    SENDING,
+    Algorithm,
+    Gpu,
+    Kind,
+    Place,
+    Step,
+    Threadblock,
+)
+from headrace.collectives.export.connections import At, Connections
+from headrace.collectives.export.mscclpp_read import verify_text
+from headrace.collectives.export.threadblocks import Target, lowered
+from headrace.collectives.program import Program
+from headrace.errors import ProgramError, VerificationError
+
+THREADS_PER_BLOCK = 1024
+ALIGNMENT = 16
+NO_LIMIT = (1 << 64) - 1
+
+Operation = dict[str, Any]
+Connection = tuple[int, int, int]
+"""(src, dst, channel)."""
+
+
+def export(program: Program, target: Target | None = None) -> str:
+    """Return `program` as an MSCCL++ execution plan, proven from the text alone.
+
+    Raises
+    ------
+    ProgramError : if the program cannot be lowered, or another protocol than Simple is wanted.
+    VerificationError : if the program is wrong, or the plan breaks a rule of the executor.
+    """
+    target = target or Target()
+    if target.protocol != "Simple":
+        raise ProgramError(
+            f"protocol is {target.protocol}: packets are not written; needs Simple for mscclpp-json"
+        )
+    text = write(lowered(program, target, store_all=True))
+    fatal = [f for f in verify_text(text).findings if f.fatal or f.rule == "buffering"]
+    if fatal:
+        more = f" (and {len(fatal) - 1} more)" if len(fatal) > 1 else ""
+        raise VerificationError(
+            f"MSCCL++ plan of {program.demand.collective}: {fatal[0]}{more}: "
+            "plan with fewer chunks, or export fewer instances"
+        )
+    return text
+
+
+def write(algorithm: Algorithm) -> str:
+    """Return `algorithm` as an execution plan."""
+    connections, found = Connections.of(algorithm)
+    if found:
+        raise VerificationError(f"MSCCL++ plan: {found[0]}")
+    writer = _Writer(connections)
+    plan = {
+        "name": algorithm.name,
+        "collective": algorithm.collective,
+        "protocol": algorithm.protocol,
+        "inplace": algorithm.in_place,
+        "reuse_resources": False,
+        "gpus": [writer.gpu(gpu) for gpu in algorithm.gpus],
+        "num_threads_per_block": THREADS_PER_BLOCK,
+        "use_double_scratch_buffer": False,
+        "buffer_alignment": ALIGNMENT,
+        "min_message_size": algorithm.min_bytes,
+        "max_message_size": algorithm.max_bytes or NO_LIMIT,
+    }
+    return json.dumps(plan, indent=1) + "\n"
+
+
+@dataclass(slots=True)
+class _Tables:
+    """What a GPU's operations refer to, numbered as they are first named."""
+
+    connections: dict[Connection, int]
+    remote: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+
+
+@dataclass(slots=True)
+class _Names:
+    """One threadblock's own numbers for channels and remote buffers."""
+
+    channels: list[int] = field(default_factory=list[int])
+    remote: list[int] = field(default_factory=list[int])
+
+
+class _Writer:
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+        self.receiver = dict(connections.meetings)
+        self.sender = {receive: send for send, receive in connections.meetings}
+        # The k-th channel to a peer is paired with the k-th of the peer: both sort alike.
+        self.used = sorted(
+            {self._connection(send) for send, _ in connections.meetings},
+            key=lambda connection: (connection[2], connection[:2]),
+        )
+
+    def gpu(self, gpu: Gpu) -> dict[str, Any]:
+        """Return one GPU's part of the plan."""
+        own = [c for c in self.used if gpu.id in c[:2]]
+        tables = _Tables(connections={c: k for k, c in enumerate(own)})
+        semaphores = self._semaphores(gpu)
+        blocks = [self._threadblock(gpu, tb, tables, semaphores) for tb in gpu.threadblocks]
+        return {
+            "id": gpu.id,
+            "input_chunks": gpu.input_chunks,
+            "output_chunks": gpu.output_chunks,
+            "scratch_chunks": gpu.scratch_chunks,
+            "threadblocks": blocks,
+            "channels": [
+                {"channel_type": "memory", "connected_to": connected}
+                for connected in self._connected(gpu.id, own)
+            ],
+            "remote_buffers": [
+                {"rank": rank, "type": buffer, "access_channel_types": ["memory"]}
+                for rank, buffer in tables.remote
+            ],
+            "semaphores": [{"init_value": 0} for _ in semaphores],
+        }
+
+    def _connected(self, gpu: int, own: list[Connection]) -> list[list[int]]:
+        """Return by MSCCL's channel the peers, so that an entry stands for a channel."""
+        entries = max((channel for *_, channel in own), default=-1) + 1
+        return [
+            [dst if src == gpu else src for src, dst, channel in own if channel == entry]
+            for entry in range(entries)
+        ]
+
+    def _connection(self, send: At) -> Connection:
+        tb = self.connections.threadblocks[send[:2]]
+        return send[0], tb.send, tb.channel
+
+    def _semaphores(self, gpu: Gpu) -> dict[tuple[At, At], int]:
+        """Number every wait of one threadblock for another: (waiting step, step waited for)."""
+        pairs = [
+            (at, on)
+            for at, waits in sorted(self.connections.waits.items())
+            for on in waits
+            if at[0] == gpu.id
+        ]
+        return {pair: k for k, pair in enumerate(pairs)}
+
+    def _threadblock(
+        self,
+        gpu: Gpu,
+        tb: Threadblock,
+        tables: _Tables,
+        semaphores: dict[tuple[At, At], int],
+    ) -> dict[str, Any]:
+        names = _Names()
+        ops: list[Operation] = []
+        for number, step in enumerate(tb.steps):
+            if step.kind is Kind.NOP:
+                continue
+            at = (gpu.id, tb.id, number)
+            acquired = [k for (waiting, _), k in semaphores.items() if waiting == at]
+            released = [k for (_, on), k in semaphores.items() if on == at]
+            if acquired:
+                ops.append({"name": "sem_acquire", "semaphore_ids": acquired})
+            ops += self._step(at, step, tb, tables, names)
+            if released:
+                ops.append({"name": "sem_release", "semaphore_ids": released})
+        return {
+            "id": tb.id,
+            "ops": list(_parted(ops)),
+            "channels": [{"channel_type": "memory", "channel_ids": names.channels}]
+            if names.channels
+            else [],
+            "remote_buffer_refs": [
+                {"access_channel_type": "memory", "remote_buffer_ids": names.remote}
+            ]
+            if names.remote
+            else [],
+        }
+
+    def _step(
+        self, at: At, step: Step, tb: Threadblock, tables: _Tables, names: _Names
+    ) -> Iterator[Operation]:
+        def sync(name: str, connection: Connection) -> Operation:
+            return {"name": name, **_channel(tables, names, connection)}
+
+        kind = step.kind
+        if kind in (Kind.COPY, Kind.REDUCE):
+            yield _local(step)
+            return
+        came: Connection = (tb.recv, at[0], tb.channel)
+        goes: Connection = (at[0], tb.send, tb.channel)
+        pulled = kind in SENDING and self._step_at(self.receiver[at]).kind in REDUCING
+        # rrs stores nothing; here what it passes on takes the place of what it was combined with
+        home = step.dst if kind not in (Kind.SEND, Kind.RECV_REDUCE_SEND) else step.src
+        fused = kind in RECEIVING and kind in REDUCING and kind in SENDING and not pulled
+        if kind in RECEIVING and kind not in REDUCING:
+            yield sync("signal", came)
+            yield sync("wait", came)
+        elif kind in RECEIVING:
+            yield sync("wait", came)
+            if fused:
+                yield sync("wait", goes)
+            yield self._read_reduce(at, step, home, tables, names, send=fused)
+            yield sync("signal", came)
+            if fused:
+                yield sync("signal", goes)
+        if kind in SENDING and pulled:
+            yield sync("signal", goes)
+            yield sync("wait", goes)
+        elif kind in SENDING and not fused:
+            yield sync("wait", goes)
+            yield {
+                "name": "put",
+                "src_buff": [_own(home, step.count)],
+                "dst_buff": [self._stored_at(at, tables, names)],
+                **_channel(tables, names, goes),
+            }
+            yield sync("signal", goes)
+
+    def _step_at(self, at: At) -> Step:
+        return self.connections.threadblocks[at[:2]].steps[at[2]]
+
+    def _read_reduce(
+        self, at: At, step: Step, home: Place, tables: _Tables, names: _Names, *, send: bool
+    ) -> Operation:
+        sender = self.sender[at]
+        sent = self._step_at(sender)
+        plain = sent.kind in (Kind.SEND, Kind.RECV_REDUCE_SEND)
+        remote = _remote(tables, names, sender[0], sent.src if plain else sent.dst, step.count)
+        outputs = [_own(home, step.count)]
+        if send:
+            outputs.append(self._stored_at(at, tables, names))
+        return {
+            "name": "rres" if send else "rre",
+            "src_buff": [_own(step.src, step.count), remote],
+            "dst_buff": outputs,
+            "channel_type": "memory",
+            "reduce_op": "sum",
+        }
+
+    def _stored_at(self, at: At, tables: _Tables, names: _Names) -> dict[str, Any]:
+        receiver = self.receiver[at]
+        step = self._step_at(receiver)
+        return _remote(tables, names, receiver[0], step.dst, step.count)
+
+
+def _local(step: Step) -> Operation:
+    src, dst = _own(step.src, step.count), _own(step.dst, step.count)
+    if step.kind is Kind.COPY:
+        return {"name": "copy", "src_buff": [src], "dst_buff": [dst]}
+    return {"name": "re", "src_buff": [dst, src], "dst_buff": [dst], "reduce_op": "sum"}
+
+
+def _own(place: Place, count: int) -> dict[str, Any]:
+    return {"type": place.buffer, "index": place.offset, "size": count}
+
+
+def _remote(tables: _Tables, names: _Names, rank: int, place: Place, count: int) -> dict[str, Any]:
+    number = tables.remote.setdefault((rank, place.buffer), len(tables.remote))
+    return {"buffer_id": _named(names.remote, number), "index": place.offset, "size": count}
+
+
+def _channel(tables: _Tables, names: _Names, connection: Connection) -> dict[str, Any]:
+    number = _named(names.channels, tables.connections[connection])
+    return {"channel_ids": [number], "channel_type": "memory"}
+
+
+def _named(names: list[int], number: int) -> int:
+    if number not in names:
+        names.append(number)
+    return names.index(number)
+
+
+_SYNCHRONISES = frozenset({"signal", "wait", "sem_acquire", "sem_release"})
+
+
+def _parted(ops: list[Operation]) -> Iterator[Operation]:
+    """Put a nop between operations of which one touches data."""
+    before = ""
+    for op in ops:
+        if before and not (before in _SYNCHRONISES and op["name"] in _SYNCHRONISES):
+            yield {"name": "nop"}
+        yield op
+        before = op["name"]

@@ -1,0 +1,560 @@
+"""MSCCL++ execution plans (JSON), checked and read back as threadblocks.
+
+`read` understands plans in the form in which `mscclpp_json` writes them: memory channels, each used
+in one direction by one threadblock at either end, the protocols of its table, semaphores that are
+released once and acquired once. Plans in another form are refused, saying which operation was not
+understood. It shares no code with the writer.
+
+Checked besides: every number refers to something, channels pair up, buffers are as large as what
+is read and written, each signal has its wait, and no more operations and channels are used than
+the executor takes (a warning: builds differ).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace import fields
+from headrace.collectives.export.algorithm import (
+    NOWHERE,
+    Algorithm,
+    Buffer,
+    Finding,
+    Gpu,
+    Kind,
+    Place,
+    Step,
+    Threadblock,
+    Wait,
+)
+from headrace.collectives.export.prove import Verdict, examine, read_bytes
+from headrace.errors import InputError
+
+MAX_FILE_BYTES = 256 << 20
+MAX_OPERATIONS = 64
+"""Operations a threadblock in builds as they are published."""
+MAX_CHANNELS = 16
+"""Channels a threadblock in builds as they are published."""
+
+_BUFFERS: Mapping[str, Buffer] = {"i": "i", "o": "o", "s": "s"}
+
+
+class PlanError(InputError):
+    """The file is not an MSCCL++ execution plan of a form that can be read."""
+
+
+@dataclass(slots=True)
+class _Op:
+    """An operation with its references resolved to the GPU's tables."""
+
+    name: str
+    channel: int = -1
+    src: list[tuple[int, Place]] = field(default_factory=list[tuple[int, Place]])
+    dst: list[tuple[int, Place]] = field(default_factory=list[tuple[int, Place]])
+    size: int = 0
+    semaphores: list[int] = field(default_factory=list[int])
+
+
+@dataclass(slots=True)
+class _Half:
+    """A step in the making; channels are the GPU's, or -1."""
+
+    kind: Kind
+    recv: int = -1
+    send: int = -1
+    src: Place | None = None
+    dst: Place | None = None
+    count: int = 0
+    acquired: list[int] = field(default_factory=list[int])
+    released: list[int] = field(default_factory=list[int])
+    remote: Place | None = None  # where rre reads at the sender
+    lands: Place | None = None  # where put or rres writes at the receiver
+
+
+def verify_file(path: str | Path) -> Verdict:
+    """Prove or refute the collective that a file claims to be; raises PlanError."""
+    return verify_text(read_bytes(path, MAX_FILE_BYTES, PlanError), str(path))
+
+
+def verify_text(text: str | bytes, source: str = "MSCCL++ plan") -> Verdict:
+    """Prove or refute the collective that a plan claims to be; raises PlanError."""
+    algorithm, findings = read(text, source)
+    return examine(algorithm, findings)
+
+
+def read(text: str | bytes, source: str = "MSCCL++ plan") -> tuple[Algorithm, list[Finding]]:
+    """Return the threadblocks of a plan, and the rules of the executor that it breaks.
+
+    Raises
+    ------
+    PlanError : naming GPU, threadblock and operation, for what is not a plan or not understood.
+    """
+    if len(text) > MAX_FILE_BYTES:
+        raise PlanError(f"{source}: has {len(text)} bytes, needs at most {MAX_FILE_BYTES}")
+    try:
+        plan = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"{source}: not JSON: {error}") from error
+    try:
+        return _Reader(source).plan(fields.table(plan))
+    except KeyError as error:
+        raise PlanError(f"{source}: field {error} is missing") from error
+    except TypeError as error:
+        raise PlanError(f"{source}: {error}") from error
+
+
+class _Reader:
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.findings: list[Finding] = []
+        self.where = source
+        self.gpus = 0
+
+    def plan(self, plan: Mapping[str, Any]) -> tuple[Algorithm, list[Finding]]:
+        gpus = [fields.table(gpu) for gpu in fields.items(plan["gpus"])]
+        self.gpus = len(gpus)
+        peers = [self._peers(number, gpu) for number, gpu in enumerate(gpus)]
+        partner = self._partners([[peer for peer, _ in of] for of in peers])
+        halves = [self._gpu(number, gpu, len(peers[number])) for number, gpu in enumerate(gpus)]
+        self._join(halves, partner)
+        built = [self._build(n, gpu, halves[n], peers[n]) for n, gpu in enumerate(gpus)]
+        used = [tb.channel for gpu in built for tb in gpu.threadblocks]
+        limit = fields.integer(plan["max_message_size"])
+        in_place = plan["inplace"]
+        if not isinstance(in_place, bool):
+            raise TypeError(f"field 'inplace' is {in_place!r}, needs true or false")
+        if (protocol := fields.text(plan["protocol"])) != "Simple":
+            raise TypeError(f"field 'protocol' is {protocol[:40]!r}, only Simple is read")
+        algorithm = Algorithm(
+            name=fields.text(plan["name"]),
+            protocol=protocol,
+            channels=max(used, default=0) + 1,
+            chunks_per_loop=_per_loop(fields.text(plan["collective"]), built),
+            collective=fields.text(plan["collective"]),
+            in_place=in_place,
+            out_of_place=not in_place,
+            min_bytes=fields.integer(plan["min_message_size"]),
+            max_bytes=0 if limit == (1 << 64) - 1 else limit,
+            gpus=tuple(built),
+        )
+        return algorithm, self.findings
+
+    def _fail(self, message: str) -> PlanError:
+        return PlanError(f"{self.where}: {message}")
+
+    # ---- channels
+
+    def _peers(self, number: int, gpu: Mapping[str, Any]) -> list[tuple[int, int]]:
+        """Return (peer, entry) of each channel; the entries stand for MSCCL's channels."""
+        self.where = f"{self.source}: gpu {number}"
+        if fields.integer(gpu["id"]) != number:
+            raise self._fail(f"id is {gpu['id']}, needs {number}")
+        peers: list[tuple[int, int]] = []
+        for k, channel in enumerate(fields.items(gpu["channels"])):
+            kind = fields.table(channel)["channel_type"]
+            if kind != "memory":
+                raise self._fail(f"channel_type is {str(kind)[:40]!r}, only memory is read")
+            peers += [(fields.integer(p), k) for p in fields.items(channel["connected_to"])]
+        return peers
+
+    def _partners(self, peers: list[list[int]]) -> dict[tuple[int, int], tuple[int, int]]:
+        """Pair the k-th channel from a to b with the k-th from b to a."""
+        ends: dict[tuple[int, int], list[int]] = {}
+        for gpu, of in enumerate(peers):
+            for number, peer in enumerate(of):
+                if not 0 <= peer < len(peers) or peer == gpu:
+                    self.where = f"{self.source}: gpu {gpu}"
+                    raise self._fail(f"channel {number} is connected to {peer}, needs another GPU")
+                ends.setdefault((gpu, peer), []).append(number)
+        partner: dict[tuple[int, int], tuple[int, int]] = {}
+        for (a, b), numbers in ends.items():
+            others = ends.get((b, a), [])
+            if len(others) != len(numbers):
+                self.where = f"{self.source}: gpu {a}"
+                raise self._fail(
+                    f"has {len(numbers)} channels to gpu {b}, which has {len(others)} back; "
+                    "needs as many"
+                )
+            for x, y in zip(numbers, others, strict=True):
+                partner[a, x] = b, y
+        return partner
+
+    # ---- operations
+
+    def _gpu(self, number: int, gpu: Mapping[str, Any], channels: int) -> list[list[_Half]]:
+        remote: list[tuple[int, Buffer]] = []
+        for entry in fields.items(gpu["remote_buffers"]):
+            rank = fields.integer(fields.table(entry)["rank"])
+            self.where = f"{self.source}: gpu {number}"
+            if not 0 <= rank < self.gpus:
+                raise self._fail(f"remote buffer of rank {rank}, needs 0 to {self.gpus - 1}")
+            remote.append((rank, self._buffer(entry["type"])))
+        semaphores = fields.items(gpu["semaphores"])
+        for k, semaphore in enumerate(semaphores):
+            if fields.integer(fields.table(semaphore)["init_value"]) != 0:
+                self.where = f"{self.source}: gpu {number}"
+                raise self._fail(f"semaphore {k} begins at {semaphore['init_value']}, needs 0")
+        halves: list[list[_Half]] = []
+        for k, entry in enumerate(fields.items(gpu["threadblocks"])):
+            self.where = f"{self.source}: gpu {number}, threadblock {k}"
+            block = fields.table(entry)
+            if fields.integer(block["id"]) != k:
+                raise self._fail(f"id is {block['id']}, needs {k}")
+            ops = self._operations(block, channels, remote, len(semaphores))
+            self._limits(number, k, block)
+            halves.append(self._steps(ops))
+        self._check_semaphores(number, halves, len(semaphores))
+        return halves
+
+    def _operations(
+        self,
+        block: Mapping[str, Any],
+        channels: int,
+        remote: list[tuple[int, Buffer]],
+        semaphores: int,
+    ) -> list[_Op]:
+        ids = [
+            fields.integer(number)
+            for entry in fields.items(block["channels"])
+            for number in fields.items(fields.table(entry)["channel_ids"])
+        ]
+        refs = [
+            fields.integer(number)
+            for entry in fields.items(block.get("remote_buffer_refs", []))
+            for number in fields.items(fields.table(entry)["remote_buffer_ids"])
+        ]
+        for name, numbers, size in (("channel_ids", ids, channels), ("remote", refs, len(remote))):
+            for found in numbers:
+                if not 0 <= found < size:
+                    raise self._fail(f"{name} has {found}, needs 0 to {size - 1}")
+        ops: list[_Op] = []
+        here = self.where
+        for k, entry in enumerate(fields.items(block["ops"])):
+            self.where = f"{here}, op {k}"
+            op = self._operation(
+                fields.table(entry), ids, [remote[ref] for ref in refs], semaphores
+            )
+            if op.name != "nop":
+                ops.append(op)
+        self.where = here
+        return ops
+
+    def _operation(
+        self,
+        entry: Mapping[str, Any],
+        ids: list[int],
+        refs: list[tuple[int, Buffer]],
+        semaphores: int,
+    ) -> _Op:
+        op = _Op(name=fields.text(entry["name"]))
+        if op.name not in _OPERATIONS:
+            raise self._fail(
+                f"name is {op.name[:40]!r}, only {', '.join(sorted(_OPERATIONS))} are read"
+            )
+        numbers = [fields.integer(number) for number in fields.items(entry.get("channel_ids", []))]
+        if numbers:
+            if len(numbers) != 1 or not 0 <= numbers[0] < len(ids):
+                raise self._fail(f"channel_ids is {numbers[:8]}, needs one of 0 to {len(ids) - 1}")
+            op.channel = ids[numbers[0]]
+        elif op.name in ("signal", "wait", "put"):
+            raise self._fail(f"{op.name} names no channel")
+        op.src = [self._place(op, buff, refs) for buff in fields.items(entry.get("src_buff", []))]
+        op.dst = [self._place(op, buff, refs) for buff in fields.items(entry.get("dst_buff", []))]
+        wanted = _OPERATIONS[op.name]
+        shape = "".join("r" if rank >= 0 else "l" for rank, _ in op.src)
+        shape += ">" + "".join("r" if rank >= 0 else "l" for rank, _ in op.dst)
+        if shape != wanted:
+            raise self._fail(f"{op.name} has buffers {shape}, needs {wanted} (l local, r remote)")
+        op.semaphores = [
+            fields.integer(number) for number in fields.items(entry.get("semaphore_ids", []))
+        ]
+        if any(not 0 <= number < semaphores for number in op.semaphores):
+            raise self._fail(f"semaphore_ids is {op.semaphores[:8]}, needs 0 to {semaphores - 1}")
+        return op
+
+    def _place(self, op: _Op, entry: Any, refs: list[tuple[int, Buffer]]) -> tuple[int, Place]:
+        buff = fields.table(entry)
+        index, size = fields.integer(buff["index"]), fields.integer(buff["size"])
+        if op.size and size != op.size:
+            raise self._fail(f"buffers of {op.size} and {size} chunks, needs equal sizes")
+        op.size = size
+        if "buffer_id" not in buff:
+            return -1, Place(self._buffer(buff["type"]), index)
+        number = fields.integer(buff["buffer_id"])
+        if not 0 <= number < len(refs):
+            raise self._fail(f"buffer_id is {number}, needs 0 to {len(refs) - 1}")
+        rank, buffer = refs[number]
+        return rank, Place(buffer, index)
+
+    def _buffer(self, found: Any) -> Buffer:
+        if found not in tuple(_BUFFERS):
+            raise self._fail(f"type is {str(found)[:40]!r}, needs i, o or s")
+        return _BUFFERS[found]
+
+    def _limits(self, gpu: int, threadblock: int, block: Mapping[str, Any]) -> None:
+        channels = sum(len(fields.items(c["channel_ids"])) for c in fields.items(block["channels"]))
+        for what, found, most in (
+            ("operations", len(fields.items(block["ops"])), MAX_OPERATIONS),
+            ("channels", channels, MAX_CHANNELS),
+        ):
+            if found > most:
+                self.findings.append(
+                    Finding(
+                        rule="limit",
+                        fatal=False,
+                        message=f"has {found} {what}: builds that take only {most} refuse it",
+                        gpu=gpu,
+                        threadblock=threadblock,
+                    )
+                )
+
+    # ---- steps
+
+    def _steps(self, ops: list[_Op]) -> list[_Half]:
+        """Take the operations for the protocols of the table in `mscclpp_json`."""
+        halves: list[_Half] = []
+        here, at = self.where, 0
+        while at < len(ops):
+            acquired: list[int] = []
+            while at < len(ops) and ops[at].name == "sem_acquire":
+                acquired += ops[at].semaphores
+                at += 1
+            self.where = f"{here}, operation {at} without nops"
+            half, used = self._half(ops, at)
+            at += used
+            half.acquired = acquired
+            while at < len(ops) and ops[at].name == "sem_release":
+                half.released += ops[at].semaphores
+                at += 1
+            halves.append(half)
+        self.where = here
+        return halves
+
+    def _half(self, ops: list[_Op], at: int) -> tuple[_Half, int]:
+        names = [op.name for op in ops[at : at + 5]]
+        first = ops[at] if at < len(ops) else _Op(name="the end")
+        for pattern, build in (
+            (("copy",), _copy),
+            (("re",), _reduce),
+            (("wait", "wait", "rres", "signal", "signal"), _read_reduce_send),
+            (("wait", "rre", "signal"), _read_reduce),
+            (("wait", "put", "signal"), _put),
+            (("signal", "wait"), _signal_wait),
+        ):
+            if tuple(names[: len(pattern)]) == pattern:
+                half = build(ops[at : at + len(pattern)])
+                if half is not None:
+                    return half, len(pattern)
+        raise self._fail(
+            f"{first.name} begins nothing that is understood ({', '.join(names)}); needs the "
+            "protocols that headrace writes"
+        )
+
+    def _check_semaphores(self, gpu: int, halves: list[list[_Half]], count: int) -> None:
+        self.where = f"{self.source}: gpu {gpu}"
+        for what in ("acquired", "released"):
+            numbers = [n for block in halves for half in block for n in getattr(half, what)]
+            if sorted(numbers) != list(range(count)):
+                raise self._fail(f"semaphores are not {what} once each, or some never")
+
+    # ---- the other end
+
+    def _join(
+        self,
+        halves: list[list[list[_Half]]],
+        partner: dict[tuple[int, int], tuple[int, int]],
+    ) -> None:
+        """Decide which signal-and-waits send and which receive, and give both ends their place."""
+        sends, receives, open_ = _ends(halves)
+        for (gpu, number), found in sorted(open_.items()):
+            other = partner[gpu, number]
+            self.where = f"{self.source}: gpu {gpu}, channel {number}"
+            puts, pulls = sends.get(other, []), receives.get(other, [])
+            if len(puts) + len(pulls) != len(found) or (puts and pulls):
+                raise self._fail(
+                    f"{len(found)} times signal and wait, but {len(puts)} puts and {len(pulls)} "
+                    f"reads at gpu {other[0]}; needs as many of one of them"
+                )
+            for half, there in zip(found, puts or pulls, strict=True):
+                half.count = there.count
+                if puts:
+                    half.kind, half.recv, half.send = Kind.RECV, number, -1
+                    half.dst = there.lands
+                else:
+                    half.kind, half.recv, half.send = Kind.SEND, -1, number
+                    half.src = there.remote
+        for table in (sends, receives):
+            for (gpu, number), found in sorted(table.items()):
+                if len(open_.get(partner[gpu, number], [])) != len(found):
+                    self.where = f"{self.source}: gpu {gpu}, channel {number}"
+                    raise self._fail("its signals and waits do not match those of the other end")
+
+    # ---- threadblocks
+
+    def _build(
+        self,
+        number: int,
+        gpu: Mapping[str, Any],
+        halves: list[list[_Half]],
+        peers: list[tuple[int, int]],
+    ) -> Gpu:
+        self.where = f"{self.source}: gpu {number}"
+        at = _positions(halves)
+        local = 0
+        threadblocks: list[Threadblock] = []
+        for k, block in enumerate(halves):
+            sends = {half.send for half in block if half.send >= 0}
+            receives = {half.recv for half in block if half.recv >= 0}
+            entries = {peers[channel][1] for channel in sends | receives}
+            if len(sends) > 1 or len(receives) > 1 or len(entries) > 1:
+                raise self._fail(
+                    f"threadblock {k} sends on {len(sends)} channels and receives on "
+                    f"{len(receives)}; needs one each at most, of one entry"
+                )
+            local += not entries
+            threadblocks.append(
+                Threadblock(
+                    id=k,
+                    send=peers[min(sends)][0] if sends else -1,
+                    recv=peers[min(receives)][0] if receives else -1,
+                    channel=min(entries) if entries else local - 1,
+                    steps=_with_waits(block, at),
+                )
+            )
+        return Gpu(
+            id=number,
+            input_chunks=fields.integer(gpu["input_chunks"]),
+            output_chunks=fields.integer(gpu["output_chunks"]),
+            scratch_chunks=fields.integer(gpu["scratch_chunks"]),
+            threadblocks=tuple(threadblocks),
+        )
+
+
+_OPERATIONS = {
+    "nop": ">",
+    "signal": ">",
+    "wait": ">",
+    "sem_acquire": ">",
+    "sem_release": ">",
+    "copy": "l>l",
+    "re": "ll>l",
+    "put": "l>r",
+    "rre": "lr>l",
+    "rres": "lr>lr",
+}
+"""The operations that are read, and their buffers: local and remote, before and after."""
+
+
+def _copy(ops: list[_Op]) -> _Half | None:
+    return _Half(Kind.COPY, src=ops[0].src[0][1], dst=ops[0].dst[0][1], count=ops[0].size)
+
+
+def _reduce(ops: list[_Op]) -> _Half | None:
+    into, other, result = ops[0].src[0][1], ops[0].src[1][1], ops[0].dst[0][1]
+    if into != result:
+        return None
+    return _Half(Kind.REDUCE, src=other, dst=result, count=ops[0].size)
+
+
+def _read_reduce_send(ops: list[_Op]) -> _Half | None:
+    came, goes, op = ops[0].channel, ops[1].channel, ops[2]
+    if (ops[3].channel, ops[4].channel) != (came, goes):
+        return None
+    return _Half(
+        Kind.RECV_REDUCE_COPY_SEND,
+        recv=came,
+        send=goes,
+        src=op.src[0][1],
+        dst=op.dst[0][1],
+        count=op.size,
+        remote=op.src[1][1],
+        lands=op.dst[1][1],
+    )
+
+
+def _read_reduce(ops: list[_Op]) -> _Half | None:
+    if ops[0].channel != ops[2].channel:
+        return None
+    op = ops[1]
+    return _Half(
+        Kind.RECV_REDUCE_COPY,
+        recv=ops[0].channel,
+        src=op.src[0][1],
+        dst=op.dst[0][1],
+        count=op.size,
+        remote=op.src[1][1],
+    )
+
+
+def _put(ops: list[_Op]) -> _Half | None:
+    if not ops[0].channel == ops[1].channel == ops[2].channel:
+        return None
+    op = ops[1]
+    return _Half(Kind.SEND, send=op.channel, src=op.src[0][1], count=op.size, lands=op.dst[0][1])
+
+
+def _signal_wait(ops: list[_Op]) -> _Half | None:
+    """A receive of what is put here, or a send of what is read from here: the peer tells."""
+    if ops[0].channel != ops[1].channel:
+        return None
+    return _Half(Kind.NOP, send=ops[0].channel)
+
+
+_Table = dict[tuple[int, int], list[_Half]]
+
+
+def _ends(halves: list[list[list[_Half]]]) -> tuple[_Table, _Table, _Table]:
+    """Return by (gpu, channel): those that put, those that read, and those yet undecided."""
+    sends: _Table = {}
+    receives: _Table = {}
+    undecided: _Table = {}
+    for gpu, blocks in enumerate(halves):
+        for block in blocks:
+            for half in block:
+                if half.kind is Kind.NOP:
+                    undecided.setdefault((gpu, half.send), []).append(half)
+                    continue
+                if half.lands is not None:
+                    sends.setdefault((gpu, half.send), []).append(half)
+                if half.remote is not None:
+                    receives.setdefault((gpu, half.recv), []).append(half)
+    return sends, receives, undecided
+
+
+def _positions(halves: list[list[_Half]]) -> dict[int, Wait]:
+    """Return by semaphore the step that releases it, counting nops as they will be."""
+    at: dict[int, Wait] = {}
+    for k, block in enumerate(halves):
+        number = 0
+        for half in block:
+            number += max(1, len(half.acquired))
+            at.update((semaphore, Wait(k, number - 1)) for semaphore in half.released)
+    return at
+
+
+def _with_waits(block: list[_Half], at: dict[int, Wait]) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    for half in block:
+        waits = [at[semaphore] for semaphore in half.acquired]
+        steps += [Step(kind=Kind.NOP, depends=wait) for wait in waits[:-1]]
+        steps.append(
+            Step(
+                kind=half.kind,
+                src=half.src or NOWHERE,
+                dst=half.dst or NOWHERE,
+                count=half.count,
+                depends=waits[-1] if waits else None,
+                flagged=bool(half.released),
+            )
+        )
+    return tuple(steps)
+
+
+def _per_loop(collective: str, gpus: list[Gpu]) -> int:
+    """Return what MSCCL calls chunks per loop; the plan says it by its buffers alone."""
+    if not gpus:
+        return 0
+    by_output = ("allgather", "scatter")
+    return gpus[0].output_chunks if collective in by_output else gpus[0].input_chunks

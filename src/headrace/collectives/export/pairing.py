@@ -1,0 +1,82 @@
+"""Which lanes of a rank become one threadblock.
+
+A receive and the send of what it brought can be one fused step only inside one threadblock; so
+each receive lane is paired with the send lane (of the same channel) that passes on most of what
+it brings. Lanes that pass nothing on stay alone and concurrent, unless a GPU would have more
+threadblocks than an executor takes.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from headrace.collectives.export.units import Units
+from headrace.collectives.program import Direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The lanes of one threadblock; -1 where there is none."""
+
+    send: int = -1
+    recv: int = -1
+    local: int = -1
+
+
+def paired_lanes(units: Units, ranks: int, limit: int) -> list[list[Group]]:
+    """Return the groups of every rank, sorted by channel and peers.
+
+    Parameters
+    ----------
+    limit : more threadblocks than this and any send and receive lane of a channel are paired.
+    """
+    by_rank: list[list[int]] = [[] for _ in range(ranks)]
+    for lane, key in enumerate(units.lanes):
+        by_rank[key[0]].append(lane)
+    passed = _passed_on(units)
+    return [_pair(units, lanes, passed, limit) for lanes in by_rank]
+
+
+def _passed_on(units: Units) -> Counter[tuple[int, int]]:
+    """Count by (receive lane, send lane) the units that one brings and the other passes on."""
+    passed: Counter[tuple[int, int]] = Counter()
+    for unit, waits in enumerate(units.after):
+        if units.lanes[units.lane[unit]][1] != Direction.SEND:
+            continue
+        for on in waits:
+            if (
+                units.lanes[units.lane[on]][1] == Direction.RECV
+                and units.slot[on] == units.slot[unit]
+            ):
+                passed[units.lane[on], units.lane[unit]] += 1
+    return passed
+
+
+def _pair(
+    units: Units, lanes: list[int], passed: Counter[tuple[int, int]], limit: int
+) -> list[Group]:
+    sends = [lane for lane in lanes if units.lanes[lane][1] == Direction.SEND]
+    recvs = [lane for lane in lanes if units.lanes[lane][1] == Direction.RECV]
+    locals_ = [lane for lane in lanes if units.lanes[lane][1] == Direction.LOCAL]
+    mate: dict[int, int] = {}
+
+    def marry(recv: int, send: int) -> None:
+        if recv in mate or send in mate or units.lanes[recv][3] != units.lanes[send][3]:
+            return
+        mate[recv], mate[send] = send, recv
+
+    candidates = [(-passed[recv, send], recv, send) for recv in recvs for send in sends]
+    for weight, recv, send in sorted(candidates):
+        if weight < 0:
+            marry(recv, send)
+    if len(lanes) - len(mate) // 2 > limit:
+        for _, recv, send in sorted(candidates):
+            marry(recv, send)
+    groups = [Group(send=send, recv=mate.get(send, -1)) for send in sends]
+    groups += [Group(recv=recv) for recv in recvs if recv not in mate]
+    groups += [Group(local=lane) for lane in locals_]
+    return sorted(groups, key=lambda group: _order(units, group))
+
+
+def _order(units: Units, group: Group) -> tuple[int, int, int]:
+    to, of = (units.lanes[lane][2] if lane >= 0 else -1 for lane in (group.send, group.recv))
+    return units.lanes[max(group.send, group.recv, group.local)][3], to, of

@@ -1,0 +1,345 @@
+"""Proof or refutation of an algorithm, in terms of GPUs, threadblocks and steps.
+
+`examine` puts together, in order: the executor's limits (`limits`), how steps meet
+(`connections`), and the verifier of `headrace.collectives.plan.verify` on the algorithm written
+as a program (`assembly`), once for each kind of call that the algorithm says it serves.
+
+Deadlock is looked for with nothing buffered. NCCL's connections do hold something: two chunks for
+certain, as one takes at most half of the slots. Algorithms of other tools often rely on it (a ring
+whose threadblocks all send before they receive). If one can only run that way, it is proven for
+connections that hold two chunks, and a warning says so and names the circle.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.export.algorithm import (
+    READS_SRC,
+    RECEIVING,
+    SENDING,
+    WRITES_DST,
+    Algorithm,
+    Finding,
+)
+from headrace.collectives.export.assembly import FIFO_CHUNKS, Assembly, Key
+from headrace.collectives.export.buffers import COLLECTIVES, Layout, chunks_of
+from headrace.collectives.export.connections import At, Connections
+from headrace.collectives.export.limits import check_limits
+from headrace.collectives.plan.verify import verify
+from headrace.collectives.program import Direction
+from headrace.errors import InputError, ProgramError, VerificationError
+
+MAX_CELLS = 1 << 23
+"""Slots of all GPUs together that are taken on: beyond, a file asks for too much memory."""
+MAX_STEPS_IN_ALL = 1 << 20
+
+_SHOWN_CIRCLE = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What `examine` found.
+
+    Attributes
+    ----------
+    demand : what the algorithm claims to do; None if that could not be made out.
+    findings : all of them, fatal ones first.
+    """
+
+    demand: Demand | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def proven(self) -> bool:
+        """Whether the algorithm does what it claims in every call that it says it serves."""
+        return not any(finding.fatal for finding in self.findings)
+
+
+def demand_of(algorithm: Algorithm) -> Demand:
+    """Return what `algorithm` claims to do.
+
+    MSCCL does not write down the root: it is the only GPU with an input (broadcast, scatter) or
+    output buffer (reduce, gather), or else the only one that never receives, or never sends;
+    GPU 0 if neither singles out one.
+
+    Raises
+    ------
+    ProgramError : for a collective without a postcondition to prove, or a wrong chunk count.
+    """
+    name, ranks = algorithm.collective, len(algorithm.gpus)
+    if name not in COLLECTIVES:
+        why = {
+            "alltoallv": "its counts are known at the call only",
+            "send": "one end alone is no collective",
+            "recv": "one end alone is no collective",
+        }.get(name, "it is not one of MSCCL's")
+        raise ProgramError(
+            f"coll is {name[:40]!r}, which cannot be proven ({why}); needs one of "
+            f"{', '.join(COLLECTIVES)}"
+        )
+    if not ranks:
+        raise ProgramError("has no gpu elements, needs one for each of ngpus")
+    collective = COLLECTIVES[name]
+    chunks = chunks_of(collective, ranks, algorithm.chunks_per_loop)
+    root = _root(algorithm, collective) if collective in ROOTED else 0
+    return Demand(collective=collective, ranks=ranks, chunks=chunks, root=root)
+
+
+def _root(algorithm: Algorithm, collective: Collective) -> int:
+    spreads = collective in (Collective.BROADCAST, Collective.SCATTER)
+    sizes = {gpu.id: gpu.input_chunks if spreads else gpu.output_chunks for gpu in algorithm.gpus}
+    kinds = RECEIVING if spreads else SENDING
+    for candidates in (
+        [gpu for gpu, chunks in sizes.items() if chunks],
+        [
+            gpu.id
+            for gpu in algorithm.gpus
+            if not any(step.kind in kinds for tb in gpu.threadblocks for step in tb.steps)
+        ],
+    ):
+        if len(candidates) == 1:
+            return candidates[0]
+    return 0
+
+
+def read_bytes(path: str | Path, most: int, error: type[InputError]) -> bytes:
+    """Return the content of a file of at most `most` bytes; raises `error`."""
+    path = Path(path)
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(most + 1)
+    except OSError as problem:
+        raise error(f"{path}: cannot be read: {problem.strerror or problem}") from problem
+    if len(data) > most:
+        raise error(f"{path}: has more than {most} bytes")
+    return data
+
+
+def examine(algorithm: Algorithm, found_before: Iterable[Finding] = ()) -> Verdict:
+    """Prove or refute `algorithm`; never raises for what an algorithm can be.
+
+    Parameters
+    ----------
+    found_before : what its reader found; part of the verdict.
+    """
+    findings = [*found_before, *check_limits(algorithm)]
+    demand: Demand | None = None
+    try:
+        demand = demand_of(algorithm)
+    except ProgramError as error:
+        findings.append(Finding(rule="format", message=str(error)))
+    if demand is not None and not _blocked(findings):
+        findings += _size_findings(algorithm, demand)
+        if not _blocked(findings):
+            findings += _run_findings(algorithm, demand)
+    findings.sort(key=lambda finding: not finding.fatal)
+    return Verdict(demand=demand, findings=tuple(findings))
+
+
+def _blocked(findings: list[Finding]) -> bool:
+    """Whether something is so wrong that the steps have no meaning to go by.
+
+    A broken limit leaves the meaning; it is only that the executor refuses the file.
+    """
+    return any(finding.fatal and finding.rule != "limit" for finding in findings)
+
+
+def _size_findings(algorithm: Algorithm, demand: Demand) -> list[Finding]:
+    """Hold the buffers against the caller's, and the whole against what can be proven here."""
+    found = list(_beyond(algorithm, demand))
+    steps = sum(len(tb.steps) for gpu in algorithm.gpus for tb in gpu.threadblocks)
+    widest = max(gpu.scratch_chunks for gpu in algorithm.gpus)
+    cells = (2 * demand.slots + widest) * demand.ranks
+    if cells > MAX_CELLS or steps > MAX_STEPS_IN_ALL:
+        found.append(
+            Finding(
+                rule="size",
+                message=f"has {cells} chunks in all buffers and {steps} steps, more than is "
+                f"proven here ({MAX_CELLS} and {MAX_STEPS_IN_ALL}); needs fewer chunks",
+            )
+        )
+    return found
+
+
+def _beyond(algorithm: Algorithm, demand: Demand) -> Iterator[Finding]:
+    layout = Layout(demand=demand, in_place=False)
+    for gpu in algorithm.gpus:
+        inputs, outputs = layout.sizes(gpu.id)
+        sizes = {"i": inputs, "o": outputs, "s": gpu.scratch_chunks}
+        for tb in gpu.threadblocks:
+            for number, step in enumerate(tb.steps):
+                places = [step.src] if step.kind in READS_SRC else []
+                places += [step.dst] if step.kind in WRITES_DST else []
+                for place in places:
+                    if place.offset + step.count > sizes[place.buffer]:
+                        yield Finding(
+                            rule="format",
+                            message=f"{step.kind} touches {step.count} chunks from {place} on, but "
+                            f"{demand.collective} has {sizes[place.buffer]} chunks in that "
+                            "buffer of that GPU",
+                            gpu=gpu.id,
+                            threadblock=tb.id,
+                            step=number,
+                        )
+
+
+def _run_findings(algorithm: Algorithm, demand: Demand) -> list[Finding]:
+    connections, found = Connections.of(algorithm)
+    if any(finding.fatal for finding in found):
+        return found
+    circle = connections.circle()
+    modes = [
+        in_place
+        for in_place, served in ((False, algorithm.out_of_place), (True, algorithm.in_place))
+        if served
+    ]
+    for in_place in modes:
+        if in_place and demand.collective is Collective.ALL_TO_ALL:
+            found.append(
+                Finding(
+                    rule="input",
+                    message="says that it serves alltoall in place, which is not provable here: "
+                    "the input is part of the postcondition; needs inplace=0",
+                )
+            )
+            continue
+        layout = Layout(demand=demand, in_place=in_place)
+        if not in_place:
+            found += _written_input(algorithm)
+        found += _execute(connections, layout, circle)
+    return list(dict.fromkeys(found))
+
+
+def _written_input(algorithm: Algorithm) -> list[Finding]:
+    for gpu in algorithm.gpus:
+        for tb in gpu.threadblocks:
+            for number, step in enumerate(tb.steps):
+                if step.kind in WRITES_DST and step.dst.buffer == "i":
+                    return [
+                        Finding(
+                            rule="input",
+                            message=f"{step.kind} writes the caller's input ({step.dst}) in calls "
+                            "that are out of place; needs outofplace=0 or another place",
+                            gpu=gpu.id,
+                            threadblock=tb.id,
+                            step=number,
+                        )
+                    ]
+    return []
+
+
+def _execute(connections: Connections, layout: Layout, circle: list[At]) -> list[Finding]:
+    """Let the verifier run the algorithm; as if connections held two chunks if it must be."""
+    assembly = Assembly(connections, layout, buffered=bool(circle))
+    mode = "in place" if layout.in_place else "out of place"
+    claimed = layout.demand.collective
+    agree = claimed is Collective.ALLREDUCE
+    found: list[Finding] = []
+    try:
+        verify(assembly.program(Collective.ALLREDUCE if agree else Collective.REDUCE))
+    except VerificationError as error:
+        finding = _translated(str(error), assembly, mode)
+        if agree and "in another order than rank 0" in str(error):
+            finding = replace(finding, rule="agreement", fatal=False)
+        found.append(finding)
+    if circle:
+        found.append(_circle_finding(connections, circle, found))
+    return found
+
+
+def _circle_finding(connections: Connections, circle: list[At], others: list[Finding]) -> Finding:
+    """Say how far a circle can be a deadlock: fatal if holding two chunks does not help."""
+    path = _circle_text(connections, circle)
+    stuck = any(finding.rule == "deadlock" for finding in others)
+    gpu, tb, step = circle[0]
+    if stuck:
+        message = f"with nothing buffered, {path}, where the circle closes"
+    else:
+        message = (
+            f"runs only because connections hold at least {FIFO_CHUNKS} chunks; "
+            f"with nothing buffered, {path}, where the circle closes"
+        )
+    return Finding(
+        rule="buffering", message=message, fatal=False, gpu=gpu, threadblock=tb, step=step
+    )
+
+
+def _circle_text(connections: Connections, circle: list[At]) -> str:
+    """Say a circle of (waiting step, step waited for) in words."""
+    name = connections.name
+    text, last = name(circle[0]), circle[0]
+    pairs = list(zip(circle[::2], circle[1::2], strict=True))
+    for waiting, on in pairs[:_SHOWN_CIRCLE]:
+        text += f", which meets {name(waiting)}" if waiting != last else ""
+        text += f", which waits for {name(on)}"
+        last = on
+    if len(pairs) > _SHOWN_CIRCLE:
+        return f"{text}, ... ({len(pairs) - _SHOWN_CIRCLE} more)"
+    return text + (f", which meets {name(circle[0])}" if last != circle[0] else "")
+
+
+# The verifier speaks of ranks, lanes and slots of the program that stands for the algorithm.
+_LANE = re.compile(
+    r"rank (?P<rank>\d+), (?:(?P<way>send lane to|receive lane from) rank (?P<peer>\d+)|local lane)"
+    r", channel (?P<channel>\d+)(?:, step (?P<step>\d+) \((?P<what>[^()]*)\))?"
+)
+_SLOT_OF = re.compile(r"rank (\d+), slot (\d+)")
+_SLOT = re.compile(r"\bslots? (\d+)(?:\.\.(\d+))?")
+
+
+def _translated(message: str, assembly: Assembly, mode: str) -> Finding:
+    """Say the verifier's message in terms of the algorithm."""
+    first: list[At] = []
+    ranks = [int(rank) for rank in re.findall(r"rank (\d+)", message)]
+    rank = ranks[0] if ranks else 0
+    name = assembly.regions.name
+
+    def lane(match: re.Match[str]) -> str:
+        here = int(match["rank"])
+        key = _key(match)
+        position = int(match["step"] or 0)
+        at = assembly.origin_of(key, position)
+        if at is None:
+            return f"gpu {here} (channel {match['channel']})"
+        first.append(at)
+        text = f"gpu {at[0]}, threadblock {at[1]}"
+        if match["step"] is None:
+            return text
+        kind = assembly.connections.threadblocks[at[:2]].steps[at[2]].kind
+        return f"{text}, step {at[2]} ({kind}: {_slots(match['what'], name)})"
+
+    text = _LANE.sub(lane, message)
+    text = _SLOT_OF.sub(lambda m: f"gpu {m[1]}, {name(int(m[2]))}", text)
+    text = _slots(text, name)
+    at = first[0] if first else (rank if ranks else -1, -1, -1)
+    return Finding(
+        rule=_rule(message),
+        message=f"{text} ({mode})",
+        gpu=at[0],
+        threadblock=at[1],
+        step=at[2],
+    )
+
+
+def _key(match: re.Match[str]) -> Key:
+    if match["way"] is None:
+        return int(match["rank"]), int(Direction.LOCAL), -1, int(match["channel"])
+    way = Direction.SEND if match["way"].startswith("send") else Direction.RECV
+    return int(match["rank"]), int(way), int(match["peer"]), int(match["channel"])
+
+
+def _slots(text: str, name: Callable[[int], str]) -> str:
+    def one(match: re.Match[str]) -> str:
+        low = name(int(match[1]))
+        return low if match[2] is None else f"{low}..{name(int(match[2]))}"
+
+    return _SLOT.sub(one, text)
+
+
+def _rule(message: str) -> str:
+    if message.startswith("deadlock"):
+        return "deadlock"
+    return "race" if message.startswith("data race") else "value"

@@ -1,0 +1,107 @@
+"""A program cut into units: steps of one slot, in meetings.
+
+Threadblocks may be cut differently from steps, so everything here works on the least part that
+can be moved. A send and its receive are one *meeting*; so is a local step by itself.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from headrace.collectives.program import Direction, Op, Program
+from headrace.errors import ProgramError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Units:
+    """The units of a program.
+
+    Attributes
+    ----------
+    lanes : by lane, (rank, direction, peer, channel).
+    of_lane : by lane, its units in running order.
+    lane, op, slot, src_slot : by unit.
+    group : by unit, what may be moved at once: units of one message have the same number.
+    step : by unit, the program's step that it is part of.
+    partner : by unit, the other half of its meeting; -1 for local units.
+    after : by unit, the units of other lanes that it waits for.
+    """
+
+    lanes: list[tuple[int, int, int, int]]
+    of_lane: list[range]
+    lane: list[int]
+    op: list[int]
+    slot: list[int]
+    src_slot: list[int]
+    group: list[int]
+    step: list[int]
+    partner: list[int]
+    after: list[list[int]]
+
+    @classmethod
+    def of(cls, program: Program) -> "Units":
+        """Cut `program`, of which it is known that its lanes pair and agree.
+
+        A unit that streams behind another waits for the same slot of it only; any other
+        dependency is on the last unit (the lane keeps those before it).
+        """
+        steps, lanes = program.steps, program.lanes
+        count = steps["count"].astype(np.int64)
+        first = np.concatenate([[0], np.cumsum(count)])
+        step = np.repeat(np.arange(len(count)), count)
+        offset = np.arange(len(step)) - first[step]
+        lane = steps["lane"][step]
+        starts = np.searchsorted(lane, np.arange(len(lanes["rank"]) + 1))
+        columns = [lanes[name].tolist() for name in ("rank", "direction", "peer", "channel")]
+        src = np.where(steps["src_slot"] < 0, -1, steps["src_slot"])[step]
+        units = cls(
+            lanes=list(zip(*columns, strict=True)),
+            of_lane=[range(a, b) for a, b in pairwise(starts.tolist())],
+            lane=lane.tolist(),
+            op=steps["op"][step].tolist(),
+            slot=(steps["slot"][step] + offset).tolist(),
+            src_slot=np.where(src < 0, -1, src + offset).tolist(),
+            group=steps["message"][step].tolist(),
+            step=step.tolist(),
+            partner=[-1] * len(step),
+            after=_lists(len(step)),
+        )
+        units._pair()
+        units._wait(program, first.tolist())
+        return units
+
+    def rank(self, unit: int) -> int:
+        """Return the rank that `unit` runs at."""
+        return self.lanes[self.lane[unit]][0]
+
+    def _pair(self) -> None:
+        number = {key: lane for lane, key in enumerate(self.lanes)}
+        for (rank, direction, peer, channel), lane in number.items():
+            if direction != Direction.SEND:
+                continue
+            other = number.get((peer, int(Direction.RECV), rank, channel))
+            if other is None or len(self.of_lane[other]) != len(self.of_lane[lane]):
+                raise ProgramError(
+                    f"rank {rank} sends to rank {peer} on channel {channel} what is not received: "
+                    "verify the program first"
+                )
+            for send, receive in zip(self.of_lane[lane], self.of_lane[other], strict=True):
+                self.partner[send], self.partner[receive] = receive, send
+
+    def _wait(self, program: Program, first: list[int]) -> None:
+        steps = program.steps
+        slot, count, op = (steps[name].tolist() for name in ("slot", "count", "op"))
+        local = {int(Op.COPY), int(Op.REDUCE)}
+        edges = program.dependencies
+        for step, on in zip(edges["step"].tolist(), edges["on"].tolist(), strict=True):
+            same = slot[step] == slot[on] and count[step] == count[on]
+            if same and op[step] not in local and op[on] not in local:
+                for k in range(count[step]):
+                    self.after[first[step] + k].append(first[on] + k)
+            else:
+                self.after[first[step]].append(first[on + 1] - 1)
+
+
+def _lists(count: int) -> list[list[int]]:
+    return [[] for _ in range(count)]

@@ -1,0 +1,371 @@
+"""What hides behind a virtual PCIe bus, inferred from probes (TACCL, dissertation 5.3).
+
+Three questions, each answered with a probability, or refused:
+
+- *Which CPU is nearest to the NIC?* The one whose loopbacks are fastest.
+- *Which GPUs share a PCIe switch?* Those that slow each other down in copies to a CPU at once.
+- *Which of them share it with the NIC?* Those that a loopback in the nearest CPU's memory slows.
+
+A rate is judged by the logarithm of its ratio to the same copy alone: near 0, or near that of half
+a switch. Repeated runs give the noise; medians and Student's t bear outliers. Sharing a switch is
+an equivalence relation, so the GPUs are partitioned (`partition`) rather than judged in pairs, and
+a switch shares with the NIC as a whole, one switch at most.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.collectives.measure.hardware_probes import HardwareProbes, Probe
+from headrace.collectives.measure.partition import Groups, Partition, best_partition
+from headrace.errors import InputError
+
+__all__ = ["Hardware", "infer_hardware"]
+
+LEAST_CONFIDENCE = 0.95
+"""Below this probability a question counts as undecided."""
+
+_NEARER = np.log(1.03)  # a nearer CPU is faster by at least this: less is no distance
+_CONTENDED = (np.log(0.35), np.log(0.75))  # where a rate may fall to on a shared switch
+_HALF = np.log(0.5)
+_DIVIDE = np.log(0.72)  # first guess of what parts contended from quiet
+_LEAST_NOISE = 0.01
+_LONE_NOISE = 0.1  # of a single run, where nothing is repeated
+_FEW = 3  # fewer runs have no median to speak of: something may have disturbed them all
+_FROM_FEW = 3.0  # evidence (logarithm of a likelihood ratio) that few runs amount to at most
+_FREEDOM = 4.0  # degrees of freedom of Student's t: an outlier is evidence, but little
+
+Logs = Mapping[tuple[int, int, int], np.ndarray]
+"""(gpu, other, cpu) -> logarithms of the values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What the probes say.
+
+    Attributes
+    ----------
+    nearest_cpu : of the NIC.
+    switches : GPUs by PCIe switch; every GPU is in one group, alone if it shares with nobody.
+    nic_gpus : those that share a PCIe switch with the NIC; empty if none does.
+    cpu_confidence, switch_confidence, nic_confidence : probabilities of the three answers.
+    loopback_us : median of each CPU's loopbacks.
+    pair_ratio : rate of a GPU whose switch mate copies too, over its rate alone; None if no GPUs
+        share a switch.
+    switch_gb_per_s : median of what two mates get together; None if no GPUs share a switch.
+    notes : what was missing and what stood in for it.
+    """
+
+    nearest_cpu: int
+    switches: Groups
+    nic_gpus: tuple[int, ...]
+    cpu_confidence: float
+    switch_confidence: float
+    nic_confidence: float
+    loopback_us: tuple[float, ...]
+    pair_ratio: float | None
+    switch_gb_per_s: float | None
+    notes: tuple[str, ...]
+
+
+def infer_hardware(probes: HardwareProbes, least_confidence: float = LEAST_CONFIDENCE) -> Hardware:
+    """Answer the three questions from recorded probes.
+
+    Raises
+    ------
+    InputError : if a probe that a question needs is missing altogether, or if the data do not
+        decide a question with `least_confidence`; it names the question, the rival answer, and
+        what to probe again.
+    """
+    notes: list[str] = []
+    loopback_us, cpu, cpu_sure = _nearest_cpu(probes, least_confidence)
+    alone = _alone(probes, notes)
+    evidence, contended = _pair_evidence(probes, alone)
+    found = best_partition(evidence)
+    if found.confidence < least_confidence:
+        raise _undecided_switches(found, evidence)
+    nic_gpus, nic_sure = _nic_switch(probes, cpu, alone, found.groups, least_confidence, notes)
+    mates = [group for group in found.groups if len(group) > 1]
+    return Hardware(
+        nearest_cpu=cpu,
+        switches=found.groups,
+        nic_gpus=nic_gpus,
+        cpu_confidence=cpu_sure,
+        switch_confidence=found.confidence,
+        nic_confidence=nic_sure,
+        loopback_us=loopback_us,
+        pair_ratio=float(np.exp(contended)) if mates else None,
+        switch_gb_per_s=_switch_rate(probes, mates) if mates else None,
+        notes=tuple(notes),
+    )
+
+
+def _noise(cells: Iterable[np.ndarray]) -> float:
+    """Standard deviation of one run, from the differences between repeats of the same."""
+    differences = [np.abs(v[:, None] - v[None, :])[np.triu_indices(len(v), 1)] for v in cells]
+    pooled = np.concatenate([np.empty(0), *differences])
+    if len(pooled) == 0:
+        return _LONE_NOISE
+    return max(float(np.median(pooled)) / (0.6745 * np.sqrt(2.0)), _LEAST_NOISE)
+
+
+def _median_error(noise: float, runs: int) -> float:
+    """Standard error of a median of `runs` runs."""
+    return noise * float(np.sqrt((1.0 if runs < 3 else np.pi / 2) / runs))
+
+
+def _nearest_cpu(
+    probes: HardwareProbes, least_confidence: float
+) -> tuple[tuple[float, ...], int, float]:
+    from scipy.special import stdtr
+
+    cells = {cpu: values for (_, _, cpu), values in probes.logs(Probe.LOOPBACK).items()}
+    for cpu in range(probes.cpus):
+        if cpu not in cells:
+            raise InputError(
+                f"which CPU is nearest to the NIC: there is no 'loopback' of CPU {cpu}, needs some "
+                f"of each of 0 to {probes.cpus - 1}"
+            )
+    noise = _noise(cells.values())
+    middle = {cpu: float(np.median(values)) for cpu, values in cells.items()}
+    error = {cpu: _median_error(noise, len(values)) for cpu, values in cells.items()}
+    best = min(middle, key=middle.__getitem__)
+    sure, rival, least = 1.0, best, 1.0
+    for cpu in middle:
+        if cpu == best:
+            continue
+        ahead = (middle[cpu] - middle[best] - _NEARER) / np.hypot(error[cpu], error[best])
+        probability = float(stdtr(_FREEDOM, ahead))
+        sure *= probability
+        if probability < least:
+            rival, least = cpu, probability
+    if sure < least_confidence:
+        raise InputError(
+            f"which CPU is nearest to the NIC: the loopbacks of CPU {best} take "
+            f"{np.exp(middle[best]):.3g} us, those of CPU {rival} {np.exp(middle[rival]):.3g} us "
+            f"(medians, {noise:.0%} noise), which decides it with probability {sure:.2f} only; "
+            f"needs {least_confidence:.2f}: repeat 'loopback' probes of both, more often or on an "
+            "idle box"
+        )
+    return tuple(float(np.exp(middle[cpu])) for cpu in range(probes.cpus)), best, sure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Baseline:
+    """A GPU's rate alone: logarithm and standard error."""
+
+    level: float
+    error: float
+
+
+def _alone(probes: HardwareProbes, notes: list[str]) -> dict[tuple[int, int], _Baseline]:
+    """Every GPU's rate when copying alone, by (gpu, cpu); missing ones from its likes."""
+    cells = probes.logs(Probe.ALONE)
+    noise = _noise(cells.values())
+    levels = {(gpu, cpu): float(np.median(values)) for (gpu, _, cpu), values in cells.items()}
+    known: dict[tuple[int, int], _Baseline] = {}
+    for (gpu, _, cpu), values in cells.items():
+        level, error = levels[gpu, cpu], _median_error(noise, len(values))
+        if len(values) < _FEW:  # a disturbed run would pass for the truth: see what its likes get
+            likes = [other for (g, c), other in levels.items() if c == cpu and g != gpu]
+            error = max(error, abs(level - float(np.median(likes or [level]))) / 2)
+        known[gpu, cpu] = _Baseline(level=level, error=error)
+    found: dict[tuple[int, int], _Baseline] = {}
+    for gpu, cpu in sorted({(g, c) for g, _, c in probes.logs(Probe.PAIR)} | set(known)):
+        if (gpu, cpu) in known:
+            found[gpu, cpu] = known[gpu, cpu]
+            continue
+        others = [b.level for (_, c), b in known.items() if c == cpu]
+        if others:
+            spread = float(np.std(others)) if len(others) > 2 else _LONE_NOISE
+            found[gpu, cpu] = _Baseline(
+                level=float(np.median(others)), error=max(spread, 2 * noise)
+            )
+            notes.append(f"GPU {gpu} was not probed alone with CPU {cpu}: the others' median is")
+    return found
+
+
+def _pair_evidence(
+    probes: HardwareProbes, alone: Mapping[tuple[int, int], _Baseline]
+) -> tuple[np.ndarray, float]:
+    """Log-likelihood ratios of sharing, (gpus, gpus), and the contended level's logarithm."""
+    cells = {key: v for key, v in probes.logs(Probe.PAIR).items() if (key[0], key[2]) in alone}
+    evidence = np.zeros((probes.gpus, probes.gpus))
+    if not cells:
+        if probes.gpus > 1:
+            raise InputError(
+                "which GPUs share a PCIe switch: there are no 'pair' probes with the 'alone' "
+                "probes that they are compared with; needs both, with the same CPU"
+            )
+        return evidence, _HALF
+    noise = _noise(cells.values())
+    level = {k: float(np.median(v)) - alone[k[0], k[2]].level for k, v in cells.items()}
+    keys = _least_contended(level)
+    error = [np.hypot(_median_error(noise, len(cells[k])), alone[k[0], k[2]].error) for k in keys]
+    value = np.array([level[k] for k in keys])
+    quiet, contended, scale = _levels(value, np.array(error))
+    ratio = _log_t(value, contended, scale) - _log_t(value, quiet, scale)
+    few = np.array([len(cells[k]) < _FEW for k in keys])
+    ratio = np.where(few, np.clip(ratio, -_FROM_FEW, _FROM_FEW), ratio)
+    for (gpu, other, _), one in zip(keys, ratio.tolist(), strict=True):
+        evidence[gpu, other] += one
+        evidence[other, gpu] += one
+    return evidence, contended
+
+
+def _least_contended(level: Mapping[tuple[int, int, int], float]) -> list[tuple[int, int, int]]:
+    """The cells of every pair with the CPU at which its two GPUs disturb each other least.
+
+    Mates slow each other down whichever CPU they copy to. Two of the far socket may do so on the
+    way between the sockets, though only to one CPU.
+    """
+    cpus: dict[tuple[int, int], dict[int, list[tuple[int, int, int]]]] = {}
+    for gpu, other, cpu in level:
+        pair = cpus.setdefault((min(gpu, other), max(gpu, other)), {})
+        pair.setdefault(cpu, []).append((gpu, other, cpu))
+    chosen: list[tuple[int, int, int]] = []
+    for by_cpu in cpus.values():
+        most = max(map(len, by_cpu.values()))  # both directions rather than one
+        whole = [cells for cells in by_cpu.values() if len(cells) == most]
+        chosen += max(whole, key=lambda cells: sum(level[cell] for cell in cells))
+    return chosen
+
+
+def _levels(level: np.ndarray, error: np.ndarray) -> tuple[float, float, np.ndarray]:
+    """Where quiet and contended rates lie, and how far single ones stray from there."""
+    quiet, contended = 0.0, _HALF
+    divide, scale = _DIVIDE, error
+    for _ in range(10):
+        low = level < divide
+        if low.any():
+            contended = float(np.clip(np.median(level[low]), *_CONTENDED))
+        if not low.all():
+            quiet = float(np.clip(np.median(level[~low]), -0.15, 0.05))
+        # what repeats do not show: rates that differ from one occasion to the next
+        strays = np.minimum(np.abs(level - quiet), np.abs(level - contended))
+        scale = np.maximum(error, 1.4826 * float(np.median(strays)))
+        divide = (quiet + contended) / 2
+    return quiet, contended, scale
+
+
+def _log_t(
+    value: np.ndarray | np.float64, mean: np.ndarray | float, scale: np.ndarray | float
+) -> np.ndarray:
+    """Log-density of Student's t, up to what depends on `scale` alone."""
+    return -(_FREEDOM + 1) / 2 * np.log1p(((value - mean) / scale) ** 2 / _FREEDOM)
+
+
+def _undecided_switches(found: Partition, evidence: np.ndarray) -> InputError:
+    rival = found.rival or ()
+    mine, theirs = (
+        {(a, b) for group in groups for a in group for b in group if a < b}
+        for groups in (found.groups, rival)
+    )
+    pairs = sorted(mine ^ theirs)
+    blind = [pair for pair in pairs if evidence[pair] == 0.0]
+    why = f"; pairs {_pairs(blind)} were not probed" if blind else ""
+    return InputError(
+        f"which GPUs share a PCIe switch: {_sets(found.groups)} has probability "
+        f"{found.confidence:.2f} only, its rival is {_sets(rival)}{why}; probe GPUs "
+        f"{_pairs(pairs)} again, alone and in pairs, more often or on an idle box"
+    )
+
+
+def _sets(groups: Groups) -> str:
+    return " ".join("{" + ", ".join(map(str, group)) + "}" for group in groups)
+
+
+def _pairs(pairs: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(f"{a}+{b}" for a, b in pairs)
+
+
+def _nic_switch(
+    probes: HardwareProbes,
+    cpu: int,
+    alone: Mapping[tuple[int, int], _Baseline],
+    groups: Groups,
+    least_confidence: float,
+    notes: list[str],
+) -> tuple[tuple[int, ...], float]:
+    """The switch that the NIC's loopbacks slow down, or none, and the answer's probability."""
+    beside = {gpu: v for (gpu, _, c), v in probes.logs(Probe.BESIDE_NIC).items() if c == cpu}
+    if not beside:
+        elsewhere = sorted(set(probes.cpu[probes.probe == Probe.BESIDE_NIC].tolist()))
+        raise InputError(
+            "which GPUs share a PCIe switch with the NIC: there are 'beside_nic' probes with "
+            f"{f'CPUs {elsewhere}' if elsewhere else 'no CPU'}, but none with CPU {cpu}, which is "
+            f"nearest to the NIC: copy from CPU {cpu} during loopbacks in its memory"
+        )
+    level, error = _slowdown(probes, cpu, alone, beside, notes)
+    quiet, _, scale = _levels(np.array(list(level.values())), np.array(list(error.values())))
+    scales = dict(zip(level, scale.tolist(), strict=True))
+    grid = np.linspace(*_CONTENDED, 40)
+    hypotheses: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    for group in groups:
+        probed = [gpu for gpu in group if gpu in level]
+        ratios = np.zeros(len(grid))  # how much is left for the GPUs depends on the NIC's rate
+        for gpu in probed:
+            value, one = np.float64(level[gpu]), scales[gpu]
+            ratio = _log_t(value, grid, one) - _log_t(value, quiet, one)
+            most = _FROM_FEW if len(beside[gpu]) < _FEW else np.inf
+            ratios += np.clip(ratio, -most, most)
+        hypotheses.append((float(np.log(np.mean(np.exp(ratios)))), group))
+    (first, best), (_, rival) = sorted(hypotheses, reverse=True)[:2]
+    sure = 1.0 / float(np.exp([value - first for value, _ in hypotheses]).sum())
+    if sure < least_confidence:
+        one, other = (f"GPUs {list(gpus)}" if gpus else "no GPU" for gpus in (best, rival))
+        raise InputError(
+            f"which GPUs share a PCIe switch with the NIC: {one} (probability {sure:.2f}) or "
+            f"{other}? Needs {least_confidence:.2f}: repeat 'beside_nic' and 'from_cpu' probes "
+            f"of GPUs {sorted({*best, *rival})} with CPU {cpu}"
+        )
+    return best, sure
+
+
+def _slowdown(
+    probes: HardwareProbes,
+    cpu: int,
+    alone: Mapping[tuple[int, int], _Baseline],
+    beside: Mapping[int, np.ndarray],
+    notes: list[str],
+) -> tuple[dict[int, float], dict[int, float]]:
+    """For every GPU probed beside the NIC the logarithm of rate over rate alone, and its error."""
+    quiet = {gpu: v for (gpu, _, c), v in probes.logs(Probe.FROM_CPU).items() if c == cpu}
+    noise = _noise([*beside.values(), *quiet.values()])
+    level: dict[int, float] = {}
+    error: dict[int, float] = {}
+    for gpu, values in sorted(beside.items()):
+        if gpu in quiet:
+            base = float(np.median(quiet[gpu]))
+            base_error = _median_error(noise, len(quiet[gpu]))
+        elif (gpu, cpu) in alone:
+            base, base_error = alone[gpu, cpu].level, alone[gpu, cpu].error
+            notes.append(f"GPU {gpu} has no 'from_cpu' probe with CPU {cpu}: 'alone' stands in")
+        else:
+            notes.append(f"GPU {gpu} has no probe alone with CPU {cpu}: left out at the NIC")
+            continue
+        level[gpu] = float(np.median(values)) - base
+        error[gpu] = float(np.hypot(_median_error(noise, len(values)), base_error))
+    if not level:
+        raise InputError(
+            "which GPUs share a PCIe switch with the NIC: no GPU was probed alone with CPU "
+            f"{cpu}; needs 'from_cpu' probes to compare 'beside_nic' with"
+        )
+    return level, error
+
+
+def _switch_rate(probes: HardwareProbes, mates: list[tuple[int, ...]]) -> float:
+    """Median GB/s that two switch mates get together."""
+    cells = probes.logs(Probe.PAIR)
+    pairs = {(a, b) for group in mates for a in group for b in group if a < b}
+    return float(
+        np.median(
+            [
+                np.exp(np.median(values)) + np.exp(np.median(cells[b, a, cpu]))
+                for (a, b, cpu), values in cells.items()
+                if (a, b) in pairs and (b, a, cpu) in cells
+            ]
+            or [2 * np.exp(np.median(np.concatenate([*cells.values()])))]
+        )
+    )

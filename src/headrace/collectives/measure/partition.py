@@ -1,0 +1,118 @@
+"""Who belongs together, when evidence about pairs is noisy and may contradict itself.
+
+Being together is an equivalence relation: of the pairs (a, b), (b, c) and (a, c) never exactly two
+hold. So pairs are not judged one by one. A partition's log-likelihood is, up to a constant, the
+sum over the pairs inside its groups of the log-likelihood ratio "together" against "apart"; the
+best partition is looked for (correlation clustering), and its rivals say how sure it is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Partition", "best_partition"]
+
+Groups = tuple[tuple[int, ...], ...]
+
+_MAX_SPLIT = 10  # larger groups are not split in every way, only by one member
+_CERTAIN = 50.0  # more evidence about a pair than this changes nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """The best partition and how sure it is.
+
+    Attributes
+    ----------
+    groups : sorted groups of members, ordered by their first.
+    confidence : probability of `groups` against every partition that differs by one move, merger
+        or split, all being equally probable beforehand.
+    rival : the most probable of those; None if there is only one partition.
+    """
+
+    groups: Groups
+    confidence: float
+    rival: Groups | None
+
+
+def best_partition(evidence: np.ndarray) -> Partition:
+    """Return the most probable partition.
+
+    Parameters
+    ----------
+    evidence : (n, n) symmetric; the log-likelihood ratio of "i and j are together" against "they
+        are not"; 0 where nothing is known. The diagonal is ignored.
+    """
+    score = np.clip(np.asarray(evidence, dtype=float), -_CERTAIN, _CERTAIN)
+    np.fill_diagonal(score, 0.0)
+    starts = [np.arange(len(score)), *_linkage_cuts(score)]
+    labels = max((_climb(start, score) for start in starts), key=lambda found: _value(found, score))
+    best = _value(labels, score)
+    rivals = [(_value(other, score) - best, _groups(other)) for other in _neighbours(labels)]
+    behind = np.array([value for value, _ in rivals])
+    return Partition(
+        groups=_groups(labels),
+        confidence=1.0 / (1.0 + float(np.exp(behind).sum())),
+        rival=max(rivals)[1] if rivals else None,
+    )
+
+
+def _linkage_cuts(score: np.ndarray) -> Iterator[np.ndarray]:
+    """Every cut of the average-linkage tree: good places to climb from."""
+    n = len(score)
+    if n < 3:
+        return
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    distances = _CERTAIN - score
+    np.fill_diagonal(distances, 0.0)
+    tree = linkage(squareform(distances, checks=False), method="average")
+    for count in range(1, n):
+        yield fcluster(tree, count, criterion="maxclust")
+
+
+def _value(labels: np.ndarray, score: np.ndarray) -> float:
+    return float(score[labels[:, None] == labels[None, :]].sum()) / 2
+
+
+def _climb(labels: np.ndarray, score: np.ndarray) -> np.ndarray:
+    value = _value(labels, score)
+    while True:
+        better = max(_neighbours(labels), key=lambda other: _value(other, score), default=labels)
+        if (found := _value(better, score)) <= value + 1e-12:
+            return labels
+        labels, value = better, found
+
+
+def _neighbours(labels: np.ndarray) -> Iterator[np.ndarray]:
+    """Every partition that differs by one member's move, one merger or one split."""
+    group = {int(name): np.flatnonzero(labels == name).tolist() for name in np.unique(labels)}
+    fresh = max(group, default=0) + 1
+    for home, members in group.items():
+        for name, others in group.items():
+            if name == home:
+                continue
+            if len(members) > 1 or len(others) > 1 or name > home:  # two alone: one of both moves
+                yield from (_moved(labels, [member], name) for member in members)
+            if len(members) > 1 and len(others) > 1 and name > home:
+                yield _moved(labels, members, name)
+        leavers = members if len(members) > 2 else members[1:]
+        yield from (_moved(labels, [member], fresh) for member in leavers)
+        if not 4 <= len(members) <= _MAX_SPLIT:
+            continue
+        for bits in range(1 << (len(members) - 1)):  # the first member stays
+            leaving = [member for k, member in enumerate(members[1:]) if bits >> k & 1]
+            if 2 <= len(leaving) <= len(members) - 2:
+                yield _moved(labels, leaving, fresh)
+
+
+def _moved(labels: np.ndarray, members: list[int], name: int) -> np.ndarray:
+    other = labels.copy()
+    other[members] = name
+    return other
+
+
+def _groups(labels: np.ndarray) -> Groups:
+    return tuple(sorted(tuple(np.flatnonzero(labels == n).tolist()) for n in np.unique(labels)))

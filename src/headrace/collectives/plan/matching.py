@@ -1,0 +1,411 @@
+"""Matching over time for any collective: chunk counts, symmetries and routes chosen by trying.
+
+The engine (`plan.search`) searches for one way to cut the data. `match` tries many, first briefly
+and then, of those that did best, for longer (successive halving): chunk counts, groups of
+symmetries to impose, and, where data has to be relayed, routes from a flow (`plan.packing`).
+Reducing collectives are searched for as their duals on the transposed topology and turned round;
+an allreduce is a reduce_scatter and an allgather, one after the other or overlapped.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan.chunks import (
+    Carriage,
+    Sends,
+    carriage_of,
+    concatenated,
+    overlapped,
+    reversed_sends,
+)
+from headrace.collectives.plan.search import Routes, SearchEngine, SearchSettings
+from headrace.errors import InputError, ProgramError
+from headrace.topology import BYTES_PER_MB, Topology, transposed
+from headrace.topology.symmetry import (
+    automorphism_generators,
+    generated_group,
+    offset_permutation,
+    offset_symmetries,
+    translations,
+)
+
+if TYPE_CHECKING:
+    from headrace.collectives.plan.packing import Packing
+
+__all__ = ["EFFORTS", "Attempt", "Match", "match", "symmetry_groups"]
+
+EFFORTS = {"quick": 3e6, "normal": 3.5e7, "thorough": 2e8}
+"""Chunk deliveries that may be tried out, all restarts together: about 4e6 a second."""
+
+_CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_WHOLE_CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_ROUNDS = ((1.0, 0.2), (0.34, 0.25), (0.1, 0.55))
+"""Share of the candidates that is still in each round, and of the effort that it gets."""
+
+_FEWEST = 12
+"""Restarts below which a candidate has had no chance."""
+
+_MOST_IMAGES = 4_000_000
+"""Elements of a group times links; beyond, its tables cost more than it saves."""
+
+_MOST_COMMODITIES = 300
+"""Origins times sets of targets for which routes are solved for."""
+
+_DUALS = {
+    Collective.REDUCE: Collective.BROADCAST,
+    Collective.REDUCE_SCATTER: Collective.ALLGATHER,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One row of what was tried.
+
+    Attributes
+    ----------
+    chunks : per block.
+    symmetry : number of elements of the group imposed, 1 for none.
+    routed : along the paths of a flow.
+    restarts : in all rounds.
+    total_us : the best found; infinite if none, and then `problem` says why.
+    """
+
+    chunks: int
+    symmetry: int
+    routed: bool
+    restarts: int
+    total_us: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Match:
+    """The best of `match`.
+
+    Attributes
+    ----------
+    demand : with the chunk count chosen.
+    sends : with `start_us`.
+    total_us : under the full cost model.
+    attempts : what was tried.
+    struck : the time limit ended it.
+    """
+
+    demand: Demand
+    sends: Sends
+    total_us: float
+    attempts: tuple[Attempt, ...]
+    struck: bool = False
+
+
+def match(
+    topology: Topology,
+    collective: Collective,
+    total_bytes: int,
+    engine: SearchEngine,
+    *,
+    root: int = 0,
+    seed: int = 0,
+    effort: str = "normal",
+    max_seconds: float = 8.0,
+    chunk_counts: Sequence[int] = (),
+    bound_us: float = 0.0,
+) -> Match:
+    """Return the best way found to do `collective` with `total_bytes` (see `Demand.chunk_bytes`).
+
+    Equal arguments give equal results unless the time limit strikes.
+
+    Parameters
+    ----------
+    effort : how much to try, a key of `EFFORTS`.
+    max_seconds : a safety net.
+    chunk_counts : chunks per block to try, fewest first; empty: a standard choice. An allreduce
+        has ranks times as many in all.
+    bound_us : a proven bound, if known; what attains it ends the search.
+
+    Raises
+    ------
+    InputError : for an unknown effort or a negative size.
+    ProgramError : if ranks cannot reach each other.
+    """
+    if effort not in EFFORTS or total_bytes < 0 or min(chunk_counts, default=1) < 1:
+        raise InputError(
+            f"effort is {effort!r}, total_bytes {total_bytes}, chunk_counts {list(chunk_counts)}: "
+            f"needs one of {', '.join(EFFORTS)}, at least 0, at least 1 each"
+        )
+    whole = collective in (Collective.BROADCAST, Collective.REDUCE)
+    job = _Job(
+        topology=topology,
+        total_bytes=total_bytes,
+        engine=engine,
+        seed=seed,
+        deliveries=EFFORTS[effort],
+        ends=time.monotonic() + max_seconds,
+        chunk_counts=tuple(chunk_counts) or (_WHOLE_CHUNKS if whole else _CHUNKS),
+        bound_us=bound_us,
+    )
+    if collective is Collective.ALLREDUCE:
+        return _allreduce(job)
+    if collective in _DUALS:
+        return _reducing(job, collective, root)
+    return _carrying(job, collective, root)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    topology: Topology
+    total_bytes: int
+    engine: SearchEngine
+    seed: int
+    deliveries: float
+    ends: float
+    chunk_counts: tuple[int, ...]
+    bound_us: float
+
+    def chunk_mb(self, demand: Demand) -> float:
+        # A message of no bytes costs alpha all the same: next to nothing stands for nothing.
+        return max(demand.chunk_bytes(self.total_bytes), 1e-3) / BYTES_PER_MB
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Candidate:
+    """A way to cut the data and to search, and how it fares."""
+
+    demand: Demand
+    carriage: Carriage
+    deliveries: int
+    symmetry: np.ndarray | None = None
+    routed: bool = False
+    routes: Routes | None = None
+    restarts: int = 0
+    total_us: float = float("inf")
+    sends: Sends | None = field(default=None)
+    problem: str = ""
+
+    def cost(self, topology: Topology) -> float:
+        """What one restart costs, in deliveries of a small case."""
+        neighbours = len(topology.links) / topology.ranks
+        cost = max(1, self.deliveries) * (1 + neighbours / 10) * (1 + self.carriage.chunks / 500)
+        relayed = self.deliveries < self.carriage.chunks * (topology.ranks - 1)
+        return cost * topology.ranks if relayed and not self.routed else cost
+
+    def attempt(self) -> Attempt:
+        return Attempt(
+            chunks=self.demand.chunks,
+            symmetry=1 if self.symmetry is None else len(self.symmetry),
+            routed=self.routed,
+            restarts=self.restarts,
+            total_us=self.total_us,
+            problem=self.problem,
+        )
+
+
+def _carrying(job: _Job, collective: Collective, root: int) -> Match:
+    candidates = _candidates(job, collective, root)
+    struck = False
+    packed: list[Packing] = []
+    for number, (share, effort) in enumerate(_ROUNDS):
+        # The fewer chunks, the better, where the time is the same: fewer steps.
+        candidates.sort(key=lambda c: (c.total_us, c.demand.chunks))
+        count = max(1, round(share * len(candidates)))
+        runners = [c for c in candidates[:count] if not c.problem]
+        for candidate in runners:
+            best = min(c.total_us for c in candidates)
+            if best <= job.bound_us * (1 + 1e-9):
+                break
+            each = job.deliveries * effort / len(runners) / candidate.cost(job.topology)
+            struck |= _try(job, candidate, number, max(_FEWEST, int(each)), packed)
+    candidates.sort(key=lambda c: (c.total_us, c.demand.chunks))
+    best = candidates[0]
+    if best.sends is None:
+        raise ProgramError(
+            f"topology '{job.topology.name}': no way found to do {collective.value}: {best.problem}"
+        )
+    return Match(
+        demand=best.demand,
+        sends=best.sends,
+        total_us=best.total_us,
+        attempts=tuple(c.attempt() for c in candidates),
+        struck=struck,
+    )
+
+
+def _try(
+    job: _Job, candidate: _Candidate, number: int, restarts: int, packed: "list[Packing]"
+) -> bool:
+    """Search on; whether the time limit struck."""
+    left = job.ends - time.monotonic()
+    if left <= 0 and number + candidate.restarts > 0:
+        return True  # the first round gives everybody a look, however short
+    if candidate.routed and candidate.routes is None:
+        candidate.routes = _flow_routes(job, candidate, packed)
+    settings = SearchSettings(
+        seed=job.seed + 1009 * number,  # other streams in every round
+        restarts=restarts,
+        batch_share=1.0,
+        limit_s=max(left, 0.05),
+        target_us=job.bound_us,
+    )
+    try:
+        found = job.engine.search(
+            job.topology,
+            candidate.carriage,
+            job.chunk_mb(candidate.demand),
+            routes=candidate.routes,
+            symmetry=candidate.symmetry,
+            settings=settings,
+        )
+    except ProgramError as error:
+        # A group may want two links of one port at once wherever it sends.
+        candidate.problem = str(error)
+        return False
+    candidate.restarts += found.restarts
+    if found.total_us < candidate.total_us:
+        candidate.total_us, candidate.sends = found.total_us, found.sends
+    return found.struck
+
+
+def _candidates(job: _Job, collective: Collective, root: int) -> list[_Candidate]:
+    rooted = collective in (Collective.BROADCAST, Collective.SCATTER, Collective.GATHER)
+    groups = symmetry_groups(job.topology, root if rooted else None)
+    made: list[_Candidate] = []
+    for chunks in job.chunk_counts:
+        demand = Demand(collective=collective, ranks=job.topology.ranks, chunks=chunks, root=root)
+        carriage = carriage_of(demand)
+        deliveries = int(carriage.targets.sum())
+        variants = [
+            _Candidate(demand=demand, carriage=carriage, deliveries=deliveries, symmetry=group)
+            for group in (None, *groups)
+        ]
+        if collective is not Collective.ALLGATHER and _few_kinds(carriage):
+            variants.append(
+                _Candidate(demand=demand, carriage=carriage, deliveries=deliveries, routed=True)
+            )
+        affordable = job.deliveries / _FEWEST / 20
+        kept = [v for v in variants if v.cost(job.topology) <= affordable]
+        made += kept or ([] if made else variants)
+    return made
+
+
+def _few_kinds(carriage: Carriage) -> bool:
+    rows = zip(carriage.origin.tolist(), carriage.targets, strict=True)
+    return len({(origin, targets.tobytes()) for origin, targets in rows}) <= _MOST_COMMODITIES
+
+
+def _flow_routes(job: _Job, candidate: _Candidate, packed: "list[Packing]") -> Routes:
+    """Whole chunks on the paths of one packing, which is kept for all chunk counts."""
+    # Only who relays pays for the solver.
+    from headrace.collectives.plan.packing import PackSettings, pack
+    from headrace.collectives.plan.rounding import rounded, routes
+
+    if not packed:
+        mb = job.chunk_mb(candidate.demand)
+        left = max(0.1, job.ends - time.monotonic())
+        settings = PackSettings(limit_s=left)
+        packed.append(pack(job.topology, candidate.carriage, mb, settings=settings))
+    tree = rounded(job.topology, packed[0], candidate.carriage, exact=False)
+    return routes(packed[0], tree)
+
+
+def symmetry_groups(topology: Topology, fixed: int | None = None) -> tuple[np.ndarray, ...]:
+    """Return groups worth imposing on a search, each int32 (elements, ranks); none is trivial.
+
+    The translations; the group of all automorphisms, if it is small; groups of rotations, each
+    with a further one than the last.
+
+    Parameters
+    ----------
+    fixed : a rank that must stay where it is: the root.
+    """
+    most = max(2, _MOST_IMAGES // max(1, len(topology.links)))
+    made: list[np.ndarray] = []
+    moving = translations(topology)
+    if moving is not None:
+        made.append(moving)
+    generators, order = automorphism_generators(topology)
+    if 1 < order <= min(most, 8 * topology.ranks):
+        made.append(generated_group(generators, most))
+    rotations: list[np.ndarray] = []
+    sizes: set[int] = set()
+    for offset, group in sorted(offset_symmetries(topology), key=lambda each: (-each[1], each[0])):
+        if group in sizes:
+            continue
+        sizes.add(group)
+        rotation = offset_permutation(topology.ranks, offset, group)
+        elements = generated_group([*rotations, rotation], most + 1)
+        if len(elements) <= min(most, topology.ranks):
+            rotations.append(rotation)
+            made.append(elements)
+    chosen: dict[bytes, np.ndarray] = {}
+    for elements in made:
+        kept = elements if fixed is None else elements[elements[:, fixed] == fixed]
+        kept = np.ascontiguousarray(kept[np.lexsort(kept.T[::-1])], dtype=np.int32)
+        if 1 < len(kept) <= most:
+            chosen.setdefault(kept.tobytes(), kept)
+    return tuple(chosen.values())
+
+
+def _reducing(job: _Job, collective: Collective, root: int) -> Match:
+    """The dual on the transposed topology, backwards."""
+    dual = transposed(job.topology)
+    there = _carrying(replace(job, topology=dual), _DUALS[collective], root)
+    demand = Demand(
+        collective=collective,
+        ranks=there.demand.ranks,
+        chunks=there.demand.chunks,
+        root=root,
+    )
+    mb = job.chunk_mb(demand)
+    back = reversed_sends(there.sends, _durations(dual, there.sends, mb))
+    timed = job.engine.retime(job.topology, back, mb)
+    return Match(
+        demand=demand,
+        sends=timed.sends,
+        total_us=timed.total_us,
+        attempts=there.attempts,
+        struck=there.struck,
+    )
+
+
+def _allreduce(job: _Job) -> Match:
+    """Scatter and gather with the same chunks: as many as suit the one that takes longer."""
+    half = replace(job, deliveries=job.deliveries / 3, bound_us=0.0)
+    gather = _carrying(half, Collective.ALLGATHER, 0)
+    same = replace(half, chunk_counts=(gather.demand.chunks,))
+    scatter = _reducing(same, Collective.REDUCE_SCATTER, 0)
+    ranks, chunks = gather.demand.ranks, gather.demand.chunks
+    demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks * chunks)
+    mb = job.chunk_mb(demand)
+    first, second = (_durations(job.topology, each.sends, mb) for each in (scatter, gather))
+    ways = (
+        concatenated(scatter.sends, gather.sends, first),
+        overlapped(scatter.sends, gather.sends, first, second),
+    )
+    timed = [job.engine.retime(job.topology, way, mb) for way in ways]
+    best = min(timed, key=lambda found: found.total_us)
+    return Match(
+        demand=demand,
+        sends=best.sends,
+        total_us=best.total_us,
+        attempts=(*gather.attempts, *scatter.attempts),
+        struck=gather.struck or scatter.struck,
+    )
+
+
+def _durations(topology: Topology, sends: Sends, chunk_mb: float) -> np.ndarray:
+    """How long each row's message takes, in us."""
+    slowest = np.array([link.beta_us_per_mb for link in topology.links])
+    for shared in topology.shared:
+        members = list(shared.links)
+        slowest[members] = np.maximum(slowest[members], shared.beta_us_per_mb)
+    alpha = np.array([link.alpha_us for link in topology.links])
+    index = topology.link_index
+    pairs = zip(sends.src.tolist(), sends.dst.tolist(), strict=True)
+    link = np.array([index[pair] for pair in pairs], dtype=np.int64)
+    size = np.bincount(sends.message)[sends.message] if len(link) else np.empty(0)
+    return alpha[link] + slowest[link] * size * chunk_mb

@@ -1,0 +1,61 @@
+"""From one rank's sends to everybody's: for small groups, tests and the executor."""
+
+import numpy as np
+
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.chunks import Sends
+from headrace.collectives.plan.orbits.group import Group
+from headrace.collectives.plan.orbits.plan import OrbitPlan
+from headrace.errors import ProgramError
+
+__all__ = ["MAX_SENDS", "expand"]
+
+MAX_SENDS = 20_000_000
+"""More sends than this are not written out."""
+
+
+def expand(plan: OrbitPlan, order: np.ndarray | None = None) -> Sends:
+    """Return the sends of all ranks; chunks have the numbers of the demand's items.
+
+    Message m of rank x comes after all messages of lower number of any rank.
+
+    Parameters
+    ----------
+    order : (ranks,), who comes first among messages of one number; by rank if None.
+
+    Raises
+    ------
+    ProgramError : if there are more than `MAX_SENDS`.
+    """
+    n, rows = plan.demand.ranks, len(plan.sends["dst"])
+    if n * rows > MAX_SENDS:
+        raise ProgramError(
+            f"{rows} sends for each of {n} ranks are more than {MAX_SENDS}: keep the plan as orbits"
+        )
+    table = Group(generators=plan.generators).table
+    turn = np.arange(n) if order is None else np.argsort(order, kind="stable")
+    columns, c = plan.sends, plan.block_chunks
+    message = columns["message"].astype(np.int64)
+    first = np.searchsorted(message, np.arange(plan.messages + 1))
+    # For every message, for every rank, the rows of the message.
+    row = np.concatenate(
+        [np.empty(0, np.int64), *(np.tile(np.arange(a, b), n) for a, b in _pairs(first))]
+    )
+    rank = np.concatenate([np.empty(0, np.int64), *(np.repeat(turn, b - a) for a, b in _pairs(first))])
+    place = np.empty(n, dtype=np.int64)
+    place[turn] = np.arange(n)
+    chunk = table[rank, columns["block"][row]].astype(np.int64) * c + columns["chunk"][row]
+    if plan.demand.collective is Collective.ALL_TO_ALL:
+        chunk += table[rank, columns["origin"][row]].astype(np.int64) * n * c
+    return Sends(
+        chunk=chunk.astype(np.int32),
+        src=rank.astype(np.int32),
+        dst=table[rank, columns["dst"][row]].astype(np.int32),
+        reduce=columns["reduce"][row] != 0,
+        message=(message[row] * n + place[rank]).astype(np.int32),
+        start_us=np.empty(0),
+    )
+
+
+def _pairs(first: np.ndarray) -> list[tuple[int, int]]:
+    return list(zip(first[:-1].tolist(), first[1:].tolist(), strict=True))

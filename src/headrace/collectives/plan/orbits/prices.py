@@ -1,0 +1,60 @@
+"""Distances between ranks with priced links, and prices that make a balance: for all-to-all."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from headrace.collectives.plan.orbits.classes import LinkClasses
+
+__all__ = ["distances", "price_rounds", "priced_us"]
+
+_ROUNDS = 64
+_TIGHT = 1.0 + 1e-9
+
+
+def distances(names: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    """(ranks,): the cheapest way from each name to name 0.
+
+    A step of class s costs ``cost[s]`` and turns name e into ``names[s, e]``. With a class's
+    `held` that follows a block back to where it came from; with the inverses, on to its end.
+    """
+    far = np.full(names.shape[1], np.inf)
+    far[0] = 0.0
+    while True:
+        nearer = np.minimum(far, (far[names] + cost[:, None]).min(axis=0))
+        if np.array_equal(nearer, far):
+            return far
+        far = nearer
+
+
+def priced_us(classes: LinkClasses, cost: np.ndarray) -> float:
+    """What it takes at least to get 1 MB from every rank to rank 0, at these prices."""
+    return float(distances(classes.held, cost).sum())
+
+
+def price_rounds(classes: LinkClasses) -> Iterator[np.ndarray]:
+    """Prices of the capacities (rows of `uses` that are used), each round nearer to a balance.
+
+    Multiplicative weights: what the cheapest ways load most gets dearer.
+    """
+    used = classes.uses[classes.uses.any(axis=1)]
+    weight = np.ones(len(used))
+    for turn in range(1, _ROUNDS + 1):
+        weight = weight / weight.sum()
+        yield weight
+        load = used @ _cheapest_flow(classes.held, weight @ used)
+        weight = weight * np.exp(0.5 / np.sqrt(turn) * load / load.max())
+
+
+def _cheapest_flow(names: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    """How often each class is used on cheapest ways from all names to 0, ties split evenly."""
+    far = distances(names, cost)
+    through = np.ones(len(far))
+    flow = np.zeros(len(names))
+    for rank in np.argsort(-far, kind="stable").tolist():
+        if rank == 0:
+            continue
+        tight = np.flatnonzero(far[names[:, rank]] + cost <= far[rank] * _TIGHT)
+        flow[tight] += through[rank] / len(tight)
+        np.add.at(through, names[tight, rank], through[rank] / len(tight))
+    return flow

@@ -1,0 +1,40 @@
+"""Communication sketches (TACCL 5.4.1 and B.1): what they say, and what they leave of a topology.
+
+A `Sketch` is read from a file (`load_sketch`) or taken by name (`NAMED`); `apply_sketch` turns it
+and a topology into the `LogicalTopology` that synthesis works on.
+"""
+
+from headrace.collectives.plan.sketch.logical import (
+    Hyperedge,
+    LogicalTopology,
+    apply_sketch,
+    whole,
+)
+from headrace.collectives.plan.sketch.named import NAMED
+from headrace.collectives.plan.sketch.parse import load_sketch, parse_sketch
+from headrace.collectives.plan.sketch.sketch import (
+    Internode,
+    Intranode,
+    Policy,
+    RelayMap,
+    Sketch,
+    Strategy,
+    Symmetry,
+)
+
+__all__ = [
+    "NAMED",
+    "Hyperedge",
+    "Internode",
+    "Intranode",
+    "LogicalTopology",
+    "Policy",
+    "RelayMap",
+    "Sketch",
+    "Strategy",
+    "Symmetry",
+    "apply_sketch",
+    "load_sketch",
+    "parse_sketch",
+    "whole",
+]

@@ -1,0 +1,43 @@
+"""JSON with comments: what sketches are written in."""
+
+import json
+import re
+from typing import Any
+
+from headrace.errors import SketchError
+
+_TOKENS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_MAX_BYTES = 1 << 22
+
+
+def load_commented(text: str, source: str) -> Any:
+    """Parse JSON in which ``// ...`` and ``/* ... */`` may stand outside texts.
+
+    Raises
+    ------
+    SketchError : naming `source`, line and column; also for a key that is given twice.
+    """
+    if len(text) > _MAX_BYTES:
+        raise SketchError(f"{source}: is {len(text)} characters long, needs at most {_MAX_BYTES}")
+
+    def blank(token: re.Match[str]) -> str:
+        found = token.group()
+        return found if found.startswith('"') else re.sub(r"[^\n]", " ", found)
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen = dict(pairs)
+        if len(seen) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise SketchError(f"{source}: field '{twice}' is given twice")
+        return seen
+
+    try:
+        return json.loads(_TOKENS.sub(blank, text), object_pairs_hook=once)
+    except json.JSONDecodeError as error:
+        raise SketchError(
+            f"{source}: line {error.lineno}, column {error.colno}: {error.msg}; needs JSON "
+            "(comments are allowed)"
+        ) from error
+    except (RecursionError, ValueError) as error:
+        raise SketchError(f"{source}: is no JSON that can be read: {error}") from error

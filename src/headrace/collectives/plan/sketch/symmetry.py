@@ -1,0 +1,132 @@
+"""Symmetries of topologies and collectives: what they do to ranks, links and chunks."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.sketch.sketch import Symmetry
+from headrace.errors import SketchError
+from headrace.topology import Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankSymmetry:
+    """An automorphism of a topology, and the parts within which sends must follow it.
+
+    Attributes
+    ----------
+    name : for errors.
+    image : (ranks,) int32.
+    part : (ranks,) int32, the number of the rank's part.
+    """
+
+    name: str
+    image: np.ndarray
+    part: np.ndarray
+
+    @property
+    def total(self) -> bool:
+        """Whether all sends must follow it."""
+        return bool((self.part == self.part[0]).all())
+
+
+def rank_symmetry(topology: Topology, symmetry: Symmetry, name: str) -> RankSymmetry:
+    """Return what `symmetry` does to the ranks of `topology`.
+
+    Raises
+    ------
+    SketchError : if it has another number of ranks, or naming a link or shared capacity whose
+        image is missing or costs something else.
+    """
+    ranks = topology.ranks
+    if symmetry.group and ranks % symmetry.group:
+        raise SketchError(
+            f"{name}: group size {symmetry.group} does not divide the {ranks} ranks of topology "
+            f"'{topology.name}'"
+        )
+    image = symmetry.permutation(ranks)
+    if len(image) != ranks:
+        raise SketchError(f"{name}: has {len(image)} ranks, topology '{topology.name}' has {ranks}")
+    made = RankSymmetry(
+        name=name,
+        image=np.array(image, np.int32),
+        part=np.array(symmetry.part_of(ranks), np.int32),
+    )
+    moved = link_images(topology, made)
+    for index, link in enumerate(topology.links):
+        other = topology.links[int(moved[index])]
+        same = np.isclose(
+            [link.alpha_us, link.beta_us_per_mb], [other.alpha_us, other.beta_us_per_mb]
+        ).all()
+        if not same:
+            raise SketchError(
+                f"{name}: is no automorphism: link {link.src} -> {link.dst} costs "
+                f"{link.alpha_us} us + {link.beta_us_per_mb} us/MB, its image {other.src} -> "
+                f"{other.dst} costs {other.alpha_us} us + {other.beta_us_per_mb} us/MB"
+            )
+    _check_shared(topology, made, moved)
+    return made
+
+
+def _check_shared(topology: Topology, symmetry: RankSymmetry, moved: np.ndarray) -> None:
+    known = {(frozenset(row.links), round(row.beta_us_per_mb, 9)) for row in topology.shared}
+    for row in topology.shared:
+        image = frozenset(moved[list(row.links)].tolist())
+        if (image, round(row.beta_us_per_mb, 9)) not in known:
+            link = topology.links[row.links[0]]
+            raise SketchError(
+                f"{symmetry.name}: is no automorphism: capacity '{row.name}' of link {link.src} "
+                f"-> {link.dst} has no image"
+            )
+
+
+def link_images(topology: Topology, symmetry: RankSymmetry) -> np.ndarray:
+    """(links,) int32: the image of every link.
+
+    Raises
+    ------
+    SketchError : naming a link that has none.
+    """
+    moved: list[int] = []
+    for link in topology.links:
+        pair = (int(symmetry.image[link.src]), int(symmetry.image[link.dst]))
+        found = topology.link_index.get(pair)
+        if found is None:
+            raise SketchError(
+                f"{symmetry.name}: is no automorphism: link {link.src} -> {link.dst} has no image "
+                f"{pair[0]} -> {pair[1]}"
+            )
+        moved.append(found)
+    return np.array(moved, np.int32)
+
+
+def chunk_images(carriage: Carriage, symmetry: RankSymmetry) -> np.ndarray:
+    """(chunks,) int32: the image of every chunk, matched by where it starts and must go.
+
+    Of several alike the k-th goes to the k-th.
+
+    Raises
+    ------
+    SketchError : naming a chunk that has no image, so that the collective is not symmetric.
+    """
+    image = symmetry.image
+    known: dict[tuple[int, bytes], list[int]] = {}
+    for chunk, (origin, row) in enumerate(zip(carriage.origin, carriage.targets, strict=True)):
+        known.setdefault((int(origin), row.tobytes()), []).append(chunk)
+    taken: dict[tuple[int, bytes], int] = {}
+    moved = np.empty(carriage.chunks, np.int32)
+    inverse = np.argsort(image)
+    for chunk, (origin, row) in enumerate(zip(carriage.origin, carriage.targets, strict=True)):
+        key = (int(image[origin]), row[inverse].tobytes())
+        place = taken.get(key, 0)
+        if place >= len(known.get(key, ())):
+            targets = np.flatnonzero(row).tolist()
+            raise SketchError(
+                f"{symmetry.name}: is no automorphism of the collective: chunk {chunk} from rank "
+                f"{origin} for ranks {targets[:8]} has no image from rank {key[0]}; leave the "
+                "symmetry out for this collective"
+            )
+        taken[key] = place + 1
+        moved[chunk] = known[key][place]
+    return moved

@@ -1,0 +1,207 @@
+"""Who searches: the rows of the portfolio that make schedules for the setting itself.
+
+Templates (`generators`) know an answer for every topology; synthesizers look for one on this
+topology, for the sizes that the setting aims at. All take the full cost model as their guide;
+what a program is worth in the end the portfolio decides, by the setting's own model.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.plan.bound import lower_bound
+from headrace.collectives.plan.chunks import carriage_of, realize
+from headrace.collectives.plan.generators import GENERATORS, Generator, Setting
+from headrace.collectives.program import Schedule
+from headrace.errors import ProgramError
+from headrace.topology import BYTES_PER_MB
+
+__all__ = ["EVERYONE", "SYNTHESIZERS", "sketched"]
+
+_CARRYING = frozenset(
+    {
+        Collective.BROADCAST,
+        Collective.SCATTER,
+        Collective.GATHER,
+        Collective.ALLGATHER,
+        Collective.ALL_TO_ALL,
+    }
+)
+_COARSE = (1, 2, 3, 4, 6, 8, 12)
+_TREE_CHUNKS = {"quick": (4,), "normal": (8, 24), "thorough": (8, 24, 64)}
+_SECONDS = {"quick": 2.0, "normal": 8.0, "thorough": 120.0}
+"""Safety nets of one search."""
+
+_MOST_DELIVERIES = 120_000
+"""Chunks times receivers that one program may have here; orbits are for more."""
+
+_EXACT_DELIVERIES = {"quick": 24, "normal": 120, "thorough": 400}
+
+
+def _matching(setting: Setting) -> Iterator[Schedule]:
+    """Randomised time-expanded matching, natively: `matching`."""
+    from headrace.collectives.plan.matching import match
+
+    method = setting.method
+    if method.engine is None:
+        raise ProgramError("needs a search engine")
+    _check_size(setting)
+    for aim in setting.aims:
+        counts = {} if method.chunks is None else {"chunk_counts": (_per_rank(setting),)}
+        if method.chunks is None and method.effort == "quick":
+            counts = {"chunk_counts": _COARSE}
+        found = match(
+            setting.topology,
+            setting.collective,
+            aim,
+            method.engine,
+            root=setting.root,
+            seed=method.seed,
+            effort=method.effort,
+            max_seconds=_SECONDS[method.effort],
+            bound_us=lower_bound(setting.topology, setting.demand(1), aim).total_us,
+            **counts,
+        )
+        setting.report(f"{found.total_us:.4g} us with {found.demand.chunks} chunks a block")
+        yield realize(found.demand, found.sends)
+
+
+def _packing(setting: Setting) -> Iterator[Schedule]:
+    """Trees and paths of least load, then list scheduling: `packing`."""
+    from headrace.collectives.plan.list_schedule import in_order
+    from headrace.collectives.plan.packing import PackSettings, pack
+    from headrace.collectives.plan.rounding import rounded, routes
+    from headrace.collectives.plan.search import SearchSettings
+
+    method = setting.method
+    if setting.collective not in _CARRYING:
+        raise ProgramError("only for collectives that do not combine; matching inverts the others")
+    counts = _TREE_CHUNKS[method.effort] if method.chunks is None else (method.chunks,)
+    _check_size(setting)
+    for aim in setting.aims:
+        for chunks in counts:
+            demand = setting.demand(chunks)
+            carriage = carriage_of(demand)
+            if carriage.targets.sum() > _MOST_DELIVERIES:
+                continue
+            chunk_mb = _chunk_mb(demand, aim)
+            limits = PackSettings(limit_s=_SECONDS[method.effort])
+            packing = pack(setting.topology, carriage, chunk_mb, settings=limits)
+            setting.report(f"{chunks} chunks, throughput within {packing.gap:.1%} of its bound")
+            through = routes(packing, rounded(setting.topology, packing, carriage))
+            if method.engine is None:
+                sends, _ = in_order(setting.topology, carriage, chunk_mb, through, batch_share=0.5)
+            else:
+                sends = method.engine.search(
+                    setting.topology,
+                    carriage,
+                    chunk_mb,
+                    routes=through,
+                    settings=SearchSettings(
+                        seed=method.seed,
+                        restarts=24,
+                        batch_share=1.0,
+                        limit_s=_SECONDS[method.effort],
+                    ),
+                ).sends
+            yield realize(demand, sends)
+
+
+def _exact(setting: Setting) -> Iterator[Schedule]:
+    """Exact scheduling of small cases by constraint programming: `exact`."""
+    from headrace.collectives.plan.exact import exact_schedule
+
+    method = setting.method
+    if setting.collective not in _CARRYING:
+        raise ProgramError("only for collectives that do not combine")
+    most = _EXACT_DELIVERIES[method.effort]
+    for aim in setting.aims:
+        demand = setting.demand(method.chunks or 1)
+        carriage = carriage_of(demand)
+        deliveries = int(carriage.targets.sum())
+        if deliveries > most:
+            raise ProgramError(f"{deliveries} deliveries, exact up to {most}")
+        found = exact_schedule(setting.topology, carriage, _chunk_mb(demand, aim))
+        if found.sends is not None:
+            setting.report(f"{'optimal' if found.optimal else 'best so far'} with whole blocks")
+            yield realize(demand, found.sends)
+
+
+def _orbits(setting: Setting) -> Iterator[Schedule]:
+    """Plans that look alike from every rank: `orbits`."""
+    from headrace.collectives.plan.orbits.build import plan_orbits
+    from headrace.collectives.plan.orbits.expand import expand
+
+    method = setting.method
+    if setting.collective in ROOTED:
+        raise ProgramError(f"{setting.collective} has a root: ranks are not alike")
+    _check_size(setting)
+    for aim in setting.aims:
+        counts = {} if method.chunks is None else {"chunks": (_per_rank(setting),)}
+        found = plan_orbits(setting.topology, setting.collective, max(aim, 1), **counts)
+        setting.report(f"{found.predicted_us:.4g} us")
+        yield realize(found.plan.demand, expand(found.plan))
+
+
+def sketched(sketch: Path, name: str = "sketch") -> Generator:
+    """Return the generator that follows a user's sketch; raises SketchError if it is malformed."""
+    from headrace.collectives.plan.sketch import load_sketch
+
+    return Generator(name, partial(_guided, sketch=load_sketch(sketch)))
+
+
+def _guided(setting: Setting, *, sketch: object) -> Iterator[Schedule]:
+    from headrace.collectives.plan.sketch import Sketch
+    from headrace.collectives.plan.synthesize import synthesize
+    from headrace.solver import Progress
+
+    assert isinstance(sketch, Sketch)
+    method = setting.method
+
+    def tell(stage: str, best_us: float, progress: Progress | None) -> None:
+        solver = "" if progress is None else f", {progress}"
+        setting.report(f"{stage}: best {best_us:.4g} us{solver}")
+
+    for aim in setting.aims:
+        yield synthesize(
+            setting.topology,
+            sketch,
+            setting.collective,
+            total_bytes=aim,
+            root=setting.root,
+            seed=method.seed,
+            effort=method.effort,
+            progress=tell,
+            engine=method.engine,
+        ).schedule
+
+
+def _check_size(setting: Setting) -> None:
+    deliveries = int(carriage_of(setting.demand(_least(setting))).targets.sum())
+    if deliveries > _MOST_DELIVERIES:
+        raise ProgramError(f"{deliveries} deliveries, at most {_MOST_DELIVERIES}")
+
+
+def _least(setting: Setting) -> int:
+    return setting.ranks if setting.collective is Collective.ALLREDUCE else 1
+
+
+def _per_rank(setting: Setting) -> int:
+    """The chunks that the method asks for, of the block that every rank owns in an allreduce."""
+    return max(1, (setting.method.chunks or 1) // _least(setting))
+
+
+def _chunk_mb(demand: Demand, total_bytes: int) -> float:
+    return max(demand.chunk_bytes(total_bytes), 1e-3) / BYTES_PER_MB
+
+
+SYNTHESIZERS: tuple[Generator, ...] = (
+    Generator("matching", _matching),
+    Generator("packing", _packing),
+    Generator("exact", _exact),
+    Generator("orbits", _orbits),
+)
+"""Everybody who searches without being told how."""
+
+EVERYONE: tuple[Generator, ...] = (*GENERATORS, *SYNTHESIZERS)

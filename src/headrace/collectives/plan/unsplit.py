@@ -1,0 +1,209 @@
+"""A stronger lower bound where chunks are not split: counting whole chunks across cuts.
+
+It holds under the full cost model (`cost_model`), for chunks of one size that are forwarded as a
+whole. Let K chunks have to get into a set S of ranks. By T a link across has delivered at most
+
+    m(T) = floor((T - head - alpha) / (beta * chunk))
+
+of them: the *head* passes until the first of them can be at the link's source, and alpha is paid
+at least once. A shared capacity serves so many over all its links. Added up over links (and
+capacities, where those allow less), ``m(T) >= K``.
+
+A chunk that crosses once must do so a *tail* before T: what it takes, hop by hop, from where it
+enters to the farthest rank in S that wants it. Let m'(T) be the number that can, counted with the
+tail. If x chunks cross more often, ``K + x <= m(T)`` and ``K - x <= m'(T)``, so
+
+    m(T) + m'(T) >= 2 K.
+
+The smallest T that satisfies both is the bound.
+
+Flows know neither the rounding (seven 1 MB chunks over links of 23, 23, 46 and 46 us/MB take 69
+us, not 53.67) nor that the last chunk into a host still has to be spread in it.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import shortest_path
+
+from headrace.collectives.demand import STANDARD, Collective, Demand
+from headrace.collectives.plan.bound import Bound, Term, lower_bound
+from headrace.collectives.plan.chunks import Carriage, carriage_of
+from headrace.collectives.plan.cuts import partitions
+from headrace.topology import BYTES_PER_MB, Topology
+
+__all__ = ["Count", "most_urgent_cut", "unsplit_bound"]
+
+_EXACTLY = 1e-9  # a whole number of chunks, but for rounding
+_MOST_RANKS = 300
+"""Beyond so many ranks no distances between all are made."""
+
+_COMBINING = (Collective.REDUCE, Collective.REDUCE_SCATTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """Into (or out of) a set of ranks `chunks` have to get; that takes `us`."""
+
+    name: str
+    chunks: int
+    us: float
+
+
+def unsplit_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound:
+    """Return `lower_bound` with a term for `demand`'s chunks if none of them may be split.
+
+    What combines is bound on the transposed topology; allreduce and demands that combine
+    otherwise get no such term.
+
+    Raises
+    ------
+    InputError, TopologyError : as `lower_bound`.
+    """
+    bound = lower_bound(topology, demand, total_bytes)
+    combines = demand.collective is Collective.ALLREDUCE or demand.collective not in STANDARD
+    if combines or not 1 < topology.ranks <= _MOST_RANKS or total_bytes == 0:
+        return bound
+    graph = _transposed(topology) if demand.collective in _COMBINING else topology
+    chunk_mb = demand.chunk_bytes(total_bytes) / BYTES_PER_MB
+    count = most_urgent_cut(graph, carriage_of(demand), chunk_mb)
+    term = Term(name=f"whole chunks {count.name}", mb=0.0, us_per_mb=0.0, alpha_us=count.us)
+    return replace(
+        bound,
+        total_us=max(bound.total_us, count.us),
+        formula=f"{bound.formula}; whole chunks across cuts around ranks and groups",
+        terms=(*bound.terms, term),
+    )
+
+
+def most_urgent_cut(topology: Topology, carriage: Carriage, chunk_mb: float) -> Count:
+    """Return the cut around or beside a rank, host or group that takes whole chunks longest.
+
+    Parameters
+    ----------
+    chunk_mb : size of every chunk in MB; above 0.
+    """
+    counting = _Counting(topology, carriage, chunk_mb)
+    n = topology.ranks
+    if not carriage.targets.any():
+        return Count(name="nowhere", chunks=0, us=0.0)
+    way, us = counting.farthest()
+    best = Count(name=way, chunks=1, us=us)
+    for name, label in (("rank", np.arange(n)), *partitions(topology)):
+        for part in np.unique(label).tolist():
+            inside = label == part
+            for way, cut in (("into", inside), ("out of", ~inside)):
+                chunks, us = counting.into(cut)
+                if us > best.us * (1 + 1e-12):
+                    best = Count(name=f"{way} {name} {part}", chunks=chunks, us=us)
+    return best
+
+
+class _Counting:
+    def __init__(self, topology: Topology, carriage: Carriage, chunk_mb: float) -> None:
+        links = topology.links
+        self._n = topology.ranks
+        self._mb = chunk_mb
+        self._src = np.array([link.src for link in links], dtype=np.int64)
+        self._dst = np.array([link.dst for link in links], dtype=np.int64)
+        self._alpha = np.array([link.alpha_us for link in links], dtype=float)
+        self._beta = np.array([link.beta_us_per_mb for link in links], dtype=float)
+        self._shared = [(set(s.links), s.beta_us_per_mb) for s in topology.shared if s.links]
+        slowest = self._beta.copy()
+        for members, beta in self._shared:
+            index = sorted(members)
+            slowest[index] = np.maximum(slowest[index], beta)
+        hop = self._alpha + slowest * chunk_mb
+        graph = sparse.csr_array((hop, (self._src, self._dst)), shape=(self._n, self._n))
+        self._far = np.asarray(shortest_path(graph, method="D"))
+        # Chunks that start and go alike are counted together.
+        rows = np.column_stack([carriage.origin, carriage.targets.astype(np.int64)])
+        kept, counts = np.unique(rows[carriage.targets.any(axis=1)], axis=0, return_counts=True)
+        self._origin, self._targets = kept[:, 0].astype(np.int64), kept[:, 1:].astype(bool)
+        self._counts = counts
+
+    def into(self, inside: np.ndarray) -> tuple[int, float]:
+        """How many chunks have to get into the ranks `inside`, and how long that takes."""
+        comes = ~inside[self._origin] & (self._targets & inside).any(axis=1)
+        chunks = int(self._counts[comes].sum())
+        across = np.flatnonzero(~inside[self._src] & inside[self._dst])
+        if not chunks or not len(across):
+            return chunks, 0.0
+        head = self._far[np.unique(self._origin[comes])].min(axis=0)[self._src[across]]
+        tail = np.full(self._n, np.inf)
+        for wanted in np.unique(self._targets[comes] & inside, axis=0):
+            tail = np.minimum(tail, self._far[:, wanted].max(axis=1))
+        spent = head + self._alpha[across]
+        each = self._beta[across] * self._mb
+        cuts = (_Cut(across, spent, each), _Cut(across, spent + tail[self._dst[across]], each))
+        for members, beta in self._shared:
+            for cut in cuts:
+                cut.share(members, beta * self._mb)
+        return chunks, _smallest(*cuts, chunks)
+
+    def farthest(self) -> tuple[str, float]:
+        """The longest way, hop by hop, of a chunk to a target."""
+        far = np.where(self._targets, self._far[self._origin], 0.0)
+        row, target = np.unravel_index(int(far.argmax()), far.shape)
+        return f"{int(self._origin[row])} -> {int(target)}", float(far[row, target])
+
+
+def _smallest(all_cross: "_Cut", once: "_Cut", chunks: int) -> float:
+    """The smallest T in which `chunks` get across, and far enough."""
+    times = np.unique(np.concatenate([all_cross.times(2 * chunks), once.times(chunks)]))
+    low, high = 0, len(times) - 1
+    while low < high:
+        middle = (low + high) // 2
+        most = all_cross.within(float(times[middle]))
+        if most >= chunks and most + once.within(float(times[middle])) >= 2 * chunks:
+            high = middle
+        else:
+            low = middle + 1
+    return float(times[low]) if len(times) else 0.0
+
+
+class _Cut:
+    """Links across a cut, and groups of them that share a capacity."""
+
+    def __init__(self, links: np.ndarray, spent: np.ndarray, each: np.ndarray) -> None:
+        self._place = {int(link): k for k, link in enumerate(links)}
+        self._spent, self._each = spent, each
+        # A group serves at most what its parts do, and what its own capacity allows.
+        self._groups: list[tuple[frozenset[int], float, float, list[int]]] = [
+            (frozenset((k,)), float(spent[k]), float(each[k]), []) for k in range(len(links))
+        ]
+        self._outer = {k: k for k in range(len(links))}
+
+    def share(self, members: set[int], each: float) -> None:
+        """Add a capacity, unless it overlaps with one that is there: then it is left out."""
+        mine = frozenset(self._place[link] for link in members if link in self._place)
+        parts = sorted({self._outer[k] for k in mine})
+        if not mine or frozenset().union(*(self._groups[p][0] for p in parts)) != mine:
+            return
+        spent = float(self._spent[sorted(mine)].min())
+        self._groups.append((mine, spent, each, parts))
+        for k in mine:
+            self._outer[k] = len(self._groups) - 1
+
+    def times(self, chunks: int) -> np.ndarray:
+        """When the first `chunks` of every group may be served."""
+        usable = [(spent, each) for _, spent, each, _ in self._groups if math.isfinite(spent)]
+        rows = [spent + each * np.arange(1, chunks + 1) for spent, each in usable]
+        return np.concatenate([np.empty(0), *rows])
+
+    def within(self, us: float) -> int:
+        """How many may be served by `us`."""
+        served: list[int] = []
+        for _, spent, each, parts in self._groups:
+            count = math.floor((us - spent) / each + _EXACTLY) if us > spent else 0
+            served.append(min(count, sum(served[p] for p in parts)) if parts else count)
+        return sum(served[group] for group in set(self._outer.values()))
+
+
+def _transposed(topology: Topology) -> Topology:
+    return replace(
+        topology,
+        links=tuple(replace(link, src=link.dst, dst=link.src) for link in topology.links),
+    )

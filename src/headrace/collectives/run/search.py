@@ -1,0 +1,163 @@
+"""The native search engine, as planning asks for it (`plan.search.SearchEngine`)."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from headrace import _native
+from headrace.collectives.plan.chunks import Carriage, Sends
+from headrace.collectives.plan.search import Found, Routes, SearchSettings
+from headrace.errors import ProgramError, TopologyError
+from headrace.topology import Topology
+
+__all__ = ["NativeSearch"]
+
+_NO_ROWS = np.zeros(1, dtype=np.int64)
+_NONE = np.empty(0, dtype=np.int32)
+
+
+class NativeSearch:
+    """Randomised time-expanded matching in the native core."""
+
+    def search(
+        self,
+        topology: Topology,
+        carriage: Carriage,
+        chunk_mb: float,
+        *,
+        routes: Routes | None = None,
+        symmetry: np.ndarray | None = None,
+        settings: SearchSettings = SearchSettings(),  # noqa: B008 - frozen
+    ) -> Found:
+        """Return the best schedule found; see `SearchEngine.search`.
+
+        Raises
+        ------
+        ProgramError : if ranks, chunks or symmetry do not fit, or a chunk cannot reach a target.
+        """
+        if carriage.ranks != topology.ranks:
+            raise ProgramError(
+                f"carriage has {carriage.ranks} ranks, the topology {topology.ranks}: needs the "
+                "same number"
+            )
+        if not chunk_mb > 0:
+            raise ProgramError(f"chunk_mb is {chunk_mb}, needs more than 0")
+        links = _links(topology)
+        try:
+            outcome = _native.search(
+                _network(topology),
+                origin=_int32(carriage.origin),
+                target=np.ascontiguousarray(carriage.targets, dtype=np.uint8).reshape(-1),
+                chunk_mb=chunk_mb,
+                routes_first=_NO_ROWS
+                if routes is None
+                else np.ascontiguousarray(routes.first, dtype=np.int64),
+                routes_link=_NONE if routes is None else _int32(routes.link),
+                symmetry=_NONE if symmetry is None else _int32(symmetry).reshape(-1),
+                seed=settings.seed,
+                restarts=settings.restarts,
+                batch_share=settings.batch_share,
+                limit_s=settings.limit_s,
+                target_us=settings.target_us,
+            )
+        except _native.SearchError as error:
+            raise ProgramError(
+                f"search on topology '{topology.name}': {error}; add links, or leave routes or "
+                "symmetry out"
+            ) from error
+        first = outcome.first
+        rows = np.repeat(np.arange(len(first) - 1, dtype=np.int32), np.diff(first))
+        link = outcome.link[rows]
+        sends = Sends(
+            chunk=outcome.chunk,
+            src=links[link, 0],
+            dst=links[link, 1],
+            reduce=np.zeros(len(rows), dtype=bool),
+            message=rows,
+            start_us=outcome.start_us[rows],
+        )
+        return Found(
+            sends=sends,
+            total_us=outcome.total_us,
+            restarts=outcome.restarts,
+            history_us=tuple(outcome.history),
+            struck=outcome.struck,
+        )
+
+    def retime(self, topology: Topology, sends: Sends, chunk_mb: float) -> Found:
+        """Return `sends` with the times of list scheduling; see `SearchEngine.retime`."""
+        index = topology.link_index
+        # Rows of a message are consecutive.
+        begins = np.flatnonzero(np.diff(sends.message, prepend=-1))
+        ends = zip(sends.src[begins].tolist(), sends.dst[begins].tolist(), strict=True)
+        try:
+            link = np.array([index[pair] for pair in ends], dtype=np.int32)
+        except KeyError as error:
+            raise TopologyError(
+                f"topology '{topology.name}' has no link {error}, which the sends use"
+            ) from error
+        chunks = int(sends.chunk.max(initial=-1)) + 1
+        first = np.append(begins, len(sends.chunk)).astype(np.int64)
+        start, total = _native.replay(
+            _network(topology),
+            chunks=chunks,
+            chunk_mb=chunk_mb,
+            link=link,
+            first=first,
+            chunk=_int32(sends.chunk),
+        )
+        order = np.argsort(start, kind="stable")
+        sizes = np.diff(first)[order]
+        rows = np.repeat(first[order] - np.append(0, np.cumsum(sizes)[:-1]), sizes)
+        rows += np.arange(len(rows))
+        message = np.repeat(np.arange(len(order), dtype=np.int32), sizes)
+        timed = Sends(
+            chunk=sends.chunk[rows],
+            src=sends.src[rows],
+            dst=sends.dst[rows],
+            reduce=sends.reduce[rows],
+            message=message,
+            start_us=np.repeat(start[order], sizes),
+        )
+        return Found(sends=timed, total_us=total, restarts=0)
+
+
+def _int32(column: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(column, dtype=np.int32)
+
+
+@lru_cache(maxsize=16)
+def _links(topology: Topology) -> np.ndarray:
+    pairs = [(link.src, link.dst) for link in topology.links]
+    return np.array(pairs, dtype=np.int32).reshape(-1, 2)
+
+
+@lru_cache(maxsize=16)
+def _network(topology: Topology) -> _native.Network:
+    shared = topology.shared
+    ends = _links(topology)
+    return _native.Network(
+        ranks=topology.ranks,
+        src=np.ascontiguousarray(ends[:, 0]),
+        dst=np.ascontiguousarray(ends[:, 1]),
+        alpha=np.array([link.alpha_us for link in topology.links]),
+        beta=np.array([link.beta_us_per_mb for link in topology.links]),
+        shared_first=np.cumsum([0, *(len(each.links) for each in shared)], dtype=np.int64),
+        shared_link=np.array([link for each in shared for link in each.links], dtype=np.int32),
+        shared_beta=np.array([each.beta_us_per_mb for each in shared], dtype=float),
+        group=_groups(topology),
+    )
+
+
+def _groups(topology: Topology) -> np.ndarray:
+    """For every rank its group: ranks of one host, or behind one shared way in."""
+    hosts = np.array(topology.rank_host, dtype=np.int32)
+    if len(set(topology.rank_host)) < topology.ranks:
+        return np.unique(hosts, return_inverse=True)[1].astype(np.int32)
+    group = np.arange(topology.ranks, dtype=np.int32)
+    for each in topology.shared:
+        sources = {topology.links[link].src for link in each.links}
+        behind = {topology.links[link].dst for link in each.links}
+        if len(behind) > 1 and not sources & behind:
+            group[sorted(behind)] = min(behind)
+    return np.unique(group, return_inverse=True)[1].astype(np.int32)

@@ -1,0 +1,95 @@
+"""The pages of a topology and of a measured profile."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.collectives.measure.profile import Profile
+from headrace.report.graph import draw_topology
+from headrace.report.page import Page
+from headrace.topology import Topology
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+__all__ = ["profile_page", "topology_page"]
+
+_HEATMAP_RANKS = 512
+
+
+def topology_page(topology: Topology, source: str) -> Page:
+    """Return the page of `topology`, which was read from `source`."""
+    page = Page(
+        f"Topology {topology.name}",
+        f"{source}: {topology.ranks} ranks on {len(topology.hosts)} hosts, {len(topology.links)} "
+        f"links, {len(topology.shared)} shared capacities.",
+    )
+    _network(page, topology)
+    return page
+
+
+def profile_page(profile: Profile, source: str) -> Page:
+    """Return the page of `profile`, which was read from `source`."""
+    page = Page(f"Profile of {profile.topology.name}", source)
+    page.facts(profile.summary())
+    _network(page, profile.topology)
+    return page
+
+
+def _network(page: Page, topology: Topology) -> None:
+    drawing = draw_topology(topology)
+    page.heading("Ranks and links")
+    if drawing.note:
+        page.note(f"{drawing.note}.")
+    page.figure(drawing.figure, 620)
+    if topology.ranks <= _HEATMAP_RANKS and topology.links:
+        page.heading("Rate of every link")
+        page.figure(_heatmap(topology), 560)
+    else:
+        page.note(f"No map of {topology.ranks} ranks' rates: more than {_HEATMAP_RANKS}.")
+    if topology.shared:
+        page.heading("Shared capacities")
+        page.table(
+            ("name", "GB/s", "links"),
+            [(s.name, 1e3 / s.beta_us_per_mb, len(s.links)) for s in topology.shared],
+        )
+    page.heading("Links by cost")
+    page.table(("links", "alpha us", "beta us/MB", "GB/s", "such as"), _classes(topology))
+
+
+def _classes(topology: Topology) -> list[tuple[int, float, float, float, str]]:
+    """Links of equal cost, most first."""
+    classes: dict[tuple[float, float], list[int]] = {}
+    for index, link in enumerate(topology.links):
+        classes.setdefault((link.alpha_us, link.beta_us_per_mb), []).append(index)
+    rows = sorted(classes.items(), key=lambda row: (-len(row[1]), row[0]))
+    return [
+        (
+            len(links),
+            alpha,
+            beta,
+            1e3 / beta,
+            f"{topology.links[links[0]].src} > {topology.links[links[0]].dst}",
+        )
+        for (alpha, beta), links in rows
+    ]
+
+
+def _heatmap(topology: Topology) -> "go.Figure":
+    import plotly.graph_objects as go
+
+    n, columns = topology.ranks, topology.columns
+    rate = np.full((n, n), np.nan)
+    rate[columns.src, columns.dst] = (1e3 / columns.beta_us_per_mb).round(6)
+    figure = go.Figure()
+    figure.add_heatmap(
+        z=rate,
+        colorscale="Blues",
+        colorbar={"title": "GB/s"},
+        hovertemplate="%{y} > %{x}: %{z:.4g} GB/s<extra></extra>",
+    )
+    figure.update_layout(
+        xaxis={"title": "to rank", "constrain": "domain"},
+        yaxis={"title": "from rank", "autorange": "reversed", "scaleanchor": "x"},
+    )
+    return figure

@@ -1,0 +1,39 @@
+"""A thin layer over mixed-integer and constraint solvers.
+
+`LinearModel` is the problem, `Parameters` how to solve it, `Result` what came back. A limit or an
+interrupt is a result with a gap. Solver libraries are loaded when first used.
+"""
+
+from headrace.solver.cpsat import import_cp_model, solve_cpsat
+from headrace.solver.gurobi import solve_gurobi
+from headrace.solver.highs import solve_highs
+from headrace.solver.model import LinearModel
+from headrace.solver.oracle import enumerate_optimum
+from headrace.solver.parameters import Parameters, Progress
+from headrace.solver.result import Proved, Result, Stop
+
+__all__ = [
+    "LinearModel",
+    "Parameters",
+    "Progress",
+    "Proved",
+    "Result",
+    "Stop",
+    "enumerate_optimum",
+    "import_cp_model",
+    "solve",
+    "solve_cpsat",
+]
+
+
+def solve(model: LinearModel, parameters: Parameters | None = None) -> Result:
+    """Solve `model` with the backend that `parameters` names.
+
+    Raises
+    ------
+    InputError : if that backend is not installed.
+    ModelError : if it refuses the model.
+    """
+    parameters = parameters or Parameters()
+    backends = {"highs": solve_highs, "gurobi": solve_gurobi}
+    return backends[parameters.backend](model, parameters)

@@ -1,0 +1,145 @@
+"""OR-Tools CP-SAT: models are built with the library itself; limits, progress, results are ours."""
+
+import importlib
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import InputError, ModelError
+from headrace.solver.parameters import Parameters, Progress
+from headrace.solver.result import Proved, Result, Stop, relative_gap
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
+
+
+def import_cp_model() -> Any:
+    """Return ``ortools.sat.python.cp_model``.
+
+    Raises
+    ------
+    InputError : where it cannot be loaded beside the installed highspy. Both then bring a shared
+        library of one name in different versions, and whichever comes second fails.
+    """
+    try:
+        return importlib.import_module("ortools.sat.python.cp_model")
+    except ImportError as error:
+        raise InputError(
+            "OR-Tools cannot be loaded beside the installed highspy, which brings another "
+            f"libhighs.so.1: install highspy<1.15, which brings none ({error})"
+        ) from error
+
+
+def solve_cpsat(
+    model: "cp_model.CpModel", variables: Sequence[Any], parameters: Parameters
+) -> Result:
+    """Solve a CP-SAT model that minimises.
+
+    Parameters
+    ----------
+    variables : those whose values are wanted, in the order of `Result.values`.
+    parameters : `start` gives hints for `variables`, `deterministic` the limit of counted work;
+        with one thread (or more: they are interleaved) equal parameters give equal results.
+
+    Raises
+    ------
+    ModelError : if CP-SAT refuses the model.
+    """
+    cp_model = import_cp_model()
+    if parameters.start is not None:
+        model.clear_hints()
+        for variable, value in zip(variables, parameters.start.tolist(), strict=True):
+            model.add_hint(variable, round(value))
+    solver = cp_model.CpSolver()
+    settings = solver.parameters
+    settings.num_workers = parameters.threads
+    settings.interleave_search = parameters.threads > 1
+    settings.random_seed = parameters.seed % (1 << 31)
+    settings.max_time_in_seconds = parameters.limit_s
+    settings.relative_gap_limit = parameters.gap
+    if parameters.deterministic is not None:
+        settings.max_deterministic_time = parameters.deterministic
+    if parameters.nodes is not None:
+        settings.max_number_of_conflicts = parameters.nodes
+    began = time.monotonic()
+    watch = _watch(parameters, began)
+    if parameters.interrupt is not None:
+        solver.best_bound_callback = lambda _bound: _ask(solver, parameters)
+    status = solver.solve(model, watch)
+    if status == cp_model.MODEL_INVALID:
+        raise ModelError(f"CP-SAT refuses the model: {model.validate()}")
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    values = np.array([solver.value(v) for v in variables], float) if found else None
+    return _result(solver, status, values, watch.stopped, parameters, time.monotonic() - began)
+
+
+def _ask(solver: Any, parameters: Parameters) -> None:
+    if parameters.interrupt is not None and parameters.interrupt():
+        solver.stop_search()
+
+
+def _watch(parameters: Parameters, began: float) -> Any:
+    cp_model = import_cp_model()
+
+    class Watch(cp_model.CpSolverSolutionCallback):  # pyright: ignore[reportUntypedBaseClass]
+        stopped = False
+
+        def on_solution_callback(self) -> None:
+            incumbent, bound = self.objective_value, self.best_objective_bound
+            if parameters.progress is not None:
+                parameters.progress(
+                    Progress(
+                        incumbent=incumbent,
+                        bound=bound,
+                        gap=relative_gap(incumbent, bound),
+                        nodes=int(self.num_branches),
+                        iterations=int(self.num_conflicts),
+                        seconds=time.monotonic() - began,
+                    )
+                )
+            if parameters.interrupt is not None and parameters.interrupt():
+                self.stopped = True
+                self.stop_search()
+
+    return Watch()
+
+
+def _result(
+    solver: Any,
+    status: Any,
+    values: np.ndarray | None,
+    stopped: bool,
+    parameters: Parameters,
+    seconds: float,
+) -> Result:
+    cp_model = import_cp_model()
+    proofs = {
+        cp_model.OPTIMAL: Proved.OPTIMAL,
+        cp_model.FEASIBLE: Proved.FEASIBLE,
+        cp_model.INFEASIBLE: Proved.INFEASIBLE,
+    }
+    proved = proofs.get(status, Proved.NOTHING)
+    objective = float(solver.objective_value) if values is not None else float("inf")
+    bound = float(solver.best_objective_bound)
+    if proved in (Proved.OPTIMAL, Proved.INFEASIBLE):
+        stop = Stop.DONE
+    elif stopped or (parameters.interrupt is not None and parameters.interrupt()):
+        stop = Stop.INTERRUPT
+    elif seconds >= parameters.limit_s:
+        stop = Stop.TIME
+    elif parameters.nodes is not None and solver.num_conflicts >= parameters.nodes:
+        stop = Stop.NODES
+    else:
+        stop = Stop.DETERMINISTIC
+    return Result(
+        stop=stop,
+        proved=proved,
+        values=values,
+        objective=objective,
+        bound=float("inf") if proved is Proved.INFEASIBLE else bound,
+        nodes=int(solver.num_branches),
+        iterations=int(solver.num_conflicts),
+        seconds=seconds,
+    )

@@ -1,0 +1,65 @@
+"""What came back: why the solver stopped, apart from what it proved."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+
+class Stop(StrEnum):
+    """Why a solver stopped."""
+
+    DONE = "done"
+    NODES = "node limit"
+    ITERATIONS = "iteration limit"
+    LOOKS = "work limit"
+    DETERMINISTIC = "deterministic limit"
+    TIME = "time limit"
+    INTERRUPT = "interrupt"
+    FAILED = "failed"
+
+
+class Proved(StrEnum):
+    """What a solver knows at the end."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNBOUNDED = "unbounded"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Result:
+    """A limit that struck is a result, not an error.
+
+    Attributes
+    ----------
+    stop, proved : why it ended; what is known.
+    values : of all variables in the best solution, or None.
+    objective : of that solution; infinite without one.
+    bound : no solution is better.
+    nodes, iterations : work done.
+    seconds : wall clock.
+    """
+
+    stop: Stop
+    proved: Proved
+    values: np.ndarray | None
+    objective: float
+    bound: float
+    nodes: int = 0
+    iterations: int = 0
+    seconds: float = 0.0
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / |objective|; infinite without a solution."""
+        return relative_gap(self.objective, self.bound)
+
+
+def relative_gap(objective: float, bound: float) -> float:
+    """Return how far `bound` is below `objective`, relative to it."""
+    if not np.isfinite(objective):
+        return float("inf")
+    return max(0.0, objective - bound) / max(abs(objective), 1e-9)

@@ -1,0 +1,204 @@
+"""What tools tell of one machine (links, PCIe paths, NICs), and the topology that makes of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.errors import TopologyError
+from headrace.topology.presets.boxes import Box, Inter, LocalLink, cluster, ports
+from headrace.topology.topology import Switch, Topology, beta_from_bytes_per_s
+
+LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+"""How far a PCIe path goes, nearest first: one switch, several, the host bridge, across host
+bridges of a NUMA node, across sockets."""
+
+MAX_GPUS = 256
+
+NVLINK_BYTES_PER_S: Mapping[int, float] = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
+"""NVLink generation -> bytes a second of one link, each way, as NVIDIA publishes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkCosts:
+    """Costs where a tool does not tell them. Set them from measurements where there are any.
+
+    Attributes
+    ----------
+    link_bytes_per_s : of one NVLink or Infinity Fabric link, each way. None: by the GPU's
+        generation where the file tells it, else 25 GB/s (NVLink 2 to 4).
+    alpha_us : of a message over such links; 0.7 us is Table 5.1's.
+    pcie_bytes_per_s : of a GPU's PCIe port, each way (12.5 GB/s: generation 3, 16 lanes).
+    sys_bytes_per_s : of a path between sockets, if that is less.
+    pcie_alpha_us : of a message between GPUs by level of the path: round numbers, no measured ones.
+    nic_bytes_per_s : of a NIC, each way.
+    remote_alpha_us : of a message between nodes; 1.7 us is Table 5.1's.
+    """
+
+    link_bytes_per_s: float | None = None
+    alpha_us: float = 0.7
+    pcie_bytes_per_s: float = 12.5e9
+    sys_bytes_per_s: float = 10e9
+    pcie_alpha_us: Mapping[str, float] = field(
+        default_factory=lambda: {"PIX": 1.0, "PXB": 1.2, "PHB": 1.5, "NODE": 2.0, "SYS": 2.5}
+    )
+    nic_bytes_per_s: float = 25e9
+    remote_alpha_us: float = 1.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One machine as tools tell it.
+
+    Attributes
+    ----------
+    direct : links from GPU to GPU, int64 (gpus, gpus).
+    link_rate : bytes a second of one such link, each way.
+    switched : links of every GPU into the switch that joins all that have some.
+    levels : for every two GPUs the level of the PCIe path between them.
+    pcie : bytes a second of every GPU's PCIe port.
+    nics : bytes a second of every NIC.
+    nic_levels : for every GPU the level of its path to each NIC.
+    multicast : whether the switch can copy a message to several GPUs.
+    """
+
+    name: str
+    direct: np.ndarray
+    link_rate: float
+    switched: tuple[int, ...]
+    levels: tuple[tuple[str, ...], ...]
+    pcie: tuple[float, ...]
+    nics: tuple[float, ...]
+    nic_levels: tuple[tuple[str, ...], ...]
+    multicast: bool = False
+
+
+def assemble(machine: Machine, costs: LinkCosts, nodes: int, inter: Inter, source: str) -> Topology:
+    """Return `nodes` such machines.
+
+    GPUs send over NVLinks; where these do not join all GPUs, over PCIe too, and then every GPU's
+    PCIe port is a shared capacity each way. Every GPU uses the nearest NIC (of equally near
+    ones the one with the fewest GPUs so far): NIC traffic is off the NVLinks and switch ports, and
+    what it shares with other PCIe traffic is not modelled.
+
+    Raises
+    ------
+    TopologyError : if there are to be several nodes of a machine without a NIC.
+    """
+    if nodes > 1 and not machine.nics:
+        raise TopologyError(
+            f"{source}: there is no NIC, so nodes is {nodes} cannot be, needs nodes 1 or a file "
+            "of a machine with NICs"
+        )
+    local, capacities, switches = _switched(machine, costs)
+    local += _direct(machine, costs)
+    gpus = len(machine.switched)
+    if not _joined(gpus, local):
+        first = len(local)
+        over = _pcie(machine, costs, {(s, d) for s, d, _, _ in local})
+        local += over
+        capacities += [
+            (
+                name,
+                tuple(link + first for link in links),
+                beta_from_bytes_per_s(machine.pcie[_gpu_of(name)]),
+            )
+            for name, links, _ in ports(tuple(over), gpus, 1.0, "pcie")
+        ]
+    box = Box(
+        name=machine.name,
+        gpus=gpus,
+        local=tuple(local),
+        capacities=tuple(capacities),
+        switches=tuple(switches),
+        nic_of=_nearest(machine) if machine.nics else (0,) * gpus,
+        nic_betas=tuple(map(beta_from_bytes_per_s, machine.nics or (costs.nic_bytes_per_s,))),
+        remote_alpha=costs.remote_alpha_us,
+    )
+    try:
+        return cluster(box, nodes, inter)
+    except TopologyError as error:
+        raise TopologyError(f"{source}: {error}") from error
+
+
+Capacities = list[tuple[str, tuple[int, ...], float]]
+
+
+def _switched(
+    machine: Machine, costs: LinkCosts
+) -> tuple[list[LocalLink], Capacities, list[Switch]]:
+    betas = {
+        gpu: beta_from_bytes_per_s(machine.link_rate * count)
+        for gpu, count in enumerate(machine.switched)
+        if count
+    }
+    links = [
+        (s, d, costs.alpha_us, max(betas[s], betas[d])) for s in betas for d in betas if s != d
+    ]
+    if not links:
+        return [], [], []
+    capacities = [
+        (name, members, betas[_gpu_of(name)])
+        for name, members, _ in ports(tuple(links), len(machine.switched), 1.0)
+    ]
+    switch = Switch(name="nvswitch", links=tuple(range(len(links))), multicast=machine.multicast)
+    return links, capacities, [switch]
+
+
+def _gpu_of(port: str) -> int:
+    return int(port.rpartition("-")[2])
+
+
+def _direct(machine: Machine, costs: LinkCosts) -> list[LocalLink]:
+    return [
+        (
+            int(s),
+            int(d),
+            costs.alpha_us,
+            beta_from_bytes_per_s(machine.link_rate * int(machine.direct[s, d])),
+        )
+        for s, d in np.argwhere(machine.direct > 0)
+        if not (machine.switched[s] and machine.switched[d])
+    ]
+
+
+def _pcie(machine: Machine, costs: LinkCosts, there: set[tuple[int, int]]) -> list[LocalLink]:
+    gpus = range(len(machine.switched))
+    made: list[LocalLink] = []
+    for s in gpus:
+        for d in gpus:
+            if s == d or (s, d) in there:
+                continue
+            level = machine.levels[s][d]
+            rate = min(machine.pcie[s], machine.pcie[d])
+            rate = min(rate, costs.sys_bytes_per_s) if level == "SYS" else rate
+            made.append((s, d, costs.pcie_alpha_us[level], beta_from_bytes_per_s(rate)))
+    return made
+
+
+def _joined(gpus: int, links: list[LocalLink]) -> bool:
+    """Return whether every GPU reaches every other one, and is reached."""
+    for turn in (0, 1):
+        following: dict[int, list[int]] = {}
+        for src, dst, _, _ in links:
+            here, there = (src, dst) if turn == 0 else (dst, src)
+            following.setdefault(here, []).append(there)
+        reached, open_ = {0}, [0]
+        while open_:
+            for other in following.get(open_.pop(), ()):
+                if other not in reached:
+                    reached.add(other)
+                    open_.append(other)
+        if len(reached) < gpus:
+            return False
+    return True
+
+
+def _nearest(machine: Machine) -> tuple[int, ...]:
+    load = [0] * len(machine.nics)
+    chosen: list[int] = []
+    for levels in machine.nic_levels:
+        nic = min(range(len(load)), key=lambda n: (LEVELS.index(levels[n]), load[n], n))
+        load[nic] += 1
+        chosen.append(nic)
+    return tuple(chosen)

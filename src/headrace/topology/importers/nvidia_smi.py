@@ -1,0 +1,181 @@
+"""The text that ``nvidia-smi topo -m`` prints: NVLinks and PCIe paths between GPUs and NICs."""
+
+import re
+
+import numpy as np
+
+from headrace.errors import TopologyError
+from headrace.topology.importers.machine import (
+    LEVELS,
+    MAX_GPUS,
+    NVLINK_BYTES_PER_S,
+    LinkCosts,
+    Machine,
+    assemble,
+)
+from headrace.topology.importers.reading import decoded
+from headrace.topology.presets.boxes import Inter
+from headrace.topology.topology import Topology
+
+MAX_DIRECT_LINKS = 18
+"""NVLinks that a GPU has at most, of any generation yet: who shows more uses a switch."""
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_GPU = re.compile(r"GPU\d{1,4}")
+_NVLINK = re.compile(r"NV(\d{1,2})")
+
+
+def parse_nvidia_smi(
+    content: bytes,
+    source: str,
+    *,
+    nodes: int = 1,
+    inter: Inter = "auto",
+    costs: LinkCosts | None = None,
+    name: str = "nvidia-smi",
+) -> Topology:
+    """Return the topology of `nodes` machines as ``nvidia-smi topo -m`` shows them.
+
+    ``NV#`` is that many NVLinks. If a GPU shows more of them than GPUs have, and to all others
+    equally many, they go through an NVSwitch, and each GPU has one port each way. Whether that
+    can multicast is not shown: it is taken not to. GPUs that NVLinks do not join send over PCIe.
+    NIC traffic uses the nearest NIC; see `assemble`. The matrix gives no rates: see `LinkCosts`.
+
+    Raises
+    ------
+    TopologyError : naming the file, the line, the row and column, and what would do.
+    """
+    text = _ANSI.sub("", decoded(content, source))
+    devices, rows = _rows(text, source)
+    gpus = [i for i, device in enumerate(devices) if _GPU.fullmatch(device)]
+    nics = [i for i, device in enumerate(devices) if not _GPU.fullmatch(device)]
+    for gpu in gpus:
+        if devices[gpu] not in rows:
+            raise TopologyError(
+                f"{source}: row {devices[gpu]} is missing, needs the whole matrix: save it with "
+                "'nvidia-smi topo -m > FILE'"
+            )
+    table = [rows[devices[gpu]][1] for gpu in gpus]
+    lines = [rows[devices[gpu]][0] for gpu in gpus]
+    links = np.zeros((len(gpus), len(gpus)), np.int64)
+    levels: list[tuple[str, ...]] = []
+    for i, cells in enumerate(table):
+        row = f"{source}:{lines[i]}: row {devices[gpus[i]]}"
+        found = [_cell(cells[j], i == k, f"{row}, column {devices[j]}") for k, j in enumerate(gpus)]
+        links[i] = [count for count, _ in found]
+        levels.append(tuple(level for _, level in found))
+    _check_symmetric(links, levels, [devices[gpu] for gpu in gpus], source)
+    costs = costs or LinkCosts()
+    nic_levels = tuple(
+        tuple(
+            _level(cells[j], f"{source}:{line}: row {devices[gpu]}, column {devices[j]}")
+            for j in nics
+        )
+        for gpu, line, cells in zip(gpus, lines, table, strict=True)
+    )
+    switched = _switched(links, [devices[gpu] for gpu in gpus], source)
+    machine = Machine(
+        name=name,
+        direct=links,
+        link_rate=costs.link_bytes_per_s or NVLINK_BYTES_PER_S[3],
+        switched=switched,
+        levels=tuple(levels),
+        pcie=(costs.pcie_bytes_per_s,) * len(gpus),
+        nics=(costs.nic_bytes_per_s,) * len(nics),
+        nic_levels=nic_levels,
+    )
+    return assemble(machine, costs, nodes, inter, source)
+
+
+Rows = dict[str, tuple[int, list[str]]]
+
+
+def _rows(text: str, source: str) -> tuple[list[str], Rows]:
+    """Return the devices of the header, and for every row its line and its cells."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if _is_header(line.split())), None)
+    if start is None:
+        raise TopologyError(
+            f"{source}: has no line of device names beginning with GPU0, needs the output of "
+            "'nvidia-smi topo -m'"
+        )
+    devices = _devices(lines[start], f"{source}:{start + 1}")
+    rows: Rows = {}
+    for number, line in enumerate(lines[start + 1 :], start + 2):
+        cells = line.split()
+        if not cells or cells[0] not in devices:
+            if cells and rows and cells[0].startswith(("Legend", "NIC")):
+                break
+            continue
+        if cells[0] in rows:
+            raise TopologyError(f"{source}:{number}: row {cells[0]} is there twice")
+        if len(cells) <= len(devices):
+            raise TopologyError(
+                f"{source}:{number}: row {cells[0]} has {len(cells) - 1} cells, needs "
+                f"{len(devices)}: one for each of {devices[0]} to {devices[-1]}"
+            )
+        rows[cells[0]] = (number, cells[1 : len(devices) + 1])
+    return devices, rows
+
+
+def _is_header(cells: list[str]) -> bool:
+    return bool(cells) and cells[0] == "GPU0" and "X" not in cells[:2]
+
+
+def _devices(line: str, where: str) -> list[str]:
+    # What follows the devices ("CPU Affinity  NUMA Affinity ...") describes GPUs, and is not used.
+    devices: list[str] = []
+    for cell in line.split():
+        if cell in ("CPU", "NUMA", "GPU"):
+            break
+        devices.append(cell)
+    if len(devices) > 2 * MAX_GPUS:
+        raise TopologyError(f"{where}: has more than {2 * MAX_GPUS} devices")
+    if len(set(devices)) < len(devices):
+        raise TopologyError(f"{where}: a device is there twice, needs distinct names")
+    return devices
+
+
+def _cell(cell: str, own: bool, where: str) -> tuple[int, str]:
+    if own != (cell == "X"):
+        needed = "X, as it is the GPU itself" if own else "no X, as they are two GPUs"
+        raise TopologyError(f"{where} is {cell[:20]!r}, needs {needed}")
+    if own:
+        return 0, "PIX"
+    nvlink = _NVLINK.fullmatch(cell)
+    # A path over NVLinks hides the PCIe path beneath it, which is then not needed.
+    return (int(nvlink[1]), "SYS") if nvlink else (0, _level(cell, where))
+
+
+def _level(cell: str, where: str) -> str:
+    if cell not in LEVELS:
+        raise TopologyError(f"{where} is {cell[:20]!r}, needs NV# or one of {', '.join(LEVELS)}")
+    return cell
+
+
+def _check_symmetric(
+    links: np.ndarray, levels: list[tuple[str, ...]], names: list[str], source: str
+) -> None:
+    for i in range(len(names)):
+        for j in range(i):
+            if links[i, j] != links[j, i] or levels[i][j] != levels[j][i]:
+                raise TopologyError(
+                    f"{source}: rows {names[i]} and {names[j]} tell different things of the path "
+                    "between them, needs the same: was the file edited or cut?"
+                )
+
+
+def _switched(links: np.ndarray, names: list[str], source: str) -> tuple[int, ...]:
+    made: list[int] = []
+    for i, row in enumerate(links):
+        counts = set(row[row > 0].tolist())
+        if row.sum() <= MAX_DIRECT_LINKS:
+            made.append(0)
+        elif len(counts) == 1:
+            made.append(counts.pop())
+        else:
+            raise TopologyError(
+                f"{source}: row {names[i]} has {row.sum()} NVLinks, needs at most "
+                f"{MAX_DIRECT_LINKS}, or equally many to every GPU (through a switch)"
+            )
+    return tuple(made)

@@ -1,0 +1,97 @@
+"""Fat trees: hosts below switches below switches, with thinner links the higher up."""
+
+import math
+
+import numpy as np
+
+from headrace.errors import TopologyError
+from headrace.topology.presets.boxes import MAX_LINKS, members
+from headrace.topology.topology import (
+    Link,
+    SharedCapacity,
+    Switch,
+    Topology,
+    beta_from_bytes_per_s,
+)
+
+
+def fat_tree(
+    shape: tuple[int, ...],
+    *,
+    oversubscription: float = 1.0,
+    host_bytes_per_s: float = 12.5e9,
+    alpha_us: float = 1.7,
+    hop_alpha_us: float = 0.5,
+) -> Topology:
+    """A tree of switches: shape[0] hosts below each leaf, shape[1] leaves below each spine, ...
+
+    One rank a host. A switch's uplink carries the rate of all links below it over
+    `oversubscription`, at every level; links of the topology run between any two ranks, and those
+    that turn at level l (0 is the leaf) have alpha `alpha_us` + l * `hop_alpha_us`. Every host
+    has a NIC and every switch below the top an uplink, each way, as shared capacities. The
+    switches are taken not to multicast: collective libraries do not use that of Ethernet or
+    InfiniBand switches for data. NIC traffic is all there is.
+
+    Raises
+    ------
+    TopologyError : if a side of the shape or a rate makes no sense.
+    """
+    if not shape or any(side < 1 for side in shape):
+        raise TopologyError(f"shape is {shape}, needs at least one side and every side at least 1")
+    if not oversubscription >= 1 or not math.isfinite(oversubscription):
+        raise TopologyError(f"oversubscription is {oversubscription}, needs at least 1.0")
+    if not host_bytes_per_s > 0:
+        raise TopologyError(f"host_bytes_per_s is {host_bytes_per_s}, needs more than 0")
+    ranks, widths = math.prod(shape), np.cumprod(shape)
+    if ranks * (ranks - 1) > MAX_LINKS:
+        raise TopologyError(
+            f"shape is {shape}: {ranks} ranks have {ranks * (ranks - 1)} links, needs at most "
+            f"{MAX_LINKS}"
+        )
+    src, dst = np.repeat(np.arange(ranks), ranks), np.tile(np.arange(ranks), ranks)
+    src, dst = src[src != dst], dst[src != dst]
+    turn = np.zeros(len(src), np.int64)
+    for width in widths[:-1]:
+        turn += src // width != dst // width
+    betas = [
+        beta_from_bytes_per_s(host_bytes_per_s * float(below) / oversubscription**level)
+        for level, below in enumerate((1, *widths[:-1]))
+    ]
+    slowest = np.maximum.accumulate(betas)
+    links = tuple(
+        Link(src=s, dst=d, alpha_us=alpha_us + t * hop_alpha_us, beta_us_per_mb=float(slowest[t]))
+        for s, d, t in zip(src.tolist(), dst.tolist(), turn.tolist(), strict=True)
+    )
+    spans = (1, *map(int, widths))
+    shared: list[SharedCapacity] = []
+    switches: list[Switch] = []
+    for level, width in enumerate(spans):
+        count = ranks // width
+        crosses = np.flatnonzero(src // width != dst // width)
+        out, into = (members(end[crosses] // width, count, crosses) for end in (src, dst))
+        what = "nic" if level == 0 else f"uplink{level - 1}"
+        shared += [
+            SharedCapacity(name=f"{what}-{way}-{i}", links=mine, beta_us_per_mb=betas[level])
+            for i in range(count)
+            for way, mine in (("out", out[i]), ("in", into[i]))
+            if mine
+        ]
+        if level == 0:
+            continue
+        child = spans[level - 1]
+        turning = np.flatnonzero((src // width == dst // width) & (src // child != dst // child))
+        turns = members(src[turning] // width, count, turning)
+        switches += [
+            Switch(
+                name=f"switch{level - 1}-{i}", links=tuple(sorted((*turns[i], *out[i], *into[i])))
+            )
+            for i in range(count)
+        ]
+    return Topology(
+        name=f"fat-tree-{'x'.join(map(str, shape))}",
+        hosts=tuple(f"host{rank}" for rank in range(ranks)),
+        rank_host=tuple(range(ranks)),
+        links=links,
+        shared=tuple(shared),
+        switches=tuple(s for s in switches if s.links),
+    )

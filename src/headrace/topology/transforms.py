@@ -1,0 +1,96 @@
+"""Topologies made from others: other costs, other directions, fewer links. All are pure."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.errors import TopologyError
+from headrace.topology.topology import Link, SharedCapacity, Switch, Topology
+
+_TRANSPOSED = "-transposed"
+
+
+def without_local_alpha(topology: Topology) -> Topology:
+    """Return `topology` with alpha 0 on the links inside hosts: the table model's graph."""
+    host = topology.rank_host
+    links = tuple(
+        replace(link, alpha_us=0.0) if host[link.src] == host[link.dst] else link
+        for link in topology.links
+    )
+    if links == topology.links:
+        return topology
+    return replace(topology, name=f"{topology.name}-no-local-alpha", links=links)
+
+
+def transposed(topology: Topology) -> Topology:
+    """Return `topology` with every link reversed.
+
+    Links keep their places, so shared capacities and switches keep their members (and names,
+    though what was a way out is a way in). Twice is the original.
+    """
+    name = topology.name
+    turned = name.removesuffix(_TRANSPOSED) if name.endswith(_TRANSPOSED) else name + _TRANSPOSED
+    links = tuple(replace(link, src=link.dst, dst=link.src) for link in topology.links)
+    return replace(topology, name=turned, links=links)
+
+
+def perturbed(topology: Topology, seed: int, spread: float = 0.3) -> Topology:
+    """Return `topology` with costs changed at random, to see that plans do not rest on neat ones.
+
+    Alpha and beta of every link and beta of every shared capacity are each multiplied by an own
+    factor, uniform between 1 - spread and 1 + spread.
+
+    Raises
+    ------
+    TopologyError : unless 0 <= spread < 1.
+    """
+    if not 0 <= spread < 1:
+        raise TopologyError(f"spread is {spread}, needs at least 0 and less than 1")
+    random = np.random.default_rng(seed)
+    factors = random.uniform(1 - spread, 1 + spread, 2 * len(topology.links)).tolist()
+    links = tuple(
+        replace(link, alpha_us=link.alpha_us * alpha, beta_us_per_mb=link.beta_us_per_mb * beta)
+        for link, alpha, beta in zip(topology.links, factors[::2], factors[1::2], strict=True)
+    )
+    more = random.uniform(1 - spread, 1 + spread, len(topology.shared)).tolist()
+    shared = tuple(
+        replace(capacity, beta_us_per_mb=capacity.beta_us_per_mb * factor)
+        for capacity, factor in zip(topology.shared, more, strict=True)
+    )
+    name = f"{topology.name}-perturbed-{seed}"
+    return replace(topology, name=name, links=links, shared=shared)
+
+
+def subgraph(topology: Topology, keep_links: Iterable[int], name: str | None = None) -> Topology:
+    """Return `topology` with only the links of these indices, in their old order.
+
+    Link j of the result is link ``sorted(set(keep_links))[j]`` of `topology`. Shared capacities
+    and switches keep what is left of them; those left empty go.
+
+    Raises
+    ------
+    TopologyError : if an index is none of a link.
+    """
+    kept = sorted({int(link) for link in keep_links})
+    total = len(topology.links)
+    if kept and not 0 <= kept[0] <= kept[-1] < total:
+        wrong = kept[0] if kept[0] < 0 else kept[-1]
+        raise TopologyError(f"keep_links has {wrong}, needs 0 to {total - 1}")
+    place = {link: j for j, link in enumerate(kept)}
+    links: tuple[Link, ...] = tuple(topology.links[link] for link in kept)
+    shared = tuple(replace(s, links=_left(s, place)) for s in topology.shared if _left(s, place))
+    switches = tuple(
+        replace(s, links=_left(s, place)) for s in topology.switches if _left(s, place)
+    )
+    return replace(
+        topology,
+        name=name or f"{topology.name}-{len(kept)}-links",
+        links=links,
+        shared=shared,
+        switches=switches,
+    )
+
+
+def _left(member: SharedCapacity | Switch, place: dict[int, int]) -> tuple[int, ...]:
+    return tuple(place[link] for link in member.links if link in place)

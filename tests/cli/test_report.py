@@ -1,0 +1,67 @@
+"""``headrace report``, and the sends that ``headrace show`` prints."""
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from headrace.cli.artifacts import show
+from headrace.cli.report import report
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.cost_model import FULL
+from headrace.collectives.plan.generators import Method
+from headrace.collectives.plan.portfolio import plan_collective
+from headrace.errors import ArtifactError
+from headrace.topology.presets import dgx2
+from tests.report.small import relay
+
+app = typer.Typer()
+app.command()(report)
+app.command()(show)
+
+
+def run(*arguments: object) -> str:
+    outcome = CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "120"})
+    if outcome.exception is not None:
+        raise outcome.exception
+    return outcome.output
+
+
+def test_report_writes_a_page(tmp_path: Path) -> None:
+    relay().save(tmp_path / "plan")
+    page = tmp_path / "folder" / "page.html"
+    assert "MiB" in run("report", tmp_path / "plan", "-o", page)
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    with pytest.raises(ArtifactError, match="needs another name"):
+        run("report", tmp_path / "plan", "-o", tmp_path / "plan")
+    with pytest.raises(ArtifactError, match="cannot be written"):
+        run("report", tmp_path / "plan", "-o", tmp_path)
+
+
+def test_show_prints_sends_and_utilisation(tmp_path: Path) -> None:
+    relay().save(tmp_path / "plan")
+    shown = run("show", tmp_path / "plan")
+    assert "sends (full model, 63 us in all)" in shown
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "0.00 31.00 0 1 0 1.907 MiB 0-1" in lines
+    assert "47.00 63.00 1 2 2 976.6 KiB 1" in lines
+    assert "backplane 100.0%" in lines
+    assert "1 > 2 34.9%" in lines
+    assert "--all" not in shown
+
+
+def test_long_plans_are_cut_unless_all_is_wanted(tmp_path: Path) -> None:
+    plan = plan_collective(dgx2(2), Collective.ALL_TO_ALL, 1 << 24, method=Method(model=FULL))
+    plan.save(tmp_path / "plan")
+    short, full = run("show", tmp_path / "plan"), run("show", tmp_path / "plan", "--all")
+    assert "more sends: --all shows them" in short
+    assert "--all" not in full
+    assert len(full.splitlines()) > 200 > len(short.splitlines())
+
+
+def test_long_topologies_are_cut_unless_all_is_wanted(tmp_path: Path) -> None:
+    dgx2(2).save(tmp_path / "t")
+    short, full = run("show", tmp_path / "t"), run("show", tmp_path / "t", "--all")
+    assert "more links: --all shows them" in short
+    assert "--all" not in full

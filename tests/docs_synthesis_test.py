@@ -1,0 +1,60 @@
+"""Every command of docs/synthesis.md works, in its order, on its own files."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.main import app
+from headrace.collectives.demand import Collective, Demand
+from headrace.report.bottleneck import bottleneck
+from headrace.topology import Topology
+
+TEXT = (Path(__file__).parent.parent / "docs" / "synthesis.md").read_text()
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """What follows ``$ headrace`` in the console blocks."""
+    lines = "".join(blocks("console")).replace("\\\n", " ").splitlines()
+    found = [shlex.split(line.removeprefix("$ ")) for line in lines if line.startswith("$ ")]
+    return [words[1:] for words in found if words[0] == "headrace"]
+
+
+@pytest.mark.slow
+def test_a_newcomer_can_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("topo.txt").write_text(blocks("text")[0])
+    Path("sketch.json").write_text(blocks("json")[0])
+    verbs = []
+    for words in commands():
+        outcome = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
+        assert outcome.exception is None, f"{' '.join(words)}: {outcome.exception!r}"
+        assert outcome.exit_code == 0, f"{' '.join(words)}: {outcome.output}"
+        verbs.append(words[0])
+    assert verbs == [
+        *("topology", "show", "report"),
+        *("collectives", "collectives"),
+        *("show", "report", "verify", "export", "verify"),
+        *("collectives", "report"),
+    ]
+    check_what_the_text_says()
+
+
+def check_what_the_text_says() -> None:
+    cluster = Topology.load("cluster.topology")
+    assert (cluster.ranks, len(cluster.hosts), len(cluster.shared)) == (16, 2, 4)
+    demand = Demand(collective=Collective.ALLGATHER, ranks=16)
+    cut = bottleneck(cluster, demand, 16 << 20)
+    assert cut is not None
+    assert cut.ranks in (tuple(range(8)), tuple(range(8, 16)))
+    assert 1e3 * cut.mb_per_us == pytest.approx(12.5)
+    assert f"so {cut.mb / cut.mb_per_us:.0f} us are the least" in TEXT
+    assert Path("allgather.xml").read_text().startswith("<algo")
+    for page in ("cluster.html", "allgather.html", "book.html"):
+        assert Path(page).read_text().startswith("<!DOCTYPE html>")

@@ -1,0 +1,187 @@
+"""Solvers agree with enumeration, keep to their limits, report, and can be interrupted."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import InputError, ModelError
+from headrace.solver import (
+    LinearModel,
+    Parameters,
+    Progress,
+    Proved,
+    Stop,
+    enumerate_optimum,
+    import_cp_model,
+    solve,
+    solve_cpsat,
+)
+
+
+def knapsack(seed: int, variables: int = 60, rows: int = 30) -> LinearModel:
+    rng = np.random.default_rng(seed)
+    model = LinearModel()
+    model.add_binaries(variables, cost=-rng.integers(5, 40, variables).astype(float))
+    weights = rng.integers(1, 30, (rows, variables)).astype(float)
+    row, column = np.nonzero(weights)
+    model.add_rows(row, column, weights[row, column], upper=weights.sum(axis=1) / 3)
+    return model
+
+
+@st.composite
+def tiny_models(draw: st.DrawFn) -> LinearModel:
+    numbers = st.integers(-4, 4)
+    count = draw(st.integers(1, 6))
+    model = LinearModel()
+    costs = np.array(draw(st.lists(numbers, min_size=count, max_size=count)), float)
+    upper = np.array(draw(st.lists(st.integers(0, 3), min_size=count, max_size=count)), float)
+    model.add_variables(count, lower=-1.0, upper=upper, cost=costs, integer=True)
+    for _ in range(draw(st.integers(0, 4))):
+        row = np.array(draw(st.lists(numbers, min_size=count, max_size=count)), float)
+        low = draw(st.integers(-8, 4))
+        zeros = np.zeros(count, int)
+        model.add_rows(zeros, np.arange(count), row, lower=low, upper=low + draw(numbers) + 4)
+    return model
+
+
+@given(tiny_models())
+@settings(max_examples=60)
+def test_highs_agrees_with_enumeration(model: LinearModel) -> None:
+    wanted, found = enumerate_optimum(model), solve(model)
+    assert (found.proved, found.stop) == (wanted.proved, Stop.DONE)
+    if wanted.proved is Proved.OPTIMAL:
+        assert found.objective == pytest.approx(wanted.objective, abs=1e-6)
+        assert found.bound == pytest.approx(wanted.objective, abs=1e-6)
+        assert found.values is not None
+        assert model.violation(found.values) < 1e-6
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=40)
+def test_an_indicator_is_neither_too_weak_nor_too_strong(seed: int) -> None:
+    """A blanket big-M made other encoders return wrong optima and lose feasible instances."""
+    rng = np.random.default_rng(seed)
+    lower = rng.integers(-5, 3, 3)
+    upper = lower + rng.integers(0, 4, 3)
+    values, least = rng.integers(-3, 4, 3).astype(float), int(rng.integers(-12, 12))
+    model = LinearModel()
+    x = model.add_variables(3, lower=lower, upper=upper, integer=True)
+    switch = model.add_binaries(1)
+    model.add_indicators(switch, np.zeros(3, int), x, values, lower=float(least))
+    grid = np.stack(
+        np.meshgrid(*(np.arange(a, b + 1) for a, b in zip(lower, upper, strict=True))), -1
+    ).reshape(-1, 3)
+    for point in grid:
+        for on in (0.0, 1.0):
+            holds = on == 0.0 or values @ point >= least
+            fits = model.violation(np.append(point, on).astype(float)) < 1e-9
+            assert fits == holds
+
+
+def test_an_indicator_refuses_variables_without_bounds() -> None:
+    model = LinearModel()
+    x = model.add_variables(1)
+    switch = model.add_binaries(1)
+    model.add_indicators(switch, np.zeros(1, int), x, 1.0, lower=5.0)  # x >= 0 is all it needs
+    with pytest.raises(ModelError, match="variable 0 has bounds 0.0 to inf"):
+        model.add_indicators(switch, np.zeros(1, int), x, -1.0, lower=-5.0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "stop"),
+    [
+        ({"nodes": 20}, Stop.NODES),
+        ({"looks": 300}, Stop.LOOKS),
+        ({"limit_s": 0.05}, Stop.TIME),
+    ],
+)
+def test_a_limit_is_a_result(limits: dict, stop: Stop) -> None:
+    found = solve(knapsack(0), Parameters(**limits))
+    assert (found.stop, found.proved) == (stop, Proved.FEASIBLE)
+    assert found.values is not None
+    assert found.objective >= found.bound
+    assert found.gap > 0
+
+
+@pytest.mark.parametrize("limits", [{"nodes": 5}, {"looks": 200}])
+def test_counted_limits_give_equal_results(limits: dict) -> None:
+    first, second = (solve(knapsack(3), Parameters(seed=7, **limits)) for _ in range(2))
+    assert first.objective == second.objective
+    assert first.bound == second.bound
+    assert np.array_equal(first.values, second.values)
+
+
+def test_progress_is_live_and_an_interrupt_returns_the_best_so_far() -> None:
+    seen: list[Progress] = []
+    found = solve(knapsack(0), Parameters(progress=seen.append, interrupt=lambda: len(seen) >= 4))
+    assert len(seen) >= 4
+    assert (found.stop, found.proved) == (Stop.INTERRUPT, Proved.FEASIBLE)
+    assert found.objective <= min(step.incumbent for step in seen) + 1e-6
+    assert all(step.bound <= step.incumbent for step in seen)
+
+
+def test_an_error_in_a_callback_reaches_the_caller() -> None:
+    def fail(_: Progress) -> None:
+        raise RuntimeError("broken watcher")
+
+    with pytest.raises(RuntimeError, match="broken watcher"):
+        solve(knapsack(0), Parameters(progress=fail))
+
+
+def test_a_start_is_kept_when_nothing_better_is_found() -> None:
+    model = knapsack(0)
+    start = solve(model, Parameters(nodes=20))
+    again = solve(model, Parameters(nodes=0, start=start.values))
+    assert again.objective <= start.objective + 1e-9
+
+
+def test_gurobi_is_asked_for_by_name() -> None:
+    with pytest.raises(InputError, match="backend is 'cplex', needs one of highs, gurobi"):
+        Parameters(backend="cplex")
+    pytest.importorskip("gurobipy", reason="a licence-bound solver")
+    assert solve(knapsack(0), Parameters(backend="gurobi")).proved is Proved.OPTIMAL
+
+
+def cpsat_model() -> tuple:
+    cp_model = import_cp_model()
+    model = cp_model.CpModel()
+    rng = np.random.default_rng(5)
+    starts = [model.new_int_var(0, 400, f"s{i}") for i in range(14)]
+    sizes = rng.integers(3, 30, 14).tolist()
+    lines: dict[int, list] = {0: [], 1: []}
+    for index, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        lines[index % 2].append(model.new_fixed_size_interval_var(start, size, f"i{index}"))
+        if index >= 3:
+            model.add(start >= starts[index - 3] + sizes[index - 3])
+    for line in lines.values():
+        model.add_no_overlap(line)
+    end = model.new_int_var(0, 500, "end")
+    for start, size in zip(starts, sizes, strict=True):
+        model.add(end >= start + size)
+    model.minimize(end)
+    return model, [*starts, end]
+
+
+def test_cpsat_speaks_the_same_language() -> None:
+    model, variables = cpsat_model()
+    seen: list[Progress] = []
+    found = solve_cpsat(model, variables, Parameters(deterministic=2.0, progress=seen.append))
+    assert (found.stop, found.proved) == (Stop.DONE, Proved.OPTIMAL)
+    assert found.values is not None
+    assert found.values[-1] == found.objective == found.bound
+    assert seen
+    assert seen[-1].incumbent == found.objective
+    model, variables = cpsat_model()
+    again = solve_cpsat(model, variables, Parameters(deterministic=2.0, start=found.values))
+    assert again.objective == found.objective
+
+
+def test_cpsat_can_be_interrupted() -> None:
+    model, variables = cpsat_model()
+    seen: list[Progress] = []
+    found = solve_cpsat(
+        model, variables, Parameters(progress=seen.append, interrupt=lambda: bool(seen))
+    )
+    assert found.values is not None
+    assert found.stop in (Stop.INTERRUPT, Stop.DONE)

@@ -1,0 +1,73 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import TopologyError
+from headrace.topology import Topology, perturbed, subgraph, transposed, without_local_alpha
+from headrace.topology.presets import PRESETS, dgx2_taccl_1mb, ndv2, ring
+
+TOPOLOGIES = [preset(**preset.example) for preset in PRESETS.values()] + [
+    ndv2(2),
+    dgx2_taccl_1mb(2),
+]
+
+
+def test_without_local_alpha_keeps_that_of_links_between_hosts() -> None:
+    made = without_local_alpha(ndv2(2))
+    assert {link.alpha_us for link in made.links if link.src // 8 == link.dst // 8} == {0.0}
+    assert {link.alpha_us for link in made.links if link.src // 8 != link.dst // 8} == {1.7}
+    assert made.shared == ndv2(2).shared
+    assert without_local_alpha(ring(4)) == ring(4)  # every rank is a host
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda t: t.name)
+def test_transposing_turns_links_in_place_and_twice_is_nothing(topology: Topology) -> None:
+    made = transposed(topology)
+    assert [(k.dst, k.src) for k in made.links] == [(k.src, k.dst) for k in topology.links]
+    assert made.shared == topology.shared
+    assert made.switches == topology.switches
+    assert made.name != topology.name
+    assert transposed(made) == topology
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda t: t.name)
+def test_perturbed_changes_every_cost_within_the_spread(topology: Topology) -> None:
+    made = perturbed(topology, seed=7, spread=0.2)
+    assert made == perturbed(topology, seed=7, spread=0.2)
+    assert made.digest != perturbed(topology, seed=8, spread=0.2).digest
+    pairs = [(a.alpha_us, b.alpha_us) for a, b in zip(made.links, topology.links, strict=True)]
+    for mine, theirs in ((made.links, topology.links), (made.shared, topology.shared)):
+        pairs += [(a.beta_us_per_mb, b.beta_us_per_mb) for a, b in zip(mine, theirs, strict=True)]
+    ratios = [new / old for new, old in pairs]
+    assert all(0.8 <= ratio <= 1.2 for ratio in ratios)
+    assert len(set(ratios)) > 0.9 * len(ratios)  # each its own
+    assert max(ratios) - min(ratios) > 0.15
+
+
+def test_perturbed_refuses_a_spread_that_could_give_costs_of_nothing() -> None:
+    with pytest.raises(TopologyError, match=r"spread is 1.0, needs at least 0 and less than 1"):
+        perturbed(ring(3), 0, 1.0)
+    assert replace(perturbed(ring(3), 0, 0.0), name="") == replace(ring(3), name="")
+
+
+@given(st.data())
+def test_a_subgraph_keeps_chosen_links_and_what_they_share(data: st.DataObject) -> None:
+    topology = data.draw(st.sampled_from(TOPOLOGIES))
+    total = len(topology.links)
+    keep = data.draw(st.sets(st.integers(0, total - 1)))
+    made = subgraph(topology, keep)
+    old = sorted(keep)
+    assert made.links == tuple(topology.links[i] for i in old)
+    for field in ("shared", "switches"):
+        left = {s.name: {old[i] for i in s.links} for s in getattr(made, field)}
+        wanted = {s.name: keep & set(s.links) for s in getattr(topology, field)}
+        assert left == {name: links for name, links in wanted.items() if links}
+
+
+def test_a_subgraph_of_links_that_are_not_there_is_refused() -> None:
+    with pytest.raises(TopologyError, match="keep_links has 6, needs 0 to 5"):
+        subgraph(ring(3), [0, 6])
+    with pytest.raises(TopologyError, match="keep_links has -1, needs 0 to 5"):
+        subgraph(ring(3), [-1])
