@@ -103,6 +103,16 @@ PUBLIC = {
         "torus",
         "uniform",
     },
+    "headrace.collectives.measure.hardware": {"Hardware", "infer_hardware"},
+    "headrace.collectives.measure.hardware_probes": {"HardwareProbes", "Probe"},
+    "headrace.collectives.measure.placement": {
+        "box_of",
+        "visible_devices",
+        "visible_order",
+        "with_pcie",
+    },
+    "headrace.collectives.measure.simulated_hardware": {"Box", "simulate_probes"},
+    "headrace.report": {"page_of"},
     "headrace.topology.symmetry": {
         "automorphism_generators",
         "automorphisms",

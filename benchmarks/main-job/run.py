@@ -5,32 +5,28 @@ hosts: measure, plan, run, compare with Gloo, with the prediction and with the c
 """
 
 import itertools
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.harness import Options, Report, arguments
+from benchmarks.ranks import KIB, MIB, Case, time_cases
 from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.portfolio import predict_us
 from headrace.demo import run_training
-from headrace.testbed import Testbed, TestbedSpec, rank_environment
+from headrace.testbed import Testbed, TestbedSpec
 
-KIB, MIB = 1 << 10, 1 << 20
 FOLDER = Path(__file__).resolve().parent
 SPEC = FOLDER.parent.parent / "examples" / "testbed-2x2.toml"
 RACK_ORDER, INTERLEAVED = (0, 1, 2, 3), (0, 2, 1, 3)
 RANKS = 4
-SMALL_BYTES = 4 * KIB
+THROUGH_TORCH = {"gloo": None, "headrace": None}
 TRAINING_STEPS = 12
 
 BARS = {
@@ -46,25 +42,6 @@ BARS = {
     "loopback-64MiB-over-gloo": ">=1",
     "measure-and-plan-s": "<=15",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One collective of one size, in bytes of the whole data buffer."""
-
-    collective: Collective
-    bytes: int
-    repeats: int
-    warm_up: int = 1
-
-    def to_task(self) -> dict[str, Any]:
-        """Return what the worker reads."""
-        return {
-            "collective": self.collective.value,
-            "bytes": self.bytes,
-            "repeats": self.repeats,
-            "warm_up": self.warm_up,
-        }
 
 
 def allreduce(size: int, repeats: int, warm_up: int = 1) -> Case:
@@ -85,88 +62,6 @@ def order_text(order: Sequence[int]) -> str:
 def mbit_per_s(size: int, time_us: float) -> float:
     """Algorithm bandwidth: bytes of the buffer over the time, in 10^6 bit/s."""
     return size * 8 / time_us
-
-
-def time_cases(
-    testbed: Testbed,
-    order: Sequence[int],
-    backends: Sequence[str],
-    cases: Sequence[Case],
-    book: Path | None,
-    timeout_s: float = 300.0,
-) -> list[dict[str, float]]:
-    """Median time over repetitions (us), per case and backend; see `typical_us`."""
-    hosts = [testbed.hosts[index] for index in order]
-    with tempfile.TemporaryDirectory() as folder:
-        workers: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank, host in enumerate(hosts):
-                task = {
-                    "rank": rank,
-                    "ranks": len(hosts),
-                    "listen": host.address,
-                    "folder": folder,
-                    "backends": list(backends),
-                    "cases": [case.to_task() for case in cases],
-                    "book": None if book is None else str(book),
-                }
-                environment = rank_environment(testbed, order, rank)
-                if book is not None:
-                    environment["HEADRACE_PLAN_BOOK"] = str(book)
-                workers.append(
-                    testbed.popen(
-                        host.name,
-                        [sys.executable, str(FOLDER / "worker.py"), json.dumps(task)],
-                        env=environment,
-                    )
-                )
-            finish(workers, timeout_s)
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.wait()
-        return medians(Path(folder), cases, len(hosts))
-
-
-def finish(workers: Sequence["subprocess.Popen[bytes]"], timeout_s: float) -> None:
-    """Wait for all workers; the first that fails ends the benchmark."""
-    end = time.monotonic() + timeout_s
-    pending = list(workers)
-    while pending:
-        for worker in list(pending):
-            code = worker.poll()
-            if code is None:
-                continue
-            if code != 0:
-                raise RuntimeError(f"a worker ended with exit code {code}")
-            pending.remove(worker)
-        if time.monotonic() > end:
-            raise RuntimeError(f"the workers were not done within {timeout_s:.0f} s")
-        time.sleep(0.02)
-
-
-def medians(folder: Path, cases: Sequence[Case], ranks: int) -> list[dict[str, float]]:
-    """Read the workers' results: per case and backend, the typical time (us)."""
-    by_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
-    return [
-        {name: typical_us(case, [result[name] for result in results]) for name in results[0]}
-        for case, results in zip(cases, zip(*by_rank, strict=True), strict=True)
-    ]
-
-
-def typical_us(case: Case, ranks: Sequence[Sequence[tuple[float, float]]]) -> float:
-    """Return a case's time from (begin, end) of every call of every rank, on their shared clock.
-
-    A small collective: the median call of the slowest rank, as a caller sees it. A large one: the
-    median over repetitions of the time from the ranks' mean call to the last rank's end; all
-    call at the same tick of the clock, give or take what it takes to be woken.
-    """
-    if case.bytes <= SMALL_BYTES:
-        return max(statistics.median(end - begin for begin, end in calls) for calls in ranks)
-    return statistics.median(
-        max(end for _, end in calls) - statistics.fmean(begin for begin, _ in calls)
-        for calls in zip(*ranks, strict=True)
-    )
 
 
 class MainJob:
@@ -213,7 +108,7 @@ class MainJob:
     def native(self, order: Sequence[int], book: PlanBook, cases: Sequence[Case]) -> None:
         """Time the native executor and compare with the prediction and the bound."""
         truth = self.testbed.spec.topology(order)
-        results = time_cases(self.testbed, order, ["native"], cases, self.book_path(order))
+        results = time_cases(self.testbed, order, {"native": self.book_path(order)}, cases)
         for case, times in zip(cases, results, strict=True):
             measured = times["native"]
             plan = book.choose(case.collective, case.bytes)
@@ -247,7 +142,7 @@ class MainJob:
     def torch(self, order: Sequence[int], sizes: Sequence[Case]) -> dict[int, float]:
         """Time Gloo and headrace through torch in turn; returns Gloo's time over ours, by size."""
         results = time_cases(
-            self.testbed, order, ["gloo", "headrace"], sizes, self.book_path(order)
+            self.testbed, order, THROUGH_TORCH, sizes, torch_book=self.book_path(order)
         )
         ratios = {}
         for case, times in zip(sizes, results, strict=True):
@@ -267,9 +162,7 @@ class MainJob:
     def loopback(self, size: int, repeats: int) -> float:
         """Four ranks on one host: Gloo's time over ours through torch, without a plan book."""
         one_host = [0] * RANKS
-        (times,) = time_cases(
-            self.testbed, one_host, ["gloo", "headrace"], [allreduce(size, repeats)], None
-        )
+        (times,) = time_cases(self.testbed, one_host, THROUGH_TORCH, [allreduce(size, repeats)])
         for name, measured in times.items():
             self.report.row(
                 "one host, loopback",

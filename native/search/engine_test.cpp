@@ -6,7 +6,7 @@
 #include "check.hpp"
 #include "search/random.hpp"
 
-using namespace headrace;
+using headrace::thrown;
 using namespace headrace::search;
 
 namespace {

@@ -174,17 +174,24 @@ void Setting::find_slower() {
       }
     }
   }
+  // Chunks of one origin are alike here.
+  BitRows of_origin(n, chunks);
+  for (std::int32_t chunk = 0; chunk < chunks; ++chunk) {
+    of_origin.set(carriage.origin[chunk], chunk);
+  }
   for (int link = 0; link < links; ++link) {
-    for (std::int32_t chunk = 0; chunk < chunks; ++chunk) {
-      auto from = static_cast<std::size_t>(carriage.origin[chunk]);
-      auto to = static_cast<std::size_t>(network.dst[link]);
+    auto to = static_cast<std::size_t>(network.dst[link]);
+    for (std::size_t from = 0; from < n; ++from) {
       bool own = from == static_cast<std::size_t>(network.src[link]);
       double other = std::numeric_limits<double>::infinity();
       for (auto last : in[to]) {
         if (last == link && own) continue;
         other = std::min(other, distance[from * n + network.src[last]] + cost(last));
       }
-      if (other <= cost(link) * (1 + kSameTime)) slower.set(link, chunk);
+      if (other > cost(link) * (1 + kSameTime)) continue;
+      for (std::size_t w = 0; w < slower.words(); ++w) {
+        slower.row(link)[w] |= of_origin.row(from)[w];
+      }
     }
   }
 }

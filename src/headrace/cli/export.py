@@ -63,6 +63,14 @@ def export(
             "--in-place/--out-of-place", help="Whether the calls' input and output overlap."
         ),
     ] = False,
+    buffered: Annotated[
+        bool,
+        typer.Option(
+            "--buffered",
+            help="Rely on the two chunks that NCCL's connections hold (rings take fewer rounds); "
+            "unless given, nothing has to be held.",
+        ),
+    ] = False,
     protocol: Annotated[
         Protocol, typer.Option(help="NCCL's protocol; mscclpp-json takes Simple only.")
     ] = Protocol.SIMPLE,
@@ -89,6 +97,7 @@ def export(
         _counts(instances, scored),
         Target(
             in_place=in_place,
+            buffered=buffered,
             protocol=protocol.value,
             min_bytes=low,
             max_bytes=high,

@@ -8,7 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 
 import headrace
-from headrace.cli import artifacts, collectives, demo, testbed
+from headrace.cli import artifacts, collectives, demo, testbed, topology
+from headrace.cli.export import export
+from headrace.cli.infer import infer
+from headrace.cli.report import report
 from headrace.errors import HeadraceError, InputError
 
 app = typer.Typer(
@@ -18,9 +21,13 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.add_typer(collectives.app, name="collectives")
+app.add_typer(topology.app, name="topology")
+topology.app.command()(infer)
 app.add_typer(testbed.app, name="testbed")
 app.command()(artifacts.show)
 app.command()(artifacts.verify)
+app.command()(export)
+app.command()(report)
 app.command()(demo.demo)
 
 

@@ -13,8 +13,6 @@ from headrace.report.page import Page, cell_text
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = ["benchmark_page"]
-
 _RATES = ("_per_s", "_us", "_ms", "_s", "gap", "bandwidth")
 _MOST_LINES = 24
 

@@ -14,8 +14,6 @@ from headrace.report.curves import curves
 from headrace.report.graph import draw_topology
 from headrace.report.page import Page
 
-__all__ = ["book_page"]
-
 BEST, BOUND = "this book", "lower bound"
 
 _MOST_STEPS = 60_000

@@ -15,8 +15,6 @@ from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.cuts import LargeTopology
 from headrace.topology import BYTES_PER_MB, Topology
 
-__all__ = ["Bottleneck", "bottleneck"]
-
 _EVERY_SET = 10
 """Up to so many ranks every set is tried."""
 

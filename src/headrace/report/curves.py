@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = ["Points", "curves", "size_ticks"]
-
 Points = Sequence[tuple[float, float]]
 """(x, y), ascending in x."""
 

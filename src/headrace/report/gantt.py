@@ -11,8 +11,6 @@ from headrace.report.timeline import Timeline, intervals
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = ["Gantt", "gantt"]
-
 MAX_ROWS, MAX_BARS = 160, 12_000
 """So many rows (the busiest) and bars are drawn; more bars of a row are joined."""
 

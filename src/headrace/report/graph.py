@@ -12,8 +12,6 @@ from headrace.topology import Topology
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = ["Drawing", "draw_topology"]
-
 MAX_LINES = 3000
 """So many pairs of ranks are joined by lines; those across the cut come first."""
 

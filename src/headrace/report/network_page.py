@@ -12,8 +12,6 @@ from headrace.topology import Topology
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = ["profile_page", "topology_page"]
-
 _HEATMAP_RANKS = 512
 
 

@@ -10,8 +10,6 @@ from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
 from headrace.report.page import Page
 
-__all__ = ["page_of"]
-
 
 def page_of(path: Path) -> Page:
     """Return the page of an artifact or of a benchmark's stored result.

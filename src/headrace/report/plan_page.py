@@ -9,8 +9,6 @@ from headrace.report.graph import draw_topology
 from headrace.report.page import Page
 from headrace.report.timeline import Timeline, timeline
 
-__all__ = ["plan_page"]
-
 _SENDS = 400
 
 

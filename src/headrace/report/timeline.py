@@ -10,8 +10,6 @@ from headrace.collectives.plan.simulate import simulate
 from headrace.collectives.program import Direction, Op
 from headrace.topology import BYTES_PER_MB
 
-__all__ = ["Timeline", "intervals", "timeline"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timeline:

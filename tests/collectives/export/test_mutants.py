@@ -119,12 +119,12 @@ def test_a_count_beyond_the_limit_is_named() -> None:
 
 
 def test_an_offset_out_of_bounds_is_named() -> None:
-    assert first_place(broken("dstoff", "99")) == ("format", 1, 0, 1)
+    assert first_place(broken("srcoff", "99")) == ("format", 1, 0, 1)  # an rrs: it reads there
 
 
 def test_a_duplicate_threadblock_is_named() -> None:
     algo = ElementTree.fromstring(export(ring_allreduce(), Target(in_place=True)))
-    algo[2][1].set("id", "0")
+    algo[2].append(ElementTree.fromstring(ElementTree.tostring(algo[2][0])))
     verdict = verify_text(ElementTree.tostring(algo, encoding="unicode"))
     assert first_place(verdict)[:2] == ("format", 2)
     assert "threadblock ids are 0, 0" in verdict.findings[0].message

@@ -51,12 +51,12 @@ def switched_pair() -> Topology:
         SharedCapacity(
             name=f"nic-{end}-{q}",
             links=tuple(k for k, p in enumerate(links) if p[end] // 2 == q and p in far),
-            beta_us_per_mb=100.0,
+            beta_us_per_mb=25.0,
         )
         for q in range(n // 2)
         for end in (0, 1)
     ]
-    rows = [(s, d, 0.0, 10.0 if (s, d) in local else 100.0) for s, d in links]
+    rows = [(s, d, 0.0, 10.0 if (s, d) in local else 25.0) for s, d in links]
     return network(n, rows, *shared)
 
 
@@ -242,7 +242,9 @@ def test_what_several_ranks_hold_need_not_be_carried() -> None:
 @given(data=st.data())
 def test_no_uneven_exchange_beats_its_bound(data: st.DataObject) -> None:
     counts = data.draw(
-        st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), min_size=3, max_size=3)
+        st.lists(
+            st.lists(st.sampled_from([0, 0, 1, 2]), min_size=3, max_size=3), min_size=3, max_size=3
+        )
     )
     demand = Demand.all_to_all_v(counts)
     pairs = [(s, d) for s in range(3) for d in range(3) if s != d]
@@ -255,6 +257,6 @@ def test_no_uneven_exchange_beats_its_bound(data: st.DataObject) -> None:
     if not len(origin):
         assert found.total_us == 0.0
         return
-    assume(len(origin) <= 6)
+    assume(len(origin) <= 4)
     carriage = Carriage(ranks=3, origin=origin, targets=np.arange(3) == to[:, None])
     assert found.total_us <= best_us(topology, carriage, 1.0) * (1 + 1e-9)

@@ -12,7 +12,7 @@ from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.chunks import Carriage, carriage_of
 from headrace.collectives.plan.exact import exact_schedule, time_unit_us
 from headrace.collectives.plan.images import chunk_images, send_classes
-from headrace.collectives.plan.rounds import solve_rounds
+from headrace.collectives.plan.rounds import fewest_rounds, solve_rounds
 from headrace.collectives.plan.unsplit import most_urgent_cut, unsplit_bound
 from headrace.errors import InputError, ProgramError, TopologyError
 from headrace.solver import Parameters
@@ -128,6 +128,16 @@ def test_costs_without_a_common_unit_leave_a_small_gap() -> None:
     assert found.bound_us <= found.total_us <= found.bound_us * (1 + 1e-3)
 
 
+def test_nothing_is_sent_that_nobody_needs() -> None:
+    # Found by hypothesis: a chunk that a relay might get late made the schedule look long.
+    rows = [(0, 1, 0.0, 15.0), (0, 2, 0.0, 10.0), (1, 2, 0.0, 10.0), (2, 0, 0.0, 10.0)]
+    carriage = carriage_of(Demand(collective=Collective.SCATTER, ranks=3))
+    found = exact_schedule(network(3, rows), carriage, 1.0)
+    assert found.total_us == pytest.approx(15.0)
+    assert found.sends is not None
+    assert len(found.sends.chunk) == 2
+
+
 def test_units_divide_all_costs() -> None:
     assert time_unit_us(np.array([23.0, 46.0])) == 23.0
     assert time_unit_us(np.array([0.3 + 46.0, 23.3])) == pytest.approx(0.1)
@@ -182,6 +192,22 @@ def test_rounds_reach_the_bandwidth_bound_of_a_node(
     )
     assert found.sends is not None
     assert total_us(topology, carriage, chunk_mb, found.sends) == pytest.approx(us)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_the_fewest_rounds_are_found(alpha: float) -> None:
+    topology, carriage = ndv2_node(alpha), allgather(8, 6)
+    found = fewest_rounds(topology, carriage, 1 / 6, symmetry=automorphisms(topology))
+    assert found.rounds == 7
+    assert found.round_us == pytest.approx(alpha + 46 / 6)
+    assert found.sends is not None
+    total = total_us(topology, carriage, 1 / 6, found.sends)
+    assert total == pytest.approx(7 * found.round_us)
+    assert fewest_rounds(ring(4), allgather(4), 1.0, tries=1).rounds == 2
+    late = fewest_rounds(ring(4), allgather(4), 1.0, at_least_us=25.0)
+    assert (late.rounds, late.sends is not None) == (3, True)
+    with pytest.raises(InputError, match="no link leads into rank 0"):
+        fewest_rounds(network(2, [(0, 1, 0.0, 1.0)]), allgather(2), 1.0)
 
 
 def test_too_few_rounds_are_refuted() -> None:

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from headrace.collectives.plan.arborescence import cheapest_arborescence, shallower
 from headrace.collectives.plan.chunks import Carriage
 from headrace.collectives.plan.flow import Flows
+from headrace.collectives.plan.images import chunk_images, link_images
 from headrace.collectives.plan.list_schedule import in_order
 from headrace.collectives.plan.packing import Packing, PackSettings, pack
 from headrace.collectives.plan.rounding import load_us, rounded, routes
 from headrace.collectives.plan.search import Routes
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import SharedCapacity, Topology
+from headrace.topology.symmetry import automorphisms, translations
 from tests.collectives.plan.sends_check import (
     all_to_all,
     allgather,
@@ -209,3 +211,60 @@ def test_one_rank_packs_nothing() -> None:
     packing = pack(alone, allgather(1), 1.0)
     assert (packing.throughput_us, packing.columns) == (0.0, ())
     assert rounded(alone, packing, allgather(1)).tolist() == [-1]
+
+
+# --- One commodity of an orbit ----------------------------------------------------------------
+
+
+def torus(side: int) -> Topology:
+    rows = [
+        (x * side + y, (x + dx) % side * side + (y + dy) % side, 0.5, 20.0)
+        for x in range(side)
+        for y in range(side)
+        for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1))
+    ]
+    return network(side * side, rows)
+
+
+@pytest.mark.parametrize(
+    ("topology", "carriage", "cut", "us"),
+    [
+        (torus(4), allgather(16), allgather(16, 4), 15 * 20.0 / 4),
+        (ndv2_node(), allgather(8), allgather(8, 6), 161 / 3),
+        (ndv2_node(), all_to_all(8), all_to_all(8, 3), 368 / 3),
+    ],
+)
+def test_a_group_packs_one_for_all_and_rounds_exactly(
+    topology: Topology, carriage: Carriage, cut: Carriage, us: float
+) -> None:
+    group = translations(topology)
+    group = automorphisms(topology) if group is None else group
+    packing = pack(topology, carriage, 1.0, symmetry=group)
+    assert packing.throughput_us == pytest.approx(us, rel=1e-3)
+    assert loads(topology, packing) == pytest.approx(packing.throughput_us)
+    assert packing.prices.sum() == pytest.approx(1.0)
+    mb = float(packing.commodities[0].mb) * len(carriage.origin) / len(cut.origin)
+    tree = rounded(topology, packing, cut, symmetry=group)
+    assert load_us(topology, packing, tree, mb) == pytest.approx(us)
+    # The engine is told that images of routes are routes of images.
+    used = routes(packing, tree)
+    for perm in group:
+        chunk_to, link_to = chunk_images(cut, perm), link_images(topology, perm)
+        for chunk in range(cut.chunks):
+            mine = used.link[used.first[chunk] : used.first[chunk + 1]]
+            image = chunk_to[chunk]
+            there = used.link[used.first[image] : used.first[image + 1]]
+            assert sorted(link_to[mine].tolist()) == sorted(there.tolist())
+
+
+def test_no_group_of_something_else_is_accepted() -> None:
+    turn = np.array([np.arange(8), np.roll(np.arange(8), 1)])
+    with pytest.raises(TopologyError, match="has no image"):
+        pack(ndv2_node(), allgather(8), 1.0, symmetry=turn)
+    turn = np.array([np.arange(4), np.roll(np.arange(4), 1)])
+    with pytest.raises(ProgramError, match="what rank 0 sends has no image at rank 3"):
+        pack(ring(4), broadcast(4), 1.0, symmetry=turn)
+    port = SharedCapacity(name="port", links=(0, 2), beta_us_per_mb=50.0)
+    uneven = network(4, [(k.src, k.dst, 0.0, 10.0) for k in ring(4).links], port)
+    with pytest.raises(TopologyError, match="the capacity of links"):
+        pack(uneven, allgather(4), 1.0, symmetry=turn)

@@ -248,7 +248,10 @@ class _Run:
             if reduce and src != dst:
                 self._move(at, src, dst, count)
             op = Op.RECV_REDUCE if reduce else Op.RECV
-            self._add(at, Direction.RECV, self.tb.recv, op, dst, -1, count)
+            receive = self._add(at, Direction.RECV, self.tb.recv, op, dst, -1, count)
+            room = self.stored[self.sent % FIFO_CHUNKS]
+            if step.kind in SENDING and room >= 0:  # a fused step takes nothing before it has room
+                self.a.edges.append((receive, room))
             src = dst
         if step.kind in SENDING:
             self._send(at, src, count)

@@ -4,6 +4,10 @@ The order extends the program's. A message that was received is passed on at onc
 else has to come first; the messages of such a chain are one fused step at each rank between. As
 nothing may be buffered inside a fused step, a chain stops before it would come back to a
 threadblock that is part of it, or wait for one of its own messages.
+
+Where connections may be relied on to hold something (`buffered`) a message that is passed on
+arrives only when its turn comes in the program's order. So a ring begins everywhere at once, which
+it cannot if each threadblock has to receive before it may send.
 """
 
 import heapq
@@ -55,10 +59,16 @@ class Emission:
     """Runs a program once, in the order that the threadblocks will keep."""
 
     def __init__(
-        self, units: Units, layout: Layout, groups: list[list[Group]], *, within_blocks: bool
+        self,
+        units: Units,
+        layout: Layout,
+        groups: list[list[Group]],
+        *,
+        within_blocks: bool,
+        buffered: bool = False,
     ) -> None:
         self.units, self.layout = units, layout
-        self.within_blocks = within_blocks
+        self.within_blocks, self.buffered = within_blocks, buffered
         self.chunks = layout.demand.chunks
         self.streams: list[list[Stream]] = []
         self.send_lane: dict[int, int] = {}  # receive lane -> send lane of its threadblock
@@ -69,6 +79,8 @@ class Emission:
         self.written: set[tuple[int, int]] = set()
         self.event_of = [-1] * len(units.lane)
         self.number = 0
+        self.heap: list[tuple[int, ...]] = []
+        self.sent: dict[int, list[int]] = {}  # first receive -> a message that is on its way
         self._order_meetings()
 
     def _stream(self, group: Group) -> Stream:
@@ -83,47 +95,81 @@ class Emission:
         return stream
 
     def _order_meetings(self) -> None:
+        """Find what comes after what; a node is a meeting, or one half of it if buffered."""
         u = self.units
-        self.meeting = [
-            unit if u.op[unit] == Op.SEND or p < 0 else p for unit, p in enumerate(u.partner)
-        ]
-        self.before: list[list[int]] = [[] for _ in u.lane]
-        self.unlocks: list[list[int]] = [[] for _ in u.lane]
-        for lane in u.of_lane:
-            for unit in lane:
-                waits = u.after[unit] if unit == lane.start else [unit - 1, *u.after[unit]]
-                for on in waits:
-                    self.before[self.meeting[unit]].append(self.meeting[on])
-                    self.unlocks[self.meeting[on]].append(self.meeting[unit])
+        every = range(len(u.lane))
+        if self.buffered:
+            self.node = list(every)
+        else:
+            self.node = [
+                unit if u.op[unit] == Op.SEND or p < 0 else p for unit, p in enumerate(u.partner)
+            ]
+        self.before: list[list[int]] = [[] for _ in every]
+        self.unlocks: list[list[int]] = [[] for _ in every]
+        self.passed_on: dict[int, int] = {}
+        for unit in every:
+            waits = self._waits(unit)
+            if self.buffered and u.partner[unit] >= 0 and u.op[unit] != Op.SEND:
+                waits.append(u.partner[unit])
+            for on in waits:
+                self.before[self.node[unit]].append(self.node[on])
+                self.unlocks[self.node[on]].append(self.node[unit])
+            for on in u.after[unit]:
+                if u.slot[on] == u.slot[unit] and self.send_lane.get(u.lane[on]) == u.lane[unit]:
+                    self.passed_on.setdefault(on, unit)
         self.missing = [len(waits) for waits in self.before]
+
+    def _waits(self, unit: int) -> list[int]:
+        u = self.units
+        lane = u.of_lane[u.lane[unit]]
+        return list(u.after[unit]) if unit == lane.start else [unit - 1, *u.after[unit]]
+
+    def _push(self, node: int) -> None:
+        """Queue what can go on: in the program's order, a receive when it is to be passed on."""
+        u = self.units
+        onward = self.passed_on.get(node) if self.buffered else None
+        turn = (u.group[node], 1) if onward is None else (u.group[onward], 0)
+        heapq.heappush(self.heap, (*turn, node))
 
     def run(self, *, store_all: bool) -> None:
         """Emit everything, then, unless `store_all`, find what need not be stored."""
         self._copy_untouched()
-        heap = [
-            (self.units.group[m], m)
-            for m, own in enumerate(self.meeting)
-            if own == m and not self.missing[m]
-        ]
-        heapq.heapify(heap)
-        self.heap = heap
-        while heap:
-            _, meeting = heapq.heappop(heap)
-            if self.event_of[meeting] >= 0:
-                continue  # went along with an earlier one
-            block = self._block(meeting)
-            if self.units.partner[meeting] < 0:
-                self._local(block)
-            else:
-                self._chain(block)
+        for node, own in enumerate(self.node):
+            if own == node and not self.missing[node]:
+                self._push(node)
+        while self.heap:
+            *_, node = heapq.heappop(self.heap)
+            if node in self.sent:
+                self._arrive(self.sent.pop(node), set(), set())
+            elif self.event_of[node] < 0 and not self._on_its_way(node):
+                self._take(self._block(node))
         if not store_all:
             self._drop_stores()
         self._mark_reductions()
 
+    def _on_its_way(self, node: int) -> bool:
+        """Whether it is a later part of a message that has been sent: it arrives with the first."""
+        return self.buffered and self.units.op[node] in (Op.RECV, Op.RECV_REDUCE)
+
+    def _take(self, block: list[int]) -> None:
+        if self.units.partner[block[0]] < 0:
+            self._local(block)
+        else:
+            self._chain(block)
+
     # ---- what goes together
 
-    def _ready(self, meeting: int, taken: Sequence[int]) -> bool:
-        return self.missing[meeting] == sum(on in taken for on in self.before[meeting])
+    def _ready(self, unit: int, taken: Sequence[int]) -> bool:
+        """Whether nothing but `taken`, which is about to go, keeps `unit` from going."""
+        if self.missing[unit] != sum(on in taken for on in self.before[unit]):
+            return False
+        if not self.buffered or self.units.partner[unit] < 0 or not taken:
+            return True
+        # Both halves of a message of several units have to be free to go at once.
+        partner = self.units.partner
+        there = {unit, partner[unit], *taken, *(partner[other] for other in taken)}
+        waits = self.before[partner[unit]]
+        return self.missing[partner[unit]] == sum(on in there for on in waits)
 
     def _block(self, meeting: int) -> list[int]:
         """Return `meeting` and the units of its message that may come along in one step."""
@@ -199,9 +245,7 @@ class Emission:
         """Whether the message of `send` waits for one of the chain that it does not pass on."""
         u = self.units
         for unit in (send, u.partner[send]):
-            lane = u.of_lane[u.lane[unit]]
-            waits = u.after[unit] if unit == lane.start else [unit - 1, *u.after[unit]]
-            if any(self.meeting[on] in chain and on not in passed for on in waits):
+            if any(self.node[on] in chain and on not in passed for on in self._waits(unit)):
                 return True
         return False
 
@@ -210,41 +254,51 @@ class Emission:
     def _chain(self, block: list[int]) -> None:
         """Emit a message and all that passes it on."""
         u = self.units
-        rank = u.rank(block[0])
-        start = self._read(rank, u.slot[block[0]])
+        start = self._read(u.rank(block[0]), u.slot[block[0]])
         self._finish(block)
         self._event(u.lane[block[0]], Kind.SEND, block, src=start, read=block)
-        chain = set(block)
-        visited = {id(self.stream_of[u.lane[unit]]) for unit in (block[0], u.partner[block[0]])}
-        while True:
-            receives = [u.partner[unit] for unit in block]
-            peer, slot = u.rank(receives[0]), u.slot[receives[0]]
-            reduce = u.op[receives[0]] == Op.RECV_REDUCE
-            held, home = self._read(peer, slot), self.layout.home(peer, slot)
-            self.written.update((peer, u.slot[unit]) for unit in receives)
-            onward = self._onward(block, chain, visited)
-            kind = {
-                (False, False): Kind.RECV,
-                (True, False): Kind.RECV_REDUCE_COPY,
-                (False, True): Kind.RECV_COPY_SEND,
-                (True, True): Kind.RECV_REDUCE_COPY_SEND,
-            }[reduce, bool(onward)]
-            self._finish(onward)
-            self._event(
-                u.lane[receives[0]],
-                kind,
-                [*receives, *onward],
-                count=len(block),
-                src=held if reduce else NOWHERE,
-                dst=home,
-                written=receives,
-                read=receives if reduce else (),
-            )
-            if not onward:
-                return
-            block = onward
+        if self.buffered:
+            self.sent[u.partner[block[0]]] = block
+            return
+        chain: set[int] = set()
+        visited = {id(self.stream_of[u.lane[block[0]]])}
+        while block:
             chain.update(block)
             visited.add(id(self.stream_of[u.lane[u.partner[block[0]]]]))
+            block = self._arrive(block, chain, visited)
+
+    def _arrive(self, block: list[int], chain: set[int], visited: set[int]) -> list[int]:
+        """Emit what receives `block`; returns what of it was passed on by the same step."""
+        u = self.units
+        receives = [u.partner[unit] for unit in block]
+        peer, slot = u.rank(receives[0]), u.slot[receives[0]]
+        reduce = u.op[receives[0]] == Op.RECV_REDUCE
+        held, home = self._read(peer, slot), self.layout.home(peer, slot)
+        self.written.update((peer, u.slot[unit]) for unit in receives)
+        if self.buffered:
+            self._finish(receives)
+        onward = self._onward(block, chain, visited)
+        kind = {
+            (False, False): Kind.RECV,
+            (True, False): Kind.RECV_REDUCE_COPY,
+            (False, True): Kind.RECV_COPY_SEND,
+            (True, True): Kind.RECV_REDUCE_COPY_SEND,
+        }[reduce, bool(onward)]
+        self._finish(onward)
+        self._event(
+            u.lane[receives[0]],
+            kind,
+            [*receives, *onward],
+            count=len(block),
+            src=held if reduce else NOWHERE,
+            dst=home,
+            written=receives,
+            read=receives if reduce else (),
+        )
+        if self.buffered and onward:
+            # It arrives when its turn comes; the connection holds it until then.
+            self.sent[u.partner[onward[0]]] = onward
+        return onward
 
     def _local(self, block: list[int]) -> None:
         u, unit = self.units, block[0]
@@ -264,13 +318,15 @@ class Emission:
         self.written.update((rank, u.slot[other]) for other in block)
 
     def _finish(self, block: Sequence[int]) -> None:
+        """Let go on what waits for `block`, and remember that it is taken."""
         for meeting in block:
             for later in self.unlocks[meeting]:
                 self.missing[later] -= 1
                 if not self.missing[later]:
-                    heapq.heappush(self.heap, (self.units.group[later], later))
+                    self._push(later)
             self.next[self.units.lane[meeting]] = meeting + 1
-            self.event_of[meeting] = self.number  # for now: it is taken
+            if self.event_of[meeting] < 0:
+                self.event_of[meeting] = self.number  # for now: it is taken
 
     def _event(
         self,

@@ -26,7 +26,7 @@ from headrace.collectives.export.algorithm import (
     Threadblock,
     Wait,
 )
-from headrace.collectives.export.limits import MAX_TEXT
+from headrace.collectives.export.limits import MAX_TEXT, check_limits
 from headrace.collectives.export.prove import Verdict, examine, read_bytes
 from headrace.collectives.export.threadblocks import PROTOCOLS, Target, lowered
 from headrace.collectives.program import Program
@@ -53,8 +53,12 @@ def export(program: Program, target: Target | None = None) -> str:
     ProgramError : if the program cannot be lowered.
     VerificationError : if the program is wrong, or its threadblocks break a limit of the executor.
     """
-    text = write(lowered(program, target or Target()))
-    fatal = [f for f in verify_text(text).findings if f.fatal or f.rule == "buffering"]
+    target = target or Target()
+    algorithm = lowered(program, target)
+    text = write(algorithm)
+    relies = () if target.buffered else ("buffering",)
+    fatal = [f for f in check_limits(algorithm) if f.fatal]  # fast; the proof is not
+    fatal = fatal or [f for f in verify_text(text).findings if f.fatal or f.rule in relies]
     if fatal:
         more = f" (and {len(fatal) - 1} more)" if len(fatal) > 1 else ""
         raise VerificationError(

@@ -65,6 +65,8 @@ def export(program: Program, target: Target | None = None) -> str:
         raise ProgramError(
             f"protocol is {target.protocol}: packets are not written; needs Simple for mscclpp-json"
         )
+    if target.buffered:
+        raise ProgramError("MSCCL++ connections hold nothing: mscclpp-json needs no --buffered")
     text = write(lowered(program, target, store_all=True))
     fatal = [f for f in verify_text(text).findings if f.fatal or f.rule == "buffering"]
     if fatal:
@@ -179,12 +181,17 @@ class _Writer:
     ) -> dict[str, Any]:
         names = _Names()
         ops: list[Operation] = []
+        acquired_by: dict[At, list[int]] = {}
+        released_by: dict[At, list[int]] = {}
+        for (waiting, on), k in semaphores.items():
+            acquired_by.setdefault(waiting, []).append(k)
+            released_by.setdefault(on, []).append(k)
         for number, step in enumerate(tb.steps):
             if step.kind is Kind.NOP:
                 continue
             at = (gpu.id, tb.id, number)
-            acquired = [k for (waiting, _), k in semaphores.items() if waiting == at]
-            released = [k for (_, on), k in semaphores.items() if on == at]
+            acquired = acquired_by.get(at)
+            released = released_by.get(at)
             if acquired:
                 ops.append({"name": "sem_acquire", "semaphore_ids": acquired})
             ops += self._step(at, step, tb, tables, names)

@@ -12,22 +12,27 @@ the executor takes (a warning: builds differ).
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace import fields
 from headrace.collectives.export.algorithm import (
-    NOWHERE,
     Algorithm,
     Buffer,
     Finding,
     Gpu,
     Kind,
     Place,
-    Step,
     Threadblock,
-    Wait,
+)
+from headrace.collectives.export.mscclpp_ops import (
+    OPERATIONS,
+    PATTERNS,
+    Half,
+    Op,
+    ends_of,
+    positions,
+    with_waits,
 )
 from headrace.collectives.export.prove import Verdict, examine, read_bytes
 from headrace.errors import InputError
@@ -45,34 +50,6 @@ class PlanError(InputError):
     """The file is not an MSCCL++ execution plan of a form that can be read."""
 
 
-@dataclass(slots=True)
-class _Op:
-    """An operation with its references resolved to the GPU's tables."""
-
-    name: str
-    channel: int = -1
-    src: list[tuple[int, Place]] = field(default_factory=list[tuple[int, Place]])
-    dst: list[tuple[int, Place]] = field(default_factory=list[tuple[int, Place]])
-    size: int = 0
-    semaphores: list[int] = field(default_factory=list[int])
-
-
-@dataclass(slots=True)
-class _Half:
-    """A step in the making; channels are the GPU's, or -1."""
-
-    kind: Kind
-    recv: int = -1
-    send: int = -1
-    src: Place | None = None
-    dst: Place | None = None
-    count: int = 0
-    acquired: list[int] = field(default_factory=list[int])
-    released: list[int] = field(default_factory=list[int])
-    remote: Place | None = None  # where rre reads at the sender
-    lands: Place | None = None  # where put or rres writes at the receiver
-
-
 def verify_file(path: str | Path) -> Verdict:
     """Prove or refute the collective that a file claims to be; raises PlanError."""
     return verify_text(read_bytes(path, MAX_FILE_BYTES, PlanError), str(path))
@@ -81,7 +58,7 @@ def verify_file(path: str | Path) -> Verdict:
 def verify_text(text: str | bytes, source: str = "MSCCL++ plan") -> Verdict:
     """Prove or refute the collective that a plan claims to be; raises PlanError."""
     algorithm, findings = read(text, source)
-    return examine(algorithm, findings)
+    return examine(algorithm, findings, msccl=False)
 
 
 def read(text: str | bytes, source: str = "MSCCL++ plan") -> tuple[Algorithm, list[Finding]]:
@@ -183,7 +160,7 @@ class _Reader:
 
     # ---- operations
 
-    def _gpu(self, number: int, gpu: Mapping[str, Any], channels: int) -> list[list[_Half]]:
+    def _gpu(self, number: int, gpu: Mapping[str, Any], channels: int) -> list[list[Half]]:
         remote: list[tuple[int, Buffer]] = []
         for entry in fields.items(gpu["remote_buffers"]):
             rank = fields.integer(fields.table(entry)["rank"])
@@ -196,7 +173,7 @@ class _Reader:
             if fields.integer(fields.table(semaphore)["init_value"]) != 0:
                 self.where = f"{self.source}: gpu {number}"
                 raise self._fail(f"semaphore {k} begins at {semaphore['init_value']}, needs 0")
-        halves: list[list[_Half]] = []
+        halves: list[list[Half]] = []
         for k, entry in enumerate(fields.items(gpu["threadblocks"])):
             self.where = f"{self.source}: gpu {number}, threadblock {k}"
             block = fields.table(entry)
@@ -214,7 +191,7 @@ class _Reader:
         channels: int,
         remote: list[tuple[int, Buffer]],
         semaphores: int,
-    ) -> list[_Op]:
+    ) -> list[Op]:
         ids = [
             fields.integer(number)
             for entry in fields.items(block["channels"])
@@ -229,7 +206,7 @@ class _Reader:
             for found in numbers:
                 if not 0 <= found < size:
                     raise self._fail(f"{name} has {found}, needs 0 to {size - 1}")
-        ops: list[_Op] = []
+        ops: list[Op] = []
         here = self.where
         for k, entry in enumerate(fields.items(block["ops"])):
             self.where = f"{here}, op {k}"
@@ -247,11 +224,11 @@ class _Reader:
         ids: list[int],
         refs: list[tuple[int, Buffer]],
         semaphores: int,
-    ) -> _Op:
-        op = _Op(name=fields.text(entry["name"]))
-        if op.name not in _OPERATIONS:
+    ) -> Op:
+        op = Op(name=fields.text(entry["name"]))
+        if op.name not in OPERATIONS:
             raise self._fail(
-                f"name is {op.name[:40]!r}, only {', '.join(sorted(_OPERATIONS))} are read"
+                f"name is {op.name[:40]!r}, only {', '.join(sorted(OPERATIONS))} are read"
             )
         numbers = [fields.integer(number) for number in fields.items(entry.get("channel_ids", []))]
         if numbers:
@@ -262,7 +239,7 @@ class _Reader:
             raise self._fail(f"{op.name} names no channel")
         op.src = [self._place(op, buff, refs) for buff in fields.items(entry.get("src_buff", []))]
         op.dst = [self._place(op, buff, refs) for buff in fields.items(entry.get("dst_buff", []))]
-        wanted = _OPERATIONS[op.name]
+        wanted = OPERATIONS[op.name]
         shape = "".join("r" if rank >= 0 else "l" for rank, _ in op.src)
         shape += ">" + "".join("r" if rank >= 0 else "l" for rank, _ in op.dst)
         if shape != wanted:
@@ -274,7 +251,7 @@ class _Reader:
             raise self._fail(f"semaphore_ids is {op.semaphores[:8]}, needs 0 to {semaphores - 1}")
         return op
 
-    def _place(self, op: _Op, entry: Any, refs: list[tuple[int, Buffer]]) -> tuple[int, Place]:
+    def _place(self, op: Op, entry: Any, refs: list[tuple[int, Buffer]]) -> tuple[int, Place]:
         buff = fields.table(entry)
         index, size = fields.integer(buff["index"]), fields.integer(buff["size"])
         if op.size and size != op.size:
@@ -312,9 +289,9 @@ class _Reader:
 
     # ---- steps
 
-    def _steps(self, ops: list[_Op]) -> list[_Half]:
+    def _steps(self, ops: list[Op]) -> list[Half]:
         """Take the operations for the protocols of the table in `mscclpp_json`."""
-        halves: list[_Half] = []
+        halves: list[Half] = []
         here, at = self.where, 0
         while at < len(ops):
             acquired: list[int] = []
@@ -332,17 +309,10 @@ class _Reader:
         self.where = here
         return halves
 
-    def _half(self, ops: list[_Op], at: int) -> tuple[_Half, int]:
+    def _half(self, ops: list[Op], at: int) -> tuple[Half, int]:
         names = [op.name for op in ops[at : at + 5]]
-        first = ops[at] if at < len(ops) else _Op(name="the end")
-        for pattern, build in (
-            (("copy",), _copy),
-            (("re",), _reduce),
-            (("wait", "wait", "rres", "signal", "signal"), _read_reduce_send),
-            (("wait", "rre", "signal"), _read_reduce),
-            (("wait", "put", "signal"), _put),
-            (("signal", "wait"), _signal_wait),
-        ):
+        first = ops[at] if at < len(ops) else Op(name="the end")
+        for pattern, build in PATTERNS:
             if tuple(names[: len(pattern)]) == pattern:
                 half = build(ops[at : at + len(pattern)])
                 if half is not None:
@@ -352,7 +322,7 @@ class _Reader:
             "protocols that headrace writes"
         )
 
-    def _check_semaphores(self, gpu: int, halves: list[list[_Half]], count: int) -> None:
+    def _check_semaphores(self, gpu: int, halves: list[list[Half]], count: int) -> None:
         self.where = f"{self.source}: gpu {gpu}"
         for what in ("acquired", "released"):
             numbers = [n for block in halves for half in block for n in getattr(half, what)]
@@ -363,11 +333,11 @@ class _Reader:
 
     def _join(
         self,
-        halves: list[list[list[_Half]]],
+        halves: list[list[list[Half]]],
         partner: dict[tuple[int, int], tuple[int, int]],
     ) -> None:
         """Decide which signal-and-waits send and which receive, and give both ends their place."""
-        sends, receives, open_ = _ends(halves)
+        sends, receives, open_ = ends_of(halves)
         for (gpu, number), found in sorted(open_.items()):
             other = partner[gpu, number]
             self.where = f"{self.source}: gpu {gpu}, channel {number}"
@@ -397,11 +367,11 @@ class _Reader:
         self,
         number: int,
         gpu: Mapping[str, Any],
-        halves: list[list[_Half]],
+        halves: list[list[Half]],
         peers: list[tuple[int, int]],
     ) -> Gpu:
         self.where = f"{self.source}: gpu {number}"
-        at = _positions(halves)
+        at = positions(halves)
         local = 0
         threadblocks: list[Threadblock] = []
         for k, block in enumerate(halves):
@@ -420,7 +390,7 @@ class _Reader:
                     send=peers[min(sends)][0] if sends else -1,
                     recv=peers[min(receives)][0] if receives else -1,
                     channel=min(entries) if entries else local - 1,
-                    steps=_with_waits(block, at),
+                    steps=with_waits(block, at),
                 )
             )
         return Gpu(
@@ -430,126 +400,6 @@ class _Reader:
             scratch_chunks=fields.integer(gpu["scratch_chunks"]),
             threadblocks=tuple(threadblocks),
         )
-
-
-_OPERATIONS = {
-    "nop": ">",
-    "signal": ">",
-    "wait": ">",
-    "sem_acquire": ">",
-    "sem_release": ">",
-    "copy": "l>l",
-    "re": "ll>l",
-    "put": "l>r",
-    "rre": "lr>l",
-    "rres": "lr>lr",
-}
-"""The operations that are read, and their buffers: local and remote, before and after."""
-
-
-def _copy(ops: list[_Op]) -> _Half | None:
-    return _Half(Kind.COPY, src=ops[0].src[0][1], dst=ops[0].dst[0][1], count=ops[0].size)
-
-
-def _reduce(ops: list[_Op]) -> _Half | None:
-    into, other, result = ops[0].src[0][1], ops[0].src[1][1], ops[0].dst[0][1]
-    if into != result:
-        return None
-    return _Half(Kind.REDUCE, src=other, dst=result, count=ops[0].size)
-
-
-def _read_reduce_send(ops: list[_Op]) -> _Half | None:
-    came, goes, op = ops[0].channel, ops[1].channel, ops[2]
-    if (ops[3].channel, ops[4].channel) != (came, goes):
-        return None
-    return _Half(
-        Kind.RECV_REDUCE_COPY_SEND,
-        recv=came,
-        send=goes,
-        src=op.src[0][1],
-        dst=op.dst[0][1],
-        count=op.size,
-        remote=op.src[1][1],
-        lands=op.dst[1][1],
-    )
-
-
-def _read_reduce(ops: list[_Op]) -> _Half | None:
-    if ops[0].channel != ops[2].channel:
-        return None
-    op = ops[1]
-    return _Half(
-        Kind.RECV_REDUCE_COPY,
-        recv=ops[0].channel,
-        src=op.src[0][1],
-        dst=op.dst[0][1],
-        count=op.size,
-        remote=op.src[1][1],
-    )
-
-
-def _put(ops: list[_Op]) -> _Half | None:
-    if not ops[0].channel == ops[1].channel == ops[2].channel:
-        return None
-    op = ops[1]
-    return _Half(Kind.SEND, send=op.channel, src=op.src[0][1], count=op.size, lands=op.dst[0][1])
-
-
-def _signal_wait(ops: list[_Op]) -> _Half | None:
-    """A receive of what is put here, or a send of what is read from here: the peer tells."""
-    if ops[0].channel != ops[1].channel:
-        return None
-    return _Half(Kind.NOP, send=ops[0].channel)
-
-
-_Table = dict[tuple[int, int], list[_Half]]
-
-
-def _ends(halves: list[list[list[_Half]]]) -> tuple[_Table, _Table, _Table]:
-    """Return by (gpu, channel): those that put, those that read, and those yet undecided."""
-    sends: _Table = {}
-    receives: _Table = {}
-    undecided: _Table = {}
-    for gpu, blocks in enumerate(halves):
-        for block in blocks:
-            for half in block:
-                if half.kind is Kind.NOP:
-                    undecided.setdefault((gpu, half.send), []).append(half)
-                    continue
-                if half.lands is not None:
-                    sends.setdefault((gpu, half.send), []).append(half)
-                if half.remote is not None:
-                    receives.setdefault((gpu, half.recv), []).append(half)
-    return sends, receives, undecided
-
-
-def _positions(halves: list[list[_Half]]) -> dict[int, Wait]:
-    """Return by semaphore the step that releases it, counting nops as they will be."""
-    at: dict[int, Wait] = {}
-    for k, block in enumerate(halves):
-        number = 0
-        for half in block:
-            number += max(1, len(half.acquired))
-            at.update((semaphore, Wait(k, number - 1)) for semaphore in half.released)
-    return at
-
-
-def _with_waits(block: list[_Half], at: dict[int, Wait]) -> tuple[Step, ...]:
-    steps: list[Step] = []
-    for half in block:
-        waits = [at[semaphore] for semaphore in half.acquired]
-        steps += [Step(kind=Kind.NOP, depends=wait) for wait in waits[:-1]]
-        steps.append(
-            Step(
-                kind=half.kind,
-                src=half.src or NOWHERE,
-                dst=half.dst or NOWHERE,
-                count=half.count,
-                depends=waits[-1] if waits else None,
-                flagged=bool(half.released),
-            )
-        )
-    return tuple(steps)
 
 
 def _per_loop(collective: str, gpus: list[Gpu]) -> int:

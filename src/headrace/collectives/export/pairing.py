@@ -36,6 +36,27 @@ def paired_lanes(units: Units, ranks: int, limit: int) -> list[list[Group]]:
     return [_pair(units, lanes, passed, limit) for lanes in by_rank]
 
 
+def separated(groups: list[list[Group]], fused: list[list[bool]], limit: int) -> list[list[Group]]:
+    """Return the groups with those parted that are not worth it, as far as `limit` allows.
+
+    Parameters
+    ----------
+    fused : by rank and group, whether sending and receiving in one threadblock pays.
+    """
+    result: list[list[Group]] = []
+    for of_rank, pays in zip(groups, fused, strict=True):
+        room = limit - len(of_rank)
+        parted: list[Group] = []
+        for group, keep in zip(of_rank, pays, strict=False):
+            if keep or group.send < 0 or group.recv < 0 or room <= 0:
+                parted.append(group)
+                continue
+            room -= 1
+            parted += [Group(send=group.send), Group(recv=group.recv)]
+        result.append(parted)
+    return result
+
+
 def _passed_on(units: Units) -> Counter[tuple[int, int]]:
     """Count by (receive lane, send lane) the units that one brings and the other passes on."""
     passed: Counter[tuple[int, int]] = Counter()

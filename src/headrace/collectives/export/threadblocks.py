@@ -4,7 +4,8 @@ After TACCL, 5.6.2: instructions, dependencies, threadblocks, instances; with th
 receive-reduce-copy-send that it lacked. In order:
 
 1. `pairing` groups the lanes of a rank: a receive lane and the send lane that passes on most of
-   what it brings become one threadblock.
+   what it brings become one threadblock; they are parted again if hardly any of it can be fused,
+   as each would only wait for the other.
 2. `emission` puts all messages in one order that the program allows. What was received is passed
    on at once if nothing else has to come first: then both are one fused step. Slots of one
    message that lie next to each other become one step.
@@ -18,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from headrace.collectives.export.algorithm import (
+    RECEIVING,
+    SENDING,
     Algorithm,
     Gpu,
     Kind,
@@ -29,7 +32,7 @@ from headrace.collectives.export.algorithm import (
 from headrace.collectives.export.buffers import NAMES, Layout, chunks_per_loop
 from headrace.collectives.export.emission import Emission, Event
 from headrace.collectives.export.limits import THREADBLOCKS
-from headrace.collectives.export.pairing import paired_lanes
+from headrace.collectives.export.pairing import paired_lanes, separated
 from headrace.collectives.export.units import Units
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program
@@ -49,12 +52,15 @@ class Target:
     instances : parallel copies, each moving 1/instances of every chunk (5.6.2). For small sizes
         (where a sketch would say ``uc-max``) one, for large ones (``uc-min``) eight (5.8.3).
     in_place : for calls whose input and output overlap; out of place otherwise.
+    buffered : rely on the two chunks that every connection of NCCL holds. Rings then take fewer
+        rounds; what relies on more is refused. Not for MSCCL++, which holds nothing.
     name : what the algorithm is called; made up from the collective if empty.
     min_bytes, max_bytes : sizes that it serves; a `max_bytes` of 0 is no limit.
     """
 
     instances: int = 1
     in_place: bool = False
+    buffered: bool = False
     protocol: str = "Simple"
     name: str = ""
     min_bytes: int = 0
@@ -88,9 +94,7 @@ def lowered(program: Program, target: Target, *, store_all: bool = False) -> Alg
     demand = program.demand
     layout = Layout(demand=demand, in_place=target.in_place)
     units = Units.of(program)
-    groups = paired_lanes(units, demand.ranks, THREADBLOCKS // target.instances)
-    emission = Emission(units, layout, groups, within_blocks=target.instances > 1)
-    emission.run(store_all=store_all)
+    emission = _emitted(units, layout, target, store_all=store_all)
     gpus = [_gpu(rank, layout, emission) for rank in range(demand.ranks)]
     used = {tb.channel for gpu in gpus for tb in gpu.threadblocks}
     one = Algorithm(
@@ -106,6 +110,32 @@ def lowered(program: Program, target: Target, *, store_all: bool = False) -> Alg
         gpus=tuple(gpus),
     )
     return instanced(one, target.instances, demand.chunks)
+
+
+def _emitted(units: Units, layout: Layout, target: Target, *, store_all: bool) -> Emission:
+    """Put everything in order, pairing only lanes of which most messages can be fused."""
+    limit = THREADBLOCKS // target.instances
+    groups = paired_lanes(units, layout.demand.ranks, limit)
+    while True:
+        emission = Emission(
+            units,
+            layout,
+            groups,
+            within_blocks=target.instances > 1,
+            buffered=target.buffered,
+        )
+        emission.run(store_all=store_all)
+        fused = [[_fuses(stream.events) for stream in streams] for streams in emission.streams]
+        apart = separated(groups, fused, limit)
+        if apart == groups:
+            return emission
+        groups = apart
+
+
+def _fuses(events: list[Event]) -> bool:
+    """Whether at least half of what is received is sent on by the same step."""
+    received = [event.kind in SENDING for event in events if event.kind in RECEIVING]
+    return 2 * sum(received) >= len(received)
 
 
 def suggested_instances(total_bytes: int) -> int:

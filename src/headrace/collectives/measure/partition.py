@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Partition", "best_partition"]
-
 Groups = tuple[tuple[int, ...], ...]
 
 _MAX_SPLIT = 10  # larger groups are not split in every way, only by one member

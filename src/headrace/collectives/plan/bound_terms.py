@@ -5,11 +5,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.plan.chunks import Carriage
 from headrace.collectives.plan.cuts import LargeTopology, is_large, partitions
 from headrace.collectives.plan.flow import Flows, Rate
 from headrace.topology import Topology
+from headrace.topology.refinement import automorphism_generators
+from headrace.topology.symmetry import orbits, translations
 
 __all__ = ["Kinds", "Share", "kinds"]
 
@@ -126,13 +128,26 @@ def _of_flows(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
     flows.require(pairs, collective.value)
     share = _flow_share(n, collective)
     together = _together(n, collective, pairs)
-    solved = _spread(together, max(8, _FLOWS_TIMES_LINKS // len(topology.links)))
-    flow = [Share(name=f"flow {name}", share=share, rate=flows.rate(ends)) for name, ends in solved]
-    few = f" ({len(solved)} of {len(together)})" if len(solved) < len(together) else ""
+    distinct = _distinct(topology, collective, together)
+    solved = _spread(distinct, max(8, _FLOWS_TIMES_LINKS // len(topology.links)))
+    group = translations(topology) if collective is Collective.ALL_TO_ALL else None
+    flow = [
+        Share(
+            name=f"flow {name}",
+            share=share,
+            rate=flows.rate(ends) if group is None else _all_pairs(flows, n, group),
+        )
+        for name, ends in solved
+    ]
+    few = ""
+    if len(distinct) < len(together):
+        few += f" (one of each of {len(distinct)} orbits)"
+    if len(solved) < len(distinct):
+        few += f" ({len(solved)} of {len(distinct)})"
     parts = [f"{_FLOWS[collective]}{few}"]
     trees: list[Share] = []
     if collective in _TREES and _packable(topology, collective):
-        trees = [Share(name="trees", share=1.0, rate=_trees(flows, n, collective, root))]
+        trees = [Share(name="trees", share=1.0, rate=_trees(topology, collective, root))]
         parts.append(_TREES[collective])
     volume = [Share(name="volume", share=_volume_share(n, collective), rate=flows.egress())]
     parts.append(_volume_formula(collective, "N", "egress"))
@@ -284,23 +299,43 @@ def _ranks_of(mask: int) -> list[int]:
     return [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
 
 
-def _trees(flows: Flows, n: int, collective: Collective, root: int) -> Rate:
+def _trees(topology: Topology, collective: Collective, root: int) -> Rate:
     """The rate at which all of the collective's bytes can go down trees."""
-    every = np.arange(n)
-    one = Carriage(
-        ranks=n, origin=np.array([root], dtype=np.int32), targets=(every != root)[None, :]
-    )
-    all_blocks = Carriage(ranks=n, origin=every.astype(np.int32), targets=every != every[:, None])
-    shares = np.full(n, 1.0 / n)
-    match collective:
-        case Collective.BROADCAST:
-            return flows.trees(one, np.ones(1))
-        case Collective.REDUCE:
-            return flows.trees(one, np.ones(1), combining=True)
-        case Collective.ALLGATHER:
-            return flows.trees(all_blocks, shares)
-        case _:
-            return flows.trees(all_blocks, shares, combining=True)
+    flows, every = _flows(topology), np.arange(topology.ranks)
+    combining = collective in (Collective.REDUCE, Collective.REDUCE_SCATTER)
+    if collective in (Collective.BROADCAST, Collective.REDUCE):
+        origin, group = np.array([root], dtype=np.int32), None
+    else:
+        origin, group = every.astype(np.int32), translations(topology)
+    carriage = Carriage(ranks=topology.ranks, origin=origin, targets=every != origin[:, None])
+    weights = np.full(len(origin), 1.0 / len(origin))
+    return flows.trees(carriage, weights, combining=combining, symmetry=group)
+
+
+def _all_pairs(flows: Flows, n: int, group: np.ndarray) -> Rate:
+    """The rate of all pairs at once, where a group makes one source stand for all."""
+    origin, to = (ends.reshape(-1) for ends in np.indices((n, n)))
+    targets = (np.arange(n) == to[:, None]) & (to != origin)[:, None]
+    carriage = Carriage(ranks=n, origin=origin.astype(np.int32), targets=targets)
+    return flows.trees(carriage, np.ones(n * n), symmetry=group)
+
+
+def _distinct(
+    topology: Topology, collective: Collective, together: list[tuple[str, _Pairs]]
+) -> list[tuple[str, _Pairs]]:
+    """One of each orbit under the topology's automorphisms; with a root they are left alone."""
+    n = topology.ranks
+    if len(together) < 2 or collective in ROOTED:
+        return together
+    generators, _ = automorphism_generators(topology)
+    if collective is Collective.ALLREDUCE:
+        moved = [(perm[:, None] * n + perm[None, :]).reshape(-1) for perm in generators]
+        label = orbits(n * n, moved)
+        names = [int(label[pairs[0][0] * n + pairs[0][1]]) for _, pairs in together]
+    else:
+        names = orbits(n, generators).tolist()
+    first = {name: place for place, name in reversed(list(enumerate(names)))}
+    return [together[place] for place in sorted(first.values())]
 
 
 def _spread(together: list[tuple[str, _Pairs]], most: int) -> list[tuple[str, _Pairs]]:

@@ -61,7 +61,11 @@ def _uplinks(topology: Topology) -> list[Partition]:
     sets: set[frozenset[int]] = set()
     for shared in topology.shared:
         sources = frozenset(ends[k][0] for k in shared.links)
-        if 1 < len(sources) <= topology.ranks // 2:
+        size = len(sources)
+        if 1 < size <= topology.ranks // 2:
+            outward = sum(len(ways[src]) for src in sources)
+            if outward - size * (size - 1) > len(shared.links):
+                continue  # more must leave than these, whatever stays inside
             leaving = {k for src in sources for k in ways[src] if ends[k][1] not in sources}
             if leaving == set(shared.links):
                 sets.add(sources)
@@ -152,24 +156,14 @@ class LargeTopology:
     def latency(self, rank: int, *, inward: bool = False) -> tuple[str, Rate]:
         """The longest of the shortest paths in alpha from (or to) `rank`."""
         graph = self._graph.T if inward else self._graph
-        far = dijkstra(graph, indices=rank) - self._shift * dijkstra(
-            graph, indices=rank, unweighted=True
-        )
+        far = dijkstra(graph, indices=rank)
         other = int(far.argmax())
         s, t = (other, rank) if inward else (rank, other)
-        alpha = max(0.0, float(far[other]))
-        return f"latency {s} -> {t}", Rate(us_per_mb=0.0, alpha_us=alpha)
-
-    @property
-    def _shift(self) -> float:
-        """Added to every alpha in the graph, where 0 would mean that there is no link."""
-        return 1e-9
+        return f"latency {s} -> {t}", Rate(us_per_mb=0.0, alpha_us=float(far[other]))
 
     @cached_property
     def _graph(self) -> sparse.csr_array:
-        return sparse.csr_array(
-            (self._alpha + self._shift, (self._src, self._dst)), shape=(self._n, self._n)
-        )
+        return sparse.csr_array((self._alpha, (self._src, self._dst)), shape=(self._n, self._n))
 
     def _rates(self, counts: np.ndarray, part: np.ndarray, parts: int) -> list[Rate | None]:
         """The rate of the links that count, by their part."""

@@ -18,9 +18,10 @@ class Effort:
     choices : that all restarts together may look at; larger problems get fewer restarts.
     rounds : of routing again at the prices so far.
     route_looks : how often the solver of a route model of 1,000 binaries may look up
-        (`Parameters.looks`), and of larger ones in proportion less; 0: no model.
+        (`Parameters.looks`): of larger ones less often, of smaller ones more; 0: no model.
     route_binaries : larger route models are left to the greedy routers.
     ordered : routes that go through all ordering heuristics.
+    greedy : whether the greedy routers take part where there is an engine.
     scheduled : orders that go through contiguity.
     exact_looks, exact_messages : as for routes; larger schedules are batched link by link.
     local_batches : chunks may travel together within nodes, too, where alpha is worth it: beyond
@@ -32,6 +33,7 @@ class Effort:
     restarts: int = 24
     choices: int = 20_000_000
     rounds: int = 3
+    greedy: bool = True
     route_looks: int = 8
     route_binaries: int = 6_000
     ordered: int = 3

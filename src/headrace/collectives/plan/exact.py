@@ -26,6 +26,7 @@ import numpy as np
 
 from headrace.collectives.plan.chunks import Carriage, Sends
 from headrace.collectives.plan.images import send_classes
+from headrace.collectives.plan.list_schedule import needed
 from headrace.collectives.plan.resources import routes
 from headrace.collectives.plan.unsplit import most_urgent_cut
 from headrace.errors import ProgramError
@@ -293,7 +294,7 @@ class _Exact:
                 for k in range(len(self._ends))
                 if chosen.get(name := int(self._class[chunk, k]), 0.0) > 0.5
             ]
-            sends, total = self._timed(sorted(rows))
+            sends, total = self._timed(self._needed(sorted(rows)))
         if self._hint is not None:
             hinted, other = self._timed(_rows(self._topology, self._hint))
             if other < total:
@@ -302,6 +303,14 @@ class _Exact:
         return Exact(
             sends=sends, total_us=total, bound_us=bound, unit_us=self._unit, stop=result.stop
         )
+
+    def _needed(self, rows: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
+        """Without what the solver sends, because it may, to ranks that neither want nor pass it."""
+        ends = np.array([self._ends[k] for _, k, _ in rows], dtype=np.int64).reshape(-1, 2)
+        keep = needed(
+            self._carriage, np.array([chunk for *_, chunk in rows]), ends[:, 0], ends[:, 1]
+        )
+        return [row for row, kept in zip(rows, keep.tolist(), strict=True) if kept]
 
     def _give(self, hint: Sends) -> None:
         """Suggest the hint's routes and starts."""

@@ -118,13 +118,23 @@ class Flows:
                 prices = self._packed(sources, sinks, ratio)
             else:
                 prices = self._flow_prices(key[0], ratio)
-            far = self._distances(self._uses.T @ prices)[sources, sinks]
             start = self.distance_us[sources].min(axis=0)
             finish = self.distance_us[:, sinks].min(axis=1)
-            self._known[key] = self._certified(prices, float(far @ ratio), start, finish)
+            rates: list[Rate] = []
+            for row in (self._few(prices), prices):
+                far = self._distances(self._uses.T @ row)[sources, sinks]
+                rates.append(self._certified(row, float(far @ ratio), start, finish))
+            self._known[key] = _with_alpha(*rates)
         return self._known[key]
 
-    def trees(self, carriage: Carriage, weights: np.ndarray, *, combining: bool = False) -> Rate:
+    def trees(
+        self,
+        carriage: Carriage,
+        weights: np.ndarray,
+        *,
+        combining: bool = False,
+        symmetry: np.ndarray | None = None,
+    ) -> Rate:
         """The rate at which all chunks of `carriage` can go down trees at once.
 
         A chunk for some ranks only pays at least the cheapest path to the dearest of them.
@@ -134,14 +144,13 @@ class Flows:
         carriage : who gets which chunk; with `combining`, chunks are combined from their targets
             to their origin instead.
         weights : (chunks,), the size of each.
+        symmetry : a group that maps topology, carriage and weights to themselves, for speed.
         """
-        prices = self.tree_prices(carriage, weights, combining=combining)
+        prices = self._tree_prices(carriage, weights, combining, symmetry)
         everyone = self._topology.ranks - 1
         origins = carriage.origin.astype(np.int64)
-        # With fewer prices there is more alpha: take those that hardly change the rate away.
-        few = np.where(prices * self._capacity > 2e-3 * (prices * self._capacity).max(), prices, 0)
         rates: list[Rate] = []
-        for row in (few, prices):
+        for row in (self._few(prices), prices):
             costs = self._matrix(self._uses.T @ row)
             costs = costs.T if combining else costs
             far = self._distances(self._uses.T @ row)
@@ -164,15 +173,25 @@ class Flows:
             start = self.distance_us[near].min(axis=0)
             finish = self.distance_us[:, reached].min(axis=1)
             rates.append(self._certified(row, paid, start, finish))
-        few_rate, full_rate = rates
-        return few_rate if few_rate.us_per_mb >= full_rate.us_per_mb * (1 - 1e-3) else full_rate
+        return _with_alpha(*rates)
 
-    def tree_prices(
-        self, carriage: Carriage, weights: np.ndarray, *, combining: bool = False
+    def _few(self, prices: np.ndarray) -> np.ndarray:
+        """Without the small prices of a packing: where there are fewer, there is more alpha."""
+        paid = prices * self._capacity
+        return np.where(paid > 2e-3 * paid.max(), prices, 0.0)
+
+    def _tree_prices(
+        self,
+        carriage: Carriage,
+        weights: np.ndarray,
+        combining: bool = False,
+        symmetry: np.ndarray | None = None,
     ) -> np.ndarray:
         """The prices of the packing of these trees, each of its chunk's weight."""
         topology = _reversed(self._topology) if combining else self._topology
-        packing = pack(topology, carriage, 1.0, weights=weights, settings=_PACKED)
+        packing = pack(
+            topology, carriage, 1.0, weights=weights, symmetry=symmetry, settings=_PACKED
+        )
         # A packing's price is of a us of a resource, here of a MB; empty capacities are left out.
         used = [
             shared
@@ -206,7 +225,7 @@ class Flows:
         carriage = Carriage(
             ranks=self._topology.ranks, origin=sources.astype(np.int32), targets=targets
         )
-        return self.tree_prices(carriage, ratio)
+        return self._tree_prices(carriage, ratio)
 
     def _flow_prices(self, pairs: tuple[tuple[int, int], ...], ratio: np.ndarray) -> np.ndarray:
         """Maximise x: every source emits x for each of its sinks, every sink takes x of each."""
@@ -271,6 +290,10 @@ class Flows:
         n = self._topology.ranks
         graph = sparse.csr_array((cost, (self._src, self._dst)), shape=(n, n))
         return np.asarray(shortest_path(graph, method="D"))
+
+
+def _with_alpha(few: Rate, full: Rate) -> Rate:
+    return few if few.us_per_mb >= full.us_per_mb * (1 - 1e-3) else full
 
 
 def _cost(costs: np.ndarray, root: int) -> float:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan import templates
+from headrace.collectives.plan.bound import Bound, lower_bound
 from headrace.collectives.plan.cost_model import EXECUTOR, CostModel
 from headrace.collectives.plan.search import SearchEngine
 from headrace.collectives.plan.templates.shape import Groups, check_groups
@@ -118,16 +119,29 @@ class Setting:
             return tuple(range(self.ranks))
         return tuple(rank for group in self.groups for rank in group)
 
+    def bound(self, demand: Demand, total_bytes: int) -> Bound:
+        """Return the bound on all plans: chunks whose number is given may not be split."""
+        if self.method.chunks is None:
+            return lower_bound(self.topology, demand, total_bytes)
+        from headrace.collectives.plan.unsplit import unsplit_bound  # loads SciPy
+
+        return unsplit_bound(self.topology, demand, total_bytes)
+
     def demand(self, chunks: int) -> Demand:
         """Return the demand with `chunks` chunks a block."""
         return Demand(collective=self.collective, ranks=self.ranks, chunks=chunks, root=self.root)
 
 
 class Generator(NamedTuple):
-    """A row of the portfolio. `schedules` raises ProgramError, saying why, if it serves not."""
+    """A row of the portfolio. `schedules` raises ProgramError, saying why, if it serves not.
+
+    Who searches takes long: it is not asked once the best so far is within `worth` of the bound
+    (0.02: 2%), unless the effort is thorough. Templates are always asked.
+    """
 
     name: str
     schedules: Callable[[Setting], Iterable[Schedule]]
+    worth: float | None = None
 
 
 def _tried(

@@ -14,7 +14,7 @@ from headrace.collectives.plan.search import Routes
 from headrace.errors import ProgramError
 from headrace.topology import Topology
 
-__all__ = ["in_order"]
+__all__ = ["in_order", "needed"]
 
 _SAME_MOMENT = 1 + 1e-9
 """Times closer than this ratio are one moment, as in the simulator."""
@@ -45,6 +45,18 @@ def in_order(
     ProgramError : if a route does not reach a target, or uses a link before it is led to.
     """
     return _ListSchedule(topology, carriage, chunk_mb, through, batch_share).run()
+
+
+def needed(carriage: Carriage, chunk: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+    """Return which sends lead to a target: bool, in any order; a rank gets a chunk at most once."""
+    into = {(int(c), int(d)): row for row, (c, d) in enumerate(zip(chunk, dst, strict=True))}
+    keep = np.zeros(len(chunk), dtype=bool)
+    for c, rank in zip(*np.nonzero(carriage.targets), strict=True):
+        at = (int(c), int(rank))
+        while at in into and not keep[into[at]]:
+            keep[into[at]] = True
+            at = (int(c), int(src[into[at]]))
+    return keep
 
 
 class _ListSchedule:

@@ -30,47 +30,24 @@ from functools import cached_property
 
 import numpy as np
 
-from headrace.collectives.plan.arborescence import cheapest_arborescence, shallower
 from headrace.collectives.plan.chunks import Carriage
-from headrace.collectives.plan.resources import routes as resource_routes
-from headrace.errors import TopologyError
+from headrace.collectives.plan.commodities import (
+    Column,
+    Commodity,
+    CommodityImages,
+    Loads,
+    commodities,
+)
+from headrace.collectives.plan.pricing import Master, Pricing
 from headrace.topology import Topology
 
-__all__ = ["Column", "Commodity", "Loads", "PackSettings", "Packing", "commodities", "pack"]
+__all__ = ["PackSettings", "Packing", "pack"]
 
 _FLOOR = 1e-4
 """Share of the prices that is spread over all resources: among equals, detours cost more."""
 
 _SMOOTHING = 0.6
 """Weight of the best prices so far when pricing (Wentges 1997): the master's own jump about."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commodity:
-    """Data that starts at `origin` and has to reach all `targets`, `mb` of it."""
-
-    origin: int
-    targets: tuple[int, ...]
-    mb: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Column:
-    """A tree (or path) of a commodity and the MB that go down it.
-
-    Attributes
-    ----------
-    commodity : index into `Packing.commodities`.
-    links : (links,) int32, indices into ``topology.links``; a link comes after the one that
-        leads to it.
-    mb : its weight.
-    depth_us : what a chunk takes to the farthest target with the network to itself.
-    """
-
-    commodity: int
-    links: np.ndarray
-    mb: float
-    depth_us: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,73 +106,13 @@ class PackSettings:
     limit_s: float = 60.0
 
 
-def commodities(carriage: Carriage, chunk_mb: float) -> tuple[tuple[Commodity, ...], np.ndarray]:
-    """Return the commodities of `carriage`, and for every chunk its commodity's index or -1.
-
-    Chunks that nobody wants have none. Commodities are in the order of their first chunks.
-    """
-    index: dict[tuple[int, bytes], int] = {}
-    of = np.full(carriage.chunks, -1, dtype=np.int64)
-    for chunk, (origin, targets) in enumerate(
-        zip(carriage.origin.tolist(), carriage.targets, strict=True)
-    ):
-        if targets.any():
-            of[chunk] = index.setdefault((origin, targets.tobytes()), len(index))
-    counts = np.bincount(of[of >= 0], minlength=len(index))
-    first = {commodity: chunk for chunk, commodity in reversed(list(enumerate(of.tolist())))}
-    made = tuple(
-        Commodity(
-            origin=origin,
-            targets=tuple(np.flatnonzero(carriage.targets[first[k]]).tolist()),
-            mb=float(counts[k]) * chunk_mb,
-        )
-        for (origin, _), k in index.items()
-    )
-    return made, of
-
-
-class Loads:
-    """What the links load: their own capacity and those they share, without superfluous ones.
-
-    Attributes
-    ----------
-    betas : (resources,) us/MB of every resource that can be the busiest.
-    names : (resources,) int64, their places among links and then shared capacities.
-    """
-
-    def __init__(self, topology: Topology) -> None:
-        count = len(topology.links)
-        by_link, total = resource_routes(topology, range(count))
-        used = sorted({resource for route in by_link.values() for resource, _ in route})
-        place = {resource: k for k, resource in enumerate(used)}
-        self.names = np.array(used, dtype=np.int64)
-        self.betas = np.zeros(len(used))
-        self.rows: list[np.ndarray] = []
-        for link in range(count):
-            row = np.array([place[resource] for resource, _ in by_link[link]], dtype=np.int64)
-            self.betas[row] = [beta for _, beta in by_link[link]]
-            self.rows.append(row)
-        self.links, self.resources = count, total
-        self._flat = np.concatenate([np.empty(0, dtype=np.int64), *self.rows])
-        self._first = np.cumsum([0, *map(len, self.rows)])
-
-    def of(self, links: np.ndarray) -> np.ndarray:
-        """(resources,): what 1 MB on each of `links` keeps busy, in us."""
-        rows = np.concatenate([np.empty(0, dtype=np.int64), *(self.rows[k] for k in links)])
-        return np.bincount(rows, minlength=len(self.betas)) * self.betas
-
-    def link_costs(self, prices: np.ndarray) -> np.ndarray:
-        """(links,): what 1 MB on each link pays at the resources' prices."""
-        paid = np.append(0.0, np.cumsum((prices * self.betas)[self._flat]))
-        return paid[self._first[1:]] - paid[self._first[:-1]]
-
-
 def pack(
     topology: Topology,
     carriage: Carriage,
     chunk_mb: float,
     *,
     weights: np.ndarray | None = None,
+    symmetry: np.ndarray | None = None,
     settings: PackSettings = PackSettings(),
     progress: Callable[[int, float, float], None] | None = None,
 ) -> Packing:
@@ -208,11 +125,15 @@ def pack(
     ----------
     chunk_mb : size of every chunk in MB; above 0.
     weights : (chunks,), sizes of chunks that differ, as multiples of `chunk_mb`; above 0.
+    symmetry : (elements, ranks) int32, a group of permutations of the ranks, automorphisms of
+        topology and carriage: only one commodity of each orbit is packed, and the images of its
+        trees are the others'. No throughput is lost.
     progress : called with (iteration, throughput_us, bound_us).
 
     Raises
     ------
-    TopologyError : if a chunk cannot reach a target.
+    TopologyError : if a chunk cannot reach a target, or `symmetry` is none of the topology.
+    ProgramError : if `symmetry` is none of the carriage.
     """
     wanted, of = commodities(carriage, chunk_mb)
     if weights is not None:
@@ -229,104 +150,24 @@ def pack(
             iterations=0,
             stopped="gap",
         )
-    return _Packer(topology, wanted, chunk_mb, settings).run(progress)
-
-
-class _Pricing:
-    """The cheapest trees of all commodities at given costs of the links."""
-
-    def __init__(self, topology: Topology, wanted: tuple[Commodity, ...], chunk_mb: float) -> None:
-        n = topology.ranks
-        self._n, self._wanted = n, wanted
-        self._src = np.array([link.src for link in topology.links], dtype=np.int64)
-        self._dst = np.array([link.dst for link in topology.links], dtype=np.int64)
-        self._link = np.full((n, n), -1, dtype=np.int32)
-        self._link[self._src, self._dst] = np.arange(len(self._src))
-        self._length = np.full((n, n), np.inf)
-        self.length_us = np.array(
-            [link.alpha_us + link.beta_us_per_mb * chunk_mb for link in topology.links]
-        )
-        """(links,): what a chunk takes."""
-        self._length[self._src, self._dst] = self.length_us
-
-    def cheapest(
-        self, costs: np.ndarray, which: "list[int] | range"
-    ) -> list[tuple[np.ndarray, float, float]]:
-        """For every commodity of `which`: links, cost per MB that is the least, and depth in us."""
-        matrix = np.full((self._n, self._n), np.inf)
-        matrix[self._src, self._dst] = costs
-        spanning = {k for k in which if len(self._wanted[k].targets) == self._n - 1 > 1}
-        paths = self._paths(
-            matrix, sorted({self._wanted[k].origin for k in which if k not in spanning})
-        )
-        trees: dict[int, np.ndarray] = {}
-        made: list[tuple[np.ndarray, float, float]] = []
-        for k in which:
-            origin, targets = self._wanted[k].origin, self._wanted[k].targets
-            if k not in spanning:
-                parents, far = paths[origin]
-                if not np.isfinite(far[list(targets)]).all():
-                    lost = next(t for t in targets if not np.isfinite(far[t]))
-                    raise TopologyError(
-                        f"rank {origin} cannot reach rank {lost} over its links; add a link"
-                    )
-                links = self._walk(parents, origin, targets)
-                least = float(far[list(targets)].max())
-            else:
-                if origin not in trees:
-                    parents = cheapest_arborescence(matrix, origin)
-                    trees[origin] = shallower(parents, matrix, self._length)
-                links = self._walk(trees[origin], origin, targets)
-                least = float(costs[links].sum()) * (1 - 1e-7)  # what `shallower` may add
-            made.append((links, least, self.depth_us(links, origin)))
-        return made
-
-    def _paths(
-        self, matrix: np.ndarray, origins: list[int]
-    ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import shortest_path
-
-        if not origins:
-            return {}
-        graph = csr_array((matrix[self._src, self._dst], (self._src, self._dst)), matrix.shape)
-        far, parents = shortest_path(graph, method="D", indices=origins, return_predecessors=True)
-        return {origin: (parents[i], far[i]) for i, origin in enumerate(origins)}
-
-    def _walk(self, parents: np.ndarray, origin: int, targets: tuple[int, ...]) -> np.ndarray:
-        """The links to the targets, each after the one that leads to it."""
-        links: list[int] = []
-        known = {origin}
-        for target in targets:
-            chain: list[int] = []
-            at = target
-            while at not in known:
-                known.add(at)
-                chain.append(int(self._link[parents[at], at]))
-                at = int(parents[at])
-            links.extend(reversed(chain))
-        return np.array(links, dtype=np.int32)
-
-    def depth_us(self, links: np.ndarray, origin: int) -> float:
-        far = {origin: 0.0}
-        for link in links.tolist():
-            u, v = int(self._src[link]), int(self._dst[link])
-            far[v] = far[u] + float(self._length[u, v])
-        return max(far.values())
+    images = CommodityImages(topology, wanted, symmetry)
+    return _Packer(topology, images, chunk_mb, settings).run(progress)
 
 
 class _Packer:
     def __init__(
         self,
         topology: Topology,
-        wanted: tuple[Commodity, ...],
+        images: CommodityImages,
         chunk_mb: float,
         settings: PackSettings,
     ) -> None:
-        self._topology, self._wanted, self._settings = topology, wanted, settings
-        self._loads = Loads(topology)
-        self._pricing = _Pricing(topology, wanted, chunk_mb)
-        self._mb = np.array([k.mb for k in wanted])
+        self._topology, self._images, self._settings = topology, images, settings
+        self._wanted = tuple(images.wanted[k] for k in images.first)
+        self._loads = Loads(topology, images.links)
+        self._pricing = Pricing(topology, self._wanted, chunk_mb)
+        # MB of all of an orbit.
+        self._mb = np.array([images.wanted[k].mb for k in images.first]) * images.sizes
         self._seen: set[tuple[int, bytes]] = set()
         self._columns: list[tuple[int, np.ndarray, float]] = []
         self._load: list[np.ndarray] = []  # of every column's commodity going down it entirely
@@ -335,7 +176,7 @@ class _Packer:
     def run(self, progress: Callable[[int, float, float], None] | None) -> Packing:
         settings = self._settings
         scale = self._spread()
-        master = _Master(len(self._wanted), len(self._loads.betas), scale)
+        master = Master(len(self._wanted), len(self._loads.betas), scale)
         new = list(range(len(self._columns)))
         best = np.full(len(self._loads.betas), 1.0 / len(self._loads.betas))
         bound, top, iteration, stopped = 0.0, np.inf, 0, "iterations"
@@ -368,7 +209,7 @@ class _Packer:
         weights = np.append(weights, np.zeros(self._vary(best)))
         return self._packing(weights, bound, best, iteration, stopped)
 
-    def _shallow(self, master: "_Master", top: float) -> np.ndarray:
+    def _shallow(self, master: Master, top: float) -> np.ndarray:
         """The weights of the least mean depth at (nearly) the least load.
 
         More columns are generated for it, by a heuristic: cheap at the prices of that linear
@@ -455,18 +296,16 @@ class _Packer:
         weights /= np.bincount(of, weights=weights, minlength=len(self._wanted))[of]
         load = sum(share * self._load[j] for j, share in enumerate(weights.tolist()) if share > 0.0)
         named = np.zeros(len(self._topology.links) + len(self._topology.shared))
-        named[self._loads.names] = prices / prices.sum()
+        shared = np.bincount(self._loads.stands)
+        named[self._loads.names] = (prices / shared)[self._loads.stands] / prices.sum()
+        columns: list[Column] = []
+        for j in self._kept(of, weights, prices):
+            k, links, depth = self._columns[j]
+            columns += self._images.of(k, links, float(weights[j]), depth)
+        columns.sort(key=lambda column: column.commodity)
         return Packing(
-            commodities=self._wanted,
-            columns=tuple(
-                Column(
-                    commodity=self._columns[j][0],
-                    links=self._columns[j][1],
-                    mb=float(weights[j] * self._mb[self._columns[j][0]]),
-                    depth_us=self._columns[j][2],
-                )
-                for j in self._kept(of, weights, prices)
-            ),
+            commodities=self._images.wanted,
+            columns=tuple(columns),
             throughput_us=float(np.max(load)),
             bound_us=bound,
             prices=named,
@@ -507,67 +346,3 @@ class _Packer:
     @cached_property
     def _even(self) -> np.ndarray:
         return np.full(len(self._loads.betas), 1.0 / len(self._loads.betas))
-
-
-class _Master:
-    """The linear program over the columns known: x is the share of its commodity, T in `scale`."""
-
-    def __init__(self, commodities: int, resources: int, scale: float) -> None:
-        import highspy
-
-        self._commodities, self._resources, self._scale = commodities, resources, scale
-        self._columns = 0
-        model = highspy.Highs()
-        model.setOptionValue("output_flag", False)
-        model.setOptionValue("threads", 1)
-        model.setOptionValue("random_seed", 0)
-        self._infinity = highspy.kHighsInf
-        nothing = np.empty(0)
-        empty = np.empty(0, dtype=np.int32)
-        first = np.zeros(commodities + resources, dtype=np.int32)
-        lower = np.append(np.ones(commodities), np.full(resources, -self._infinity))
-        upper = np.append(np.ones(commodities), np.zeros(resources))
-        model.addRows(len(lower), lower, upper, 0, first, empty, nothing)
-        rows = np.arange(commodities, commodities + resources, dtype=np.int32)
-        model.addCol(1.0, 0.0, self._infinity, resources, rows, -np.ones(resources))
-        self._model = model
-
-    def add(self, columns: list[tuple[int, np.ndarray]]) -> None:
-        """Add columns: (commodity, load in us of all of it)."""
-        for commodity, load in columns:
-            rows = np.flatnonzero(load)
-            index = np.append(commodity, rows + self._commodities).astype(np.int32)
-            value = np.append(1.0, load[rows] / self._scale)
-            self._model.addCol(0.0, 0.0, self._infinity, len(index), index, value)
-        self._columns += len(columns)
-
-    def solve(self) -> tuple[float, np.ndarray]:
-        """The least load (us) and the resources' prices, which sum to 1."""
-        self._model.run()
-        solution = self._model.getSolution()
-        prices = -np.asarray(solution.row_dual)[self._commodities :]
-        prices = np.maximum(prices, 0.0)
-        total = prices.sum()
-        prices = prices / total if total > 0 else np.full(self._resources, 1 / self._resources)
-        return float(solution.col_value[0]) * self._scale, prices
-
-    def cap(self, top: float) -> None:
-        """From now on no resource is loaded for more than `top` us, and T costs nothing."""
-        self._model.changeColBounds(0, 0.0, top / self._scale)
-        self._model.changeColCost(0, 0.0)
-
-    def cost(self, first: int, costs: list[float]) -> None:
-        """Give the columns from `first` on these costs."""
-        index = np.arange(first + 1, first + 1 + len(costs), dtype=np.int32)
-        self._model.changeColsCost(len(costs), index, np.array(costs))
-
-    def duals(self) -> tuple[float, np.ndarray, np.ndarray]:
-        """Solve; return the objective, the commodities' values and the resources' prices a us."""
-        self._model.run()
-        dual = np.asarray(self._model.getSolution().row_dual)
-        prices = np.maximum(-dual[self._commodities :], 0.0) / self._scale
-        return self._model.getInfo().objective_function_value, dual[: self._commodities], prices
-
-    def weights(self) -> np.ndarray:
-        """The columns' shares in the last solution."""
-        return np.asarray(self._model.getSolution().col_value)[1:]

@@ -1,19 +1,29 @@
 """Ways to route: what the greedy routers, an engine and the exact model come up with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headrace.collectives.plan.effort import Watch
 from headrace.collectives.plan.route import solve_routes
-from headrace.collectives.plan.router import Taste, lower_time, matched_trees, priced_trees
+from headrace.collectives.plan.router import (
+    Taste,
+    least_time,
+    lower_time,
+    matched_trees,
+    priced_trees,
+)
 from headrace.collectives.plan.routing import RouteProblem
 from headrace.collectives.plan.search import Routes, SearchSettings
+from headrace.collectives.plan.sketch import Policy
 from headrace.solver import Result
 
+_FOR_POLICY = 6
+"""Restarts at least where few links are wanted."""
+
 _TASTES = tuple(
-    Taste(arrival=arrival, rare=rare, noise=noise)
-    for rare, noise in ((1.0, 0.1), (0.3, 0.5), (0.0, 1.0))
+    Taste(arrival=arrival, rare=rare, noise=noise, needy=needy)
+    for rare, noise, needy in ((1.0, 0.1, 2.0), (0.3, 0.5, 8.0), (0.0, 1.0, 0.5))
     for arrival in (0.0, 0.3, 0.6, 1.0)
 )
 
@@ -25,6 +35,7 @@ class Candidate:
     Attributes
     ----------
     lower_us : the routing objective (5.2, 5.6 to 5.8).
+    dislike : what the sketch's switch policies hold against it (5.11): they choose among equals.
     used : (chunks, ranks) when their maker had each link in use; None if it did not say.
     total_us : by those times; infinite if there are none.
     """
@@ -32,6 +43,7 @@ class Candidate:
     name: str
     trees: np.ndarray
     lower_us: float
+    dislike: float = 0.0
     used: np.ndarray | None = None
     total_us: float = float("inf")
 
@@ -41,6 +53,43 @@ class Candidate:
             return None
         made = self.used[self.trees >= 0]
         return (-made if reverse else made).tolist()
+
+
+def _policy(problem: RouteProblem) -> tuple[float, np.ndarray]:
+    """Return 1 if few links of the switches are wanted, -1 if many, 0 if any; and those links."""
+    signs = {Policy.MIN: 1.0, Policy.MAX: -1.0}
+    edges = problem.logical.hyperedges
+    chosen = [signs.get(edge.chosen(problem.chunk_mb * 1e6), 0.0) for edge in edges]
+    links = np.zeros(len(problem.costs.src), bool)
+    for edge in edges:
+        links[list(edge.links)] = True
+    return (chosen[0] if chosen else 0.0), links
+
+
+def _candidate(
+    problem: RouteProblem,
+    name: str,
+    trees: np.ndarray,
+    used: np.ndarray | None = None,
+    total_us: float = float("inf"),
+) -> Candidate:
+    sign, links = _policy(problem)
+    return Candidate(
+        name=name,
+        trees=trees,
+        lower_us=lower_time(problem, trees),
+        dislike=sign * float(links[np.unique(trees[trees >= 0])].sum()),
+        used=used,
+        total_us=total_us,
+    )
+
+
+def _by_total(row: Candidate) -> tuple[float, float]:
+    return round(row.total_us, 6), row.dislike
+
+
+def _by_lower(row: Candidate) -> tuple[float, float]:
+    return round(row.lower_us, 6), row.dislike
 
 
 def route_candidates(
@@ -53,30 +102,33 @@ def route_candidates(
     """
     effort = watch.effort
     priced = [
-        Candidate(name=f"priced {number}", trees=trees, lower_us=lower_time(problem, trees))
+        _candidate(problem, f"priced {number}", trees)
         for number, trees in enumerate(
             priced_trees(problem, rounds=effort.rounds, interrupt=watch.stopped)
         )
     ]
-    matched = _matched(problem, watch, min(row.lower_us for row in priced))
+    matched = _matched(problem, watch)
     searched = _searched(problem, watch)
     results: dict[str, Result] = {}
     modelled: list[Candidate] = []
     binaries = int(problem.allowed.sum()) // max(1, problem.group.size)
     done = min((row.total_us for row in (*matched, *searched)), default=float("inf"))
-    wanted = effort.route_looks and binaries <= effort.route_binaries and done > watch.good_us
+    # Where a schedule attains what no routes beat, there is nothing left to prove.
+    enough = max(watch.good_us, least_time(problem)) * (1 + 1e-9)
+    wanted = effort.route_looks and binaries <= effort.route_binaries and done > enough
     if wanted and not watch.stopped():
-        starts = sorted((*priced, *matched), key=lambda row: row.lower_us)
-        looks = max(5, round(effort.route_looks * 1000 / max(1, binaries)))
+        starts = sorted((*priced, *matched), key=_by_lower)
+        # The time of a look grows steeply with the model; small models are worth proving.
+        share = (1000 / max(1, binaries)) ** (4.2 if binaries < 1000 else 1.0)
+        looks = min(1000 * effort.route_looks, max(5, round(effort.route_looks * share)))
         parameters = watch.parameters(f"{prefix}route", looks, float("inf"))
         _, trees, result = solve_routes(problem, [row.trees for row in starts], parameters)
         results["route"] = result
         if trees is not None:
-            lower = lower_time(problem, trees)
-            modelled.append(Candidate(name="model", trees=trees, lower_us=lower))
+            modelled.append(_candidate(problem, "model", trees))
     # Those with times of their own are compared by them; one of every other kind goes along.
-    timed = sorted((*matched, *searched), key=lambda row: row.total_us)
-    rest = [*modelled, *sorted(priced, key=lambda row: row.lower_us)]
+    timed = sorted((*matched, *searched), key=_by_total)
+    rest = [*modelled, *sorted(priced, key=_by_lower)]
     kept = timed[: max(1, effort.ordered - len(rest[:2]))] + rest
     return _distinct(kept)[: max(1, effort.ordered)], results
 
@@ -92,26 +144,28 @@ def _distinct(rows: list[Candidate]) -> list[Candidate]:
     return kept
 
 
-def _matched(problem: RouteProblem, watch: Watch, enough_us: float) -> list[Candidate]:
-    """Restart the forward-in-time router until it attains what routing by price alone promises."""
+def _matched(problem: RouteProblem, watch: Watch) -> list[Candidate]:
+    """Restart the forward-in-time router until it attains what nothing beats."""
     if not problem.broadcasting:
         return []
     effort = watch.effort
     firsts = np.unique(problem.orbits[0])
     choices = int(problem.allowed[firsts].sum()) * int(problem.carriage.targets[firsts].sum())
     restarts = max(1, min(effort.restarts, effort.choices // max(1, choices)))
+    enough_us = max(least_time(problem), watch.good_us)
+    sign, _ = _policy(problem)
     made: list[Candidate] = []
     for number in range(restarts):
-        taste = _TASTES[number % len(_TASTES)]
+        taste = replace(_TASTES[number % len(_TASTES)], fresh=-0.1 * sign)
         trees, used, total = matched_trees(problem, seed=watch.seed * 1009 + number, taste=taste)
         if not _complete(problem, trees):
             continue
-        lower = lower_time(problem, trees)
-        name = f"matched {number}"
-        made.append(Candidate(name=name, trees=trees, lower_us=lower, used=used, total_us=total))
-        if total <= max(enough_us, watch.good_us) * (1 + 1e-9) or watch.stopped():
+        made.append(_candidate(problem, f"matched {number}", trees, used, total))
+        attained = made and min(row.total_us for row in made) <= enough_us * (1 + 1e-9)
+        # A policy chooses among several that are equally fast.
+        if watch.stopped() or (attained and number + 1 >= (_FOR_POLICY if sign > 0 else 1)):
             break
-    return sorted(made, key=lambda row: row.total_us)[: max(1, effort.ordered)]
+    return sorted(made, key=_by_total)[: max(1, effort.ordered)]
 
 
 def _complete(problem: RouteProblem, trees: np.ndarray) -> bool:
@@ -138,7 +192,4 @@ def _searched(problem: RouteProblem, watch: Watch) -> list[Candidate]:
     used = np.full(trees.shape, np.inf)
     trees[sends.chunk, sends.dst] = links
     used[sends.chunk, sends.dst] = sends.start_us
-    lower = lower_time(problem, trees)
-    return [
-        Candidate(name="engine", trees=trees, lower_us=lower, used=used, total_us=found.total_us)
-    ]
+    return [_candidate(problem, "engine", trees, used, found.total_us)]

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.bound import Bound, lower_bound
+from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost_model import EXECUTOR, CostModel
 from headrace.collectives.plan.generators import GENERATORS, METHOD, Generator, Method, Setting
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.plan import Candidate, Plan
 from headrace.collectives.plan.simulate import simulate
 from headrace.collectives.plan.templates.shape import Groups
-from headrace.collectives.plan.unsplit import unsplit_bound
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Op, Program
 from headrace.errors import HeadraceError, ProgramError, TopologyError, VerificationError
@@ -111,6 +110,7 @@ class _Entrant:
     steps: int  # at the busiest rank
     charge_us: float  # what choosing adds to the predicted time, for the processor
     proof: Proof | None = None
+    known_us: dict[int, float] = field(default_factory=dict[int, float])  # by size
 
     def floor_us(self, total_bytes: int) -> float:
         """No simulation at this size takes (noticeably) less."""
@@ -161,9 +161,13 @@ class Portfolio:
         )
         entrants: list[_Entrant] = []
         absent: list[Candidate] = []
+        made = cls(setting=setting, entrants=entrants, absent=absent)
         for done, generator in enumerate(generators):
             at = (f"{collective}: {generator.name}", done / len(generators))
             tell(*at)
+            if generator.worth is not None and (winner := made._close_enough(generator.worth)):
+                absent.append(Candidate(maker=generator.name, chunks=0, note=winner))
+                continue
             try:
                 for schedule in generator.schedules(setting):
                     if method.chunks not in (None, schedule.demand.chunks):
@@ -177,7 +181,7 @@ class Portfolio:
                 late = generators[done:]
                 absent += [Candidate(maker=g.name, chunks=0, note="interrupted") for g in late]
                 break
-        return cls(setting=setting, entrants=entrants, absent=absent)
+        return made
 
     def plan(self, total_bytes: int) -> Plan:
         """Return the best entrant's plan at one size; see `plan_collective`."""
@@ -204,11 +208,26 @@ class Portfolio:
                 topology=topology,
                 model=self.setting.method.model,
                 predicted_us=self._predict_us(index, total_bytes, fine=True),
-                bound=self._bound(best.program.demand, total_bytes),
+                bound=self.setting.bound(best.program.demand, total_bytes),
                 proof=proof,
                 candidates=candidates,
                 why=self._why(index, predicted),
             )
+
+    def _close_enough(self, worth: float) -> str:
+        """Who is so close to the bound that little is left to search for, if somebody is."""
+        method = self.setting.method
+        if method.model.streaming or method.effort == "thorough" or not self.entrants:
+            return ""
+        makers: list[str] = []
+        for aim in self.setting.aims:
+            times = [self._predict_us(i, aim, fine=True) for i in range(len(self.entrants))]
+            best = min(range(len(times)), key=times.__getitem__)
+            bound = self.setting.bound(self.entrants[best].program.demand, aim)
+            if times[best] > bound.total_us * (1 + worth):
+                return ""
+            makers.append(self.entrants[best].maker)
+        return f"not asked: {' and '.join(sorted(set(makers)))} is within {worth:.1%} of the bound"
 
     def _score(self, total_bytes: int) -> tuple[dict[int, float], dict[int, str]]:
         """Return predicted times of those worth simulating, and notes on the others."""
@@ -233,9 +252,14 @@ class Portfolio:
         return predicted, notes
 
     def _predict_us(self, index: int, total_bytes: int, *, fine: bool) -> float:
-        program, model = self.entrants[index].program, self.setting.method.model
+        entrant, model = self.entrants[index], self.setting.method.model
+        program = entrant.program
         if fine or not model.streaming:
-            return predict_us(program, self.setting.topology, total_bytes, model)
+            if total_bytes not in entrant.known_us:
+                entrant.known_us[total_bytes] = predict_us(
+                    program, self.setting.topology, total_bytes, model
+                )
+            return entrant.known_us[total_bytes]
         return simulate(
             program, self.setting.topology, total_bytes, model=model, max_pieces=_MAX_PIECES
         ).total_us
@@ -245,12 +269,6 @@ class Portfolio:
         cost = {i: us + self.entrants[i].charge_us for i, us in predicted.items()}
         alike = min(cost.values()) * (1 + ALIKE)
         return min((i for i in cost if cost[i] <= alike), key=lambda i: self.entrants[i].steps)
-
-    def _bound(self, demand: Demand, total_bytes: int) -> Bound:
-        """Chunks that are given may not be split: their bound is another."""
-        if self.setting.method.chunks is None:
-            return lower_bound(self.setting.topology, demand, total_bytes)
-        return unsplit_bound(self.setting.topology, demand, total_bytes)
 
     def _why(self, index: int, predicted: dict[int, float]) -> str:
         """Say how the best compares with the best of every other maker."""

@@ -8,7 +8,8 @@ resource is relieved, and, where the integer program is small, lets HiGHS finish
 import numpy as np
 
 from headrace.collectives.plan.chunks import Carriage
-from headrace.collectives.plan.packing import Loads, Packing, commodities
+from headrace.collectives.plan.commodities import CommodityImages, Loads, commodities
+from headrace.collectives.plan.packing import Packing
 from headrace.collectives.plan.search import Routes
 from headrace.errors import ProgramError
 from headrace.topology import Topology
@@ -23,7 +24,12 @@ _EXACT_NODES = 200
 
 
 def rounded(
-    topology: Topology, packing: Packing, carriage: Carriage, *, exact: bool = True
+    topology: Topology,
+    packing: Packing,
+    carriage: Carriage,
+    *,
+    symmetry: np.ndarray | None = None,
+    exact: bool = True,
 ) -> np.ndarray:
     """Return for every chunk the index of its tree in ``packing.columns``; -1 if nobody wants it.
 
@@ -33,6 +39,8 @@ def rounded(
     Parameters
     ----------
     carriage : as it was packed, or with other chunk counts for the same blocks.
+    symmetry : as given to `pack`; the images of a tree are then chosen together with it, and the
+        k-th chunk of a commodity's image goes down the image of its k-th chunk's tree.
     exact : try the integer program where it is small.
 
     Raises
@@ -49,36 +57,70 @@ def rounded(
         )
     if not wanted:
         return of
-    problem = _Rounding(topology, packing, np.bincount(of[of >= 0]))
+    images = CommodityImages(topology, packing.commodities, symmetry)
+    problem = _Rounding(topology, packing, images, np.bincount(of[of >= 0]))
     counts = problem.improved(problem.largest_remainders())
-    if exact and len(packing.columns) <= _EXACT_COLUMNS:
+    if exact and len(counts) <= _EXACT_COLUMNS:
         counts = problem.solved(counts)
     counts = problem.shallower(counts)
-    depth = np.array([column.depth_us for column in packing.columns])
-    trees: list[list[int]] = [[] for _ in wanted]
-    for column in np.lexsort((np.arange(len(depth)), -depth)).tolist():
-        trees[packing.columns[column].commodity] += [column] * int(counts[column])
     tree = np.full(carriage.chunks, -1, dtype=np.int64)
-    for k, columns in enumerate(trees):
-        tree[of == k] = columns
+    for orbit, ways in enumerate(images.ways):
+        for k in ways:
+            tree[of == k] = problem.trees(orbit, k, counts)
     return tree
 
 
 class _Rounding:
-    """How many of its commodity's chunks each tree carries, so that the busiest has least."""
+    """How many of its commodity's chunks each tree carries, so that the busiest has least.
 
-    def __init__(self, topology: Topology, packing: Packing, chunks: np.ndarray) -> None:
+    With a group of permutations a choice is one for all images: only the trees of each orbit's
+    first commodity are chosen, with the load of all their images.
+    """
+
+    def __init__(
+        self, topology: Topology, packing: Packing, images: CommodityImages, chunks: np.ndarray
+    ) -> None:
         loads = Loads(topology)
-        self._of = np.array([column.commodity for column in packing.columns])
-        mb = np.array([k.mb for k in packing.commodities])
-        self._chunks = chunks
-        self._share = np.array([column.mb for column in packing.columns]) / mb[self._of]
-        each = mb / chunks  # MB of a chunk
+        columns = packing.columns
+        self._place = {
+            (column.commodity, np.sort(column.links).tobytes()): j
+            for j, column in enumerate(columns)
+        }
+        orbit_of = {k: orbit for orbit, k in enumerate(images.first.tolist())}
+        self._chosen = [j for j, column in enumerate(columns) if column.commodity in orbit_of]
+        self._columns, self._images = columns, images
+        self._of = np.array([orbit_of[columns[j].commodity] for j in self._chosen])
+        mb = np.array([packing.commodities[k].mb for k in images.first])
+        self._chunks = chunks[images.first]
+        self._share = np.array([columns[j].mb for j in self._chosen]) / mb[self._of]
+        each = mb / self._chunks  # MB of a chunk
         self._load = np.array(
-            [loads.of(c.links) * each[c.commodity] for c in packing.columns]
-        )  # (columns, resources), us of one chunk
-        self._depth = np.array([column.depth_us for column in packing.columns])
+            [
+                each[orbit] * sum(loads.of(columns[image].links) for image in self._all(orbit, j))
+                for orbit, j in zip(self._of.tolist(), self._chosen, strict=True)
+            ]
+        )  # (trees to choose, resources), us of one chunk and all its images
+        self._depth = np.array([columns[j].depth_us for j in self._chosen])
         self._least = packing.bound_us
+
+    def _all(self, orbit: int, column: int) -> list[int]:
+        """The columns that are the images of a column, one for every commodity of the orbit."""
+        return [self._image(orbit, commodity, column) for commodity in self._images.ways[orbit]]
+
+    def _image(self, orbit: int, commodity: int, column: int) -> int:
+        element = self._images.ways[orbit][commodity][0]
+        links = self._images.image(element, self._columns[column].links)
+        return self._place[commodity, np.sort(links).tobytes()]
+
+    def trees(self, orbit: int, commodity: int, counts: np.ndarray) -> list[int]:
+        """The columns of a commodity's chunks, the deepest first."""
+        mine = np.flatnonzero(self._of == orbit)
+        mine = mine[np.argsort(-self._depth[mine], kind="stable")]
+        return [
+            self._image(orbit, commodity, self._chosen[j])
+            for j in mine.tolist()
+            for _ in range(int(counts[j]))
+        ]
 
     def largest_remainders(self) -> np.ndarray:
         """Every tree its whole chunks; what is left over by remainder, as loads stand."""

@@ -17,11 +17,12 @@ import numpy as np
 
 from headrace.collectives.plan.chunks import Carriage, Sends
 from headrace.collectives.plan.images import send_classes
+from headrace.collectives.plan.list_schedule import needed
 from headrace.errors import InputError
 from headrace.solver import Parameters, Proved, Stop, import_cp_model, solve_cpsat
 from headrace.topology import Topology
 
-__all__ = ["InRounds", "solve_rounds"]
+__all__ = ["InRounds", "fewest_rounds", "solve_rounds"]
 
 _EXACTLY = 1e-9
 
@@ -33,11 +34,14 @@ class InRounds:
     Attributes
     ----------
     sends : one message a link and round; None if there is no such schedule, or none was found.
+    rounds, round_us : how many, and their length.
     proved : there is none with this many rounds (and symmetry), if `sends` is None.
     stop : why the solver stopped.
     """
 
     sends: Sends | None
+    rounds: int
+    round_us: float
     proved: bool
     stop: Stop
 
@@ -75,6 +79,69 @@ def solve_rounds(
         )
     model = _Rounds(topology, carriage, chunk_mb, round_us, rounds, symmetry)
     return model.solve(parameters or Parameters(deterministic=20.0))
+
+
+def fewest_rounds(
+    topology: Topology,
+    carriage: Carriage,
+    chunk_mb: float,
+    *,
+    symmetry: np.ndarray | None = None,
+    at_least_us: float = 0.0,
+    tries: int = 3,
+    parameters: Parameters | None = None,
+) -> InRounds:
+    """Look for a schedule in as few rounds as the ranks' links allow, then in one more, and so on.
+
+    A round is as long as the slowest link takes for one chunk.
+
+    Parameters
+    ----------
+    at_least_us : no schedule is faster than this, as `lower_bound` or a packing says.
+    tries : how many numbers of rounds; with none of them found, the last answer comes back.
+    symmetry, parameters : as for `solve_rounds`, for each try.
+
+    Raises
+    ------
+    InputError : if a rank that wants chunks has no link.
+    """
+    alpha = np.array([link.alpha_us for link in topology.links])
+    beta = np.array([link.beta_us_per_mb for link in topology.links])
+    round_us = float((alpha + beta * chunk_mb).max(initial=0.0))
+    least = _least_rounds(topology, carriage, _whole((round_us - alpha) / (beta * chunk_mb)))
+    least = max(least, int(np.ceil(at_least_us / round_us * (1 - _EXACTLY))))
+    found = None
+    for rounds in range(least, least + max(1, tries)):
+        found = solve_rounds(
+            topology,
+            carriage,
+            chunk_mb,
+            round_us,
+            rounds,
+            symmetry=symmetry,
+            parameters=parameters,
+        )
+        if found.sends is not None:
+            break
+    assert found is not None
+    return found
+
+
+def _least_rounds(topology: Topology, carriage: Carriage, capacity: np.ndarray) -> int:
+    """Enough for every rank to get what it wants, and to give away what only it has."""
+    n = topology.ranks
+    ends = np.array([(link.src, link.dst) for link in topology.links], dtype=np.int64)
+    wanted = carriage.targets.any(axis=1)
+    out, into = (np.bincount(ends[:, k], capacity, minlength=n) for k in (0, 1))
+    gets = carriage.targets.sum(axis=0)
+    gives = np.bincount(carriage.origin[wanted], minlength=n)
+    least = 1
+    for needs, has, way in ((gets, into, "into"), (gives, out, "out of")):
+        stuck = np.flatnonzero((needs > 0) & (has == 0))
+        if len(stuck):
+            raise InputError(f"no link leads {way} rank {int(stuck[0])}, which needs one")
+        least = max(least, int(np.ceil(needs[needs > 0] / has[needs > 0]).max(initial=1)))
+    return least
 
 
 class _Rounds:
@@ -196,7 +263,13 @@ class _Rounds:
             sends = self._sends(
                 {key for key, x in zip(keys, result.values, strict=True) if x > 0.5}
             )
-        return InRounds(sends=sends, proved=result.proved is Proved.INFEASIBLE, stop=result.stop)
+        return InRounds(
+            sends=sends,
+            rounds=self._rounds,
+            round_us=self._round_us,
+            proved=result.proved is Proved.INFEASIBLE,
+            stop=result.stop,
+        )
 
     def _sends(self, chosen: set[tuple[int, int]]) -> Sends:
         rows: list[tuple[int, int, int]] = []  # round, link, chunk
@@ -206,8 +279,10 @@ class _Rounds:
                     if (int(self._class[chunk, link]), turn) in chosen:
                         rows.append((turn, link, chunk))
         table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-        _, message = np.unique(table[:, :2], axis=0, return_inverse=True)
         ends = np.array([(link.src, link.dst) for link in self._topology.links], dtype=np.int32)
+        src, dst = ends[table[:, 1]].reshape(-1, 2).T
+        table = table[needed(self._carriage, table[:, 2], src, dst)]
+        _, message = np.unique(table[:, :2], axis=0, return_inverse=True)
         return Sends(
             chunk=table[:, 2].astype(np.int32),
             src=ends[table[:, 1], 0],

@@ -28,6 +28,49 @@ def lower_time(problem: RouteProblem, trees: np.ndarray) -> float:
     return max(float(load.max(initial=0.0)), float(arrivals(problem, trees).max(initial=0.0)))
 
 
+def least_time(problem: RouteProblem) -> float:
+    """What no routes beat while every chunk is a message: what ranks must take in, and distance.
+
+    A rank's links are told apart by the slowest resource that they share; in time t a resource
+    held for h by each message takes in t / h of them, rounded down.
+    """
+    costs, carriage = problem.costs, problem.carriage
+    resource, link, us = costs.holds()
+    hold = np.full(costs.resources, np.inf)
+    np.minimum.at(hold, resource, us)
+    members = np.bincount(resource, minlength=costs.resources)
+    slowest = np.full(len(costs.src), -1)
+    for at in np.lexsort((members[resource], us)).tolist():
+        slowest[link[at]] = resource[at]
+    usable = problem.allowed.any(axis=0)
+    least = float(distances(problem)[carriage.targets].max(initial=0.0))
+    for rank in range(carriage.ranks):
+        mine = np.unique(slowest[(costs.dst == rank) & usable])
+        wanted = int(carriage.targets[:, rank].sum())
+        if not wanted or not len(mine) or hold[mine].min() <= 0.0:
+            continue
+        times = np.unique(np.round(np.outer(hold[mine], np.arange(1, wanted + 1)).ravel(), 9))
+        taken = np.floor(times[:, None] / hold[mine][None, :] + 1e-9).sum(axis=1)
+        least = max(least, float(times[int(np.argmax(taken >= wanted))]))
+    return least
+
+
+def distances(problem: RouteProblem) -> np.ndarray:
+    """(chunks, ranks): the earliest that chunks can arrive over the links allowed to them."""
+    costs, carriage = problem.costs, problem.carriage
+    time = np.full((carriage.chunks, carriage.ranks), np.inf)
+    time[np.arange(carriage.chunks), carriage.origin] = 0.0
+    rows, links = np.nonzero(problem.allowed)
+    for _ in range(carriage.ranks):
+        reach = time[rows, costs.src[links]] + costs.lat[links]
+        made = time.copy()
+        np.minimum.at(made, (rows, costs.dst[links]), reach)
+        if np.array_equal(made, time):
+            break
+        time = made
+    return time
+
+
 def arrivals(problem: RouteProblem, trees: np.ndarray) -> np.ndarray:
     """(chunks, ranks): when chunks arrive if nothing is in their way; -inf where they do not."""
     costs = problem.costs
@@ -158,12 +201,14 @@ class Taste:
     rare : chunks that few ranks have go first.
     noise : random share of the choice among equals.
     fresh : links used before are shunned (1) or preferred (-1) among equals.
+    needy : ranks that still want much go first.
     """
 
     arrival: float = 0.0
     rare: float = 1.0
     noise: float = 0.1
     fresh: float = 0.0
+    needy: float = 0.0
 
 
 def matched_trees(
@@ -206,6 +251,7 @@ class _Matching:
         self._there_at_host = np.zeros((carriage.chunks, int(host.max()) + 1), bool)
         self._there_at_host[np.arange(carriage.chunks), host[carriage.origin]] = True
         self._holders = np.ones(carriage.chunks)
+        self._missing = carriage.targets.sum(axis=0).astype(float)
         self._orbit: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
         first, element = problem.orbits
         for chunk in firsts.tolist():
@@ -239,6 +285,7 @@ class _Matching:
                 + taste.rare * self._holders[self._chunk[near]] / problem.carriage.ranks
                 + taste.fresh * self._busy[self._link[near]]
                 - 2.0 * self._crosses[near]
+                - taste.needy * self._missing[self._dst[near]] / problem.carriage.ranks
             )
             total = max(total, self._place(int(near[int(np.argmin(liking))])))
 
@@ -262,6 +309,7 @@ class _Matching:
             self._there[other, dst] = end
             self._there_at_host[other, self._host[dst]] = True
             self._holders[other] += 1
+            self._missing[dst] -= 1
             self._busy[image] = True
             last = max(last, end)
             del ranks

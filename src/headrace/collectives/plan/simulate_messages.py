@@ -5,6 +5,9 @@ in its lane has begun, and every resource of its route is free: the link, and ev
 that the link is part of. It holds each resource r for ``alpha + beta_r * MB`` and is there as a
 whole after ``alpha + max over r of beta_r * MB`` (TACCL 5.17, 5.18, with several resources).
 
+Combining is free, in any order: messages that are combined into one slot do not wait for each
+other, and what reads the slot waits for all of them.
+
 Nothing waits on purpose: whenever resources become free, of the messages that could begin the one
 with the lowest number does, then the next that still can, and so on. Times closer than a billionth
 of themselves are the same moment: sums of the same costs in another order must not decide who goes
@@ -17,7 +20,7 @@ import numpy as np
 
 from headrace.collectives.plan.pieces import SEND, links_of, mates_of
 from headrace.collectives.plan.resources import Route, routes
-from headrace.collectives.program import Program
+from headrace.collectives.program import Op, Program
 from headrace.topology import BYTES_PER_MB, Topology
 
 _SAME_MOMENT = 1e-9
@@ -62,9 +65,14 @@ class Messages:
 
     def _connect(self, program: Program, lane: np.ndarray, local: np.ndarray) -> None:
         step, on = program.dependencies["step"], program.dependencies["on"]
+        combines = program.steps["op"] == Op.RECV_REDUCE
+        if combines.any():
+            apart = ~(combines[step] & combines[on])
+            step, on = step[apart], on[apart]
         in_turn = local[1:][np.diff(lane[local]) == 0]
-        later = np.concatenate([self.node[step], self.node[in_turn]])
-        earlier = np.concatenate([self.node[on], self.node[in_turn - 1]])
+        readers, combined = self._combined(program, lane, np.flatnonzero(combines))
+        later = np.concatenate([self.node[step], self.node[in_turn], readers])
+        earlier = np.concatenate([self.node[on], self.node[in_turn - 1], combined])
         apart = later != earlier
         nodes = self.count + len(local)
         edges = np.unique(earlier[apart] * nodes + later[apart])
@@ -73,6 +81,30 @@ class Messages:
         ends = np.searchsorted(earlier, np.arange(nodes + 1)).tolist()
         flat: list[int] = later.tolist()
         self.unlocks = [flat[ends[k] : ends[k + 1]] for k in range(nodes)]
+
+    def _combined(
+        self, program: Program, lane: np.ndarray, combining: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return (nodes that use a slot, nodes that were combined into it before)."""
+        columns = (self.node, program.steps["message"], program.lanes["rank"][lane])
+        node, message, rank = (column.tolist() for column in columns)
+        slot, source, count = (program.steps[k].tolist() for k in ("slot", "src_slot", "count"))
+        into: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for step in combining.tolist():
+            for cell in range(slot[step], slot[step] + count[step]):
+                into.setdefault((rank[step], cell), []).append((message[step], node[step]))
+        pairs: list[tuple[int, int]] = []
+        others = np.setdiff1d(np.arange(len(lane)), combining) if into else combining
+        for step in others.tolist():
+            for first in (slot[step], source[step]):
+                for cell in range(first, first + count[step]) if first >= 0 else ():
+                    pairs += [
+                        (node[step], before)
+                        for number, before in into.get((rank[step], cell), ())
+                        if number < message[step]
+                    ]
+        both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
 
     def _queue(self, first_step: np.ndarray) -> None:
         """Who follows whom in a lane."""

@@ -19,6 +19,7 @@ from headrace.collectives.plan.chunks import carriage_of, realize
 from headrace.collectives.plan.effort import EFFORTS, Effort, Watch
 from headrace.collectives.plan.order import order_messages
 from headrace.collectives.plan.paths import route_candidates
+from headrace.collectives.plan.router import least_time
 from headrace.collectives.plan.routing import Costs, RouteProblem
 from headrace.collectives.plan.schedule import batched, schedule_exactly
 from headrace.collectives.plan.search import SearchEngine
@@ -30,6 +31,7 @@ from headrace.collectives.plan.work import (
     chained,
     combining,
     list_schedule,
+    own_first,
     spreading,
 )
 from headrace.collectives.program import Schedule
@@ -72,6 +74,7 @@ class Synthesis:
     physical_us : the same on the topology that the sketch was applied to.
     stages, results : of every stage what it came to; of every solver run its result.
     timeline : the messages.
+    out_of_time : whether the wall-clock limit struck; then another run may differ.
     """
 
     demand: Demand
@@ -83,6 +86,7 @@ class Synthesis:
     stages: tuple[Stage, ...]
     results: dict[str, Result]
     timeline: Timeline
+    out_of_time: bool = False
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -216,6 +220,7 @@ def synthesize_demand(
         stages=tuple(pipeline.stages),
         results=pipeline.results,
         timeline=best,
+        out_of_time=watch.late,
     )
 
 
@@ -253,7 +258,10 @@ class _Pipeline:
         both = chained(first.work, second.work)
         shifted = [start + first.total_us for start in second.start_us]
         best, found = order_messages(
-            both, start=[*first.start_us, *shifted], interrupt=self._watch.stopped
+            both,
+            start=[*first.start_us, *shifted],
+            enough_us=both.unavoidable_us(np.zeros(len(both.costs.src), bool)),
+            interrupt=self._watch.stopped,
         )
         self._stage(
             "overlap",
@@ -272,11 +280,14 @@ class _Pipeline:
         candidates, results = route_candidates(problem, watch, prefix)
         self.results.update({f"{prefix}{name}": result for name, result in results.items()})
         self._stage(f"{prefix}route", float("inf"), {c.name: c.lower_us for c in candidates})
-        ordered: list[tuple[float, int, Timeline]] = []
+        ordered: list[tuple[float, float, int, Timeline]] = []
         found: dict[str, float] = {}
         nowhere = np.zeros(len(problem.costs.src), bool)
+        enough = least_time(problem) * (1 + 1e-9)
         for number, candidate in enumerate(candidates):
             work = work_of(candidate.trees)
+            if problem.logical.enforce_ordering:
+                work = own_first(work, self._carriage.origin, problem.logical.crossing)
             start = candidate.starts(reverse=problem.logical is not self._logical)
             best, each = order_messages(
                 work,
@@ -285,13 +296,15 @@ class _Pipeline:
                 interrupt=watch.stopped,
             )
             found |= {f"{candidate.name}, {name}": us for name, us in each.items()}
-            ordered.append((best.total_us, number, best))
+            ordered.append((round(best.total_us, 6), candidate.dislike, number, best))
             watch.report(f"{prefix}order", best.total_us, None)
-            if watch.stopped():
+            if best.total_us <= enough or watch.stopped():
                 break
-        ordered.sort(key=lambda row: row[:2])
-        self._stage(f"{prefix}order", ordered[0][2].total_us, found)
-        chosen = [(candidates[number].name, row) for _, number, row in ordered[: effort.scheduled]]
+        ordered.sort(key=lambda row: row[:3])
+        self._stage(f"{prefix}order", ordered[0][3].total_us, found)
+        chosen = [(candidates[at].name, row) for _, _, at, row in ordered[: effort.scheduled]]
+        if chosen[0][1].total_us <= enough:  # other routes cannot do better
+            chosen = chosen[:1]
         best = self._schedule(chosen, self._logical.crossing, f"{prefix}schedule")
         everywhere = np.ones(len(problem.costs.src), bool)
         if effort.local_batches and not watch.stopped() and self._alpha_matters(chosen[0][1]):
@@ -317,7 +330,8 @@ class _Pipeline:
             made, each = batched(timeline, where, interrupt=watch.stopped)
             found |= {f"{name}, {way}": us for way, us in each.items()}
             if effort.exact_looks and timeline.work.size <= effort.exact_messages:
-                parameters = watch.parameters(stage, effort.exact_looks, made.total_us)
+                known = min(best.total_us, made.total_us)
+                parameters = watch.parameters(stage, effort.exact_looks, known)
                 made, result = schedule_exactly(timeline.work, where, made, parameters)
                 self.results[f"{stage}, {name}"] = result
                 found[f"{name}, exact"] = made.total_us

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
-from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.chunks import carriage_of, realize
 from headrace.collectives.plan.generators import GENERATORS, Generator, Setting
 from headrace.collectives.program import Schedule
@@ -60,7 +59,7 @@ def _matching(setting: Setting) -> Iterator[Schedule]:
             seed=method.seed,
             effort=method.effort,
             max_seconds=_SECONDS[method.effort],
-            bound_us=lower_bound(setting.topology, setting.demand(1), aim).total_us,
+            bound_us=setting.bound(setting.demand(method.chunks or 1), aim).total_us,
             **counts,
         )
         setting.report(f"{found.total_us:.4g} us with {found.demand.chunks} chunks a block")
@@ -115,6 +114,8 @@ def _exact(setting: Setting) -> Iterator[Schedule]:
     method = setting.method
     if setting.collective not in _CARRYING:
         raise ProgramError("only for collectives that do not combine")
+    if method.model.streaming:
+        raise ProgramError("schedules whole blocks, one after the other: a stream does better")
     most = _EXACT_DELIVERIES[method.effort]
     for aim in setting.aims:
         demand = setting.demand(method.chunks or 1)
@@ -197,10 +198,10 @@ def _chunk_mb(demand: Demand, total_bytes: int) -> float:
 
 
 SYNTHESIZERS: tuple[Generator, ...] = (
-    Generator("matching", _matching),
-    Generator("packing", _packing),
-    Generator("exact", _exact),
-    Generator("orbits", _orbits),
+    Generator("orbits", _orbits, worth=0.002),
+    Generator("matching", _matching, worth=0.015),
+    Generator("exact", _exact, worth=0.005),
+    Generator("packing", _packing, worth=0.03),
 )
 """Everybody who searches without being told how."""
 

@@ -6,7 +6,7 @@ full cost model (`cost_model.FULL`): a message holds every resource r of its rou
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 
@@ -291,20 +291,26 @@ def _along(
 def chained(first: Work, second: Work) -> Work:
     """Return both works at once; a chunk's part in `second` waits for all of it in `first`."""
     shift = first.size
-    last: dict[int, list[int]] = {}
-    for at, chunks in enumerate(first.chunks):
-        if not first.after[at]:
-            for chunk in chunks:
-                last.setdefault(chunk, []).append(at)
+    src, dst = first.costs.src.tolist(), first.costs.dst.tolist()
     before = [list(row) for row in first.before]
     after = [list(row) for row in first.after]
+    leaves = {(chunk, src[first.link[at]]) for at in range(shift) for chunk in first.chunks[at]}
+    ends: dict[int, list[int]] = {}
+    for at in range(shift):
+        for chunk in first.chunks[at]:
+            if (chunk, dst[first.link[at]]) not in leaves:
+                ends.setdefault(chunk, []).append(at)
+    comes = {
+        (chunk, dst[link])
+        for link, chunks in zip(second.link, second.chunks, strict=True)
+        for chunk in chunks
+    }
     for at in range(second.size):
-        row = [other + shift for other in second.before[at]]
-        if not row:
-            row = sorted({end for chunk in second.chunks[at] for end in last.get(chunk, ())})
-            for end in row:
-                after[end].append(at + shift)
-        before.append(row)
+        begins = [c for c in second.chunks[at] if (c, src[second.link[at]]) not in comes]
+        waits = sorted({end for chunk in begins for end in ends.get(chunk, ())})
+        for end in waits:
+            after[end].append(at + shift)
+        before.append([*waits, *(other + shift for other in second.before[at])])
         after.append([other + shift for other in second.after[at]])
     return Work(
         costs=first.costs,
@@ -314,6 +320,29 @@ def chained(first: Work, second: Work) -> Work:
         before=before,
         after=after,
     )
+
+
+def own_first(work: Work, origin: np.ndarray, crossing: np.ndarray) -> Work:
+    """Return `work` with a sender's own chunks before others' on its links between nodes.
+
+    That is a sketch's `enforce_ordering`. Where chunks are combined it is mirrored: what ends at
+    the receiver comes last.
+    """
+    costs = work.costs
+    before = [list(row) for row in work.before]
+    after = [list(row) for row in work.after]
+    lanes: dict[tuple[int, bool], tuple[list[int], list[int]]] = {}
+    for at, (link, reduce) in enumerate(zip(work.link, work.reduce, strict=True)):
+        if crossing[link]:
+            end = int(costs.dst[link] if reduce else costs.src[link])
+            own = all(int(origin[chunk]) == end for chunk in work.chunks[at])
+            lanes.setdefault((link, reduce), ([], []))[0 if own != reduce else 1].append(at)
+    for first, second in lanes.values():
+        for early in first:
+            for late in second:
+                before[late].append(early)
+                after[early].append(late)
+    return replace(work, before=before, after=after)
 
 
 def merged(work: Work, batches: Sequence[Sequence[int]]) -> Work:

@@ -30,7 +30,7 @@ def two_nodes(gpus: int = 2) -> Topology:
         hosts=("a", "b"),
         rank_host=tuple(rank // gpus for rank in range(n)),
         links=tuple(
-            Link(src=s, dst=d, alpha_us=1.0, beta_us_per_mb=10.0 if s // gpus == d // gpus else 90.0)
+            Link(src=s, dst=d, alpha_us=1.0, beta_us_per_mb=(10.0, 90.0)[s // gpus != d // gpus])
             for s in range(n)
             for d in range(n)
             if s != d
@@ -62,6 +62,16 @@ def test_a_split_multiplies_beta_between_nodes_only() -> None:
     made = apply_sketch(sketch(internode=internode), two_nodes()).topology
     beta = {pair: made.links[at].beta_us_per_mb for pair, at in made.link_index.items()}
     assert (beta[0, 2], beta[1, 2], beta[0, 1], beta[2, 1]) == (180.0, 90.0, 10.0, 180.0)
+
+
+def test_a_capacity_that_the_split_shares_out_is_not_charged_twice() -> None:
+    """Two GPUs at half the rate of their NIC may send at once; three would exceed it."""
+    two = apply_sketch(NAMED["dgx2-sk-2"](2), presets.dgx2(2)).topology
+    assert not any("nic" in row.name for row in two.shared)
+    three = apply_sketch(NAMED["dgx2-sk-2"](3), presets.dgx2(3)).topology
+    assert any("nic" in row.name for row in three.shared)
+    whole_nics = apply_sketch(NAMED["dgx2-sk-3"](2), presets.dgx2(2)).topology
+    assert any("nic" in row.name for row in whole_nics.shared)
 
 
 def test_chunks_leave_by_their_relay() -> None:
@@ -106,7 +116,7 @@ def test_a_sketch_that_cuts_a_rank_off_is_refused_with_a_link() -> None:
         link for link in two_nodes().links if {link.src, link.dst} != {0, 1}
     ))  # fmt: skip
     cut = sketch(internode=Internode(connections={1: (0,)}))
-    with pytest.raises(SketchError, match=r"cuts rank 1 off: .* keep a link such as \d -> 1"):
+    with pytest.raises(SketchError, match=r"cuts rank 1 off: .* keep a link such as 0 -> \d"):
         apply_sketch(cut, topology)
 
 

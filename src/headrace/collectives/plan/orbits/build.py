@@ -1,6 +1,5 @@
 """Plan a collective on a topology in which all ranks are alike."""
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +12,8 @@ from headrace.collectives.plan.orbits.assemble import (
     reduce_scatter_plan,
 )
 from headrace.collectives.plan.orbits.bound import OrbitBound, orbit_bound
-from headrace.collectives.plan.orbits.classes import LinkClasses, link_classes, require_symmetry
+from headrace.collectives.plan.orbits.classes import LinkClasses, link_classes
+from headrace.collectives.plan.orbits.costs import OrbitCosts
 from headrace.collectives.plan.orbits.exchange import exchange_plans
 from headrace.collectives.plan.orbits.group import Group, group_of
 from headrace.collectives.plan.orbits.grow import Growth, grow
@@ -28,6 +28,9 @@ __all__ = ["OrbitFound", "plan_orbits"]
 
 _CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 _SHARES = (1.0, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05)
+_PROBE_CHUNKS = 4
+_KEPT_SHARES = 3
+"""Shares are compared at one number of chunks; the best are tried at all."""
 _STEPS = (1.0, 1.5, float("inf"))
 _MAX_ITEMS = 1 << 15
 """More blocks x chunks than this are not tried."""
@@ -47,6 +50,8 @@ class OrbitFound:
     predicted_us : simulated under the full cost model.
     bound : no schedule takes less.
     tried : how many were made.
+    order : (ranks,), the order among messages of one number that the prediction holds for:
+        `expand` takes it.
     """
 
     plan: OrbitPlan
@@ -55,6 +60,7 @@ class OrbitFound:
     predicted_us: float
     bound: OrbitBound
     tried: int
+    order: np.ndarray
 
     @property
     def gap(self) -> float:
@@ -87,20 +93,22 @@ def plan_orbits(
     if topology.ranks < 2:
         raise ProgramError(f"topology '{topology.name}' has one rank, needs at least 2")
     group = group or group_of(topology)
-    require_symmetry(topology, group.generators)
+    costs = OrbitCosts(topology=topology, group=group)
     classes = link_classes(topology, group)
     block_mb = total_bytes / BYTES_PER_MB / topology.ranks
     plans = list(_plans(topology, group, classes, collective, block_mb, chunks))
-    timed = [(simulate_orbits(plan, topology, total_bytes).total_us, plan) for plan in plans]
-    predicted_us, plan = min(timed, key=lambda pair: pair[0])
+    simulated = [simulate_orbits(plan, topology, total_bytes, costs=costs) for plan in plans]
+    best = min(range(len(plans)), key=lambda index: simulated[index].total_us)
+    plan = plans[best]
     demand = Demand(collective=collective, ranks=topology.ranks)
     return OrbitFound(
         plan=plan,
         proof=verify_orbits(plan),
         total_bytes=total_bytes,
-        predicted_us=predicted_us,
+        predicted_us=simulated[best].total_us,
         bound=orbit_bound(topology, group, demand, total_bytes),
         tried=len(plans),
+        order=simulated[best].order,
     )
 
 
@@ -140,7 +148,8 @@ def _best(
     levels = levels_of(classes, group)
     fits = [c for c in chunks if c == min(chunks) or c * group.ranks <= _MAX_ITEMS]
     made: list[tuple[float, int, Growth, int]] = []
-    for count, (share, step) in itertools.product(fits, _settings(levels)):
+
+    def attempt(count: int, share: float, step: float) -> float:
         growth = grow(
             classes,
             levels,
@@ -150,6 +159,16 @@ def _best(
             step=step,
         )
         made.append((growth.total_us, len(made), growth, count))
+        return growth.total_us
+
+    probe = min(fits, key=lambda c: (abs(c - _PROBE_CHUNKS), c))
+    settings = _settings(levels)
+    if len(settings) > len(_STEPS):
+        settings = sorted(settings, key=lambda some: attempt(probe, *some))[:_KEPT_SHARES]
+        fits = [c for c in fits if c != probe]
+    for count in fits:
+        for share, step in settings:
+            attempt(count, share, step)
     made.sort(key=lambda row: row[:2])
     return [(growth, count) for _, _, growth, count in made[:_FINALISTS]]
 
@@ -157,7 +176,6 @@ def _best(
 def _settings(levels: tuple[Level, ...]) -> list[tuple[float, float]]:
     """(batch_share, step) to try."""
     rates = np.array([some.rate for some in levels[-1].groups])
-    settings = [(1.0, step) for step in _STEPS]
-    if len(levels) > 1 or rates.max() > rates.min() * 1.01:
-        settings = [(share, float("inf")) for share in _SHARES] + settings[:-1]
-    return settings
+    if len(levels) == 1 and rates.max() <= rates.min() * 1.01:
+        return [(1.0, step) for step in _STEPS]
+    return [(1.0, step) for step in _STEPS[:-1]] + [(share, _STEPS[-1]) for share in _SHARES]

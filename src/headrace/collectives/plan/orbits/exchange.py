@@ -20,7 +20,7 @@ from headrace.collectives.plan.orbits.prices import distances, price_rounds
 
 __all__ = ["exchange_plans"]
 
-_SHARES = (1.0, 0.5, 0.3, 0.15)
+_SHARES = (1.0, 0.5, 0.2)
 _MAX_HOPS = 300_000
 """More hops of chunks than this are not planned, but for the least number of chunks."""
 
@@ -97,9 +97,7 @@ class _Exchange:
         self._onward = np.argsort(classes.held, axis=1).tolist()
         self._next = [table.tolist() for table, _ in tables]
         self._hops = [hops.tolist() for _, hops in tables]
-        self._queue: list[list[tuple[int, int, int, int, int]]] = [
-            [] for _ in range(classes.count)
-        ]
+        self._queue: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(classes.count)]
         self._left = np.zeros(classes.count, dtype=np.int64)
         self._number = 0
         ranks = classes.held.shape[1]

@@ -3,12 +3,13 @@
 import numpy as np
 
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan.chunks import Sends
+from headrace.collectives.plan.chunks import Sends, realize
 from headrace.collectives.plan.orbits.group import Group
 from headrace.collectives.plan.orbits.plan import OrbitPlan
+from headrace.collectives.program import Schedule
 from headrace.errors import ProgramError
 
-__all__ = ["MAX_SENDS", "expand"]
+__all__ = ["MAX_SENDS", "expand", "expanded_schedule"]
 
 MAX_SENDS = 20_000_000
 """More sends than this are not written out."""
@@ -41,7 +42,9 @@ def expand(plan: OrbitPlan, order: np.ndarray | None = None) -> Sends:
     row = np.concatenate(
         [np.empty(0, np.int64), *(np.tile(np.arange(a, b), n) for a, b in _pairs(first))]
     )
-    rank = np.concatenate([np.empty(0, np.int64), *(np.repeat(turn, b - a) for a, b in _pairs(first))])
+    rank = np.concatenate(
+        [np.empty(0, np.int64), *(np.repeat(turn, b - a) for a, b in _pairs(first))]
+    )
     place = np.empty(n, dtype=np.int64)
     place[turn] = np.arange(n)
     chunk = table[rank, columns["block"][row]].astype(np.int64) * c + columns["chunk"][row]
@@ -59,3 +62,8 @@ def expand(plan: OrbitPlan, order: np.ndarray | None = None) -> Sends:
 
 def _pairs(first: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(first[:-1].tolist(), first[1:].tolist(), strict=True))
+
+
+def expanded_schedule(plan: OrbitPlan, order: np.ndarray | None = None) -> Schedule:
+    """Return the schedule of all ranks, for `lower`; raises ProgramError like `expand`."""
+    return realize(plan.demand, expand(plan, order))

@@ -10,9 +10,9 @@ share capacities) takes from what it could bring now:
 - *Levels.* Where the slow links bound the time, they bring every block just once into the part of
   the network that faster links join (a host), and the fast ones spread it there. See `levels`.
 - *Fair shares.* What several groups could bring is split by their rates, so that all stay busy.
-- *Batches.* What goes together pays alpha once. On the slow level a message takes at most a share
-  of what is left to bring: messages grow while blocks spread, and shrink towards the end, so that
-  the faster levels are not left with everything at last.
+- *Batches.* What goes together pays alpha once. A message takes at most a share of what is left to
+  bring: messages grow while blocks spread, and shrink towards the end, so that the faster levels
+  are not left with everything at last. Where all links are alike they stay in step instead.
 """
 
 from dataclasses import dataclass
@@ -36,13 +36,15 @@ class Growth:
     Attributes
     ----------
     link_class, block, chunk, message : int64; what goes over which class, as the sender sees it.
-    end_us : (messages,) float64, when each arrives; they are numbered as they begin.
+    start_us, end_us : (messages,) float64, when each begins and arrives; they are numbered as they
+        begin.
     """
 
     link_class: np.ndarray
     block: np.ndarray
     chunk: np.ndarray
     message: np.ndarray
+    start_us: np.ndarray
     end_us: np.ndarray
 
     @property
@@ -60,15 +62,20 @@ def grow(
     batch_share: float = 1.0,
     step: float = np.inf,
     by_chunk: bool = True,
+    ready_us: np.ndarray | None = None,
 ) -> Growth:
     """Return an allgather of `chunks` chunks a block, each of `chunk_mb`.
 
     Parameters
     ----------
     levels : from `levels_of`, the slowest first.
-    batch_share : on every level but the last, the most of what is left that goes as one message.
+    batch_share : the most of what a level has left that goes as one message.
+    step : on the last level, the most that a message may take longer than the shortest of those
+        that could begin with it.
+    by_chunk : whether ways differ by chunk first, or by block.
+    ready_us : (chunks,), from when on a rank's own chunks can leave; at once if None.
     """
-    return _Growth(classes, levels, chunks, chunk_mb, batch_share, step, by_chunk).run()
+    return _Growth(classes, levels, chunks, chunk_mb, batch_share, step, by_chunk, ready_us).run()
 
 
 class _Growth:
@@ -81,6 +88,7 @@ class _Growth:
         batch_share: float,
         step: float,
         by_chunk: bool,
+        ready_us: np.ndarray | None,
     ) -> None:
         self._step, self._by_chunk = step, by_chunk
         self._classes, self._levels = classes, levels
@@ -88,29 +96,31 @@ class _Growth:
         ranks = classes.held.shape[1] if classes.count else 1
         self._here = np.zeros((ranks, chunks), dtype=bool)
         self._here[0] = True
+        self._ready = np.zeros(chunks) if ready_us is None else ready_us
         self._since = np.zeros((ranks, chunks), dtype=np.int64)  # message that brought it
         self._due = self._here.copy()  # here or on its way
+        self._here[0] = self._ready <= 0.0
         # Who is new to the part of the network below each level.
         self._touched = [self._here[: level.parts].copy() for level in levels]
         for level, touched in zip(levels, self._touched, strict=True):
             touched[:] = False
             touched[level.part[0]] = True
-        self._groups = [
-            (depth, group) for depth, level in enumerate(levels) for group in level.groups
-        ]
         self._free = np.zeros(len(classes.uses))
+        self._on = [np.flatnonzero(column) for column in classes.times.T]
         self._rows: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self._starts: list[float] = []
         self._ends: list[float] = []
 
     def run(self) -> Growth:
         arrivals: list[tuple[float, int]] = []
         now = 0.0
-        times: list[float] = [0.0]
+        times: list[float] = sorted({0.0, *self._ready.tolist()})
         while times:
             now = heappop(times)
             while times and times[0] <= now * _SAME_MOMENT:
                 now = heappop(times)
             limit = now * _SAME_MOMENT
+            self._here[0] |= self._ready <= limit
             while arrivals and arrivals[0][0] <= limit:
                 _, message = heappop(arrivals)
                 s, e, k = self._rows[message]
@@ -118,11 +128,12 @@ class _Growth:
                 self._since[e, k] = message
             for s, e, k in self._chosen(now):
                 mb = len(e) * self._mb
-                used = self._classes.times[:, s]
-                busy = used * self._classes.alpha_us[s] + self._classes.uses[:, s] * mb
-                on = np.flatnonzero(used)
-                self._free[on] = now + busy[on]
+                on = self._on[s]
+                busy = self._classes.times[on, s] * self._classes.alpha_us[s]
+                busy = busy + self._classes.uses[on, s] * mb
+                self._free[on] = now + busy
                 there = now + float(busy.max())
+                self._starts.append(now)
                 self._ends.append(there)
                 heappush(arrivals, (there, len(self._rows)))
                 self._rows.append((s, e, k))
@@ -141,6 +152,7 @@ class _Growth:
             block=self._classes.held[s, e].astype(np.int64),
             chunk=k,
             message=np.repeat(np.arange(len(lengths)), lengths).astype(np.int64),
+            start_us=np.array(self._starts),
             end_us=np.array(self._ends),
         )
 
@@ -165,6 +177,8 @@ class _Growth:
     ) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """Share out what can be brought now among the groups of a level."""
         level = self._levels[depth]
+        if not any(self._may_start(group, now * _SAME_MOMENT) for group in level.groups):
+            return []
         picks = [self._pick(group, open_, now) for group in level.groups]
         some = np.stack([mask for _, mask in picks])
         idle = [s >= 0 and bool(mask.any()) for s, mask in picks]
@@ -177,7 +191,7 @@ class _Growth:
         rate = np.array([group.rate for group in level.groups]) / self._mb
         start = np.array([self._start(group, now) for group in level.groups])
         fair = fair_counts(count, kinds, rate, start)
-        limit = self._limits(depth, level, fair.sum(axis=0), rate, idle)
+        limit = self._limits(depth, fair.sum(axis=0), rate, idle)
         queue = self._queues(kind.ravel(), len(count), e, k)
         started: list[tuple[int, np.ndarray, np.ndarray]] = []
         for g, (s, _) in enumerate(picks):
@@ -196,26 +210,27 @@ class _Growth:
         """The free class that could bring most, and what; of a busy group -1 and all it could."""
         classes = self._classes
         limit = now * _SAME_MOMENT
-        free = [s for s in group.classes.tolist() if self._is_free(s, limit)]
-        best, most, mask = -1, 0, open_
-        for s in free:
-            could = self._here[classes.held[s]] & open_
-            size = int(could.sum())
-            if size > most:
-                best, most, mask = s, size, could
-        if best >= 0 or free:
-            return best, mask & (best >= 0)
+        if self._may_start(group, limit):
+            best, most, mask = -1, 0, np.zeros_like(open_)
+            for s in group.classes.tolist():
+                if not self._is_free(s, limit):
+                    continue
+                could = self._here[classes.held[s]] & open_
+                size = int(np.count_nonzero(could))
+                if size > most:
+                    best, most, mask = s, size, could
+            return best, mask
         some = np.zeros_like(open_)
         for s in group.classes.tolist():
             some |= self._here[classes.held[s]]
         return -1, some & open_
 
+    def _may_start(self, group: LinkGroup, limit: float) -> bool:
+        return any(self._is_free(s, limit) for s in group.classes.tolist())
+
     def _start(self, group: LinkGroup, now: float) -> float:
         """When the group's next class is free."""
-        times = self._classes.times
-        return max(
-            now, min(float(self._free[times[:, s] > 0].max()) for s in group.classes.tolist())
-        )
+        return max(now, min(float(self._free[self._on[s]].max()) for s in group.classes.tolist()))
 
     def _one_of_each_part(
         self, level: Level, e: np.ndarray, k: np.ndarray
@@ -227,7 +242,7 @@ class _Growth:
         return e[first], k[first]
 
     def _limits(
-        self, depth: int, level: Level, fair: np.ndarray, rate: np.ndarray, idle: list[bool]
+        self, depth: int, fair: np.ndarray, rate: np.ndarray, idle: list[bool]
     ) -> list[int]:
         """The most that each group takes at once."""
         left = self._share * self._left(depth) / rate.sum()
@@ -236,7 +251,9 @@ class _Growth:
             left = min(left, self._step * min(takes, default=0.0))
         return [max(1, round(left * r)) for r in rate.tolist()]
 
-    def _queues(self, kind: np.ndarray, kinds: int, e: np.ndarray, k: np.ndarray) -> list[np.ndarray]:
+    def _queues(
+        self, kind: np.ndarray, kinds: int, e: np.ndarray, k: np.ndarray
+    ) -> list[np.ndarray]:
         """Items of every kind in the order in which groups take theirs."""
         order = np.lexsort((e, k) if self._by_chunk else (k, e))
         return [order[kind[order] == number] for number in range(kinds)]
@@ -248,7 +265,7 @@ class _Growth:
         return int((~self._touched[depth]).sum())
 
     def _is_free(self, s: int, limit: float) -> bool:
-        return bool((self._free[self._classes.times[:, s] > 0] <= limit).all())
+        return bool(self._free[self._on[s]].max() <= limit)
 
     def _mark(self, e: np.ndarray, k: np.ndarray) -> None:
         self._due[e, k] = True

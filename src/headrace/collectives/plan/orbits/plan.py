@@ -185,9 +185,7 @@ def _check_sends(sends: dict[str, np.ndarray], ranks: int, chunks: int) -> None:
         high = limits.get(name, len(column))
         bad = np.flatnonzero((column < 0) | (column >= high))
         if len(bad):
-            raise ProgramError(
-                f"sends.{name}[{bad[0]}] is {column[bad[0]]}, needs 0 to {high - 1}"
-            )
+            raise ProgramError(f"sends.{name}[{bad[0]}] is {column[bad[0]]}, needs 0 to {high - 1}")
     step = np.diff(sends["message"], prepend=-1)
     moved = np.diff(sends["dst"], prepend=-1) != 0
     for bad, problem in (

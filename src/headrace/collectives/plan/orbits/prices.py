@@ -8,7 +8,7 @@ from headrace.collectives.plan.orbits.classes import LinkClasses
 
 __all__ = ["distances", "price_rounds", "priced_us"]
 
-_ROUNDS = 64
+_ROUNDS = 32
 _TIGHT = 1.0 + 1e-9
 
 

@@ -194,7 +194,7 @@ def _routes(names: _Names) -> None:
         _fail(f"all_to_all: message {names.message[row]} takes a chunk back to its origin")
     # What is not at its end when it comes must leave, and later; what leaves must have come.
     passing = np.flatnonzero(names.seen_block != 0)
-    leaves = _when(names, sent, names.got_item[passing])
+    leaves = _when(sent, names.got_item[passing])
     for bad, why in (
         (leaves == _NEVER, "is left where it does not belong"),
         (leaves <= names.message[passing], "is sent on before it has come"),
@@ -203,7 +203,7 @@ def _routes(names: _Names) -> None:
             row = int(passing[np.argmax(bad)])
             _fail(f"all_to_all: what message {names.message[row]} brings (row {row}) {why}")
     passed = np.flatnonzero(names.origin != 0)
-    came = _when(names, got, names.sent_item[passed])
+    came = _when(got, names.sent_item[passed])
     if (came == _NEVER).any():
         row = int(passed[np.argmax(came == _NEVER)])
         _fail(f"all_to_all: message {names.message[row]} sends (row {row}) what never came")
@@ -218,7 +218,7 @@ def _sorted_once(names: _Names, items: np.ndarray, what: str) -> np.ndarray:
     return np.stack([items[order], names.message[order]])
 
 
-def _when(names: _Names, table: np.ndarray, items: np.ndarray) -> np.ndarray:
+def _when(table: np.ndarray, items: np.ndarray) -> np.ndarray:
     if not table.shape[1]:
         return np.full(len(items), _NEVER)
     place = np.minimum(np.searchsorted(table[0], items), table.shape[1] - 1)

@@ -1,7 +1,8 @@
 """Communication sketches (TACCL 5.4.1 and B.1): what they say, and what they leave of a topology.
 
-A `Sketch` is read from a file (`load_sketch`) or taken by name (`NAMED`); `apply_sketch` turns it
-and a topology into the `LogicalTopology` that synthesis works on.
+A `Sketch` is read from a file (`load_sketch`) or taken by name (`NAMED`), and written by
+`sketch_to_json`; `apply_sketch` turns it and a topology into the `LogicalTopology` that synthesis
+works on. `enumerate` has those that a topology suggests by itself.
 """
 
 from headrace.collectives.plan.sketch.logical import (
@@ -21,6 +22,7 @@ from headrace.collectives.plan.sketch.sketch import (
     Strategy,
     Symmetry,
 )
+from headrace.collectives.plan.sketch.write import sketch_to_json
 
 __all__ = [
     "NAMED",
@@ -36,5 +38,6 @@ __all__ = [
     "apply_sketch",
     "load_sketch",
     "parse_sketch",
+    "sketch_to_json",
     "whole",
 ]

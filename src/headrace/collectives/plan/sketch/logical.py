@@ -193,7 +193,18 @@ def _subgraph(sketch: Sketch, topology: Topology, kept: Sequence[bool]) -> Topol
         factor = split.get(local[link.src], 1.0) if crosses else 1.0
         return replace(link, beta_us_per_mb=link.beta_us_per_mb * factor)
 
-    return replace(logical, links=tuple(map(scaled, logical.links)))
+    links = tuple(map(scaled, logical.links))
+    if not split:
+        return replace(logical, links=links)
+
+    def divided(row: SharedCapacity) -> bool:
+        """Whether the split shares the capacity out: together its links cannot exceed it."""
+        apart = all(links[at] != logical.links[at] for at in row.links)
+        shares = sum(row.beta_us_per_mb / links[at].beta_us_per_mb for at in row.links)
+        return apart and shares <= 1 + 1e-9
+
+    shared = tuple(row for row in logical.shared if not divided(row))
+    return replace(logical, links=links, shared=shared)
 
 
 def _hyperedges(sketch: Sketch, logical: Topology, nodes: list[list[int]]) -> tuple[Hyperedge, ...]:

@@ -1,13 +1,15 @@
-"""One rank of the main-job benchmark: times collectives on one backend or several in turn.
+"""One rank of a benchmark on real links: times collectives on one backend or several in turn.
 
 Reads its task as JSON from the first argument and writes its times to
 ``<folder>/<rank>.json``. The task::
 
-    {"rank", "ranks", "listen", "folder", "backends", "cases", "book"}
+    {"rank", "ranks", "listen", "folder", "backends", "cases"}
 
-A case is {"collective", "bytes", "repeats", "warm_up"}. Every repetition of a case is timed on
-every backend before the next one starts, so that what disturbs the machine disturbs all alike.
-All results are compared with the expected values; a wrong one ends the benchmark.
+`backends` maps a name to the plan book of a native executor, or to null: then the name is that of
+a backend of torch. A case is {"collective", "bytes", "repeats", "warm_up"}. Every repetition of a
+case is timed on every backend before the next one starts, so that what disturbs the machine
+disturbs all alike. All results are compared with the expected values; a wrong one ends the
+benchmark.
 """
 
 import json
@@ -52,15 +54,15 @@ class Backend(Protocol):
 class Native:
     """The native executor, without torch; programs from the plan book."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, name: str) -> None:
         self.rank, self.ranks = task["rank"], task["ranks"]
-        self._book = PlanBook.load(task["book"])
+        self._book = PlanBook.load(task["backends"][name])
         self._executor = Executor(
-            self.rank, self.ranks, host=task["listen"], token="main-job", channels=2
+            self.rank, self.ranks, host=task["listen"], token=name, channels=2
         )
         folder = Path(task["folder"])
-        _publish(folder / f"{self.rank}.address", self._executor.address)
-        self._executor.connect([_await(folder / f"{r}.address") for r in range(self.ranks)])
+        _publish(folder / f"{name}-{self.rank}.address", self._executor.address)
+        self._executor.connect([_await(folder / f"{name}-{r}.address") for r in range(self.ranks)])
         self._flag = np.zeros(1, np.float32)
         self._barrier = self.prepare("allreduce", self._flag)
 
@@ -104,10 +106,17 @@ class Torch:
 
     def prepare(self, collective: str, data: np.ndarray) -> Callable[[], None]:
         """Return the call that runs `collective` on `data`."""
-        if collective != "allreduce":
-            raise SystemExit(f"the torch worker does not time {collective}")
-        tensor = self._torch.from_numpy(data)
-        return lambda: self._dist.all_reduce(tensor, group=self._group)
+        tensor, group = self._torch.from_numpy(data), self._group
+        if collective == "allreduce":
+            return lambda: self._dist.all_reduce(tensor, group=group)
+        if collective == "allgather":
+            own = tensor.chunk(self.ranks)[self.rank]
+            # Input and output must not overlap; the copy is a thousandth of what is timed.
+            return lambda: self._dist.all_gather_into_tensor(tensor, own.clone(), group=group)
+        if collective == "all_to_all":
+            before, after = tensor.chunk(2)
+            return lambda: self._dist.all_to_all_single(after, before, group=group)
+        raise SystemExit(f"the torch worker does not time {collective}")
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -203,7 +212,8 @@ def main() -> None:
     """Time every case and write the result."""
     task: Task = json.loads(sys.argv[1])
     backends: dict[str, Backend] = {
-        name: Native(task) if name == "native" else Torch(task, name) for name in task["backends"]
+        name: Torch(task, name) if book is None else Native(task, name)
+        for name, book in task["backends"].items()
     }
     results = [time_case(case, backends, task["rank"], task["ranks"]) for case in task["cases"]]
     _publish(Path(task["folder"]) / f"{task['rank']}.json", json.dumps(results))

@@ -1,0 +1,129 @@
+"""Timing collectives between ranks on a testbed: a worker per rank, and what they found."""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.collectives.demand import Collective
+from headrace.testbed import Testbed, rank_environment
+
+KIB, MIB = 1 << 10, 1 << 20
+SMALL_BYTES = 4 * KIB
+WORKER = Path(__file__).resolve().parent / "rank_worker.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One collective of one size, in bytes of the whole data buffer."""
+
+    collective: Collective
+    bytes: int
+    repeats: int
+    warm_up: int = 1
+
+    def to_task(self) -> dict[str, Any]:
+        """Return what the worker reads."""
+        return {
+            "collective": self.collective.value,
+            "bytes": self.bytes,
+            "repeats": self.repeats,
+            "warm_up": self.warm_up,
+        }
+
+
+def time_cases(
+    testbed: Testbed,
+    order: Sequence[int],
+    backends: Mapping[str, Path | None],
+    cases: Sequence[Case],
+    *,
+    torch_book: Path | None = None,
+    timeout_s: float = 300.0,
+) -> list[dict[str, float]]:
+    """Return the typical time (us) per case and backend; see `typical_us`.
+
+    Parameters
+    ----------
+    order : the host of every rank, by index.
+    backends : by name the plan book of a native executor, or None: a backend of torch.
+    torch_book : the plan book that headrace takes through torch.
+    """
+    hosts = [testbed.hosts[index] for index in order]
+    with tempfile.TemporaryDirectory() as folder:
+        workers: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank, host in enumerate(hosts):
+                task = {
+                    "rank": rank,
+                    "ranks": len(hosts),
+                    "listen": host.address,
+                    "folder": folder,
+                    "backends": {
+                        name: None if book is None else str(book) for name, book in backends.items()
+                    },
+                    "cases": [case.to_task() for case in cases],
+                }
+                environment = rank_environment(testbed, order, rank)
+                if torch_book is not None:
+                    environment["HEADRACE_PLAN_BOOK"] = str(torch_book)
+                workers.append(
+                    testbed.popen(
+                        host.name,
+                        [sys.executable, str(WORKER), json.dumps(task)],
+                        env=environment,
+                    )
+                )
+            finish(workers, timeout_s)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        return medians(Path(folder), cases, len(hosts))
+
+
+def finish(workers: Sequence["subprocess.Popen[bytes]"], timeout_s: float) -> None:
+    """Wait for all workers; the first that fails ends the benchmark."""
+    end = time.monotonic() + timeout_s
+    pending = list(workers)
+    while pending:
+        for worker in list(pending):
+            code = worker.poll()
+            if code is None:
+                continue
+            if code != 0:
+                raise RuntimeError(f"a worker ended with exit code {code}")
+            pending.remove(worker)
+        if time.monotonic() > end:
+            raise RuntimeError(f"the workers were not done within {timeout_s:.0f} s")
+        time.sleep(0.02)
+
+
+def medians(folder: Path, cases: Sequence[Case], ranks: int) -> list[dict[str, float]]:
+    """Read the workers' results: per case and backend, the typical time (us)."""
+    by_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+    return [
+        {name: typical_us(case, [result[name] for result in results]) for name in results[0]}
+        for case, results in zip(cases, zip(*by_rank, strict=True), strict=True)
+    ]
+
+
+def typical_us(case: Case, ranks: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """Return a case's time from (begin, end) of every call of every rank, on their shared clock.
+
+    A small collective: the median call of the slowest rank, as a caller sees it. A large one: the
+    median over repetitions of the time from the ranks' mean call to the last rank's end; all
+    call at the same tick of the clock, give or take what it takes to be woken.
+    """
+    if case.bytes <= SMALL_BYTES:
+        return max(statistics.median(end - begin for begin, end in calls) for calls in ranks)
+    return statistics.median(
+        max(end for _, end in calls) - statistics.fmean(begin for begin, _ in calls)
+        for calls in zip(*ranks, strict=True)
+    )

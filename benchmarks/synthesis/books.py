@@ -1,0 +1,107 @@
+"""Plan books with a point for every maker at every size: the curves of Figures 5.6 to 5.8."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import isqrt
+from pathlib import Path
+
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.book import Entry, PlanBook
+from headrace.collectives.plan.generators import Generator, Method
+from headrace.collectives.plan.plan import Candidate, Plan
+from headrace.collectives.plan.portfolio import Portfolio
+from headrace.errors import ProgramError
+from headrace.report.curves import curves
+from headrace.report.page import Page
+from headrace.topology import Topology
+
+Plans = Mapping[str, Sequence[Plan]]
+"""By maker, its best plan at every size."""
+
+
+def plans_of(
+    topology: Topology,
+    collective: Collective,
+    sizes: Sequence[int],
+    generators: Sequence[Generator],
+    method: Method,
+) -> dict[str, list[Plan]]:
+    """Return every maker's best plans at all `sizes`; those who do not serve are left out.
+
+    Each has a portfolio of its own: in a common one, who is known to lose is not simulated, and
+    its curve would have holes.
+    """
+    found: dict[str, list[Plan]] = {}
+    for generator in generators:
+        portfolio = Portfolio.of(
+            topology, collective, sizes, generators=(generator,), method=method
+        )
+        try:
+            found[generator.name] = [portfolio.plan(size) for size in sizes]
+        except ProgramError:
+            continue
+    return found
+
+
+def best_of(plans: Plans) -> list[Plan]:
+    """Return the fastest plan at every size, with what every maker got among its candidates."""
+    chosen: list[Plan] = []
+    for row in zip(*plans.values(), strict=True):
+        best = min(row, key=lambda plan: plan.predicted_us)
+        candidates = tuple(
+            Candidate(
+                maker=plan.maker,
+                chunks=plan.program.demand.chunks,
+                predicted_us=plan.predicted_us,
+            )
+            for plan in row
+        )
+        others = [plan for plan in row if plan.maker != best.maker]
+        why = "nobody else serves"
+        if others:
+            second = min(others, key=lambda plan: plan.predicted_us)
+            ahead = second.predicted_us / best.predicted_us - 1
+            why = f"{ahead:.1%} ahead of the next maker, {second.maker}"
+        chosen.append(replace(best, candidates=candidates, why=why))
+    return chosen
+
+
+def save_book(topology: Topology, plans: Mapping[Collective, Plans], path: Path) -> None:
+    """Write the book of the best plans to `path`: an entry for every size, scored there."""
+    entries: list[Entry] = []
+    for collective in sorted(plans):
+        best = best_of(plans[collective])
+        middles = [
+            isqrt(a.total_bytes * b.total_bytes) for a, b in zip(best, best[1:], strict=False)
+        ]
+        entries += [
+            Entry(collective=collective, root=0, from_bytes=start, to_bytes=end, plan=plan)
+            for plan, start, end in zip(best, [0, *middles], [*middles, None], strict=True)
+        ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    PlanBook(topology=topology, groups=None, entries=tuple(entries), provenance={}).save(path)
+
+
+def draw(page: Page, name: str, plans: Mapping[Collective, Plans]) -> None:
+    """Add to `page` a figure for each collective: algorithm bandwidth by size, all makers."""
+    for collective, found in plans.items():
+        any_maker = next(iter(found.values()))
+        rows = {**found, "lower bound": any_maker}
+        lines = {
+            maker: [(float(p.total_bytes), p.total_bytes / _time_us(p, maker) / 1e3) for p in drawn]
+            for maker, drawn in rows.items()
+        }
+        page.heading(f"{name}, {collective.value}")
+        page.figure(
+            curves(
+                lines,
+                x="size",
+                y="algorithm bandwidth, GB/s",
+                by_size=True,
+                dashed=("lower bound",),
+            )
+        )
+
+
+def _time_us(plan: Plan, line: str) -> float:
+    return plan.bound.total_us if line == "lower bound" else plan.predicted_us

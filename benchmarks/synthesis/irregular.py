@@ -1,0 +1,67 @@
+"""Irregular machines: does what is synthesized beat every template?"""
+
+from collections.abc import Callable
+
+from benchmarks.harness import Report
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.cost_model import FULL
+from headrace.collectives.plan.generators import GENERATORS, Method
+from headrace.collectives.plan.portfolio import plan_collective
+from headrace.collectives.plan.synthesizers import SYNTHESIZERS
+from headrace.collectives.run.search import NativeSearch
+from headrace.errors import ProgramError
+from headrace.topology import Topology, perturbed, presets
+
+MIB = 1 << 20
+COLLECTIVES = (
+    Collective.ALLGATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.ALLREDUCE,
+    Collective.ALL_TO_ALL,
+    Collective.BROADCAST,
+)
+MACHINES: dict[str, Callable[[], Topology]] = {
+    "dgx1": lambda: presets.dgx1(1),
+    "ndv2-x2": lambda: presets.ndv2(2),
+    "mi250": lambda: presets.mi250(1),
+    "mesh-3x4": lambda: presets.mesh((3, 4)),
+    "hub-and-spoke-6": lambda: presets.hub_and_spoke(6),
+    "fat-tree": lambda: presets.fat_tree(),
+    "dgx2-perturbed": lambda: perturbed(presets.dgx2(1), 7),
+}
+
+
+def bars() -> dict[str, str]:
+    """Return one bar a machine: the least advantage over all collectives."""
+    return {f"over-templates-{name}": ">=1.0" for name in MACHINES}
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    """Add the rows and give the bars."""
+    for name, make in MACHINES.items():
+        topology, least = make(), float("inf")
+        for collective in COLLECTIVES[:2] if quick else COLLECTIVES:
+            method = Method(model=FULL, engine=NativeSearch())
+            made = plan_collective(
+                topology, collective, 16 * MIB, generators=SYNTHESIZERS, method=method
+            )
+            try:
+                best = plan_collective(
+                    topology, collective, 16 * MIB, generators=GENERATORS, method=method
+                )
+            except ProgramError:
+                best = None  # no template finds its links here
+            advantage = None if best is None else best.predicted_us / made.predicted_us
+            least = min(least, float("inf") if advantage is None else advantage)
+            report.row(
+                "irregular machines, 16 MiB, full model",
+                machine=name,
+                collective=collective.value,
+                synthesized_us=made.predicted_us,
+                made_by=made.maker,
+                gap=made.gap,
+                template_us=None if best is None else best.predicted_us,
+                template=None if best is None else best.maker,
+                over_templates=advantage,
+            )
+        report.bar(f"over-templates-{name}", min(least, 1e9))

@@ -1,0 +1,330 @@
+"""Sketches found by trying: nobody needs to write one (TACCL 8.2, automatic sketches).
+
+A look at a sketch is one brief synthesis. First every way to connect nodes gets a look, then the
+best of them with other chunk counts, then the best of all with symmetries and policies; those that
+did best are synthesized in earnest. Looks are paid from a counted budget, so equal arguments give
+equal results unless the safety limit strikes.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan.bound import lower_bound
+from headrace.collectives.plan.chunks import carriage_of
+from headrace.collectives.plan.effort import EFFORTS, Effort
+from headrace.collectives.plan.generators import Setting
+from headrace.collectives.plan.sketch import LogicalTopology, Sketch, apply_sketch
+from headrace.collectives.plan.sketch.enumerate import connections, policies, symmetries
+from headrace.collectives.plan.synthesize import Synthesis, synthesize_demand
+from headrace.errors import HeadraceError, ProgramError
+from headrace.solver import Progress
+
+__all__ = ["AutoSketch", "Tried", "autosketch"]
+
+_LOOK = Effort(
+    restarts=2,
+    choices=200_000,
+    rounds=0,
+    route_looks=0,
+    ordered=1,
+    scheduled=1,
+    exact_looks=0,
+    local_batches=False,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """How much to try.
+
+    Attributes
+    ----------
+    budget : of all looks, in chunk deliveries times links; about 1e6 a second.
+    chunkups : chunks a block to try.
+    finals : sketches that are synthesized with `effort`.
+    limit_s : wall clock, a safety net; what is under way is finished.
+    """
+
+    budget: float
+    chunkups: tuple[int, ...]
+    finals: int
+    effort: Effort
+    limit_s: float
+
+
+_PLANS = {
+    "quick": _Plan(
+        budget=1e6,
+        chunkups=(1, 2, 4),
+        finals=1,
+        effort=replace(_LOOK, restarts=6, choices=2_000_000, ordered=2),
+        limit_s=20.0,
+    ),
+    "normal": _Plan(
+        budget=5e6,
+        chunkups=(1, 2, 4, 8),
+        finals=2,
+        effort=replace(
+            EFFORTS["normal"], choices=4_000_000, rounds=1, route_looks=0, exact_looks=20
+        ),
+        limit_s=60.0,
+    ),
+    "thorough": _Plan(
+        budget=1e8,
+        chunkups=(1, 2, 4, 8, 16),
+        finals=6,
+        effort=EFFORTS["thorough"],
+        limit_s=1800.0,
+    ),
+}
+_SHARES = (0.4, 0.7, 1.0)
+"""Of the budget, that are spent after each round of looks."""
+
+_ENOUGH = 1.001
+"""Times a proven bound: nothing is left to gain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One row of what was tried.
+
+    Attributes
+    ----------
+    looked_us : what a brief look got; infinite if it got nothing, and then `problem` says why.
+    total_us : what synthesis in earnest got; None where there was none.
+    """
+
+    sketch: Sketch
+    looked_us: float
+    total_us: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AutoSketch:
+    """The best sketch found, and what it led to.
+
+    Attributes
+    ----------
+    tried : best first.
+    interrupted : by the user: what there was had to do.
+    struck : the safety limit ended the search: another run may find another sketch.
+    """
+
+    sketch: Sketch
+    synthesis: Synthesis
+    tried: tuple[Tried, ...]
+    interrupted: bool = False
+    struck: bool = False
+
+
+def autosketch(setting: Setting, total_bytes: int) -> AutoSketch:
+    """Return the best sketch found for `total_bytes` (see `Demand.chunk_bytes`), and its algorithm.
+
+    Parameters
+    ----------
+    setting : its method says how much to try, with which seed, engine and (if given) chunk count;
+        `report` is told how it goes.
+
+    Raises
+    ------
+    ProgramError : if no sketch leads to an algorithm, or for a chunk count that none can have.
+    """
+    search = _Search(setting, total_bytes)
+    try:
+        search.look_round()
+        search.finish()
+    except KeyboardInterrupt:
+        if search.best is None:
+            raise
+        search.interrupted = True
+    return search.result()
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    number: int
+    sketch: Sketch
+    logical: LogicalTopology | None = None
+    looked: Synthesis | None = None
+    final: Synthesis | None = None
+    problem: str = ""
+
+    @property
+    def looked_us(self) -> float:
+        return self.looked.physical_us if self.looked else float("inf")
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    setting: Setting
+    total_bytes: int
+    rows: list[_Row] = field(default_factory=list[_Row])
+    best: tuple[Synthesis, Sketch] | None = None
+    spent: float = 0.0
+    interrupted: bool = False
+    struck: bool = False
+    bound_us: float = field(init=False)
+    plan: _Plan = field(init=False)
+    ends: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        setting = self.setting
+        self.plan = _PLANS[setting.method.effort]
+        self.ends = time.monotonic() + self.plan.limit_s
+        demand = setting.demand(1)
+        self.bound_us = lower_bound(setting.topology, demand, self.total_bytes).total_us
+
+    def look_round(self) -> None:
+        """Connections, then chunk counts, then symmetries and policies."""
+        topology, given = self.setting.topology, self._given()
+        first = given[:1] if self.setting.method.chunks else given[1:2]
+        ways = connections(topology)
+        self._look((self._sized(way, chunks) for way in ways for chunks in first), _SHARES[0])
+        for row in self._ranking()[:2]:
+            bare = next(way for way in ways if way.internode == row.sketch.internode)
+            self._look((self._sized(bare, chunks) for chunks in given), _SHARES[1])
+        for row in self._ranking()[:2]:
+            more = policies(row.sketch)
+            if self.setting.collective in _SYMMETRIC:
+                more = [*symmetries(row.sketch, topology), *more]
+            self._look(more, _SHARES[2])
+
+    def finish(self) -> None:
+        """Synthesize those that did best."""
+        done = 0
+        for row in self._ranking():
+            if done >= self.plan.finals or self._enough():
+                return
+            row.final = self._synthesize(row, self.plan.effort)
+            done += row.final is not None
+
+    def result(self) -> AutoSketch:
+        """Return what there is; raises ProgramError if there is nothing."""
+        if self.best is None:
+            why = "; ".join(sorted({row.problem for row in self.rows}))
+            raise ProgramError(f"no sketch serves '{self.setting.topology.name}': {why}")
+        synthesis, sketch = self.best
+        tried = [
+            Tried(
+                sketch=row.sketch,
+                looked_us=row.looked_us,
+                total_us=row.final.physical_us if row.final else None,
+                problem=row.problem,
+            )
+            for row in sorted(self.rows, key=lambda row: (_us(row), row.number))
+        ]
+        return AutoSketch(
+            sketch=replace(sketch, input_bytes=self._input_bytes()),
+            synthesis=synthesis,
+            tried=tuple(tried),
+            interrupted=self.interrupted,
+            struck=self.struck,
+        )
+
+    def _look(self, sketches: Iterable[Sketch], share: float) -> None:
+        """Have a look at each while this share of the budget lasts; at one at least."""
+        for sketch in sketches:
+            if self._enough() or any(row.sketch == sketch for row in self.rows):
+                continue
+            row = _Row(len(self.rows), sketch)
+            cost = self._cost(row)
+            if self.best and (self._late() or self.spent + cost > share * self.plan.budget):
+                return
+            self.spent += cost
+            self.rows.append(row)
+            row.looked = self._synthesize(row, _LOOK)
+
+    def _cost(self, row: _Row) -> float:
+        try:
+            row.logical = apply_sketch(row.sketch, self.setting.topology)
+        except HeadraceError as error:
+            row.problem = str(error)
+            return 0.0
+        deliveries = carriage_of(self._demand(row.sketch)).targets.sum()
+        twice = 2 if self.setting.collective is Collective.ALLREDUCE else 1
+        return float(deliveries) * len(row.logical.topology.links) * twice
+
+    def _synthesize(self, row: _Row, effort: Effort) -> Synthesis | None:
+        method = self.setting.method
+        if row.logical is None:
+            return None
+        brief = effort is _LOOK
+        try:
+            made = synthesize_demand(
+                row.logical,
+                self._demand(row.sketch),
+                self.total_bytes,
+                seed=method.seed,
+                effort=effort,
+                engine=None if brief else method.engine,
+                progress=None if brief else self._teller(row.sketch.name),
+            )
+        except HeadraceError as error:
+            row.problem = str(error)
+            return None
+        if self.best is None or made.physical_us < self.best[0].physical_us:
+            self.best = (made, row.sketch)
+        self.setting.report(
+            f"{row.sketch.name}: {made.physical_us:.4g} us, best {self.best[0].physical_us:.4g} us"
+        )
+        return made
+
+    def _teller(self, name: str) -> Callable[[str, float, Progress | None], None]:
+        def tell(stage: str, best_us: float, progress: Progress | None) -> None:
+            solver = "" if progress is None else f", {progress}"
+            self.setting.report(f"{name}: {stage}: {best_us:.4g} us{solver}")
+
+        return tell
+
+    def _ranking(self) -> list[_Row]:
+        return sorted(
+            (row for row in self.rows if row.looked), key=lambda row: (row.looked_us, row.number)
+        )
+
+    def _demand(self, sketch: Sketch) -> Demand:
+        whole = self.setting.collective is Collective.ALLREDUCE
+        return self.setting.demand(sketch.chunkup * (self.setting.ranks if whole else 1))
+
+    def _given(self) -> tuple[int, ...]:
+        """Chunk counts to try, of what a rank owns."""
+        chunks = self.setting.method.chunks
+        if chunks is None:
+            return self.plan.chunkups
+        ranks = self.setting.ranks if self.setting.collective is Collective.ALLREDUCE else 1
+        if chunks % ranks:
+            raise ProgramError(
+                f"{chunks} chunks are given, sketches for allreduce need a multiple of {ranks}"
+            )
+        return (chunks // ranks,)
+
+    def _sized(self, sketch: Sketch, chunks: int) -> Sketch:
+        return replace(sketch, name=f"{sketch.name}, {chunks} chunks", chunkup=chunks)
+
+    def _input_bytes(self) -> int | None:
+        """What a rank puts in; see `synthesize`."""
+        gathers = self.setting.collective in (Collective.ALLGATHER, Collective.GATHER)
+        return self.total_bytes // (self.setting.ranks if gathers else 1) or None
+
+    def _enough(self) -> bool:
+        return self.best is not None and self.best[0].physical_us <= self.bound_us * _ENOUGH
+
+    def _late(self) -> bool:
+        self.struck = self.struck or time.monotonic() > self.ends
+        return self.struck
+
+
+_SYMMETRIC = frozenset(
+    {
+        Collective.ALLGATHER,
+        Collective.REDUCE_SCATTER,
+        Collective.ALLREDUCE,
+        Collective.ALL_TO_ALL,
+    }
+)
+
+
+def _us(row: _Row) -> float:
+    return row.final.physical_us if row.final else row.looked_us

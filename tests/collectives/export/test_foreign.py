@@ -1,0 +1,171 @@
+"""XML in the style of other tools: proven, or refuted for the right reason."""
+
+import pytest
+
+from headrace.collectives.export.msccl_xml import read, verify_text
+from headrace.collectives.export.recover import recovered
+from headrace.collectives.plan.verify import verify
+from headrace.errors import ProgramError
+from tests.collectives.export.machine import Machine
+
+
+def step(
+    s: int, kind: str, src: str, dst: str, cnt: int = 1, dep: str = "-1:-1", has: int = 0
+) -> str:
+    (sb, so), (db, do), (tb, k) = (x.split(":") for x in (src, dst, dep))
+    return (
+        f'<step s="{s}" type="{kind}" srcbuf="{sb}" srcoff="{so}" dstbuf="{db}" dstoff="{do}" '
+        f'cnt="{cnt}" depid="{tb}" deps="{k}" hasdep="{has}"/>'
+    )
+
+
+def algo(
+    coll: str, n: int, loop: int, body: list[str], modes: tuple[int, int], channels: int = 1
+) -> str:
+    """Attributes in another order than headrace writes them, as tools differ in that."""
+    return (
+        f'<algo ngpus="{n}" coll="{coll}" nchunksperloop="{loop}" nchannels="{channels}" '
+        f'proto="Simple" inplace="{modes[0]}" outofplace="{modes[1]}" minBytes="0" maxBytes="0" '
+        f'name="by_hand">\n' + "\n".join(body) + "\n</algo>\n"
+    )
+
+
+def ring_allgather(n: int) -> str:
+    """One threadblock a GPU that sends before it receives; a copy to the output beside it."""
+    body: list[str] = []
+    for r in range(n):
+        steps = [step(0, "s", "i:0", f"o:{r}")]
+        for k in range(1, n - 1):
+            at = f"o:{(r - k) % n}"
+            steps.append(step(k, "rcs", at, at))
+        last = f"o:{(r + 1) % n}"
+        steps.append(step(n - 1, "r", last, last))
+        copy = step(0, "cpy", "i:0", f"o:{r}")
+        body += [
+            f'<gpu id="{r}" i_chunks="1" o_chunks="{n}" s_chunks="0">',
+            f'<tb id="0" send="{(r + 1) % n}" recv="{(r - 1) % n}" chan="0">{"".join(steps)}</tb>',
+            f'<tb id="1" send="-1" recv="-1" chan="0">{copy}</tb>',
+            "</gpu>",
+        ]
+    return algo("allgather", n, n, body, (1, 1))
+
+
+def allpairs_allreduce(n: int) -> str:
+    """Everybody sends chunk p to p, adds what it gets by way of scratch, and sends it to all."""
+    body: list[str] = []
+    for r in range(n):
+        body.append(f'<gpu id="{r}" i_chunks="{n}" o_chunks="0" s_chunks="{n}">')
+        others = [p for p in range(n) if p != r]
+        for t, p in enumerate(others):
+            steps = [step(0, "s", f"i:{p}", f"s:{r}"), step(1, "r", f"s:{p}", f"s:{p}", has=1)]
+            # every threadblock waits for the local one to have added everything up
+            steps.append(step(2, "s", f"i:{r}", f"i:{r}", dep=f"{n - 1}:{2 * (n - 1) - 1}"))
+            steps.append(step(3, "r", f"i:{p}", f"i:{p}"))
+            body.append(f'<tb id="{t}" send="{p}" recv="{p}" chan="0">{"".join(steps)}</tb>')
+        steps = []
+        for t, p in enumerate(others):
+            k = len(steps)
+            steps.append(step(k, "nop", "i:-1", "o:-1", 0, dep=f"{t}:1"))
+            steps.append(step(k + 1, "re", f"s:{p}", f"i:{r}", dep=f"{t}:1", has=1))
+        body.append(f'<tb id="{n - 1}" send="-1" recv="-1" chan="0">{"".join(steps)}</tb>')
+        body.append("</gpu>")
+    return algo("allreduce", n, n, body, (1, 0))
+
+
+@pytest.mark.parametrize("n", [3, 4, 6])
+def test_ring_allgather_runs_with_what_connections_hold(n: int) -> None:
+    text = ring_allgather(n)
+    verdict = verify_text(text)
+    assert verdict.proven
+    (finding,) = {f.rule: f for f in verdict.findings}.values()
+    assert finding.rule == "buffering"
+    assert "hold at least 2 chunks" in finding.message
+    assert "gpu 0, threadblock 0, step 0 (s)" in finding.message
+    assert Machine(text).misbehaves(10) == ""
+    assert "stuck" in Machine(text).misbehaves(1, depth=1)
+    algorithm, _ = read(text)
+    with pytest.raises(ProgramError, match="nothing buffered"):
+        recovered(algorithm)
+
+
+def test_a_ring_of_long_steps_that_relies_on_buffers_is_a_deadlock() -> None:
+    """Three chunks do not fit into a connection: at large sizes every GPU waits in its send."""
+    text = (
+        ring_allgather(3)
+        .replace('cnt="1"', 'cnt="3"')
+        .replace('nchunksperloop="3"', 'nchunksperloop="9"')
+    )
+    for k in (2, 1):
+        text = text.replace(f'off="{k}"', f'off="{3 * k}"')
+    text = text.replace('o_chunks="3"', 'o_chunks="9"').replace('i_chunks="1"', 'i_chunks="3"')
+    verdict = verify_text(text)
+    assert not verdict.proven
+    assert verdict.findings[0].rule == "deadlock"
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_allpairs_allreduce(n: int) -> None:
+    text = allpairs_allreduce(n)
+    verdict = verify_text(text)
+    assert verdict.proven, verdict.findings
+    assert Machine(text).misbehaves(20) == ""
+
+
+def test_allpairs_without_its_waits_is_a_race() -> None:
+    text = allpairs_allreduce(3)
+    wait = f'depid="2" deps="{2 * 2 - 1}"'
+    assert wait in text
+    verdict = verify_text(text.replace(wait, 'depid="-1" deps="-1"'))
+    assert verdict.findings[0].rule == "race"
+    assert Machine(text.replace(wait, 'depid="-1" deps="-1"')).misbehaves(40)
+
+
+def test_a_nop_without_dependency_is_refused() -> None:
+    text = allpairs_allreduce(2).replace(
+        step(0, "nop", "i:-1", "o:-1", 0, dep="0:1"), step(0, "nop", "i:-1", "o:-1", 0)
+    )
+    verdict = verify_text(text)
+    assert (verdict.findings[0].rule, verdict.findings[0].threadblock) == ("format", 1)
+    assert "nop" in verdict.findings[0].message
+
+
+def test_results_that_differ_in_the_last_bit_are_a_warning() -> None:
+    """Each GPU adds up in its own order: a correct sum, but not the same rounding everywhere."""
+    n, body = 3, []
+    for r in range(n):
+        body.append(f'<gpu id="{r}" i_chunks="1" o_chunks="1" s_chunks="{n}">')
+        others = [(r + k) % n for k in range(1, n)]
+        for t, p in enumerate(others):
+            body.append(
+                f'<tb id="{t}" send="{p}" recv="-1" chan="0">{step(0, "s", "i:0", "s:0")}</tb>'
+            )
+        for t, p in enumerate(others, start=n - 1):
+            receive = step(0, "r", f"s:{p}", f"s:{p}", has=1)
+            body.append(f'<tb id="{t}" send="-1" recv="{p}" chan="0">{receive}</tb>')
+        steps = [step(0, "cpy", "i:0", "o:0")]
+        for t, p in enumerate(others, start=n - 1):
+            steps.append(step(len(steps), "re", f"s:{p}", "o:0", dep=f"{t}:0"))
+        body.append(
+            f'<tb id="{2 * n - 2}" send="-1" recv="-1" chan="0">{"".join(steps)}</tb></gpu>'
+        )
+    verdict = verify_text(algo("allreduce", n, 1, body, (0, 1)))
+    assert verdict.proven
+    assert [f.rule for f in verdict.findings] == ["agreement"]
+
+
+def test_a_strict_algorithm_of_another_tool_becomes_a_program() -> None:
+    n, body = 3, []
+    for r in range(n):
+        steps = []
+        if r:
+            steps.append(step(0, "rcs" if r < n - 1 else "r", "o:0", "o:0"))
+        else:
+            steps += [step(0, "cpy", "i:0", "o:0"), step(1, "s", "o:0", "o:0")]
+        send, recv = r + 1 if r < n - 1 else -1, r - 1
+        body.append(
+            f'<gpu id="{r}" i_chunks="1" o_chunks="1" s_chunks="0">'
+            f'<tb id="0" send="{send}" recv="{recv}" chan="0">{"".join(steps)}</tb></gpu>'
+        )
+    text = algo("broadcast", n, 1, body, (1, 1))
+    assert verify_text(text).findings == ()
+    verify(recovered(read(text)[0]))
