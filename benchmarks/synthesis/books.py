@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import isqrt
 from pathlib import Path
 
+import headrace
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import Entry, PlanBook
 from headrace.collectives.plan.generators import Generator, Method
@@ -71,15 +73,15 @@ def save_book(topology: Topology, plans: Mapping[Collective, Plans], path: Path)
     entries: list[Entry] = []
     for collective in sorted(plans):
         best = best_of(plans[collective])
-        middles = [
-            isqrt(a.total_bytes * b.total_bytes) for a, b in zip(best, best[1:], strict=False)
-        ]
+        middles = [isqrt(a.total_bytes * b.total_bytes) for a, b in pairwise(best)]
         entries += [
             Entry(collective=collective, root=0, from_bytes=start, to_bytes=end, plan=plan)
             for plan, start, end in zip(best, [0, *middles], [*middles, None], strict=True)
         ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    PlanBook(topology=topology, groups=None, entries=tuple(entries), provenance={}).save(path)
+    provenance = {"headrace": headrace.__version__, "topology": topology.digest}
+    book = PlanBook(topology=topology, groups=None, entries=tuple(entries), provenance=provenance)
+    book.save(path)
 
 
 def draw(page: Page, name: str, plans: Mapping[Collective, Plans]) -> None:

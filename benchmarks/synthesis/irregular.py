@@ -1,4 +1,4 @@
-"""Irregular machines: does what is synthesized beat every template?"""
+"""Irregular machines: what is synthesized against every template."""
 
 from collections.abc import Callable
 

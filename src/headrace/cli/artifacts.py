@@ -55,8 +55,11 @@ def verify(file: _File) -> None:
     if verify_foreign(file):
         return
     artifact = artifact_io.load(file)
-    programs = _programs(artifact, str(file))
     console = Console()
+    if artifact.kind == "orbit-plan":
+        _verify_orbits(artifact, str(file), console)
+        return
+    programs = _programs(artifact, str(file))
     failed = 0
     for program, used_for in programs:
         what = f"{program.demand.collective} of {program.demand.ranks} ranks, {used_for}"
@@ -75,6 +78,19 @@ def verify(file: _File) -> None:
         raise VerificationError(f"{file}: {failed} programs do not do what they claim")
 
 
+def _verify_orbits(artifact: Artifact, source: str, console: Console) -> None:
+    from headrace.collectives.plan.orbits import OrbitPlan, verify_orbits
+
+    plan = OrbitPlan.from_artifact(artifact, source)
+    proof = verify_orbits(plan)
+    console.print(
+        f"ok {proof.plan_digest[:12]} {plan.demand.collective} of {proof.ranks} ranks, proven by "
+        f"symmetry from rank 0's {proof.sends} sends",
+        markup=False,
+        highlight=False,
+    )
+
+
 def _programs(artifact: Artifact, source: str) -> list[tuple[Program, str]]:
     if artifact.kind == "program":
         return [(Program.from_artifact(artifact), "by itself")]
@@ -86,8 +102,8 @@ def _programs(artifact: Artifact, source: str) -> list[tuple[Program, str]]:
         makers = {e.plan.proof.program_digest: e.plan.maker for e in book.entries}
         return [(p, f"made by {makers[proof.program_digest]}") for p, proof in book.programs]
     raise ArtifactError(
-        f"{source}: field 'kind' is '{artifact.kind}', only 'plan', 'plan-book' and 'program' "
-        "hold programs to verify"
+        f"{source}: field 'kind' is '{artifact.kind}', only 'plan', 'plan-book', "
+        "'orbit-plan' and 'program' hold programs to verify"
     )
 
 

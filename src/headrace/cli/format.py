@@ -4,9 +4,11 @@ import re
 
 from headrace.errors import InputError
 
-_UNITS = {"": 1, "B": 1}
-for _power, _letter in enumerate("KMG", start=1):
-    _UNITS |= {_letter: 1024**_power, f"{_letter}iB": 1024**_power, f"{_letter}B": 1000**_power}
+_UNITS = {"": 1, "B": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("KMG", start=1)
+    for suffix, base in (("", 1024), ("iB", 1024), ("B", 1000))
+}
 
 
 def parse_size(text: str) -> int:

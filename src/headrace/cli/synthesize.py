@@ -17,6 +17,10 @@ from headrace.collectives.demand import Collective
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.plan import Plan
+    from headrace.topology import Topology
+
+_LARGE = 300
+"""Ranks beyond which plans are kept as orbits."""
 
 
 class Model(StrEnum):
@@ -68,11 +72,12 @@ def synthesize(
 
     Templates and synthesizers compete under one cost model; the plan says who won, why, and what
     the others got. Ctrl-C ends the search early: the best so far is proven and written.
+    Beyond 300 ranks the plan is made for one rank and turned by the network's symmetry.
     """
     from headrace.collectives.plan.cost_model import EXECUTOR, FULL
-    from headrace.collectives.plan.generators import GENERATORS, Method
+    from headrace.collectives.plan.generators import Method
     from headrace.collectives.plan.portfolio import plan_collective
-    from headrace.collectives.plan.synthesizers import SYNTHESIZERS, sketched
+    from headrace.collectives.plan.synthesizers import EVERYONE, sketched
     from headrace.collectives.run.search import NativeSearch
     from headrace.topology import without_local_alpha
 
@@ -80,7 +85,10 @@ def synthesize(
     topology, groups = read_network(source)
     if model is Model.TABLE:
         topology = without_local_alpha(topology)
-    everyone = (*GENERATORS, *SYNTHESIZERS) if sketch is None else (sketched(sketch),)
+    if topology.ranks > _LARGE and sketch is None:
+        _synthesize_orbits(topology, collective, parse_size(total), output)
+        return
+    everyone = EVERYONE if sketch is None else (sketched(sketch),)
     with progress(Console(stderr=True), visible=True) as report:
         plan = plan_collective(
             topology,
@@ -100,6 +108,36 @@ def synthesize(
     plan.save(output, {"headrace": headrace.__version__, "seed": seed, "effort": effort.value})
     console = Console()
     console.print(_summary(plan))
+    console.print(f"Wrote [bold]{output}[/].", soft_wrap=True)
+
+
+def _synthesize_orbits(
+    topology: "Topology", collective: Collective, total_bytes: int, output: Path
+) -> None:
+    from headrace.collectives.plan.orbits import plan_orbits
+
+    console = Console()
+    with Console(stderr=True).status(f"{topology.ranks} ranks: planning for one, by symmetry"):
+        found = plan_orbits(topology, collective, total_bytes)
+    certificate = {
+        "headrace": headrace.__version__,
+        "topology": topology.digest,
+        "model": "full",
+        "total_bytes": total_bytes,
+        "predicted_us": found.predicted_us,
+        "bound_us": found.bound.total_us,
+    }
+    found.plan.save(output, certificate)
+    table = Table(box=None, show_header=False)
+    for name, text in (
+        ("plan", f"{collective} of {topology.ranks} ranks, {size(total_bytes)}"),
+        ("made by", f"orbits, the best of {found.tried}"),
+        ("predicted", f"{duration(found.predicted_us)} (full model)"),
+        ("bound", f"{duration(found.bound.total_us)}, so at most {found.gap:.1%} above the best"),
+        ("proof", found.proof.plan_digest[:12]),
+    ):
+        table.add_row(name, text)
+    console.print(table)
     console.print(f"Wrote [bold]{output}[/].", soft_wrap=True)
 
 

@@ -1,25 +1,31 @@
 """Sketches found by trying: nobody needs to write one (TACCL 8.2, automatic sketches).
 
-A look at a sketch is one brief synthesis. First every way to connect nodes gets a look, then the
-best of them with other chunk counts, then the best of all with symmetries and policies; those that
-did best are synthesized in earnest. Looks are paid from a counted budget, so equal arguments give
-equal results unless the safety limit strikes.
+A look at a sketch is one brief search by the engine, or without one a brief synthesis. First every
+way to connect nodes gets a look, then the best of them with other chunk counts, then the best of
+all with symmetries. Those that did best are synthesized in earnest, the very best also with other
+policies for its switches. Looks are paid from a counted budget, so equal arguments give equal
+results unless the safety limit strikes.
 """
 
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.chunks import carriage_of
 from headrace.collectives.plan.effort import EFFORTS, Effort
 from headrace.collectives.plan.generators import Setting
+from headrace.collectives.plan.routing import RouteProblem
+from headrace.collectives.plan.search import Routes, SearchEngine, SearchSettings
 from headrace.collectives.plan.sketch import LogicalTopology, Sketch, apply_sketch
 from headrace.collectives.plan.sketch.enumerate import connections, policies, symmetries
 from headrace.collectives.plan.synthesize import Synthesis, synthesize_demand
 from headrace.errors import HeadraceError, ProgramError
 from headrace.solver import Progress
+from headrace.topology import BYTES_PER_MB
 
 __all__ = ["AutoSketch", "Tried", "autosketch"]
 
@@ -33,6 +39,12 @@ _LOOK = Effort(
     exact_looks=0,
     local_batches=False,
 )
+_LOOK_RESTARTS = 8
+_UNAIDED = 12.0
+"""Times the cost of a look with an engine: one without."""
+
+_RELAYED = 3.0
+"""The same for chunks that pass ranks which do not want them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +53,10 @@ class _Plan:
 
     Attributes
     ----------
-    budget : of all looks, in chunk deliveries times links; about 1e6 a second.
+    budget : of all looks, in chunk deliveries times links; about 2e7 a second with an engine.
     chunkups : chunks a block to try.
     finals : sketches that are synthesized with `effort`.
+    policies : whether other policies are tried.
     limit_s : wall clock, a safety net; what is under way is finished.
     """
 
@@ -51,31 +64,40 @@ class _Plan:
     chunkups: tuple[int, ...]
     finals: int
     effort: Effort
+    policies: bool
     limit_s: float
 
 
 _PLANS = {
     "quick": _Plan(
-        budget=1e6,
+        budget=1.5e7,
         chunkups=(1, 2, 4),
         finals=1,
-        effort=replace(_LOOK, restarts=6, choices=2_000_000, ordered=2),
+        effort=replace(_LOOK, restarts=24, choices=2_000_000, ordered=2, greedy=False),
+        policies=False,
         limit_s=20.0,
     ),
     "normal": _Plan(
-        budget=5e6,
+        budget=6e7,
         chunkups=(1, 2, 4, 8),
         finals=2,
         effort=replace(
-            EFFORTS["normal"], choices=4_000_000, rounds=1, route_looks=0, exact_looks=20
+            EFFORTS["normal"],
+            restarts=100,
+            choices=4_000_000,
+            rounds=1,
+            route_looks=0,
+            exact_looks=20,
         ),
+        policies=True,
         limit_s=60.0,
     ),
     "thorough": _Plan(
-        budget=1e8,
+        budget=1e9,
         chunkups=(1, 2, 4, 8, 16),
         finals=6,
         effort=EFFORTS["thorough"],
+        policies=True,
         limit_s=1800.0,
     ),
 }
@@ -137,9 +159,11 @@ def autosketch(setting: Setting, total_bytes: int) -> AutoSketch:
         search.look_round()
         search.finish()
     except KeyboardInterrupt:
-        if search.best is None:
-            raise
         search.interrupted = True
+        if not search.best and not search.looked:
+            raise
+        if not search.best:
+            search.finish(finals=1)
     return search.result()
 
 
@@ -148,13 +172,13 @@ class _Row:
     number: int
     sketch: Sketch
     logical: LogicalTopology | None = None
-    looked: Synthesis | None = None
+    looked_us: float = float("inf")
     final: Synthesis | None = None
     problem: str = ""
 
     @property
-    def looked_us(self) -> float:
-        return self.looked.physical_us if self.looked else float("inf")
+    def best_us(self) -> float:
+        return self.final.physical_us if self.final else self.looked_us
 
 
 @dataclass(slots=True, eq=False)
@@ -186,20 +210,20 @@ class _Search:
         for row in self._ranking()[:2]:
             bare = next(way for way in ways if way.internode == row.sketch.internode)
             self._look((self._sized(bare, chunks) for chunks in given), _SHARES[1])
-        for row in self._ranking()[:2]:
-            more = policies(row.sketch)
-            if self.setting.collective in _SYMMETRIC:
-                more = [*symmetries(row.sketch, topology), *more]
-            self._look(more, _SHARES[2])
+        if self.setting.collective in _SYMMETRIC:
+            for row in self._ranking()[:2]:
+                self._look(symmetries(row.sketch, topology), _SHARES[2])
 
-    def finish(self) -> None:
-        """Synthesize those that did best."""
-        done = 0
+    def finish(self, finals: int | None = None) -> None:
+        """Synthesize those that did best, and the best with other policies."""
+        left = self.plan.finals if finals is None else finals
         for row in self._ranking():
-            if done >= self.plan.finals or self._enough():
-                return
-            row.final = self._synthesize(row, self.plan.effort)
-            done += row.final is not None
+            if left and not (self.best and (self._enough() or self._late())):
+                left -= self._earnest(row)
+        if self.best and self.plan.policies and not self.interrupted:
+            for sketch in policies(self.best[1]):
+                if not self._enough() and not self._late():
+                    self._earnest(self._row(sketch))
 
     def result(self) -> AutoSketch:
         """Return what there is; raises ProgramError if there is nothing."""
@@ -214,7 +238,7 @@ class _Search:
                 total_us=row.final.physical_us if row.final else None,
                 problem=row.problem,
             )
-            for row in sorted(self.rows, key=lambda row: (_us(row), row.number))
+            for row in sorted(self.rows, key=lambda row: (row.best_us, row.number))
         ]
         return AutoSketch(
             sketch=replace(sketch, input_bytes=self._input_bytes()),
@@ -227,49 +251,96 @@ class _Search:
     def _look(self, sketches: Iterable[Sketch], share: float) -> None:
         """Have a look at each while this share of the budget lasts; at one at least."""
         for sketch in sketches:
-            if self._enough() or any(row.sketch == sketch for row in self.rows):
+            if any(row.sketch == sketch for row in self.rows):
                 continue
-            row = _Row(len(self.rows), sketch)
+            row = self._row(sketch)
             cost = self._cost(row)
-            if self.best and (self._late() or self.spent + cost > share * self.plan.budget):
+            if self.looked and (self._late() or self.spent + cost > share * self.plan.budget):
+                self.rows.pop()
                 return
             self.spent += cost
-            self.rows.append(row)
-            row.looked = self._synthesize(row, _LOOK)
+            try:
+                row.looked_us = self._brief_us(row)
+            except HeadraceError as error:
+                row.problem = row.problem or str(error)
+            self.setting.report(f"{sketch.name}: {row.looked_us:.4g} us at first sight")
+
+    def _row(self, sketch: Sketch) -> _Row:
+        row = _Row(len(self.rows), sketch)
+        self.rows.append(row)
+        try:
+            row.logical = apply_sketch(sketch, self.setting.topology)
+        except HeadraceError as error:
+            row.problem = str(error)
+        return row
 
     def _cost(self, row: _Row) -> float:
-        try:
-            row.logical = apply_sketch(row.sketch, self.setting.topology)
-        except HeadraceError as error:
-            row.problem = str(error)
-            return 0.0
-        deliveries = carriage_of(self._demand(row.sketch)).targets.sum()
-        twice = 2 if self.setting.collective is Collective.ALLREDUCE else 1
-        return float(deliveries) * len(row.logical.topology.links) * twice
-
-    def _synthesize(self, row: _Row, effort: Effort) -> Synthesis | None:
-        method = self.setting.method
         if row.logical is None:
-            return None
-        brief = effort is _LOOK
+            return 0.0
+        carriage = carriage_of(self._demand(row.sketch))
+        deliveries = int(carriage.targets.sum())
+        relayed = deliveries < carriage.chunks * (carriage.ranks - 1)
+        unaided = _UNAIDED if self.setting.method.engine is None else 1.0
+        twice = 2 if self.setting.collective is Collective.ALLREDUCE else 1
+        cost = float(deliveries) * len(row.logical.topology.links) * twice * unaided
+        return cost * _RELAYED if relayed else cost
+
+    def _brief_us(self, row: _Row) -> float:
+        """What a brief search gets: a guess for what combines, as its dual is searched for."""
+        if row.logical is None:
+            return float("inf")
+        method, demand = self.setting.method, self._demand(row.sketch)
+        if method.engine is None:
+            made = self._synthesize(row, _LOOK)
+            return made.physical_us
+        match demand.collective:
+            case Collective.REDUCE | Collective.REDUCE_SCATTER:
+                sides = [row.logical.transposed()]
+            case Collective.ALLREDUCE:
+                sides = [row.logical, row.logical.transposed()]
+            case _:
+                sides = [row.logical]
+        mb = max(demand.chunk_bytes(self.total_bytes), 1e-3) / BYTES_PER_MB
+        return sum(self._searched_us(side, demand, mb, method.engine) for side in sides)
+
+    def _searched_us(
+        self, logical: LogicalTopology, demand: Demand, chunk_mb: float, engine: SearchEngine
+    ) -> float:
+        problem = RouteProblem.of(logical, carriage_of(demand), chunk_mb)
+        first = np.concatenate(([0], np.cumsum(problem.allowed.sum(axis=1)))).astype(np.int64)
+        return engine.search(
+            logical.topology,
+            problem.carriage,
+            chunk_mb,
+            routes=Routes(first=first, link=np.nonzero(problem.allowed)[1].astype(np.int32)),
+            symmetry=problem.group.ranks.astype(np.int32) if problem.group.size > 1 else None,
+            settings=SearchSettings(seed=self.setting.method.seed, restarts=_LOOK_RESTARTS),
+        ).total_us
+
+    def _earnest(self, row: _Row) -> bool:
+        """Synthesize; whether it worked."""
         try:
-            made = synthesize_demand(
-                row.logical,
-                self._demand(row.sketch),
-                self.total_bytes,
-                seed=method.seed,
-                effort=effort,
-                engine=None if brief else method.engine,
-                progress=None if brief else self._teller(row.sketch.name),
-            )
+            row.final = self._synthesize(row, self.plan.effort)
         except HeadraceError as error:
             row.problem = str(error)
-            return None
+            return False
+        return True
+
+    def _synthesize(self, row: _Row, effort: Effort) -> Synthesis:
+        if row.logical is None:
+            raise ProgramError(row.problem)
+        method = self.setting.method
+        made = synthesize_demand(
+            row.logical,
+            self._demand(row.sketch),
+            self.total_bytes,
+            seed=method.seed,
+            effort=effort,
+            engine=method.engine,
+            progress=self._teller(row.sketch.name),
+        )
         if self.best is None or made.physical_us < self.best[0].physical_us:
             self.best = (made, row.sketch)
-        self.setting.report(
-            f"{row.sketch.name}: {made.physical_us:.4g} us, best {self.best[0].physical_us:.4g} us"
-        )
         return made
 
     def _teller(self, name: str) -> Callable[[str, float, Progress | None], None]:
@@ -279,10 +350,14 @@ class _Search:
 
         return tell
 
+    @property
+    def looked(self) -> bool:
+        """Whether a look at any sketch led to something."""
+        return any(row.looked_us < float("inf") for row in self.rows)
+
     def _ranking(self) -> list[_Row]:
-        return sorted(
-            (row for row in self.rows if row.looked), key=lambda row: (row.looked_us, row.number)
-        )
+        looked = [row for row in self.rows if row.looked_us < float("inf")]
+        return sorted(looked, key=lambda row: (row.looked_us, row.number))
 
     def _demand(self, sketch: Sketch) -> Demand:
         whole = self.setting.collective is Collective.ALLREDUCE
@@ -324,7 +399,3 @@ _SYMMETRIC = frozenset(
         Collective.ALL_TO_ALL,
     }
 )
-
-
-def _us(row: _Row) -> float:
-    return row.final.physical_us if row.final else row.looked_us

@@ -18,6 +18,9 @@ from headrace.collectives.plan.search import Routes, SearchSettings
 from headrace.collectives.plan.sketch import Policy
 from headrace.solver import Result
 
+_SMALL = 800
+"""Route models with fewer binaries are worth proving; of larger ones the root is looked at."""
+
 _FOR_POLICY = 6
 """Restarts at least where few links are wanted."""
 
@@ -101,13 +104,10 @@ def route_candidates(
     best of them.
     """
     effort = watch.effort
-    priced = [
-        _candidate(problem, f"priced {number}", trees)
-        for number, trees in enumerate(
-            priced_trees(problem, rounds=effort.rounds, interrupt=watch.stopped)
-        )
-    ]
-    matched = _matched(problem, watch)
+    greedy = effort.greedy or watch.engine is None
+    trees = priced_trees(problem, rounds=effort.rounds, interrupt=watch.stopped) if greedy else []
+    priced = [_candidate(problem, f"priced {number}", each) for number, each in enumerate(trees)]
+    matched = _matched(problem, watch) if greedy else []
     searched = _searched(problem, watch)
     results: dict[str, Result] = {}
     modelled: list[Candidate] = []
@@ -119,7 +119,7 @@ def route_candidates(
     if wanted and not watch.stopped():
         starts = sorted((*priced, *matched), key=_by_lower)
         # The time of a look grows steeply with the model; small models are worth proving.
-        share = (1000 / max(1, binaries)) ** (4.2 if binaries < 1000 else 1.0)
+        share = (1000 / max(1, binaries)) ** 4.2 if binaries < _SMALL else min(1.0, 1000 / binaries)
         looks = min(1000 * effort.route_looks, max(5, round(effort.route_looks * share)))
         parameters = watch.parameters(f"{prefix}route", looks, float("inf"))
         _, trees, result = solve_routes(problem, [row.trees for row in starts], parameters)

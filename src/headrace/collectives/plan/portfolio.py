@@ -109,6 +109,7 @@ class _Entrant:
     us_per_byte: float  # what the busiest link or shared capacity takes per byte of the whole
     steps: int  # at the busiest rank
     charge_us: float  # what choosing adds to the predicted time, for the processor
+    searched: bool = False  # then its maker chose the chunks with care
     proof: Proof | None = None
     known_us: dict[int, float] = field(default_factory=dict[int, float])  # by size
 
@@ -172,7 +173,9 @@ class Portfolio:
                 for schedule in generator.schedules(setting):
                     if method.chunks not in (None, schedule.demand.chunks):
                         continue
-                    entrants.append(_enter(generator.name, lower(schedule), setting))
+                    entrant = _enter(generator.name, lower(schedule), setting)
+                    entrant.searched = generator.worth is not None
+                    entrants.append(entrant)
             except HeadraceError as error:
                 absent.append(Candidate(maker=generator.name, chunks=0, note=str(error)))
             except KeyboardInterrupt:  # what there is has to do
@@ -293,7 +296,8 @@ class Portfolio:
 
     def _too_coarse(self, index: int, total_bytes: int) -> bool:
         return (
-            self._chunk_bytes(index, total_bytes) > self.setting.method.model.max_chunk_bytes
+            not self.entrants[index].searched
+            and self._chunk_bytes(index, total_bytes) > self.setting.method.model.max_chunk_bytes
             and self._chunk_bytes(index, total_bytes, neighbour=1) > 0
         )
 

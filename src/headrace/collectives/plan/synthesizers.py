@@ -6,6 +6,7 @@ what a program is worth in the end the portfolio decides, by the setting's own m
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +30,7 @@ _CARRYING = frozenset(
 )
 _COARSE = (1, 2, 3, 4, 6, 8, 12)
 _TREE_CHUNKS = {"quick": (4,), "normal": (8, 24), "thorough": (8, 24, 64)}
+_STREAMED = {"quick": (4, 16), "normal": (2, 4, 8, 16, 32), "thorough": (2, 4, 8, 16, 32, 64)}
 _SECONDS = {"quick": 2.0, "normal": 8.0, "thorough": 120.0}
 """Safety nets of one search."""
 
@@ -46,9 +48,14 @@ def _matching(setting: Setting) -> Iterator[Schedule]:
     if method.engine is None:
         raise ProgramError("needs a search engine")
     _check_size(setting)
+    effort = method.effort
+    if method.model.streaming:
+        yield from _streamed(setting)
+        # Messages as a whole are a poor guide for streams: not worth much more.
+        effort = "quick" if effort == "normal" else effort
     for aim in setting.aims:
         counts = {} if method.chunks is None else {"chunk_counts": (_per_rank(setting),)}
-        if method.chunks is None and method.effort == "quick":
+        if method.chunks is None and effort == "quick":
             counts = {"chunk_counts": _COARSE}
         found = match(
             setting.topology,
@@ -57,13 +64,68 @@ def _matching(setting: Setting) -> Iterator[Schedule]:
             method.engine,
             root=setting.root,
             seed=method.seed,
-            effort=method.effort,
-            max_seconds=_SECONDS[method.effort],
+            effort=effort,
+            max_seconds=_SECONDS[effort],
             bound_us=setting.bound(setting.demand(method.chunks or 1), aim).total_us,
             **counts,
         )
         setting.report(f"{found.total_us:.4g} us with {found.demand.chunks} chunks a block")
         yield realize(found.demand, found.sends)
+
+
+def _streamed(setting: Setting) -> Iterator[Schedule]:
+    """The best by matching for each of several chunk counts, latency left out.
+
+    The search forwards whole messages, one after the other. Streams flow side by side: of what it
+    finds about equal, some is far better than the rest, and only simulating tells which. A stream
+    hides latency, which no longer has to be paid by the message, and without it one size is like
+    another.
+    """
+    from headrace.collectives.plan.matching import match
+
+    method, topology = setting.method, setting.topology
+    assert method.engine is not None
+    if method.chunks is not None or not setting.aims:
+        return
+    links = tuple(replace(link, alpha_us=0.0) for link in topology.links)
+    counts = _STREAMED[method.effort]
+    for chunks in counts:
+        if chunks * _least(setting) > setting.max_chunks and chunks != counts[0]:
+            return
+        found = match(
+            replace(topology, links=links),
+            setting.collective,
+            max(setting.aims),
+            method.engine,
+            root=setting.root,
+            seed=method.seed,
+            effort="quick",
+            max_seconds=_SECONDS[method.effort] / len(counts),
+            chunk_counts=(chunks,),
+        )
+        yield realize(found.demand, found.sends)
+
+
+def _mirrored(setting: Setting) -> Iterator[Schedule]:
+    """Allreduce over trees that are used both ways: `mirrored`."""
+    from headrace.collectives.plan.mirrored import mirrored
+
+    method = setting.method
+    if setting.collective is not Collective.ALLREDUCE:
+        raise ProgramError("only for allreduce")
+    if method.engine is None:
+        raise ProgramError("needs a search engine")
+    # Without latency, which a stream hides, one size is like another.
+    for aim in setting.aims[-1:] if method.model.streaming else setting.aims:
+        yield from mirrored(
+            setting.topology,
+            max(aim, 1),
+            method.engine,
+            method.model,
+            seed=method.seed,
+            max_chunks=setting.max_chunks,
+            chunk_counts=() if method.chunks is None else (method.chunks,),
+        )
 
 
 def _packing(setting: Setting) -> Iterator[Schedule]:
@@ -200,6 +262,7 @@ def _chunk_mb(demand: Demand, total_bytes: int) -> float:
 SYNTHESIZERS: tuple[Generator, ...] = (
     Generator("orbits", _orbits, worth=0.002),
     Generator("matching", _matching, worth=0.015),
+    Generator("mirrored", _mirrored, worth=0.015),
     Generator("exact", _exact, worth=0.005),
     Generator("packing", _packing, worth=0.03),
 )

@@ -17,12 +17,16 @@ tail. If x chunks cross more often, ``K + x <= m(T)`` and ``K - x <= m'(T)``, so
 
 The smallest T that satisfies both is the bound.
 
+Small cases without alpha are given to constraint programming (`exact`): what it proves, usually
+the optimum, is a term as well.
+
 Flows know neither the rounding (seven 1 MB chunks over links of 23, 23, 46 and 46 us/MB take 69
 us, not 53.67) nor that the last chunk into a host still has to be spread in it.
 """
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from scipy import sparse
@@ -39,6 +43,9 @@ __all__ = ["Count", "most_urgent_cut", "unsplit_bound"]
 _EXACTLY = 1e-9  # a whole number of chunks, but for rounding
 _MOST_RANKS = 300
 """Beyond so many ranks no distances between all are made."""
+
+_MOST_PROVED = 64
+"""Deliveries (chunks times receivers) up to which constraint programming is asked."""
 
 _COMBINING = (Collective.REDUCE, Collective.REDUCE_SCATTER)
 
@@ -69,13 +76,31 @@ def unsplit_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound
     graph = _transposed(topology) if demand.collective in _COMBINING else topology
     chunk_mb = demand.chunk_bytes(total_bytes) / BYTES_PER_MB
     count = most_urgent_cut(graph, carriage_of(demand), chunk_mb)
-    term = Term(name=f"whole chunks {count.name}", mb=0.0, us_per_mb=0.0, alpha_us=count.us)
+    terms = [Term(name=f"whole chunks {count.name}", mb=0.0, us_per_mb=0.0, alpha_us=count.us)]
+    formula = f"{bound.formula}; whole chunks across cuts around ranks and groups"
+    if (proved := _proved_us(graph, demand, chunk_mb)) is not None:
+        terms.append(Term(name="exhausted search", mb=0.0, us_per_mb=0.0, alpha_us=proved))
+        formula += "; what constraint programming proves of whole chunks"
     return replace(
         bound,
-        total_us=max(bound.total_us, count.us),
-        formula=f"{bound.formula}; whole chunks across cuts around ranks and groups",
-        terms=(*bound.terms, term),
+        total_us=max(bound.total_us, *(term.us for term in terms)),
+        formula=formula,
+        terms=(*bound.terms, *terms),
     )
+
+
+@lru_cache(maxsize=64)
+def _proved_us(graph: Topology, demand: Demand, chunk_mb: float) -> float | None:
+    """What `exact_schedule` proves of a small case; None where it says nothing.
+
+    It sends one chunk a message, which is no restriction only where alpha is nothing.
+    """
+    carriage = carriage_of(demand)
+    if carriage.targets.sum() > _MOST_PROVED or any(link.alpha_us > 0 for link in graph.links):
+        return None
+    from headrace.collectives.plan.exact import exact_schedule  # loads OR-Tools
+
+    return exact_schedule(graph, carriage, chunk_mb).bound_us
 
 
 def most_urgent_cut(topology: Topology, carriage: Carriage, chunk_mb: float) -> Count:

@@ -121,7 +121,9 @@ def _plans(
     chunks: tuple[int, ...],
 ) -> Iterator[OrbitPlan]:
     if collective is Collective.ALL_TO_ALL:
-        yield from exchange_plans(group, classes, block_mb, chunks)
+        growth = grow(classes, levels_of(classes, group), chunks=1, chunk_mb=block_mb)
+        few = np.unique(growth.link_class)
+        yield from exchange_plans(group, classes, block_mb, chunks, few)
         return
     if collective is Collective.ALLGATHER:
         for growth, count in _best(group, classes, block_mb, chunks):

@@ -31,33 +31,58 @@ _TIE = 1e-3
 
 
 def exchange_plans(
-    group: Group, classes: LinkClasses, block_mb: float, chunks: tuple[int, ...]
+    group: Group,
+    classes: LinkClasses,
+    block_mb: float,
+    chunks: tuple[int, ...],
+    few: np.ndarray,
 ) -> Iterator[OrbitPlan]:
-    """Return all-to-alls with the chunk counts and several batch sizes."""
+    """Return all-to-alls with the chunk counts and several batch sizes.
+
+    Parameters
+    ----------
+    few : classes that lead everywhere, such as those that an allgather of small blocks uses. Ways
+        over these alone are longer, but what has one way goes as one message: for small blocks.
+    """
     used = classes.uses[classes.uses.any(axis=1)]
     *_, weight = price_rounds(classes)
     price = weight @ used
+    own = classes.alpha_us + used.max(axis=0)
+    cost = price / price.max() + _TIE * own / own.max()
     for count in chunks:
-        tables = _tables(classes, used, price, count)
-        hops = sum(int(hops.sum()) for _, hops in tables)
-        if count > min(chunks) and hops > _MAX_HOPS:
-            return
+        tables = _tables(classes, used, cost, count)
+        if count > min(chunks) and sum(int(hops.sum()) for _, hops in tables) > _MAX_HOPS:
+            break
         for share in _SHARES:
-            rows = _Exchange(classes, tables, block_mb / count, share).run()
-            yield OrbitPlan(
-                demand=Demand(collective=Collective.ALL_TO_ALL, ranks=group.ranks, chunks=count),
-                generators=group.generators,
-                sends=rows,
-            )
+            yield _plan(group, classes, tables, block_mb, share)
+    if len(few) < classes.count:
+        some = np.full(classes.count, np.inf)
+        some[few] = classes.alpha_us[few] + used[:, few].max(axis=0) * block_mb
+        tables = _tables(classes, used, some, 1)
+        for share in _SHARES[:2]:
+            yield _plan(group, classes, tables, block_mb, share)
+
+
+def _plan(
+    group: Group,
+    classes: LinkClasses,
+    tables: list[tuple[np.ndarray, np.ndarray]],
+    block_mb: float,
+    share: float,
+) -> OrbitPlan:
+    count = len(tables)
+    return OrbitPlan(
+        demand=Demand(collective=Collective.ALL_TO_ALL, ranks=group.ranks, chunks=count),
+        generators=group.generators,
+        sends=_Exchange(classes, tables, block_mb / count, share).run(),
+    )
 
 
 def _tables(
-    classes: LinkClasses, used: np.ndarray, price: np.ndarray, chunks: int
+    classes: LinkClasses, used: np.ndarray, cost: np.ndarray, chunks: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """For every chunk of a block the next class of every name, and how many steps it still has."""
     onward = np.argsort(classes.held, axis=1)
-    own = classes.alpha_us + used.max(axis=0)
-    cost = price / price.max() + _TIE * own / own.max()
     far = distances(onward, cost)
     order = np.argsort(far, kind="stable").tolist()
     load = np.zeros(len(used))

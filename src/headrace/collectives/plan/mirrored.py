@@ -1,0 +1,198 @@
+"""Allreduce over trees that are used both ways: reduced up to a root, then sent down again.
+
+An allreduce as a reduce_scatter and an allgather, each at its best, need not be at its best where
+links differ: each half takes ways that the other one needs. Here every chunk has one tree for both,
+so that whatever crosses a link on the way down has crossed its mirror image on the way up. An
+allgather whose links share their capacity with their mirror images (a network of half-duplex
+links) has exactly these loads: its time is what the allreduce needs at full duplex, wherever the
+roots are. `mirrored` lets the search engine find that allgather, keeps its trees, and orders all
+sends like a systolic array: a chunk starts when the one before has moved on, and every further hop
+of a tree waits a fixed number of chunks more, so that no lane is held up by a chunk that is still
+on its way.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan.chunks import Carriage, Sends, realize
+from headrace.collectives.plan.cost_model import CostModel
+from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.search import SearchEngine, SearchSettings
+from headrace.collectives.plan.simulate import simulate
+from headrace.collectives.program import Schedule
+from headrace.errors import ProgramError
+from headrace.topology import BYTES_PER_MB, SharedCapacity, Topology
+
+__all__ = ["Trees", "half_duplex", "mirrored", "systolic"]
+
+Edge = tuple[int, int]
+
+_CHUNKS_PER_RANK = (4, 8, 16, 32)
+_HOPS = (2, 4)
+"""Chunks that a further hop waits for."""
+
+_MOST_EDGES = 6000
+"""Edges of all trees together: beyond, planning takes more than seconds."""
+
+_SINGLE_ROOTS = 4
+_KEPT = 3
+_PIECES = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trees:
+    """A spanning tree for every chunk: its edges (from, to) away from the root, in causal order."""
+
+    ranks: int
+    roots: tuple[int, ...]
+    edges: tuple[tuple[Edge, ...], ...]
+
+
+def mirrored(
+    topology: Topology,
+    total_bytes: int,
+    engine: SearchEngine,
+    model: CostModel,
+    *,
+    seed: int = 0,
+    restarts: int = 24,
+    max_chunks: int = 1 << 20,
+    chunk_counts: Sequence[int] = (),
+    limit_s: float = 2.0,
+) -> Iterator[Schedule]:
+    """Yield the best allreduces found, by their time under `model`, best first.
+
+    Parameters
+    ----------
+    restarts : of each search; there is one for every choice of roots, chunks and batching.
+    max_chunks : finer cuts are left out.
+    chunk_counts : chunks of the whole data; empty: multiples of the ranks.
+    limit_s : a safety net for each search.
+
+    Raises
+    ------
+    ProgramError : if a link has no mirror image, or ranks are too many.
+    """
+    ranks = topology.ranks
+    if ranks < 2:
+        raise ProgramError("one rank has nothing to send")
+    network = half_duplex(topology, latency=not model.streaming)
+    counts = list(chunk_counts) or [ranks * each for each in _CHUNKS_PER_RANK]
+    counts = [count for count in counts if count <= max_chunks] or counts[:1]
+    counts = [count for count in counts if count * (ranks - 1) <= _MOST_EDGES]
+    if not counts:
+        raise ProgramError(f"{ranks} ranks, trees of all chunks together have too many edges")
+    found: list[tuple[float, int, Schedule]] = []
+    for chunks in counts:
+        demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=chunks)
+        for roots in _root_choices(topology):
+            for batch_share in (0.0, 1.0):
+                settings = SearchSettings(
+                    seed=seed, restarts=restarts, batch_share=batch_share, limit_s=limit_s
+                )
+                chunk_mb = max(demand.chunk_bytes(total_bytes), 1e-3) / BYTES_PER_MB
+                trees = _trees(network, roots, chunks, chunk_mb, engine, settings)
+                for hop in _HOPS:
+                    schedule = realize(demand, systolic(trees, hop))
+                    simulation = simulate(
+                        lower(schedule), topology, total_bytes, model=model, max_pieces=_PIECES
+                    )
+                    found.append((simulation.total_us, len(found), schedule))
+    yield from (schedule for _, _, schedule in sorted(found, key=lambda each: each[:2])[:_KEPT])
+
+
+def half_duplex(topology: Topology, *, latency: bool = True) -> Topology:
+    """Return `topology` with every link and shared capacity shared with its mirror image.
+
+    Parameters
+    ----------
+    latency : keep alpha. Without, only what limits throughput is left.
+
+    Raises
+    ------
+    ProgramError : for a link without a mirror image.
+    """
+    index = topology.link_index
+    try:
+        mirror = [index[link.dst, link.src] for link in topology.links]
+    except KeyError as error:
+        raise ProgramError(f"no link {error}: a tree is used both ways") from None
+    capacities: dict[frozenset[int], float] = {}
+    own = [((i,), link.beta_us_per_mb) for i, link in enumerate(topology.links)]
+    for links, beta in own + [(each.links, each.beta_us_per_mb) for each in topology.shared]:
+        both = frozenset(links) | {mirror[link] for link in links}
+        capacities[both] = max(capacities.get(both, 0.0), beta)
+    return replace(
+        topology,
+        links=topology.links
+        if latency
+        else tuple(replace(link, alpha_us=0.0) for link in topology.links),
+        shared=tuple(
+            SharedCapacity(name=f"both-ways-{i}", links=tuple(sorted(both)), beta_us_per_mb=beta)
+            for i, (both, beta) in enumerate(capacities.items())
+        ),
+        switches=(),
+    )
+
+
+def systolic(trees: Trees, hop: int) -> Sends:
+    """Return all sends of an allreduce over `trees`: up with reduction, then down.
+
+    A send of chunk c is ordered as if at time ``c + hop * (hops that lie before it)``.
+    """
+    rows: list[tuple[int, int, int, int, int, bool]] = []
+    for chunk, (root, edges) in enumerate(zip(trees.roots, trees.edges, strict=True)):
+        depth, height = {root: 0}, dict.fromkeys(range(trees.ranks), 0)
+        for above, below in edges:
+            depth[below] = depth[above] + 1
+        for above, below in reversed(edges):
+            height[above] = max(height[above], height[below] + 1)
+        for above, below in reversed(edges):
+            rows.append((chunk + hop * height[below], len(rows), chunk, below, above, True))
+        for above, below in edges:
+            time = chunk + hop * (height[root] + depth[above])
+            rows.append((time, len(rows), chunk, above, below, False))
+    columns = np.array(sorted(rows), dtype=np.int32).reshape(-1, 6)
+    return Sends(
+        chunk=columns[:, 2].copy(),
+        src=columns[:, 3].copy(),
+        dst=columns[:, 4].copy(),
+        reduce=columns[:, 5].astype(bool),
+        message=np.arange(len(columns), dtype=np.int32),
+        start_us=np.empty(0),
+    )
+
+
+def _trees(
+    network: Topology,
+    roots: Sequence[int],
+    chunks: int,
+    chunk_mb: float,
+    engine: SearchEngine,
+    settings: SearchSettings,
+) -> Trees:
+    """Every chunk's tree in the best broadcast of all of them; roots take turns."""
+    origin = np.resize(np.array(roots, dtype=np.int32), chunks)
+    targets = np.ones((chunks, network.ranks), dtype=bool)
+    targets[np.arange(chunks), origin] = False
+    carriage = Carriage(ranks=network.ranks, origin=origin, targets=targets)
+    sends = engine.search(network, carriage, chunk_mb, settings=settings).sends
+    edges: list[list[Edge]] = [[] for _ in range(chunks)]
+    for chunk, src, dst in zip(
+        sends.chunk.tolist(), sends.src.tolist(), sends.dst.tolist(), strict=True
+    ):
+        edges[chunk].append((src, dst))
+    return Trees(ranks=network.ranks, roots=tuple(origin.tolist()), edges=tuple(map(tuple, edges)))
+
+
+def _root_choices(topology: Topology) -> list[tuple[int, ...]]:
+    """All ranks in turn, or one of those that the rest reach fastest: loads are the same."""
+    ranks = range(topology.ranks)
+    cost = [0.0] * topology.ranks
+    for link in topology.links:
+        cost[link.src] += link.beta_us_per_mb
+    fastest = sorted(ranks, key=lambda rank: (cost[rank], rank))[:_SINGLE_ROOTS]
+    return [tuple(ranks), *((rank,) for rank in fastest)]
