@@ -25,6 +25,7 @@ from headrace.topology import BYTES_PER_MB, Topology, presets, subgraph
 
 KB, MB, GIB = 1_000, 1_000_000, 1 << 30
 CHUNKS = {"1 KB": KB, "32 KB": 32 * KB, "1 MB": MB}
+OUTPUTS = {"1 KB": "32 KB", "32 KB": "1024 KB", "1 MB": "32 MB"}
 CONNECTIONS = (1, 2, 4, 8)
 INSTANCES = (1, 2, 4, 8)
 SIZES = tuple((1 << 10) * 4**k for k in range(11))
@@ -112,8 +113,9 @@ def _connections(report: Report, machine: Topology, counts: Sequence[int]) -> No
             found, total = _searched(_logical(machine, n), chunk), _RANKS * chunk
             report.row(
                 "ablation: connections a sender (5.9)",
-                chunk=name,
-                connections=n,
+                size=OUTPUTS[name],
+                chunk_kb=chunk / KB,
+                connections=f"at most {n}",
                 allowed_us=found.us(machine, total),
                 used=found.connections()[1],
                 allowed_gb_per_s=total / found.us(machine, total) / 1e3,
@@ -170,7 +172,8 @@ def _policies(report: Report, machine: Topology, effort: str) -> None:
             us = found.us(machine, _RANKS * chunk)
             report.row(
                 "ablation: connections through the NVSwitch (5.12)",
-                chunk=name,
+                size=OUTPUTS[name],
+                chunk_kb=chunk / KB,
                 way=way,
                 used=found.connections()[0],
                 us=us,

@@ -83,7 +83,7 @@ def bars() -> dict[str, str]:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Add the rows and give the bars."""
-    sizes = {1: 2} if quick else {1: 5, 8: 2}
+    sizes = {1: 2} if quick else {1: 3, 8: 2}
     for shape in SHAPES:
         with Testbed.up(shape.spec()) as testbed, tempfile.TemporaryDirectory() as folder:
             if testbed.is_fallback:

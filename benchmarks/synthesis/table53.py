@@ -45,7 +45,7 @@ class Row:
     ----------
     printed_s, limit_s, seconds : the table's time, ours at most, ours (wall clock, whole pipeline).
     predicted_us : under the full cost model; `bound_us` : of the sketch's logical topology.
-    gap : between the two, relative to the first.
+    gap : how far the first is above the second.
     solvers : what each solver run stopped for and proved.
     """
 

@@ -169,7 +169,7 @@ def with_entry(book: PlanBook, index: int, **changes: Any) -> PlanBook:
         (0, {"collective": None}, "'collective' is None"),
         (-1, {"root": 1}, r"root' is 1, its program's is 3"),
         (-1, {"root": True}, "True is not an integer"),
-        (0, {"topology_digest": "0"}, r"entries\[0\].topology_digest' is '0', its topology's is"),
+        (0, {"topology_digest": "0"}, r"entries\[0\]: field 'topology_digest' is '0', its topo"),
         (0, {"from_bytes": 5}, r"entries\[0\].from_bytes' is 5, needs 0"),
         (1, {"to_bytes": 5}, r"entries\[2\].from_bytes' is \d+, needs 5"),
         (1, {"to_bytes": -5}, r"entries\[1\].to_bytes' is -5, needs at least 0"),

@@ -1,19 +1,20 @@
 """The portfolio: who takes part, who wins, what is said of the others."""
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
 from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan import portfolio
-from headrace.collectives.plan.generators import GENERATORS, Generator, Setting, locality
+from headrace.collectives.plan.cost_model import EXECUTOR, FULL
+from headrace.collectives.plan.generators import GENERATORS, Generator, Method, Setting, locality
 from headrace.collectives.plan.portfolio import (
     Portfolio,
     plan_collective,
     predict_us,
     rescore,
 )
-from headrace.collectives.plan.simulate import simulate
 from headrace.collectives.plan.templates import direct
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule, Transfer
@@ -83,7 +84,7 @@ def test_pruning_loses_nothing() -> None:
         (fast(7), Collective.ALLREDUCE),
         (fast(4), Collective.BROADCAST),  # by predictions alone the chosen one would be left out
     ):
-        entrants = Portfolio.of(topology, collective, 4 * MIB)
+        entrants = Portfolio.of(topology, collective, (MIB, 4 * MIB))
         pruned = 0
         for total_bytes in (1 << 10, 64 << 10, MIB, 4 * MIB):
             plan = entrants.plan(total_bytes)
@@ -99,7 +100,7 @@ def test_pruning_loses_nothing() -> None:
             pruned += len(left_out)
             chosen = cost[plan.maker, plan.program.demand.chunks]
             for candidate in left_out:
-                assert cost[candidate] > chosen * (1 - portfolio.ALIKE), candidate
+                assert cost[candidate] > chosen * (1 - EXECUTOR.alike), candidate
         assert pruned
 
 
@@ -112,9 +113,8 @@ def choice_us(program: Program, topology: Topology, total_bytes: int) -> float:
     """What candidates are compared by: predicted time, and processor time for exposed steps."""
     ranks = [int(program.lanes["rank"][lane]) for lane in program.steps["lane"]]
     steps = max(map(ranks.count, set(ranks)), default=0)
-    charge = portfolio.STEP_US * min(steps, portfolio.EXPOSED_STEPS)
-    local = portfolio.LOCAL_US_PER_MB
-    return simulate(program, topology, total_bytes, local_us_per_mb=local).total_us + charge
+    charge = EXECUTOR.step_us * min(steps, EXECUTOR.exposed_steps)
+    return predict_us(program, topology, total_bytes) + charge
 
 
 def test_one_measured_group_leaves_hosts_to_be_found() -> None:
@@ -167,7 +167,7 @@ def test_links_that_do_not_exist_are_not_used() -> None:
 
 def test_small_chunks_are_left_out() -> None:
     plan = plan_collective(two_racks(), Collective.ALLREDUCE, 64 << 10)
-    assert plan.program.demand.chunk_bytes(64 << 10) >= portfolio.MIN_CHUNK_BYTES
+    assert plan.program.demand.chunk_bytes(64 << 10) >= EXECUTOR.min_chunk_bytes
 
 
 def test_rescore() -> None:
@@ -177,6 +177,7 @@ def test_rescore() -> None:
     assert other.program is plan.program
     assert other.total_bytes == other.bound.total_bytes == 4 * MIB
     assert other.predicted_us == predict_us(plan.program, topology, 4 * MIB)
+    assert (other.topology, other.model, other.why) == (topology, EXECUTOR, "")
     with pytest.raises(TopologyError, match="plan for this topology"):
         rescore(plan, uniform(4), MIB)
 
@@ -184,6 +185,62 @@ def test_rescore() -> None:
 def test_bad_groups_are_named() -> None:
     with pytest.raises(ProgramError, match="groups"):
         plan_collective(uniform(3), Collective.ALLREDUCE, MIB, groups=((0, 1),))
+
+
+def test_a_plan_keeps_its_topology_its_model_and_why_it_won() -> None:
+    topology = two_racks()
+    plan = plan_collective(
+        topology, Collective.ALLREDUCE, MIB, generators=GENERATORS, method=Method(model=FULL)
+    )
+    assert plan.topology is topology
+    assert plan.model is FULL
+    assert plan.predicted_us == predict_us(plan.program, topology, MIB, FULL)
+    assert "next maker" in plan.why or "as fast as" in plan.why
+
+
+def test_given_chunks_are_the_only_ones_that_compete() -> None:
+    plan = plan_collective(two_racks(), Collective.ALLREDUCE, MIB, method=Method(chunks=8))
+    assert {c.chunks for c in plan.candidates} <= {0, 8}
+    assert plan.program.demand.chunks == 8
+
+
+def test_an_interrupt_keeps_what_there_is() -> None:
+    def honest(setting: Setting) -> list[Schedule]:
+        return [direct(setting.demand(1))]
+
+    def impatient(setting: Setting) -> Iterator[Schedule]:
+        yield direct(setting.demand(2))
+        raise KeyboardInterrupt
+
+    rows = (
+        Generator("honest", honest),
+        Generator("impatient", impatient),
+        Generator("late", honest),
+    )
+    plan = plan_collective(uniform(3), Collective.ALL_TO_ALL, MIB, generators=rows)
+    made = [(c.maker, c.chunks) for c in plan.candidates]
+    assert made[:2] == [("honest", 1), ("impatient", 2)]
+    assert [c.maker for c in plan.candidates if c.note == "interrupted"] == ["impatient", "late"]
+    with pytest.raises(KeyboardInterrupt):  # nothing there to keep
+        plan_collective(
+            uniform(3), Collective.ALL_TO_ALL, MIB, generators=(Generator("hasty", hasty),)
+        )
+
+
+def hasty(_setting: Setting) -> list[Schedule]:
+    raise KeyboardInterrupt
+
+
+def test_nobody_searches_where_nothing_is_left_to_be_found() -> None:
+    def never(_setting: Setting) -> list[Schedule]:
+        raise AssertionError("asked")
+
+    everyone = (*GENERATORS, Generator("never", never, searches=True))
+    plan = plan_collective(
+        uniform(2), Collective.ALLGATHER, MIB, generators=everyone, method=Method(model=FULL)
+    )
+    notes = {c.maker: c.note for c in plan.candidates}
+    assert notes["never"].startswith("not asked: ")
 
 
 class TestLocality:

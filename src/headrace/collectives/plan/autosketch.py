@@ -46,6 +46,9 @@ _UNAIDED = 12.0
 _RELAYED = 3.0
 """The same for chunks that pass ranks which do not want them."""
 
+_FINER_WHOLE = 8
+"""Times as many chunks where a block is the whole vector: it has to stream."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
@@ -87,7 +90,8 @@ _PLANS = {
             choices=4_000_000,
             rounds=1,
             route_looks=0,
-            exact_looks=20,
+            scheduled=1,
+            exact_looks=0,
         ),
         policies=True,
         limit_s=60.0,
@@ -221,7 +225,8 @@ class _Search:
             if left and not (self.best and (self._enough() or self._late())):
                 left -= self._earnest(row)
         if self.best and self.plan.policies and not self.interrupted:
-            for sketch in policies(self.best[1]):
+            chunk_bytes = self.best[0].demand.chunk_bytes(self.total_bytes)
+            for sketch in policies(self.best[1], chunk_bytes):
                 if not self._enough() and not self._late():
                     self._earnest(self._row(sketch))
 
@@ -330,9 +335,12 @@ class _Search:
         if row.logical is None:
             raise ProgramError(row.problem)
         method = self.setting.method
+        demand = self._demand(row.sketch)
+        if demand.collective in _RELAYING:  # what is in the way is felt later: prices see it first
+            effort = replace(effort, greedy=True)
         made = synthesize_demand(
             row.logical,
-            self._demand(row.sketch),
+            demand,
             self.total_bytes,
             seed=method.seed,
             effort=effort,
@@ -367,7 +375,8 @@ class _Search:
         """Chunk counts to try, of what a rank owns."""
         chunks = self.setting.method.chunks
         if chunks is None:
-            return self.plan.chunkups
+            whole = self.setting.collective in (Collective.BROADCAST, Collective.REDUCE)
+            return tuple(k * _FINER_WHOLE if whole else k for k in self.plan.chunkups)
         ranks = self.setting.ranks if self.setting.collective is Collective.ALLREDUCE else 1
         if chunks % ranks:
             raise ProgramError(
@@ -391,6 +400,7 @@ class _Search:
         return self.struck
 
 
+_RELAYING = frozenset({Collective.ALL_TO_ALL, Collective.SCATTER, Collective.GATHER})
 _SYMMETRIC = frozenset(
     {
         Collective.ALLGATHER,

@@ -37,7 +37,7 @@ __all__ = [
     "build_book",
 ]
 
-_SCHEMA = 1
+_SCHEMA = 2
 
 ALLREDUCE_SIZES = tuple(2**k << 10 for k in range(17))
 """1 KiB to 64 MiB."""

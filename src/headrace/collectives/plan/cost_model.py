@@ -31,6 +31,7 @@ class CostModel:
     local_us_per_mb : time of COPY and REDUCE steps in memory.
     step_us, exposed_steps : choosing allows `step_us` of processor time for each of the first
         `exposed_steps` steps of the busiest rank.
+    alike : predictions closer than this fraction count as equal: then the fewest steps win.
     min_chunk_bytes, max_chunk_bytes : programs outside are left out if their maker has others.
     """
 
@@ -40,6 +41,7 @@ class CostModel:
     local_us_per_mb: float = 0.0
     step_us: float = 0.0
     exposed_steps: int = 0
+    alike: float = 1e-6
     min_chunk_bytes: int = 0
     max_chunk_bytes: float = float("inf")
 
@@ -51,6 +53,7 @@ EXECUTOR = CostModel(
     local_us_per_mb=250.0,
     step_us=10.0,
     exposed_steps=16,
+    alike=0.005,
     min_chunk_bytes=4096,
     max_chunk_bytes=32 << 10,
 )

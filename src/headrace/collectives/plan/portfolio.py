@@ -27,9 +27,6 @@ from headrace.topology import BYTES_PER_MB, Topology
 
 __all__ = ["GENERATORS", "Method", "Portfolio", "plan_collective", "predict_us", "rescore"]
 
-ALIKE = 0.005
-"""Predictions closer than this fraction count as equal: then the fewest steps win."""
-
 _MAX_PIECES = 1500
 """Coarser than the simulator's default; the one that is kept is simulated again, finely."""
 
@@ -109,7 +106,6 @@ class _Entrant:
     us_per_byte: float  # what the busiest link or shared capacity takes per byte of the whole
     steps: int  # at the busiest rank
     charge_us: float  # what choosing adds to the predicted time, for the processor
-    searched: bool = False  # then its maker chose the chunks with care
     proof: Proof | None = None
     known_us: dict[int, float] = field(default_factory=dict[int, float])  # by size
 
@@ -173,9 +169,7 @@ class Portfolio:
                 for schedule in generator.schedules(setting):
                     if method.chunks not in (None, schedule.demand.chunks):
                         continue
-                    entrant = _enter(generator.name, lower(schedule), setting)
-                    entrant.searched = generator.worth is not None
-                    entrants.append(entrant)
+                    entrants.append(_enter(generator.name, lower(schedule), setting))
             except HeadraceError as error:
                 absent.append(Candidate(maker=generator.name, chunks=0, note=str(error)))
             except KeyboardInterrupt:  # what there is has to do
@@ -247,7 +241,7 @@ class Portfolio:
                 notes[index] = f"chunks below {model.min_chunk_bytes} bytes"
             elif self._too_coarse(index, total_bytes):
                 notes[index] = f"chunks above {model.max_chunk_bytes} bytes"
-            elif (least := entrant.floor_us(total_bytes) + entrant.charge_us) > best * (1 + ALIKE):
+            elif (least := entrant.floor_us(total_bytes) + entrant.charge_us) > best * (1 + model.alike):
                 notes[index] = f"cannot take less than {least:.0f} us, processor time included"
             else:
                 predicted[index] = self._predict_us(index, total_bytes, fine=False)
@@ -270,7 +264,7 @@ class Portfolio:
     def _best(self, predicted: dict[int, float]) -> int:
         """Return the best; of those as good as the best, the one with the fewest steps."""
         cost = {i: us + self.entrants[i].charge_us for i, us in predicted.items()}
-        alike = min(cost.values()) * (1 + ALIKE)
+        alike = min(cost.values()) * (1 + self.setting.method.model.alike)
         return min((i for i in cost if cost[i] <= alike), key=lambda i: self.entrants[i].steps)
 
     def _why(self, index: int, predicted: dict[int, float]) -> str:
@@ -283,32 +277,28 @@ class Portfolio:
         second = min(others, key=cost.__getitem__)
         ahead = cost[second] / cost[index] - 1 if cost[index] else 0.0
         name = self.entrants[second].maker
-        if ahead <= ALIKE:
+        if ahead <= self.setting.method.model.alike:
             return f"as fast as {name}, in fewer steps ({mine.steps} at the busiest rank)"
         return f"{ahead:.1%} ahead of the next maker, {name}"
 
-    # A maker's entrants follow each other, coarsest first.
     def _too_fine(self, index: int, total_bytes: int) -> bool:
+        demand = self.entrants[index].program.demand
         return (
-            self._chunk_bytes(index, total_bytes) < self.setting.method.model.min_chunk_bytes
-            and self._chunk_bytes(index, total_bytes, neighbour=-1) > 0
+            demand.chunk_bytes(total_bytes) < self.setting.method.model.min_chunk_bytes
+            and min(self._chunk_counts(index)) < demand.chunks
         )
 
     def _too_coarse(self, index: int, total_bytes: int) -> bool:
+        demand = self.entrants[index].program.demand
         return (
-            not self.entrants[index].searched
-            and self._chunk_bytes(index, total_bytes) > self.setting.method.model.max_chunk_bytes
-            and self._chunk_bytes(index, total_bytes, neighbour=1) > 0
+            demand.chunk_bytes(total_bytes) > self.setting.method.model.max_chunk_bytes
+            and max(self._chunk_counts(index)) > demand.chunks
         )
 
-    def _chunk_bytes(self, index: int, total_bytes: int, neighbour: int = 0) -> float:
-        """Bytes of a chunk of the maker's entrant before, at or after `index`; 0 if none."""
-        at = index + neighbour
-        if not 0 <= at < len(self.entrants):
-            return 0.0
-        if self.entrants[at].maker != self.entrants[index].maker:
-            return 0.0
-        return self.entrants[at].program.demand.chunk_bytes(total_bytes)
+    def _chunk_counts(self, index: int) -> list[int]:
+        """Of all entrants of its maker."""
+        maker = self.entrants[index].maker
+        return [each.program.demand.chunks for each in self.entrants if each.maker == maker]
 
     def _candidates(
         self, predicted: dict[int, float], notes: dict[int, str]

@@ -100,8 +100,10 @@ class Synthesis:
 
     @property
     def gap(self) -> float:
-        """How far `predicted_us` is above the bound, relative to `predicted_us`."""
-        return max(0.0, 1.0 - self.bound.total_us / max(self.predicted_us, 1e-12))
+        """How far `predicted_us` is above the bound: 0.05 is 5%."""
+        if self.bound.total_us == 0:
+            return 0.0 if self.predicted_us == 0 else float("inf")
+        return self.predicted_us / self.bound.total_us - 1
 
     @property
     def seconds(self) -> float:

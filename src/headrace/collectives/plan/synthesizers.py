@@ -30,7 +30,7 @@ _CARRYING = frozenset(
 )
 _COARSE = (1, 2, 3, 4, 6, 8, 12)
 _TREE_CHUNKS = {"quick": (4,), "normal": (8, 24), "thorough": (8, 24, 64)}
-_STREAMED = {"quick": (4, 16), "normal": (2, 4, 8, 16, 32), "thorough": (2, 4, 8, 16, 32, 64)}
+_STREAMED = {"quick": (4, 32), "normal": (2, 8, 32, 64), "thorough": (2, 4, 8, 16, 32, 64)}
 _SECONDS = {"quick": 2.0, "normal": 8.0, "thorough": 120.0}
 """Safety nets of one search."""
 
@@ -201,10 +201,44 @@ def _orbits(setting: Setting) -> Iterator[Schedule]:
         raise ProgramError(f"{setting.collective} has a root: ranks are not alike")
     _check_size(setting)
     for aim in setting.aims:
-        counts = {} if method.chunks is None else {"chunks": (_per_rank(setting),)}
-        found = plan_orbits(setting.topology, setting.collective, max(aim, 1), **counts)
+        if method.chunks is None:
+            found = plan_orbits(setting.topology, setting.collective, max(aim, 1))
+        else:
+            counts = (_per_rank(setting),)
+            found = plan_orbits(setting.topology, setting.collective, max(aim, 1), chunks=counts)
         setting.report(f"{found.predicted_us:.4g} us")
-        yield realize(found.plan.demand, expand(found.plan))
+        yield realize(found.plan.demand, expand(found.plan, found.order))
+
+
+def _sketches(setting: Setting) -> Iterator[Schedule]:
+    """Sketches that the topology suggests by itself, tried: `autosketch`."""
+    from headrace.collectives.plan.autosketch import autosketch
+
+    _check_size(setting)
+    for aim in setting.aims:
+        found = autosketch(setting, max(aim, 1))
+        setting.report(f"{found.synthesis.physical_us:.4g} us with sketch '{found.sketch.name}'")
+        yield found.synthesis.schedule
+        if found.interrupted:
+            raise KeyboardInterrupt
+
+
+def _hosts(setting: Setting) -> Iterator[Schedule]:
+    """Equal hosts: between them, inside them, pipelined: `hierarchy`."""
+    from headrace.collectives.plan.hierarchy import hierarchical_plans
+
+    method = setting.method
+    if method.chunks is not None:
+        raise ProgramError("chooses its own chunks")
+    _check_size(setting)
+    for aim in setting.aims:
+        block_mb = max(aim, 1) / BYTES_PER_MB / setting.ranks
+        if method.effort == "quick":
+            found = hierarchical_plans(setting.topology, setting.collective, block_mb, chunks=(4,))
+        else:
+            found = hierarchical_plans(setting.topology, setting.collective, block_mb)
+        for demand, sends in found:
+            yield realize(demand, sends)
 
 
 def sketched(sketch: Path, name: str = "sketch") -> Generator:
@@ -261,10 +295,12 @@ def _chunk_mb(demand: Demand, total_bytes: int) -> float:
 
 SYNTHESIZERS: tuple[Generator, ...] = (
     Generator("orbits", _orbits, worth=0.002),
+    Generator("hosts", _hosts, worth=0.01),
     Generator("matching", _matching, worth=0.015),
     Generator("mirrored", _mirrored, worth=0.015),
     Generator("exact", _exact, worth=0.005),
     Generator("packing", _packing, worth=0.03),
+    Generator("sketches", _sketches, worth=0.03),
 )
 """Everybody who searches without being told how."""
 

@@ -1,6 +1,8 @@
 """How good the plans are, and at what cost."""
 
 import resource
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -42,8 +44,6 @@ def test_within_two_percent_of_the_bound_without_alpha(
 
 
 def torus_without_alpha(topology: Topology) -> Topology:
-    from dataclasses import replace
-
     return replace(topology, links=tuple(replace(link, alpha_us=0.0) for link in topology.links))
 
 
@@ -73,8 +73,16 @@ def test_small_sizes_take_few_messages() -> None:
     assert found.plan.messages == 4
 
 
+def test_small_exchanges_take_few_messages() -> None:
+    """Over a few links, again and again, instead of one message for every destination."""
+    topology = dgx_a100(16)
+    found = plan_orbits(topology, Collective.ALL_TO_ALL, 128 * 64)
+    assert found.plan.messages < 22  # one for each destination would be 15 and 7
+    assert found.predicted_us < 30.0
+
+
 @pytest.mark.slow
-def test_4096_ranks(tmp_path) -> None:
+def test_4096_ranks(tmp_path: Path) -> None:
     topology = torus((64, 64))
     found = plan_orbits(topology, Collective.ALLGATHER, 4096 * MIB)
     assert found.gap < 0.005

@@ -1,6 +1,9 @@
 """The orbit verifier refuses every plan that the plain verifier refuses once it is written out."""
 
+import ast
+import inspect
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.orbits import (
     Group,
     OrbitPlan,
+    OrbitProof,
     expanded_schedule,
     plan_orbits,
     verify_orbits,
@@ -46,6 +50,18 @@ def stands(plan: OrbitPlan) -> bool:
     except (ProgramError, VerificationError):
         return False
     return True
+
+
+def test_the_verifier_shares_no_code_with_what_it_checks() -> None:
+    tree = ast.parse(Path(inspect.getfile(OrbitProof)).read_text())
+    froms = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    plain = [a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]
+    own = {name for name in (*froms, *plain) if name and name.startswith("headrace")}
+    assert own <= {
+        "headrace.collectives.demand",
+        "headrace.collectives.plan.orbits.plan",
+        "headrace.errors",
+    }
 
 
 @pytest.mark.parametrize("collective", sorted(ORBIT_COLLECTIVES))

@@ -35,7 +35,7 @@ _STEPS = (1.0, 1.5, float("inf"))
 _MAX_ITEMS = 1 << 15
 """More blocks x chunks than this are not tried."""
 
-_FINALISTS = 4
+_FINALISTS = 6
 """Growths that are simulated: their own time is that of the plan unless ranks share capacities."""
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from headrace.collectives.plan.sketch.logical import apply_sketch
 from headrace.collectives.plan.sketch.sketch import (
+    AUTO_BYTES,
     Internode,
     Intranode,
     Policy,
@@ -53,9 +54,10 @@ def connections(topology: Topology) -> list[Sketch]:
     return made
 
 
-def policies(sketch: Sketch) -> list[Sketch]:
-    """Return `sketch` with every other policy for its switches; nothing if it has none."""
+def policies(sketch: Sketch, chunk_bytes: float) -> list[Sketch]:
+    """Return `sketch` with policies for its switches other than `auto` means for such chunks."""
     count = len(sketch.intranode.switches)
+    auto = Policy.MIN if chunk_bytes > AUTO_BYTES else Policy.MAX
     return [
         replace(
             sketch,
@@ -63,7 +65,7 @@ def policies(sketch: Sketch) -> list[Sketch]:
             intranode=replace(sketch.intranode, policies=(policy,) * count),
         )
         for policy in (Policy.MIN, Policy.MAX, Policy.FREE)
-        if count
+        if count and policy is not auto
     ]
 
 
