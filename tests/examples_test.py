@@ -81,3 +81,14 @@ def test_03_testbed(installed: None, tmp_path: Path) -> None:
     templates, planned = said.split("== the plan book")
     assert accuracy(templates) == pytest.approx(accuracy(planned), abs=0.6)  # two images
     assert (tmp_path / "out" / "network.book").is_file()
+
+
+def test_04_synthesize(installed: None, tmp_path: Path) -> None:
+    said = run("sh", EXAMPLES / "04-synthesize.sh", "out", cwd=tmp_path)
+    free, rest = said.split("== with a sketch")
+    sketched, exported = rest.split("== exported")
+    assert "above the best" in free
+    assert "sketch, 2 chunks a block" in sketched
+    assert "proven as written" in exported
+    assert "ok allgather of 16 GPUs, 0 warnings" in exported
+    assert (tmp_path / "out" / "allgather.html").is_file()

@@ -44,6 +44,8 @@ PURE = (
     "headrace.topology",
     "headrace.collectives.demand",
     "headrace.collectives.program",
+    "headrace.collectives.custom",
+    "headrace.collectives.export",
     "headrace.collectives.plan",
 )
 # The verifier shares no code with what it checks: values and errors are all that it may know.

@@ -26,7 +26,7 @@ MACHINES: dict[str, Callable[[], Topology]] = {
     "mi250": lambda: presets.mi250(1),
     "mesh-3x4": lambda: presets.mesh((3, 4)),
     "hub-and-spoke-6": lambda: presets.hub_and_spoke(6),
-    "fat-tree": lambda: presets.fat_tree(),
+    "fat-tree": lambda: presets.fat_tree((4, 3), oversubscription=4.0),
     "dgx2-perturbed": lambda: perturbed(presets.dgx2(1), 7),
 }
 

@@ -34,9 +34,13 @@ nb::ndarray<nb::numpy, T, nb::ndim<1>> array_of(std::vector<T> values) {
   return {kept->data(), {kept->size()}, owner};
 }
 
-void check_signals() {
+// Whether there was a KeyboardInterrupt, which is left to the caller; others are thrown.
+bool interrupted() {
   nb::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  if (PyErr_CheckSignals() == 0) return false;
+  nb::python_error error;
+  if (!error.matches(PyExc_KeyboardInterrupt)) throw error;
+  return true;
 }
 
 }  // namespace
@@ -79,6 +83,7 @@ void bind_search(nb::module_& module) {
       .def_prop_ro("total_us", [](const Outcome& self) { return self.times.total_us; })
       .def_ro("restarts", &Outcome::restarts)
       .def_ro("struck", &Outcome::struck)
+      .def_ro("interrupted", &Outcome::interrupted)
       .def_ro("history", &Outcome::history);
 
   module.def(
@@ -91,11 +96,12 @@ void bind_search(nb::module_& module) {
                           rows_of(routes_first, routes_link), vector_of(symmetry)};
         Settings settings{seed, restarts, batch_share, limit_s, target_us};
         nb::gil_scoped_release release;
-        return search(network, carriage, settings, check_signals);
+        return search(network, carriage, settings, interrupted);
       },
       "network"_a, nb::kw_only(), "origin"_a, "target"_a, "chunk_mb"_a, "routes_first"_a,
       "routes_link"_a, "symmetry"_a, "seed"_a, "restarts"_a, "batch_share"_a, "limit_s"_a,
-      "target_us"_a, "Randomised time-expanded matching; the best of `restarts` constructions.");
+      "target_us"_a, "Randomised time-expanded matching; the best of `restarts` constructions. A KeyboardInterrupt "
+      "ends it with the best so far, and with no messages if there is none.");
 
   module.def(
       "replay",

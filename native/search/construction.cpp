@@ -303,7 +303,8 @@ int Construction::batch(std::int32_t link, int qualified) const {
   most = std::max(most, least);
   most = std::min(most, p.share_left * expected(link, qualified));
   if (p.insistent) most = std::max(most, least);
-  return std::clamp(static_cast<int>(most + 1e-6), 1, qualified);
+  // First as numbers: alpha may be worth more chunks than an int can count.
+  return static_cast<int>(std::clamp(most + 1e-6, 1.0, static_cast<double>(qualified)));
 }
 
 bool Construction::start(std::int32_t link, bool forced) {
@@ -372,7 +373,8 @@ bool Construction::claim(std::int32_t link, std::int32_t chunk) {
         auto [l2, c2] = claimed_[i];
         auto dst2 = static_cast<std::size_t>(s_.network.dst[l2]);
         mark_[dst2 * s_.chunks + c2] = 0;
-        if (only_new) group_mark_[s_.network.group[dst2] * s_.chunks + c2] = 0;
+        auto group = static_cast<std::size_t>(s_.network.group[dst2]);
+        if (only_new) group_mark_[group * s_.chunks + c2] = 0;
       }
       claimed_.resize(before);
       return false;

@@ -40,7 +40,7 @@ void sort_by_start(Messages& messages, Times& times) {
 }  // namespace
 
 Outcome search(const Network& network, const Carriage& carriage, const Settings& settings,
-               const std::function<void()>& poll) {
+               const std::function<bool()>& poll) {
   check(network);
   Setting setting(network, carriage);
   Construction construction(setting);
@@ -54,7 +54,10 @@ Outcome search(const Network& network, const Carriage& carriage, const Settings&
   for (std::int64_t restart = 0; restart < settings.restarts; ++restart) {
     auto now = std::chrono::steady_clock::now();
     if (now - polled > kPollEvery) {
-      poll();
+      if (poll()) {
+        best.interrupted = true;
+        break;
+      }
       polled = now;
     }
     if (restart > 0 && std::chrono::duration<double>(now - begun).count() > settings.limit_s) {
@@ -82,6 +85,7 @@ Outcome search(const Network& network, const Carriage& carriage, const Settings&
     if (best.times.total_us <= settings.target_us * (1 + kSameTime)) break;
   }
   if (champion == std::nullopt) {
+    if (best.interrupted) return best;
     throw SearchError("no construction carries every chunk to its targets");
   }
   sort_by_start(best.messages, best.times);

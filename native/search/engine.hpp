@@ -25,13 +25,14 @@ struct Outcome {
   Messages messages;  // in the order of their start
   Times times;
   std::int64_t restarts = 0;
-  bool struck = false;  // the time limit ended the search
+  bool struck = false;       // the time limit ended the search
+  bool interrupted = false;  // `poll` ended it
   std::vector<std::pair<std::int64_t, double>> history;
 };
 
-// Throws SearchError if no construction carries everything. `poll` is called often; what it throws
-// ends the search.
+// Throws SearchError if no construction carries everything. `poll` is called often: true ends the
+// search with what there is, which is no messages if nothing was found yet.
 Outcome search(const Network& network, const Carriage& carriage, const Settings& settings,
-               const std::function<void()>& poll);
+               const std::function<bool()>& poll);
 
 }  // namespace headrace::search

@@ -11,7 +11,7 @@ using namespace headrace::search;
 
 namespace {
 
-const auto kNothing = [] {};
+const auto kNothing = [] { return false; };
 
 void add_link(Network& network, int src, int dst, double alpha, double beta) {
   network.src.push_back(src);
@@ -206,18 +206,19 @@ void limits_and_interrupts_end_a_search() {
   auto carriage = allgather(8, 4, 1);
   auto found = search(network, carriage, {.restarts = 1 << 30, .limit_s = 0.05}, kNothing);
   CHECK(found.struck && found.restarts >= 1);
-  struct Stop : std::exception {};
   int polls = 0;
-  auto stop = [&] {
-    if (++polls == 2) throw Stop();
-  };
-  bool stopped = false;
-  try {
-    search(network, carriage, {.restarts = 1 << 30, .limit_s = 60}, stop);
-  } catch (const Stop&) {
-    stopped = true;
-  }
-  CHECK(stopped);
+  auto stop = [&] { return ++polls == 2; };
+  found = search(network, carriage, {.restarts = 1 << 30, .limit_s = 60}, stop);
+  CHECK(found.interrupted && !found.struck && polls == 2);
+  is_valid(network, carriage, found);
+}
+
+void batches_of_next_to_nothing_do_not_overflow() {
+  // Alpha is worth more chunks than an int can count.
+  auto network = ring(4, 1e6, 1);
+  auto found =
+      search(network, allgather(4, 3, 1e-9), {.restarts = 200, .batch_share = 1}, kNothing);
+  is_valid(network, allgather(4, 3, 1e-9), found);
 }
 
 }  // namespace
@@ -230,4 +231,5 @@ int main() {
   what_cannot_be_reached_is_an_error();
   the_unsplit_cube_mesh_is_solved();
   limits_and_interrupts_end_a_search();
+  batches_of_next_to_nothing_do_not_overflow();
 }

@@ -4,6 +4,7 @@
 #include <queue>
 #include <set>
 #include <string>
+#include <utility>
 
 namespace headrace::search {
 
@@ -21,14 +22,17 @@ class Waits {
   Waits(const Network& network, int chunks, const Messages& messages) {
     auto count = messages.link.size();
     pending.assign(count, 0);
-    std::vector<std::vector<std::int32_t>> arrivals(static_cast<std::size_t>(network.ranks) *
-                                                    chunks);
+    // The rows (of one chunk each) that bring a chunk to a rank, newest first, as linked lists.
+    std::vector<std::int64_t> newest(static_cast<std::size_t>(network.ranks) * chunks, -1);
+    std::vector<std::int64_t> older;
+    std::vector<std::int32_t> message;
     std::vector<std::int32_t> last(count, -1);  // so that nobody is counted twice
     std::vector<std::vector<std::int32_t>> after(count);
     for (std::size_t m = 0; m < count; ++m) {
       auto src = static_cast<std::size_t>(network.src[messages.link[m]]);
       for (auto chunk : messages.chunks[m]) {
-        for (auto before : arrivals[src * chunks + chunk]) {
+        for (auto row = newest[src * chunks + chunk]; row >= 0; row = older[row]) {
+          auto before = message[row];
           if (last[before] == static_cast<std::int32_t>(m)) continue;
           last[before] = static_cast<std::int32_t>(m);
           after[before].push_back(static_cast<std::int32_t>(m));
@@ -37,7 +41,9 @@ class Waits {
       }
       auto dst = static_cast<std::size_t>(network.dst[messages.link[m]]);
       for (auto chunk : messages.chunks[m]) {
-        arrivals[dst * chunks + chunk].push_back(static_cast<std::int32_t>(m));
+        older.push_back(
+            std::exchange(newest[dst * chunks + chunk], static_cast<std::int64_t>(message.size())));
+        message.push_back(static_cast<std::int32_t>(m));
       }
     }
     for (auto& mine : after) {

@@ -137,11 +137,14 @@ class Outcome:
     def struck(self) -> bool: ...
 
     @property
+    def interrupted(self) -> bool: ...
+
+    @property
     def history(self) -> list[tuple[int, float]]: ...
 
 def search(network: Network, *, origin: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk_mb: float, routes_first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], routes_link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], symmetry: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seed: int, restarts: int, batch_share: float, limit_s: float, target_us: float) -> Outcome:
     """
-    Randomised time-expanded matching; the best of `restarts` constructions.
+    Randomised time-expanded matching; the best of `restarts` constructions. A KeyboardInterrupt ends it with the best so far, and with no messages if there is none.
     """
 
 def replay(network: Network, *, chunks: int, chunk_mb: float, link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[Annotated[NDArray[numpy.float64], dict(shape=(None,))], float]:

@@ -1,5 +1,10 @@
 """Solvers agree with enumeration, keep to their limits, report, and can be interrupted."""
 
+import signal
+import threading
+import time
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -185,3 +190,32 @@ def test_cpsat_can_be_interrupted() -> None:
     )
     assert found.values is not None
     assert found.stop in (Stop.INTERRUPT, Stop.DONE)
+
+
+def test_cpsat_hears_the_user_and_leaves_the_signal_to_python() -> None:
+    """After a first solve Ctrl-C killed the process: OR-Tools put the default handler in place."""
+    cp_model = import_cp_model()
+    model = cp_model.CpModel()
+    random = np.random.default_rng(1)
+    chosen = [model.new_bool_var(f"x{k}") for k in range(200)]
+    span = model.new_int_var(0, 10**6, "span")
+    for three in random.integers(0, 200, (600, 3)).tolist():
+        model.add_bool_or([chosen[k] for k in three])
+    for row in random.integers(1, 100, (8, 200)).tolist():
+        model.add(sum(w * x for w, x in zip(row, chosen, strict=True)) <= span)
+    model.minimize(span)
+    began = time.monotonic()
+    for _ in range(2):
+        timer = threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            solve_cpsat(model, chosen, Parameters(limit_s=30))
+    assert time.monotonic() - began < 8
+
+
+def test_progress_reads_as_incumbent_bound_and_gap() -> None:
+    """Its repr, cut off after the incumbent, was what users saw."""
+    said = Progress(incumbent=7062.03, bound=7049.4, gap=0.0018, nodes=1, iterations=9, seconds=1.0)
+    assert str(said) == "incumbent 7062, bound 7049, gap 0.2%"
+    none = replace(said, incumbent=float("inf"), gap=float("inf"))
+    assert str(none) == "no incumbent, bound 7049"

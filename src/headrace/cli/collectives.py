@@ -8,8 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 import headrace.artifact as artifact_io
+from headrace.cli.method import MAX_SEED, Effort, Model, charged
 from headrace.cli.network import read_network
 from headrace.cli.progress import Report, progress
+from headrace.cli.sketch import sketch
 from headrace.cli.synthesize import synthesize
 from headrace.collectives.demand import STANDARD, Collective
 from headrace.errors import InputError
@@ -23,6 +25,7 @@ app = typer.Typer(
 )
 
 app.command()(synthesize)
+app.command()(sketch)
 
 
 @app.command()
@@ -100,19 +103,42 @@ def plan(
         list[Collective] | None,
         typer.Option(help="Plan only this one; may be repeated.", show_default="all"),
     ] = None,
+    model: Annotated[
+        Model,
+        typer.Option(
+            help="What is charged: executor (headrace's own, on TCP), full (as on GPUs), table "
+            "(full without alpha inside a host)."
+        ),
+    ] = Model.EXECUTOR,
+    search: Annotated[
+        bool,
+        typer.Option(
+            help="Search for programs beside the templates, for collectives without a root: up to "
+            "a minute for a few ranks."
+        ),
+    ] = False,
+    effort: Annotated[Effort, typer.Option(help="How much searching.")] = Effort.QUICK,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal plans.")
+    ] = 0,
 ) -> None:
     """Find the best verified plan for every collective and size, and write a plan book."""
     from headrace.cli.entries import entry_tables
     from headrace.collectives.plan.book import build_book
+    from headrace.collectives.plan.generators import GENERATORS
+    from headrace.collectives.plan.synthesizers import EVERYONE
 
     artifact_io.check_target(output)
     topology, groups = read_network(source)
+    topology, method = charged(topology, model, effort, seed)
     console = Console(stderr=True)
     with progress(console, visible=True) as report:
         book = build_book(
             topology,
             groups=groups,
             collectives=tuple(collective or STANDARD),
+            generators=EVERYONE if search else GENERATORS,
+            method=method,
             progress=report,
         )
     book.save(output)

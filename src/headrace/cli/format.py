@@ -6,9 +6,12 @@ from headrace.errors import InputError
 
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{suffix}": base**power
-    for power, letter in enumerate("KMG", start=1)
+    for power, letter in enumerate("KMGT", start=1)
     for suffix, base in (("", 1024), ("iB", 1024), ("B", 1000))
 }
+
+_MOST = 1 << 50
+"""Bytes; more are a slip of the keyboard, and beyond what a program's counts hold."""
 
 
 def parse_size(text: str) -> int:
@@ -21,12 +24,15 @@ def parse_size(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
     if not found or found[2] not in _UNITS:
         raise InputError(f"size is {text!r}, needs a number and a unit: 512K, 16M, 1G or 16MB")
-    return round(float(found[1]) * _UNITS[found[2]])
+    count = round(float(found[1]) * _UNITS[found[2]])
+    if count > _MOST:
+        raise InputError(f"size is {text!r}, needs at most {size(_MOST)}")
+    return count
 
 
 def size(count: int) -> str:
-    """Return a number of bytes in B, KiB, MiB or GiB."""
-    for unit, one in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+    """Return a number of bytes in B, KiB, MiB, GiB or TiB."""
+    for unit, one in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= one:
             return f"{count / one:.4g} {unit}"
     return f"{count} B"

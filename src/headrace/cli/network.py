@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 import headrace.artifact as artifact_io
-from headrace.errors import InputError
+from headrace.errors import ArtifactError, InputError
 from headrace.topology import Topology
 
 if TYPE_CHECKING:
@@ -21,7 +21,14 @@ def read_network(path: Path) -> tuple[Topology, tuple[tuple[int, ...], ...] | No
     ------
     InputError : if the file holds something else.
     """
-    artifact = artifact_io.load(path)
+    try:
+        artifact = artifact_io.load(path)
+    except ArtifactError as error:
+        if not path.is_file():
+            raise
+        raise ArtifactError(
+            f"{error}. Other tools' files become topologies by 'headrace topology import'"
+        ) from error
     if artifact.kind == "topology":
         return Topology.load(path), None
     if artifact.kind == "profile":

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 Report = Callable[[str, float], None]
 """Called with what is being done and the fraction that is done."""
@@ -14,11 +15,13 @@ Report = Callable[[str, float], None]
 def progress(console: Console, *, visible: bool) -> Generator[Report]:
     """Show a bar while the block runs; it goes when the block ends."""
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        # wraps: the end of a long line is where a solver's bound and gap are
+        TextColumn("{task.description}", markup=False, table_column=Column(ratio=1)),
+        BarColumn(bar_width=16),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not visible) as bar:
+    shown = visible and console.is_terminal  # else all that is left is an empty line
+    with Progress(*columns, console=console, transient=True, expand=True, disable=not shown) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda what, share: bar.update(task, description=what, completed=share)

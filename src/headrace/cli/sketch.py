@@ -9,9 +9,9 @@ from rich.table import Table
 
 import headrace.artifact as artifact_io
 from headrace.cli.format import duration, parse_size
+from headrace.cli.method import MAX_SEED, Effort
 from headrace.cli.network import read_network
 from headrace.cli.progress import progress
-from headrace.cli.synthesize import Effort
 from headrace.collectives.demand import Collective
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ def sketch(
     ] = "1M",
     root: Annotated[int, typer.Option(help="For broadcast, reduce, gather and scatter.")] = 0,
     effort: Annotated[Effort, typer.Option(help="How much searching.")] = Effort.NORMAL,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal sketches.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal sketches.")
+    ] = 0,
 ) -> None:
     """Try the sketches that a topology suggests, and write the best: to read, alter and reuse.
 

@@ -1,19 +1,21 @@
 """``headrace collectives synthesize``: the best plan for one collective of one size."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import headrace
 import headrace.artifact as artifact_io
 from headrace.cli.format import duration, parse_size, size
+from headrace.cli.method import MAX_SEED, Effort, Model, charged
 from headrace.cli.network import read_network
 from headrace.cli.progress import progress
-from headrace.collectives.demand import Collective
+from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
+from headrace.errors import InputError
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.plan import Plan
@@ -23,28 +25,21 @@ _LARGE = 300
 """Ranks beyond which plans are kept as orbits."""
 
 
-class Model(StrEnum):
-    """Cost models by the names users give."""
-
-    FULL = "full"
-    TABLE = "table"
-    EXECUTOR = "executor"
-
-
-class Effort(StrEnum):
-    """How much searching."""
-
-    QUICK = "quick"
-    NORMAL = "normal"
-    THOROUGH = "thorough"
-
-
 def synthesize(
     source: Annotated[
         Path, typer.Argument(help="A topology or a measured profile.", metavar="TOPOLOGY")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="File for the plan.")],
-    collective: Annotated[Collective, typer.Option(help="What to plan.")] = Collective.ALLREDUCE,
+    collective: Annotated[
+        Collective | None, typer.Option(help="What to plan.", show_default="allreduce")
+    ] = None,
+    demand: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead: a demand (JSON), for all_to_all_v and for what has no name; see "
+            "docs/plan-format.md."
+        ),
+    ] = None,
     total: Annotated[
         str,
         typer.Option(
@@ -66,7 +61,9 @@ def synthesize(
         ),
     ] = Model.FULL,
     effort: Annotated[Effort, typer.Option(help="How much searching.")] = Effort.NORMAL,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal plans.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal plans.")
+    ] = 0,
 ) -> None:
     """Search for the best plan for one collective, prove it, compare it with the lower bound.
 
@@ -74,41 +71,64 @@ def synthesize(
     the others got. Ctrl-C ends the search early: the best so far is proven and written.
     Beyond 300 ranks the plan is made for one rank and turned by the network's symmetry.
     """
-    from headrace.collectives.plan.cost_model import EXECUTOR, FULL
-    from headrace.collectives.plan.generators import Method
     from headrace.collectives.plan.portfolio import plan_collective
-    from headrace.collectives.plan.synthesizers import EVERYONE, sketched
-    from headrace.collectives.run.search import NativeSearch
-    from headrace.topology import without_local_alpha
+    from headrace.collectives.plan.synthesizers import EVERYONE, demanded, sketched
 
     artifact_io.check_target(output)
+    artifact_io.check_target(output)
+    given = _demand(demand, collective, root)
+    if given is not None:
+        collective, root = given.collective, given.root
+        given = None if collective in STANDARD else given
+    collective = collective or Collective.ALLREDUCE
+    if root and collective not in ROOTED:
+        raise InputError(f"--root is {root}, but {collective} has no root; leave it out")
+    total_bytes = parse_size(total)
     topology, groups = read_network(source)
-    if model is Model.TABLE:
-        topology = without_local_alpha(topology)
-    if topology.ranks > _LARGE and sketch is None:
-        _synthesize_orbits(topology, collective, parse_size(total), output)
+    topology, method = charged(topology, model, effort, seed)
+    if topology.ranks > _LARGE and sketch is None and given is None and collective not in ROOTED:
+        _synthesize_orbits(topology, collective, total_bytes, output)
         return
     everyone = EVERYONE if sketch is None else (sketched(sketch),)
+    if given is not None:
+        everyone = demanded(sketch)
     with progress(Console(stderr=True), visible=True) as report:
         plan = plan_collective(
             topology,
             collective,
-            parse_size(total),
+            total_bytes,
             groups=groups,
             root=root,
             generators=everyone,
-            method=Method(
-                model=EXECUTOR if model is Model.EXECUTOR else FULL,
-                engine=NativeSearch(),
-                seed=seed,
-                effort=effort.value,
-            ),
+            method=method,
+            given=given,
             progress=report,
         )
     plan.save(output, {"headrace": headrace.__version__, "seed": seed, "effort": effort.value})
     console = Console()
     console.print(_summary(plan))
-    console.print(f"Wrote [bold]{output}[/].", soft_wrap=True)
+    console.print(f"Wrote [bold]{escape(str(output))}[/].", soft_wrap=True)
+
+
+def _demand(path: Path | None, collective: Collective | None, root: int) -> Demand | None:
+    """Read the demand of --demand, if that is what says it."""
+    if path is None:
+        if collective is not None and collective not in STANDARD:
+            raise InputError(
+                f"--collective {collective} needs to be told what goes where: leave it out and "
+                "give a demand with --demand FILE.json"
+            )
+        return None
+    if collective is not None or root:
+        raise InputError("--demand says collective and root: leave --collective and --root out")
+    from headrace.collectives.custom import demand_from_json
+
+    given = demand_from_json(path)
+    if given.collective in STANDARD and given.chunks > 1:
+        raise InputError(
+            f"{path}: field 'chunks' is {given.chunks}: planning chooses; leave it out"
+        )
+    return given
 
 
 def _synthesize_orbits(
@@ -138,12 +158,14 @@ def _synthesize_orbits(
     ):
         table.add_row(name, text)
     console.print(table)
-    console.print(f"Wrote [bold]{output}[/].", soft_wrap=True)
+    console.print(f"Wrote [bold]{escape(str(output))}[/].", soft_wrap=True)
 
 
 def _summary(plan: "Plan") -> Table:
     demand = plan.program.demand
     table = Table(box=None, show_header=False)
+    if cut := [row.maker for row in plan.candidates if row.note == "interrupted"]:
+        table.add_row("interrupted", f"not finished, or not asked: {', '.join(cut)}")
     for name, text in (
         ("plan", f"{demand.collective} of {demand.ranks} ranks, {size(plan.total_bytes)}"),
         ("made by", f"{plan.maker}, {demand.chunks} chunks a block: {plan.why}"),

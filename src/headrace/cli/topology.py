@@ -14,11 +14,19 @@ from rich.table import Table
 
 import headrace
 import headrace.artifact as artifact_io
-from headrace.errors import InputError
+from headrace.errors import InputError, TopologyError
 
 if TYPE_CHECKING:
     from headrace.topology import Topology
     from headrace.topology.presets import Preset
+
+_OPTIONS = {
+    "n": "--ranks N",
+    "ranks": "--ranks N",
+    "shape": "--shape 4x4",
+    "hosts_per_rack": "--shape 4x4",
+}
+"""The options of parameters that have one of their own."""
 
 app = typer.Typer(
     help="Describe a cluster that is not at hand: from a preset, or from other tools' files.",
@@ -108,6 +116,10 @@ def preset(
     for setting in settings or ():
         key, value = _setting(setting, chosen)
         arguments[key] = value
+    missing = chosen.missing(arguments)
+    if missing and arguments.keys() <= chosen.parameters.keys():  # else that is what is wrong
+        option = _OPTIONS.get(missing[0], f"--set {missing[0]}=VALUE")
+        raise TopologyError(f"preset {name} needs parameter '{missing[0]}': give {option}")
     _write(chosen(**arguments), output, {"preset": name, "arguments": _plain(arguments)})
 
 

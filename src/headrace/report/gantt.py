@@ -109,7 +109,7 @@ def _rows(plan: Plan, line: Timeline) -> list[_Row]:
             )
     order = np.argsort(line.link, kind="stable")
     links, first = np.unique(line.link[order], return_index=True)
-    for link, uses in zip(links.tolist(), np.split(order, first[1:]), strict=True):
+    for link, uses in zip(links.tolist(), np.split(order, first)[1:], strict=True):
         ends = plan.topology.links[link]
         rows.append(
             _Row(

@@ -1,6 +1,7 @@
 """OR-Tools CP-SAT: models are built with the library itself; limits, progress, results are ours."""
 
 import importlib
+import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from headrace.solver.result import Proved, Result, Stop, relative_gap
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
+
+_LISTEN_S = 0.05
 
 
 def import_cp_model() -> Any:
@@ -46,6 +49,7 @@ def solve_cpsat(
     Raises
     ------
     ModelError : if CP-SAT refuses the model.
+    KeyboardInterrupt : if interrupted by the user.
     """
     cp_model = import_cp_model()
     if parameters.start is not None:
@@ -63,16 +67,49 @@ def solve_cpsat(
         settings.max_deterministic_time = parameters.deterministic
     if parameters.nodes is not None:
         settings.max_number_of_conflicts = parameters.nodes
+    settings.catch_sigint_signal = False  # it would take the signal from Python for good
     began = time.monotonic()
     watch = _watch(parameters, began)
     if parameters.interrupt is not None:
         solver.best_bound_callback = lambda _bound: _ask(solver, parameters)
-    status = solver.solve(model, watch)
+    status = _solved(solver, model, watch)
     if status == cp_model.MODEL_INVALID:
         raise ModelError(f"CP-SAT refuses the model: {model.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     values = np.array([solver.value(v) for v in variables], float) if found else None
     return _result(solver, status, values, watch.stopped, parameters, time.monotonic() - began)
+
+
+def _solved(solver: Any, model: "cp_model.CpModel", watch: Any) -> Any:
+    """Solve in a thread of its own, so that this one hears the user's interrupt."""
+    done: list[Any] = []
+    failed: list[BaseException] = []
+    ended = threading.Event()
+
+    def work() -> None:
+        try:
+            done.append(solver.solve(model, watch))
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            ended.set()
+
+    thread = threading.Thread(target=work, name="cp-sat")
+    thread.start()
+    try:
+        # Not `join`: interrupted, it takes the thread for ended. And a signal may wake another
+        # thread than this, so look up now and then.
+        while not ended.wait(_LISTEN_S):
+            pass
+    except KeyboardInterrupt:
+        solver.stop_search()
+        ended.wait()
+        raise
+    finally:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
 
 
 def _ask(solver: Any, parameters: Parameters) -> None:

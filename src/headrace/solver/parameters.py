@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
@@ -30,6 +31,12 @@ class Progress:
     nodes: int
     iterations: int
     seconds: float
+
+    def __str__(self) -> str:
+        """Return it as people watch it: objectives in the model's unit, which it does not know."""
+        if not isfinite(self.incumbent):
+            return f"no incumbent, bound {self.bound:.4g}"
+        return f"incumbent {self.incumbent:.4g}, bound {self.bound:.4g}, gap {self.gap:.1%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

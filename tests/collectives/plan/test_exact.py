@@ -253,7 +253,7 @@ def test_what_cannot_be_is_an_error() -> None:
         exact_schedule(one_way, allgather(2), 1.0)
     with pytest.raises(TopologyError, match="link 0 -> 1 has no image 1 -> 0"):
         send_classes(one_way, allgather(2), [np.array([1, 0])])
-    with pytest.raises(ProgramError, match="chunk 0 has no image with origin 1"):
+    with pytest.raises(ProgramError, match="chunk 0 from rank 0 has no image from rank 1"):
         send_classes(ring(3), broadcast(3), [np.array([1, 2, 0])])
     with pytest.raises(InputError, match="rounds is 0"):
         solve_rounds(ring(3), allgather(3), 1.0, 10.0, 0)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.collectives.demand import STANDARD, Collective, Demand
-from headrace.collectives.plan import portfolio
 from headrace.collectives.plan.cost_model import EXECUTOR, FULL
 from headrace.collectives.plan.generators import GENERATORS, Generator, Method, Setting, locality
 from headrace.collectives.plan.portfolio import (
@@ -235,7 +234,7 @@ def test_nobody_searches_where_nothing_is_left_to_be_found() -> None:
     def never(_setting: Setting) -> list[Schedule]:
         raise AssertionError("asked")
 
-    everyone = (*GENERATORS, Generator("never", never, searches=True))
+    everyone = (*GENERATORS, Generator("never", never, worth=0.05))
     plan = plan_collective(
         uniform(2), Collective.ALLGATHER, MIB, generators=everyone, method=Method(model=FULL)
     )

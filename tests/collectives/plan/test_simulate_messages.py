@@ -243,3 +243,41 @@ def test_many_messages_take_little_time() -> None:
     assert found.pieces == len(moves)
     chunk_mb = (1 << 24) / ranks / chunks / 1e6
     assert found.total_us == pytest.approx((ranks - 1) * chunks * (1 + 10 * chunk_mb))
+
+
+def test_what_is_combined_into_one_slot_arrives_at_once_and_is_taken_in_turn() -> None:
+    """Sums keep their order without keeping links idle."""
+    links = tuple(Link(src=s, dst=0, alpha_us=1.0, beta_us_per_mb=4.0) for s in (1, 2, 3))
+    topology = Topology(name="star", hosts=("h",), rank_host=(0,) * 4, links=links)
+    size = 1_000_000
+    demand = Demand(collective=Collective.REDUCE, ranks=4, chunks=1)
+    transfers = [Transfer(rank, 0, 0, 0, reduce=True) for rank in (1, 2, 3)]
+    program = lower(Schedule.of(demand, transfers, 0))
+    assert len(program.dependencies["step"])
+    assert simulate(program, topology, size, model=FULL).total_us == 5.0
+
+
+def test_a_wait_that_only_a_combining_implies_is_kept() -> None:
+    """The wait of a step can be left out because an earlier step of its lane waits for more.
+
+    Where that earlier step combines, and its transfer does not wait, the later one still must not
+    be taken before what it is combined with has arrived: a reader began too early.
+    """
+    size = 1_000_000
+    links = tuple(
+        Link(src=s, dst=d, alpha_us=0.0, beta_us_per_mb=beta)
+        for s, d, beta in ((1, 0, 50.0), (2, 0, 1.0), (0, 1, 1.0), (0, 2, 1.0), (0, 3, 1.0))
+    )
+    topology = Topology(name="x", hosts=("h",), rank_host=(0,) * 4, links=links)
+    demand = Demand(collective=Collective.ALLREDUCE, ranks=4, chunks=1)
+    scratch = demand.slots
+    transfers = [
+        Transfer(1, 0, 0, scratch),  # slow
+        Transfer(1, 0, 0, 0, reduce=True),  # slower still: behind it in the lane
+        Transfer(2, 0, 0, 0, reduce=True),  # waits for that one, so need not wait for the first
+        Transfer(2, 0, 0, scratch, reduce=True),
+        Transfer(0, 3, scratch, 0),
+    ]
+    program = lower(Schedule.of(demand, transfers, 1))
+    result = simulate(program, topology, size, model=FULL)
+    assert result.total_us == pytest.approx(2 * 50 + 1)

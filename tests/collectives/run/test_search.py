@@ -1,5 +1,9 @@
 """The native engine against the simulator: what it claims, whoever runs its sends is told too."""
 
+import signal
+import threading
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,12 +13,14 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.chunks import carriage_of, realize
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.search import Found, Routes, SearchSettings
+from headrace.collectives.plan.matching import match
+from headrace.collectives.plan.search import Found, Routes, SearchInterrupted, SearchSettings
 from headrace.collectives.plan.simulate import simulate
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.search import NativeSearch
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import BYTES_PER_MB, Link, SharedCapacity, Topology
+from headrace.topology.presets import dgx1
 from headrace.topology.symmetry import translations
 
 ENGINE = NativeSearch()
@@ -177,3 +183,38 @@ def test_errors_say_what_to_do() -> None:
     found = ENGINE.search(topology, carriage, 1.0)
     with pytest.raises(TopologyError, match="'one-way' has no link"):
         ENGINE.retime(one_way, found.sends, 1.0)
+
+
+@pytest.fixture
+def interrupt_soon() -> Iterator[None]:
+    """SIGINT comes in 0.2 s."""
+    timer = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
+    timer.start()
+    yield
+    timer.cancel()
+    timer.join()
+
+
+@pytest.mark.usefixtures("interrupt_soon")
+def test_an_interrupted_search_hands_over_the_best_so_far() -> None:
+    """It used to be lost with the interrupt, however long the search had been."""
+    demand = Demand(collective=Collective.ALLGATHER, ranks=8, chunks=2)
+    topology, carriage = dgx1(), carriage_of(demand)
+    with pytest.raises(SearchInterrupted) as caught:
+        ENGINE.search(topology, carriage, 0.5, settings=SearchSettings(restarts=1 << 40))
+    found = caught.value.found
+    program = lower(realize(demand, found.sends))
+    verify(program)
+    assert not found.struck
+    assert found.restarts > 1
+    size = round(0.5e6 * demand.chunks * demand.blocks)
+    assert simulate(program, topology, size, model=FULL).total_us == pytest.approx(found.total_us)
+
+
+@pytest.mark.usefixtures("interrupt_soon")
+@pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.ALLREDUCE])
+def test_an_interrupted_match_is_a_match(collective: Collective) -> None:
+    found = match(dgx1(), collective, 1 << 20, ENGINE, effort="thorough", max_seconds=60)
+    assert found.interrupted
+    assert not found.struck
+    verify(lower(realize(found.demand, found.sends)))

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.chunks import carriage_of
 from headrace.collectives.plan.effort import EFFORTS, Effort
 from headrace.collectives.plan.generators import Setting
@@ -157,6 +156,7 @@ def autosketch(setting: Setting, total_bytes: int) -> AutoSketch:
     Raises
     ------
     ProgramError : if no sketch leads to an algorithm, or for a chunk count that none can have.
+    TopologyError : if ranks cannot reach each other.
     """
     search = _Search(setting, total_bytes)
     try:
@@ -202,8 +202,8 @@ class _Search:
         setting = self.setting
         self.plan = _PLANS[setting.method.effort]
         self.ends = time.monotonic() + self.plan.limit_s
-        demand = setting.demand(1)
-        self.bound_us = lower_bound(setting.topology, demand, self.total_bytes).total_us
+        demand = setting.demand(setting.method.chunks or 1)
+        self.bound_us = setting.bound(demand, self.total_bytes).total_us
 
     def look_round(self) -> None:
         """Connections, then chunk counts, then symmetries and policies."""

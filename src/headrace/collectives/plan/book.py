@@ -209,8 +209,9 @@ def build_book(
             at,
             groups=groups,
             root=root,
-            generators=generators,
+            generators=_asked(generators, collective),
             method=method,
+            progress=lambda what, share, done=done: report(what, (done + share) / len(jobs)),
         )
         entries += _ranges(collective, root, [portfolio.plan(size) for size in at])
     report("done", 1.0)
@@ -228,6 +229,14 @@ def build_book(
             "effort": method.effort,
         },
     )
+
+
+def _asked(generators: Sequence[Generator], collective: Collective) -> Sequence[Generator]:
+    """Of many roots each would be searched for: rooted collectives make do with templates."""
+    if collective not in ROOTED:
+        return generators
+    templates = [generator for generator in generators if generator.worth is None]
+    return templates or generators
 
 
 def _roots(collective: Collective, ranks: int) -> range:

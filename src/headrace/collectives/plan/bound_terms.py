@@ -112,12 +112,13 @@ def kinds(topology: Topology, demand: Demand) -> Kinds:
     digest = _digest(topology)
     if topology.ranks == 1:
         return Kinds(kinds=(), formula="one rank needs no time", digest=digest)
-    if demand.collective not in _FLOWS:
-        made, formula = _of_carriage(topology, demand)
-    elif is_large(topology, all_pairs=demand.collective is Collective.ALL_TO_ALL):
+    known = demand.collective in _FLOWS
+    if known and is_large(topology, all_pairs=demand.collective is Collective.ALL_TO_ALL):
         made, formula = _of_large(topology, demand)
     else:
-        made, formula = _of_flows(topology, demand)
+        made, formula = (_of_flows if known else _of_carriage)(topology, demand)
+        if _flows(topology).struck:
+            formula += "; a time limit ended the packing of trees or paths"
     return Kinds(kinds=tuple(tuple(kind) for kind in made if kind), formula=formula, digest=digest)
 
 

@@ -28,7 +28,7 @@ which no program can ask for today, and which these bounds do not cover.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
@@ -39,7 +39,7 @@ from headrace.collectives.plan.arborescence import cheapest_arborescence
 from headrace.collectives.plan.chunks import Carriage
 from headrace.collectives.plan.packing import PackSettings, pack
 from headrace.errors import TopologyError
-from headrace.topology import Topology
+from headrace.topology import Topology, transposed
 
 _NO_PRICE = 1e-9  # solver noise; a price so small changes no rate
 _PACKED = PackSettings(gap=1e-4, iterations=80, depth_rounds=0, spare=0, limit_s=30.0)
@@ -86,6 +86,8 @@ class Flows:
         )
         self.distance_us = self._distances(self._alpha)
         """(ranks, ranks): shortest paths in alpha; infinite where there is none."""
+        self.struck = False
+        """A time limit ended a packing: the bounds hold, but another run may find better ones."""
         self._known: dict[tuple[tuple[tuple[int, int], ...], tuple[float, ...] | None], Rate] = {}
 
     def require(self, pairs: Sequence[tuple[int, int]], what: str) -> None:
@@ -188,10 +190,11 @@ class Flows:
         symmetry: np.ndarray | None = None,
     ) -> np.ndarray:
         """The prices of the packing of these trees, each of its chunk's weight."""
-        topology = _reversed(self._topology) if combining else self._topology
+        topology = transposed(self._topology) if combining else self._topology
         packing = pack(
             topology, carriage, 1.0, weights=weights, symmetry=symmetry, settings=_PACKED
         )
+        self.struck |= packing.stopped == "time"
         # A packing's price is of a us of a resource, here of a MB; empty capacities are left out.
         used = [
             shared
@@ -301,14 +304,3 @@ def _cost(costs: np.ndarray, root: int) -> float:
     parents = cheapest_arborescence(costs, root)
     others = np.flatnonzero(parents >= 0)
     return float(costs[parents[others], others].sum())
-
-
-def _reversed(topology: Topology) -> Topology:
-    """The same links, the other way; indices stay."""
-    return Topology(
-        name=topology.name,
-        hosts=topology.hosts,
-        rank_host=topology.rank_host,
-        links=tuple(replace(link, src=link.dst, dst=link.src) for link in topology.links),
-        shared=topology.shared,
-    )

@@ -5,7 +5,7 @@ Templates are here, in `GENERATORS`; what searches for the setting is in `synthe
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from math import sqrt
@@ -66,6 +66,8 @@ class Setting:
     max_chunks : more chunks a block would make them smaller than is worth a message.
     aims : sizes in bytes that synthesizers aim at; templates take no notice.
     method : how to search, and what will be charged.
+    given : the demand, where a collective's name, ranks and root do not say all: a custom one, or
+        an all_to_all_v. Its chunks are those of one block.
     report : called with a line on how the search is doing: incumbent, bound, gap.
     """
 
@@ -76,6 +78,7 @@ class Setting:
     max_chunks: int = 512
     aims: tuple[int, ...] = ()
     method: Method = METHOD
+    given: Demand | None = None
     report: Callable[[str], None] = field(default=lambda _text: None, compare=False)
 
     @classmethod
@@ -89,9 +92,15 @@ class Setting:
         max_chunks: int = 512,
         aims: tuple[int, ...] = (),
         method: Method = METHOD,
+        given: Demand | None = None,
         report: Callable[[str], None] | None = None,
     ) -> "Setting":
         """Check `groups` (or find them in the topology); raises ProgramError."""
+        if given is not None and given.ranks != topology.ranks:
+            raise ProgramError(
+                f"the demand has {given.ranks} ranks, topology '{topology.name}' has "
+                f"{topology.ranks}; needs as many"
+            )
         setting = cls(
             topology=topology,
             collective=Collective(collective),
@@ -100,6 +109,7 @@ class Setting:
             max_chunks=max_chunks,
             aims=aims,
             method=method,
+            given=given,
             **({} if report is None else {"report": report}),
         )
         for found in (groups, setting.groups):
@@ -129,6 +139,8 @@ class Setting:
 
     def demand(self, chunks: int) -> Demand:
         """Return the demand with `chunks` chunks a block."""
+        if self.given is not None:
+            return replace(self.given, chunks=self.given.chunks * chunks)
         return Demand(collective=self.collective, ranks=self.ranks, chunks=chunks, root=self.root)
 
 

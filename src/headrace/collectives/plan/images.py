@@ -50,8 +50,8 @@ def chunk_images(carriage: Carriage, perm: np.ndarray) -> np.ndarray:
         to = places.get((int(perm[origin]), moved.tobytes()), [])
         if len(to) != len(chunks):
             raise ProgramError(
-                f"chunk {chunks[0]} has no image with origin {int(perm[origin])} and the permuted "
-                "targets; use permutations that map the collective to itself"
+                f"chunk {chunks[0]} from rank {origin} has no image from rank {int(perm[origin])} "
+                "with the permuted targets; use permutations that map the collective to itself"
             )
         images[chunks] = to
     return images

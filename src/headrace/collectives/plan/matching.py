@@ -23,7 +23,12 @@ from headrace.collectives.plan.chunks import (
     overlapped,
     reversed_sends,
 )
-from headrace.collectives.plan.search import Routes, SearchEngine, SearchSettings
+from headrace.collectives.plan.search import (
+    Routes,
+    SearchEngine,
+    SearchInterrupted,
+    SearchSettings,
+)
 from headrace.errors import InputError, ProgramError
 from headrace.topology import BYTES_PER_MB, Topology, transposed
 from headrace.topology.symmetry import (
@@ -97,6 +102,7 @@ class Match:
     total_us : under the full cost model.
     attempts : what was tried.
     struck : the time limit ended it.
+    interrupted : a KeyboardInterrupt ended it; pass it on once this is in safety.
     """
 
     demand: Demand
@@ -104,6 +110,7 @@ class Match:
     total_us: float
     attempts: tuple[Attempt, ...]
     struck: bool = False
+    interrupted: bool = False
 
 
 def match(
@@ -121,7 +128,8 @@ def match(
 ) -> Match:
     """Return the best way found to do `collective` with `total_bytes` (see `Demand.chunk_bytes`).
 
-    Equal arguments give equal results unless the time limit strikes.
+    Equal arguments give equal results unless the time limit strikes. An interrupt ends the search
+    with the best so far, and `Match.interrupted` set, if there is one.
 
     Parameters
     ----------
@@ -135,6 +143,7 @@ def match(
     ------
     InputError : for an unknown effort or a negative size.
     ProgramError : if ranks cannot reach each other.
+    KeyboardInterrupt : if interrupted before anything was found.
     """
     if effort not in EFFORTS or total_bytes < 0 or min(chunk_counts, default=1) < 1:
         raise InputError(
@@ -210,7 +219,31 @@ class _Candidate:
 
 def _carrying(job: _Job, collective: Collective, root: int) -> Match:
     candidates = _candidates(job, collective, root)
-    struck = False
+    ended = _Ended()
+    try:
+        _rounds(job, candidates, ended)
+    except KeyboardInterrupt:
+        if all(c.sends is None for c in candidates):
+            raise
+        ended.interrupted = True
+    candidates.sort(key=lambda c: (c.total_us, c.demand.chunks))
+    best = candidates[0]
+    if best.sends is None:
+        raise ProgramError(
+            f"topology '{job.topology.name}': no way found to do {collective.value}: {best.problem}"
+        )
+    return Match(
+        demand=best.demand,
+        sends=best.sends,
+        total_us=best.total_us,
+        attempts=tuple(c.attempt() for c in candidates),
+        struck=ended.struck,
+        interrupted=ended.interrupted,
+    )
+
+
+def _rounds(job: _Job, candidates: list[_Candidate], ended: "_Ended") -> None:
+    """Search with all candidates, then with those that did best."""
     packed: list[Packing] = []
     for number, (share, effort) in enumerate(_ROUNDS):
         # The fewer chunks, the better, where the time is the same: fewer steps.
@@ -224,29 +257,32 @@ def _carrying(job: _Job, collective: Collective, root: int) -> Match:
             if best <= job.bound_us * _ENOUGH:
                 break
             each = job.deliveries * effort / sum(weights) / weight
-            struck |= _try(job, candidate, number, max(_FEWEST, int(each)), packed)
-    candidates.sort(key=lambda c: (c.total_us, c.demand.chunks))
-    best = candidates[0]
-    if best.sends is None:
-        raise ProgramError(
-            f"topology '{job.topology.name}': no way found to do {collective.value}: {best.problem}"
-        )
-    return Match(
-        demand=best.demand,
-        sends=best.sends,
-        total_us=best.total_us,
-        attempts=tuple(c.attempt() for c in candidates),
-        struck=struck,
-    )
+            _try(job, candidate, number, max(_FEWEST, int(each)), packed, ended)
+            if ended.interrupted:
+                return
+
+
+@dataclass(slots=True)
+class _Ended:
+    """What cut the search short."""
+
+    struck: bool = False
+    interrupted: bool = False
 
 
 def _try(
-    job: _Job, candidate: _Candidate, number: int, restarts: int, packed: "list[Packing]"
-) -> bool:
-    """Search on; whether the time limit struck."""
+    job: _Job,
+    candidate: _Candidate,
+    number: int,
+    restarts: int,
+    packed: "list[Packing]",
+    ended: _Ended,
+) -> None:
+    """Search on with one candidate."""
     left = job.ends - time.monotonic()
     if left <= 0 and number + candidate.restarts > 0:
-        return True  # the first round gives everybody a look, however short
+        ended.struck = True  # the first round gives everybody a look, however short
+        return
     if candidate.routed and candidate.routes is None:
         candidate.routes = _flow_routes(job, candidate, packed)
     settings = SearchSettings(
@@ -268,11 +304,13 @@ def _try(
     except ProgramError as error:
         # A group may want two links of one port at once wherever it sends.
         candidate.problem = str(error)
-        return False
+        return
+    except SearchInterrupted as interrupt:
+        found, ended.interrupted = interrupt.found, True
     candidate.restarts += found.restarts
     if found.total_us < candidate.total_us:
         candidate.total_us, candidate.sends = found.total_us, found.sends
-    return found.struck
+    ended.struck |= found.struck
 
 
 def _candidates(job: _Job, collective: Collective, root: int) -> list[_Candidate]:
@@ -374,6 +412,7 @@ def _reducing(job: _Job, collective: Collective, root: int) -> Match:
         total_us=timed.total_us,
         attempts=there.attempts,
         struck=there.struck,
+        interrupted=there.interrupted,
     )
 
 
@@ -382,6 +421,8 @@ def _allreduce(job: _Job) -> Match:
     half = replace(job, deliveries=job.deliveries / 3, bound_us=0.0)
     gather = _carrying(half, Collective.ALLGATHER, 0)
     same = replace(half, chunk_counts=(gather.demand.chunks,))
+    if gather.interrupted:  # half of it is no use: one look at the other half
+        same = replace(same, ends=time.monotonic())
     scatter = _reducing(same, Collective.REDUCE_SCATTER, 0)
     ranks, chunks = gather.demand.ranks, gather.demand.chunks
     demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks * chunks)
@@ -398,7 +439,8 @@ def _allreduce(job: _Job) -> Match:
         sends=best.sends,
         total_us=best.total_us,
         attempts=(*gather.attempts, *scatter.attempts),
-        struck=gather.struck or scatter.struck,
+        struck=gather.struck or (scatter.struck and not gather.interrupted),
+        interrupted=gather.interrupted or scatter.interrupted,
     )
 
 

@@ -43,6 +43,7 @@ def plan_collective(
     root: int = 0,
     generators: Sequence[Generator] = GENERATORS,
     method: Method = METHOD,
+    given: Demand | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Return the best program of the portfolio for one size.
@@ -51,6 +52,7 @@ def plan_collective(
     ----------
     total_bytes : see `Demand.chunk_bytes`.
     groups : ranks by locality (default: what the topology shows).
+    given : the demand, if it is a custom one or an all_to_all_v.
 
     Raises
     ------
@@ -64,6 +66,7 @@ def plan_collective(
         root=root,
         generators=generators,
         method=method,
+        given=given,
         progress=progress,
     )
     return portfolio.plan(total_bytes)
@@ -139,21 +142,23 @@ class Portfolio:
         root: int = 0,
         generators: Sequence[Generator] = GENERATORS,
         method: Method = METHOD,
+        given: Demand | None = None,
         progress: Progress | None = None,
     ) -> "Portfolio":
         """Let every generator make its programs for `sizes`, in bytes, ascending."""
         tell = progress or (lambda _what, _fraction: None)
         at: tuple[str, float] = (collective, 0.0)
         collective = Collective(collective)
-        blocks = Demand(collective=collective, ranks=topology.ranks, root=root).blocks
+        demand = given or Demand(collective=collective, ranks=topology.ranks, root=root)
         setting = Setting.of(
             topology,
             collective,
             groups=groups,
             root=root,
-            max_chunks=max(1, sizes[-1] // blocks // max(method.model.min_chunk_bytes, 1)),
+            max_chunks=max(1, sizes[-1] // demand.blocks // max(method.model.min_chunk_bytes, 1)),
             aims=_aims(sizes),
             method=method,
+            given=given,
             report=lambda text: tell(f"{at[0]}: {text}", at[1]),
         )
         entrants: list[_Entrant] = []
@@ -187,9 +192,9 @@ class Portfolio:
             predicted, notes = self._score(total_bytes)
             candidates = self._candidates(predicted, notes)
             if not predicted:
-                reasons = "; ".join(f"{c.maker}: {c.note}" for c in candidates)
                 raise ProgramError(
-                    f"no generator serves {self.setting.collective} on '{topology.name}': {reasons}"
+                    f"no generator serves {self.setting.collective} on '{topology.name}': "
+                    f"{_reasons(candidates)}"
                 )
             index = self._best(predicted)
             best = self.entrants[index]
@@ -241,7 +246,9 @@ class Portfolio:
                 notes[index] = f"chunks below {model.min_chunk_bytes} bytes"
             elif self._too_coarse(index, total_bytes):
                 notes[index] = f"chunks above {model.max_chunk_bytes} bytes"
-            elif (least := entrant.floor_us(total_bytes) + entrant.charge_us) > best * (1 + model.alike):
+            elif (least := entrant.floor_us(total_bytes) + entrant.charge_us) > best * (
+                1 + model.alike
+            ):
                 notes[index] = f"cannot take less than {least:.0f} us, processor time included"
             else:
                 predicted[index] = self._predict_us(index, total_bytes, fine=False)
@@ -313,6 +320,14 @@ class Portfolio:
             for index, entrant in enumerate(self.entrants)
         )
         return (*present, *self.absent)
+
+
+def _reasons(candidates: Sequence[Candidate]) -> str:
+    """Return what kept everybody from serving, each reason once."""
+    makers: dict[str, list[str]] = {}
+    for candidate in candidates:
+        makers.setdefault(candidate.note, []).append(candidate.maker)
+    return "; ".join(f"{', '.join(names)}: {note}" for note, names in makers.items())
 
 
 def _aims(sizes: Sequence[int]) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ them. `rounded` starts from the largest remainders, moves single chunks to where
 resource is relieved, and, where the integer program is small, lets HiGHS finish.
 """
 
+import logging
+
 import numpy as np
 
 from headrace.collectives.plan.chunks import Carriage
@@ -21,6 +23,11 @@ _EXACT_COLUMNS = 2500
 
 _EXACT_NODES = 200
 """Nodes of its branch and bound."""
+
+_EXACT_SECONDS = 20.0
+"""A safety net; what it cuts off depends on the machine, and is logged."""
+
+_LOG = logging.getLogger(__name__)
 
 
 def rounded(
@@ -206,7 +213,7 @@ class _Rounding:
             ("random_seed", 0),
             ("mip_max_nodes", _EXACT_NODES),
             ("mip_rel_gap", 1e-4),
-            ("time_limit", 20.0),
+            ("time_limit", _EXACT_SECONDS),
         ):
             model.setOptionValue(option, value)
         rows = commodities + resources
@@ -233,6 +240,13 @@ class _Rounding:
         start.col_value = [1.0, *counts.astype(float).tolist()]
         model.setSolution(start)
         model.run()
+        if model.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
+            _LOG.warning(
+                "rounding %d trees took longer than %.0f s: the best so far is used, and another "
+                "run may find another",
+                columns,
+                _EXACT_SECONDS,
+            )
         values = np.asarray(model.getSolution().col_value)
         if len(values) != columns + 1:
             return counts

@@ -8,7 +8,7 @@ import numpy as np
 from headrace.collectives.plan.chunks import Carriage, Sends
 from headrace.topology import Topology
 
-__all__ = ["Found", "Routes", "SearchEngine", "SearchSettings"]
+__all__ = ["Found", "Routes", "SearchEngine", "SearchInterrupted", "SearchSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,6 +66,17 @@ class Found:
     struck: bool = False
 
 
+class SearchInterrupted(KeyboardInterrupt):
+    """A KeyboardInterrupt during a search that had found something: `found`.
+
+    Who has no use for half a search lets it pass, as any other interrupt.
+    """
+
+    def __init__(self, found: Found) -> None:
+        super().__init__()
+        self.found = found
+
+
 class SearchEngine(Protocol):
     """Randomised time-expanded matching over links and chunks."""
 
@@ -91,6 +102,8 @@ class SearchEngine(Protocol):
         Raises
         ------
         ProgramError : if a chunk cannot reach a target.
+        SearchInterrupted : if interrupted, with the best so far; a plain KeyboardInterrupt if
+            nothing was found yet.
         """
         ...
 

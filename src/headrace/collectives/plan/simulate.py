@@ -261,7 +261,7 @@ def _whole_messages(
         )
     messages = Messages(program, topology, total_bytes)
     begin, end = run_messages(messages, topology, model.local_us_per_mb)
-    stuck = np.flatnonzero(end[messages.node] < 0.0)
+    stuck = np.flatnonzero(end[messages.taken] < 0.0)
     if len(stuck):
         _report_stuck(program, int(stuck[0]))
     alpha = np.array([link.alpha_us for link in topology.links])[messages.link]

@@ -5,8 +5,12 @@ in its lane has begun, and every resource of its route is free: the link, and ev
 that the link is part of. It holds each resource r for ``alpha + beta_r * MB`` and is there as a
 whole after ``alpha + max over r of beta_r * MB`` (TACCL 5.17, 5.18, with several resources).
 
-Combining is free, in any order: messages that are combined into one slot do not wait for each
-other, and what reads the slot waits for all of them.
+Combining is free, but has its turn. A message whose turn has not come is received beside the slot,
+in buffers of its connection: its transfer does not wait for another message that is combined into
+the same slot before it. Each of its parts is *taken* when the message has arrived, what it is
+combined after has been taken, and so has the part before it in its lane; what reads the slot waits
+for that. So every dependency of the program is kept, and sums come out the same every time; what is
+assumed is that the buffers are large enough.
 
 Nothing waits on purpose: whenever resources become free, of the messages that could begin the one
 with the lowest number does, then the next that still can, and so on. Times closer than a billionth
@@ -18,7 +22,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from headrace.collectives.plan.pieces import SEND, links_of, mates_of
+from headrace.collectives.plan.pieces import RECV, SEND, links_of, mates_of
 from headrace.collectives.plan.resources import Route, routes
 from headrace.collectives.program import Op, Program
 from headrace.topology import BYTES_PER_MB, Topology
@@ -27,14 +31,17 @@ _SAME_MOMENT = 1e-9
 
 
 class Messages:
-    """A program as a graph of nodes: first its messages by number, then its local steps.
+    """A program as a graph of nodes: its messages by number, then its local steps.
+
+    In programs that combine a third kind follows: of every receive, that it has been taken.
 
     Attributes
     ----------
     count : how many messages.
     node : of every step its node.
+    taken : of every step the node that others wait for: its own, or that it has been taken.
     lane, link : of every message its send lane, and its link in the topology.
-    mb : size of every node in MB.
+    mb : size of every node in MB; taking costs nothing.
     waits : of every node how many others it waits for.
     unlocks : of every node those that wait for it.
     behind : of every message the next in its lane; -1 if it is the last.
@@ -60,59 +67,43 @@ class Messages:
         chunk_mb = program.demand.chunk_bytes(total_bytes) / BYTES_PER_MB
         covered = np.bincount(inverse, weights=steps["count"][sends], minlength=self.count)
         self.mb = np.concatenate([covered, steps["count"][local]]) * chunk_mb
+        self.behind = self._queue(first)
         self._connect(program, lane, local)
-        self._queue(first)
 
     def _connect(self, program: Program, lane: np.ndarray, local: np.ndarray) -> None:
         step, on = program.dependencies["step"], program.dependencies["on"]
         combines = program.steps["op"] == Op.RECV_REDUCE
-        if combines.any():
-            apart = ~(combines[step] & combines[on])
-            step, on = step[apart], on[apart]
+        waiting, self.taken = self.node[step], self.node
         in_turn = local[1:][np.diff(lane[local]) == 0]
-        readers, combined = self._combined(program, lane, np.flatnonzero(combines))
-        later = np.concatenate([self.node[step], self.node[in_turn], readers])
-        earlier = np.concatenate([self.node[on], self.node[in_turn - 1], combined])
-        apart = later != earlier
+        later, earlier = [self.node[in_turn]], [self.node[in_turn - 1]]
         nodes = self.count + len(local)
-        edges = np.unique(earlier[apart] * nodes + later[apart])
-        earlier, later = edges // max(1, nodes), edges % max(1, nodes)
-        self.waits: list[int] = np.bincount(later, minlength=nodes).tolist()
-        ends = np.searchsorted(earlier, np.arange(nodes + 1)).tolist()
-        flat: list[int] = later.tolist()
+        if combines.any():
+            receives = np.flatnonzero(program.lanes["direction"][lane] == RECV)
+            self.taken = self.node.copy()
+            self.taken[receives] = nodes + np.arange(len(receives))
+            follows = np.flatnonzero(np.diff(lane[receives]) == 0)
+            later += [self.taken[receives], nodes + 1 + follows]
+            earlier += [self.node[receives], nodes + follows]
+            waiting = np.where(combines[step] & combines[on], self.taken[step], waiting)
+            nodes += len(receives)
+        later.append(waiting)
+        earlier.append(self.taken[on])
+        after, before = np.concatenate(later), np.concatenate(earlier)
+        edges = np.unique((before * nodes + after)[before != after])
+        before, after = edges // max(1, nodes), edges % max(1, nodes)
+        self.waits: list[int] = np.bincount(after, minlength=nodes).tolist()
+        ends = np.searchsorted(before, np.arange(nodes + 1)).tolist()
+        flat: list[int] = after.tolist()
         self.unlocks = [flat[ends[k] : ends[k + 1]] for k in range(nodes)]
+        self.mb = np.append(self.mb, np.zeros(nodes - len(self.mb)))
 
-    def _combined(
-        self, program: Program, lane: np.ndarray, combining: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return (nodes that use a slot, nodes that were combined into it before)."""
-        columns = (self.node, program.steps["message"], program.lanes["rank"][lane])
-        node, message, rank = (column.tolist() for column in columns)
-        slot, source, count = (program.steps[k].tolist() for k in ("slot", "src_slot", "count"))
-        into: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for step in combining.tolist():
-            for cell in range(slot[step], slot[step] + count[step]):
-                into.setdefault((rank[step], cell), []).append((message[step], node[step]))
-        pairs: list[tuple[int, int]] = []
-        others = np.setdiff1d(np.arange(len(lane)), combining) if into else combining
-        for step in others.tolist():
-            for first in (slot[step], source[step]):
-                for cell in range(first, first + count[step]) if first >= 0 else ():
-                    pairs += [
-                        (node[step], before)
-                        for number, before in into.get((rank[step], cell), ())
-                        if number < message[step]
-                    ]
-        both = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-        return both[:, 0], both[:, 1]
-
-    def _queue(self, first_step: np.ndarray) -> None:
+    def _queue(self, first_step: np.ndarray) -> np.ndarray:
         """Who follows whom in a lane."""
         order = np.argsort(first_step)  # steps are grouped by lane
         same = np.diff(self.lane[order]) == 0
         behind = np.full(self.count, -1, dtype=np.int64)
         behind[order[:-1][same]] = order[1:][same]
-        self.behind: list[int] = behind.tolist()
+        return behind
 
 
 def run_messages(
@@ -150,12 +141,13 @@ class _Run:
         resources: int,
         local_us: np.ndarray,
     ) -> None:
-        self._count, self._unlocks, self._behind = messages.count, messages.unlocks, messages.behind
+        self._count, self._unlocks = messages.count, messages.unlocks
+        self._behind: list[int] = messages.behind.tolist()
         self._holds = holds
         self._takes = [max(us for _, us in held) for held in holds]
         self._local_us: list[float] = local_us.tolist()
         self._waits = list(messages.waits)
-        for message in messages.behind:  # one more: to become the head of the lane
+        for message in self._behind:  # one more: to become the head of the lane
             if message >= 0:
                 self._waits[message] += 1
         self._free = [0.0] * resources

@@ -42,6 +42,9 @@ from headrace.topology import BYTES_PER_MB, Topology
 _ALPHA_SHARE = 0.1
 """Alpha within nodes is looked at when it could save more than this share of the time."""
 
+_MOST_SLOTS = 1 << 19
+"""Of all ranks together: larger problems take hours here."""
+
 _PER_RANK = frozenset({Collective.ALLGATHER, Collective.GATHER})  # sizes are those of the output
 
 
@@ -151,6 +154,12 @@ def synthesize(
     if collective is Collective.ALLREDUCE:
         chunks *= topology.ranks
     demand = Demand(collective=collective, ranks=topology.ranks, chunks=chunks, root=root)
+    if demand.slots * demand.ranks > _MOST_SLOTS:
+        raise InputError(
+            f"{collective} over {demand.ranks} ranks in {chunks} chunks a block has "
+            f"{demand.slots} slots a rank, needs at most {_MOST_SLOTS // demand.ranks}: lower "
+            "hyperparameters.input_chunkup, or plan without a sketch"
+        )
     total = _total_bytes(demand, sketch, total_bytes, chunk_bytes)
     return synthesize_demand(
         logical,

@@ -17,7 +17,7 @@ from headrace.collectives.program import Schedule
 from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB
 
-__all__ = ["EVERYONE", "SYNTHESIZERS", "sketched"]
+__all__ = ["EVERYONE", "SYNTHESIZERS", "demanded", "sketched"]
 
 _CARRYING = frozenset(
     {
@@ -26,13 +26,19 @@ _CARRYING = frozenset(
         Collective.GATHER,
         Collective.ALLGATHER,
         Collective.ALL_TO_ALL,
+        Collective.ALL_TO_ALL_V,
+        Collective.CUSTOM,
     }
 )
 _COARSE = (1, 2, 3, 4, 6, 8, 12)
 _TREE_CHUNKS = {"quick": (4,), "normal": (8, 24), "thorough": (8, 24, 64)}
 _STREAMED = {"quick": (4, 32), "normal": (2, 8, 32, 64), "thorough": (2, 4, 8, 16, 32, 64)}
+_MIRRORED_RESTARTS = {"quick": 4, "normal": 24, "thorough": 200}
 _SECONDS = {"quick": 2.0, "normal": 8.0, "thorough": 120.0}
 """Safety nets of one search."""
+
+_RESTARTS = {"quick": 16, "normal": 128, "thorough": 4096}
+"""Of the matching of demands without a name."""
 
 _MOST_DELIVERIES = 120_000
 """Chunks times receivers that one program may have here; orbits are for more."""
@@ -71,6 +77,8 @@ def _matching(setting: Setting) -> Iterator[Schedule]:
         )
         setting.report(f"{found.total_us:.4g} us with {found.demand.chunks} chunks a block")
         yield realize(found.demand, found.sends)
+        if found.interrupted:
+            raise KeyboardInterrupt
 
 
 def _streamed(setting: Setting) -> Iterator[Schedule]:
@@ -104,6 +112,8 @@ def _streamed(setting: Setting) -> Iterator[Schedule]:
             chunk_counts=(chunks,),
         )
         yield realize(found.demand, found.sends)
+        if found.interrupted:
+            raise KeyboardInterrupt
 
 
 def _mirrored(setting: Setting) -> Iterator[Schedule]:
@@ -123,6 +133,7 @@ def _mirrored(setting: Setting) -> Iterator[Schedule]:
             method.engine,
             method.model,
             seed=method.seed,
+            restarts=_MIRRORED_RESTARTS[method.effort],
             max_chunks=setting.max_chunks,
             chunk_counts=() if method.chunks is None else (method.chunks,),
         )
@@ -133,7 +144,7 @@ def _packing(setting: Setting) -> Iterator[Schedule]:
     from headrace.collectives.plan.list_schedule import in_order
     from headrace.collectives.plan.packing import PackSettings, pack
     from headrace.collectives.plan.rounding import rounded, routes
-    from headrace.collectives.plan.search import SearchSettings
+    from headrace.collectives.plan.search import SearchInterrupted, SearchSettings
 
     method = setting.method
     if setting.collective not in _CARRYING:
@@ -154,18 +165,19 @@ def _packing(setting: Setting) -> Iterator[Schedule]:
             if method.engine is None:
                 sends, _ = in_order(setting.topology, carriage, chunk_mb, through, batch_share=0.5)
             else:
-                sends = method.engine.search(
-                    setting.topology,
-                    carriage,
-                    chunk_mb,
-                    routes=through,
-                    settings=SearchSettings(
-                        seed=method.seed,
-                        restarts=24,
-                        batch_share=1.0,
-                        limit_s=_SECONDS[method.effort],
-                    ),
-                ).sends
+                how = SearchSettings(
+                    seed=method.seed,
+                    restarts=24,
+                    batch_share=1.0,
+                    limit_s=_SECONDS[method.effort],
+                )
+                try:
+                    sends = method.engine.search(
+                        setting.topology, carriage, chunk_mb, routes=through, settings=how
+                    ).sends
+                except SearchInterrupted as interrupt:
+                    yield realize(demand, interrupt.found.sends)
+                    raise
             yield realize(demand, sends)
 
 
@@ -249,29 +261,85 @@ def sketched(sketch: Path, name: str = "sketch") -> Generator:
 
 
 def _guided(setting: Setting, *, sketch: object) -> Iterator[Schedule]:
-    from headrace.collectives.plan.sketch import Sketch
-    from headrace.collectives.plan.synthesize import synthesize
+    from headrace.collectives.plan.effort import first_interrupt
+    from headrace.collectives.plan.sketch import Sketch, apply_sketch, whole
+    from headrace.collectives.plan.synthesize import synthesize, synthesize_demand
     from headrace.solver import Progress
 
-    assert isinstance(sketch, Sketch)
-    method = setting.method
+    assert sketch is None or isinstance(sketch, Sketch)
+    topology, method = setting.topology, setting.method
 
     def tell(stage: str, best_us: float, progress: Progress | None) -> None:
         solver = "" if progress is None else f", {progress}"
         setting.report(f"{stage}: best {best_us:.4g} us{solver}")
 
+    make = partial(synthesize, topology, sketch, setting.collective, root=setting.root)
+    if setting.given is not None:
+        logical = whole(topology) if sketch is None else apply_sketch(sketch, topology)
+        demand = setting.demand(1 if sketch is None else sketch.chunkup)
+        make = partial(synthesize_demand, logical, demand)
     for aim in setting.aims:
-        yield synthesize(
-            setting.topology,
-            sketch,
-            setting.collective,
-            total_bytes=aim,
-            root=setting.root,
-            seed=method.seed,
-            effort=method.effort,
-            progress=tell,
-            engine=method.engine,
-        ).schedule
+        with first_interrupt() as interrupted:
+            found = make(
+                total_bytes=aim,
+                seed=method.seed,
+                effort=method.effort,
+                progress=tell,
+                interrupt=interrupted,
+                engine=method.engine,
+            )
+        yield found.schedule
+        if interrupted():
+            raise KeyboardInterrupt
+
+
+def _moving(setting: Setting) -> Iterator[Schedule]:
+    """Randomised matching of any demand that only moves, for several chunk counts."""
+    from headrace.collectives.plan.search import SearchSettings
+
+    method = setting.method
+    if method.engine is None:
+        raise ProgramError("needs a search engine")
+    for aim in setting.aims:
+        for chunks in (1, 2, 4, 8) if method.chunks is None else (method.chunks,):
+            demand = setting.demand(chunks)
+            carriage = carriage_of(demand)
+            if chunks > 1 and carriage.targets.sum() > _MOST_DELIVERIES:
+                return
+            found = method.engine.search(
+                setting.topology,
+                carriage,
+                _chunk_mb(demand, aim),
+                settings=SearchSettings(
+                    seed=method.seed,
+                    restarts=_RESTARTS[method.effort],
+                    batch_share=1.0,
+                    limit_s=_SECONDS[method.effort],
+                    target_us=setting.bound(demand, aim).total_us,
+                ),
+            )
+            setting.report(f"{found.total_us:.4g} us with {chunks} chunks a slot")
+            yield realize(demand, found.sends)
+
+
+def demanded(sketch: Path | None = None) -> tuple[Generator, ...]:
+    """Return who serves demands that have no name: custom ones, and uneven exchanges.
+
+    With a user's sketch it alone does, as for named collectives.
+
+    Raises
+    ------
+    SketchError : if the sketch is malformed.
+    """
+    if sketch is not None:
+        return (sketched(sketch),)
+    return (
+        *(generator for generator in GENERATORS if generator.name == "direct"),
+        Generator("matching", _moving, worth=0.015),
+        Generator("exact", _exact, worth=0.005),
+        Generator("packing", _packing, worth=0.03),
+        Generator("routing", partial(_guided, sketch=None), worth=0.03),
+    )
 
 
 def _check_size(setting: Setting) -> None:

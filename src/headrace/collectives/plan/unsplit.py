@@ -17,8 +17,8 @@ tail. If x chunks cross more often, ``K + x <= m(T)`` and ``K - x <= m'(T)``, so
 
 The smallest T that satisfies both is the bound.
 
-Small cases without alpha are given to constraint programming (`exact`): what it proves, usually
-the optimum, is a term as well.
+Small cases without alpha, in which all that a message holds is equally fast, are given to
+constraint programming (`exact`): what it proves, usually the optimum, is a term as well.
 
 Flows know neither the rounding (seven 1 MB chunks over links of 23, 23, 46 and 46 us/MB take 69
 us, not 53.67) nor that the last chunk into a host still has to be spread in it.
@@ -26,7 +26,7 @@ us, not 53.67) nor that the last chunk into a host still has to be spread in it.
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy import sparse
@@ -36,11 +36,13 @@ from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.bound import Bound, Term, lower_bound
 from headrace.collectives.plan.chunks import Carriage, carriage_of
 from headrace.collectives.plan.cuts import partitions
-from headrace.topology import BYTES_PER_MB, Topology
+from headrace.collectives.plan.resources import routes
+from headrace.topology import BYTES_PER_MB, Topology, transposed
 
 __all__ = ["Count", "most_urgent_cut", "unsplit_bound"]
 
 _EXACTLY = 1e-9  # a whole number of chunks, but for rounding
+_CLOSE = 1e-10  # relative; times of single chunks are farther apart
 _MOST_RANKS = 300
 """Beyond so many ranks no distances between all are made."""
 
@@ -73,7 +75,7 @@ def unsplit_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound
     combines = demand.collective is Collective.ALLREDUCE or demand.collective not in STANDARD
     if combines or not 1 < topology.ranks <= _MOST_RANKS or total_bytes == 0:
         return bound
-    graph = _transposed(topology) if demand.collective in _COMBINING else topology
+    graph = transposed(topology) if demand.collective in _COMBINING else topology
     chunk_mb = demand.chunk_bytes(total_bytes) / BYTES_PER_MB
     count = most_urgent_cut(graph, carriage_of(demand), chunk_mb)
     terms = [Term(name=f"whole chunks {count.name}", mb=0.0, us_per_mb=0.0, alpha_us=count.us)]
@@ -93,10 +95,15 @@ def unsplit_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound
 def _proved_us(graph: Topology, demand: Demand, chunk_mb: float) -> float | None:
     """What `exact_schedule` proves of a small case; None where it says nothing.
 
-    It sends one chunk a message, which is no restriction only where alpha is nothing.
+    It sends one chunk a message. That is no restriction only where alpha is nothing and all that a
+    message holds it holds for the same time: a message of two chunks over a slow link holds a fast
+    NIC in one go and leaves it to others, two messages come back to it.
     """
     carriage = carriage_of(demand)
     if carriage.targets.sum() > _MOST_PROVED or any(link.alpha_us > 0 for link in graph.links):
+        return None
+    ways, _ = routes(graph, range(len(graph.links)))
+    if any(len({beta for _, beta in way}) > 1 for way in ways.values()):
         return None
     from headrace.collectives.plan.exact import exact_schedule  # loads OR-Tools
 
@@ -135,11 +142,14 @@ class _Counting:
         self._dst = np.array([link.dst for link in links], dtype=np.int64)
         self._alpha = np.array([link.alpha_us for link in links], dtype=float)
         self._beta = np.array([link.beta_us_per_mb for link in links], dtype=float)
-        self._shared = [(set(s.links), s.beta_us_per_mb) for s in topology.shared if s.links]
+        self._shared_beta = [shared.beta_us_per_mb for shared in topology.shared]
+        self._shares: list[list[int]] = [[] for _ in links]  # by link: capacities
         slowest = self._beta.copy()
-        for members, beta in self._shared:
-            index = sorted(members)
-            slowest[index] = np.maximum(slowest[index], beta)
+        for number, shared in enumerate(topology.shared):
+            index = sorted(set(shared.links))
+            slowest[index] = np.maximum(slowest[index], shared.beta_us_per_mb)
+            for link in index:
+                self._shares[link].append(number)
         hop = self._alpha + slowest * chunk_mb
         graph = sparse.csr_array((hop, (self._src, self._dst)), shape=(self._n, self._n))
         self._far = np.asarray(shortest_path(graph, method="D"))
@@ -151,21 +161,30 @@ class _Counting:
 
     def into(self, inside: np.ndarray) -> tuple[int, float]:
         """How many chunks have to get into the ranks `inside`, and how long that takes."""
-        comes = ~inside[self._origin] & (self._targets & inside).any(axis=1)
+        members = np.flatnonzero(inside)
+        outside = np.flatnonzero(~inside[self._origin])
+        wanted = self._targets[np.ix_(outside, members)]
+        kept = wanted.any(axis=1)
+        comes, wanted = outside[kept], wanted[kept]
         chunks = int(self._counts[comes].sum())
         across = np.flatnonzero(~inside[self._src] & inside[self._dst])
         if not chunks or not len(across):
             return chunks, 0.0
         head = self._far[np.unique(self._origin[comes])].min(axis=0)[self._src[across]]
         tail = np.full(self._n, np.inf)
-        for wanted in np.unique(self._targets[comes] & inside, axis=0):
-            tail = np.minimum(tail, self._far[:, wanted].max(axis=1))
+        far = self._far[:, members]
+        for ranks in np.unique(wanted, axis=0):
+            tail = np.minimum(tail, far[:, ranks].max(axis=1))
         spent = head + self._alpha[across]
         each = self._beta[across] * self._mb
-        cuts = (_Cut(across, spent, each), _Cut(across, spent + tail[self._dst[across]], each))
-        for members, beta in self._shared:
+        cuts = (_Cut(spent, each), _Cut(spent + tail[self._dst[across]], each))
+        sharing: dict[int, list[int]] = {}
+        for place, link in enumerate(across.tolist()):
+            for shared in self._shares[link]:
+                sharing.setdefault(shared, []).append(place)
+        for shared, places in sorted(sharing.items()):
             for cut in cuts:
-                cut.share(members, beta * self._mb)
+                cut.share(places, self._shared_beta[shared] * self._mb)
         return chunks, _smallest(*cuts, chunks)
 
     def farthest(self) -> tuple[str, float]:
@@ -177,58 +196,80 @@ class _Counting:
 
 def _smallest(all_cross: "_Cut", once: "_Cut", chunks: int) -> float:
     """The smallest T in which `chunks` get across, and far enough."""
-    times = np.unique(np.concatenate([all_cross.times(2 * chunks), once.times(chunks)]))
-    low, high = 0, len(times) - 1
-    while low < high:
-        middle = (low + high) // 2
-        most = all_cross.within(float(times[middle]))
-        if most >= chunks and most + once.within(float(times[middle])) >= 2 * chunks:
-            high = middle
-        else:
-            low = middle + 1
-    return float(times[low]) if len(times) else 0.0
+
+    def enough(us: float) -> bool:
+        most = all_cross.within(us)
+        return most >= chunks and most + once.within(us) >= 2 * chunks
+
+    low, high = 0.0, all_cross.first_us()
+    if not math.isfinite(high):
+        return 0.0
+    while not enough(high):
+        low, high = high, 2 * high
+    while high - low > _CLOSE * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    # It is when somebody serves one more chunk.
+    served = np.concatenate([all_cross.served_us(high), once.served_us(high)])
+    return float(served[np.abs(served - high).argmin()])
 
 
 class _Cut:
-    """Links across a cut, and groups of them that share a capacity."""
+    """Links across a cut, and groups of them that share a capacity.
 
-    def __init__(self, links: np.ndarray, spent: np.ndarray, each: np.ndarray) -> None:
-        self._place = {int(link): k for k, link in enumerate(links)}
-        self._spent, self._each = spent, each
+    Attributes
+    ----------
+    spent : (links,) us that pass before a link can have served anything.
+    each : (links,) us for a chunk.
+    """
+
+    def __init__(self, spent: np.ndarray, each: np.ndarray) -> None:
         # A group serves at most what its parts do, and what its own capacity allows.
-        self._groups: list[tuple[frozenset[int], float, float, list[int]]] = [
-            (frozenset((k,)), float(spent[k]), float(each[k]), []) for k in range(len(links))
-        ]
-        self._outer = {k: k for k in range(len(links))}
+        self._spent: list[float] = spent.tolist()
+        self._each: list[float] = each.tolist()
+        self._members = [frozenset((link,)) for link in range(len(spent))]
+        self._parts: dict[int, list[int]] = {}
+        self._outer = list(range(len(spent)))
 
-    def share(self, members: set[int], each: float) -> None:
+    def share(self, links: list[int], each: float) -> None:
         """Add a capacity, unless it overlaps with one that is there: then it is left out."""
-        mine = frozenset(self._place[link] for link in members if link in self._place)
-        parts = sorted({self._outer[k] for k in mine})
-        if not mine or frozenset().union(*(self._groups[p][0] for p in parts)) != mine:
+        parts = sorted({self._outer[link] for link in links})
+        mine = frozenset(links)
+        if frozenset().union(*(self._members[part] for part in parts)) != mine:
             return
-        spent = float(self._spent[sorted(mine)].min())
-        self._groups.append((mine, spent, each, parts))
-        for k in mine:
-            self._outer[k] = len(self._groups) - 1
+        if len(parts) == 1:  # the same links again
+            self._each[parts[0]] = max(self._each[parts[0]], each)
+            return
+        self._parts[len(self._members)] = parts
+        for link in links:
+            self._outer[link] = len(self._members)
+        self._members.append(mine)
+        self._spent.append(min(self._spent[part] for part in parts))
+        self._each.append(each)
 
-    def times(self, chunks: int) -> np.ndarray:
-        """When the first `chunks` of every group may be served."""
-        usable = [(spent, each) for _, spent, each, _ in self._groups if math.isfinite(spent)]
-        rows = [spent + each * np.arange(1, chunks + 1) for spent, each in usable]
-        return np.concatenate([np.empty(0), *rows])
+    def first_us(self) -> float:
+        """When the first chunk may be served; infinite if none ever is."""
+        return min(spent + each for spent, each in zip(self._spent, self._each, strict=True))
 
     def within(self, us: float) -> int:
         """How many may be served by `us`."""
-        served: list[int] = []
-        for _, spent, each, parts in self._groups:
-            count = math.floor((us - spent) / each + _EXACTLY) if us > spent else 0
-            served.append(min(count, sum(served[p] for p in parts)) if parts else count)
-        return sum(served[group] for group in set(self._outer.values()))
+        spent, each = self._columns
+        served = np.floor(np.maximum((us - spent) / each, 0.0) + _EXACTLY)
+        for group, parts in self._parts.items():
+            served[group] = min(served[group], served[parts].sum())
+        return int(served[self._outermost].sum())
 
+    def served_us(self, us: float) -> np.ndarray:
+        """When every link or group serves a chunk, the time next to `us`."""
+        spent, each = self._columns
+        usable = np.isfinite(spent)
+        spent, each = spent[usable], each[usable]
+        return spent + each * np.maximum(1, np.rint((us - spent) / each))
 
-def _transposed(topology: Topology) -> Topology:
-    return replace(
-        topology,
-        links=tuple(replace(link, src=link.dst, dst=link.src) for link in topology.links),
-    )
+    @cached_property
+    def _columns(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(self._spent), np.array(self._each)
+
+    @cached_property
+    def _outermost(self) -> np.ndarray:
+        return np.unique(self._outer)

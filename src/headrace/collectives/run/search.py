@@ -6,7 +6,7 @@ import numpy as np
 
 from headrace import _native
 from headrace.collectives.plan.chunks import Carriage, Sends
-from headrace.collectives.plan.search import Found, Routes, SearchSettings
+from headrace.collectives.plan.search import Found, Routes, SearchInterrupted, SearchSettings
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Topology
 
@@ -34,6 +34,8 @@ class NativeSearch:
         Raises
         ------
         ProgramError : if ranks, chunks or symmetry do not fit, or a chunk cannot reach a target.
+        SearchInterrupted : if interrupted, with the best so far; a plain KeyboardInterrupt if
+            nothing was found yet.
         """
         if carriage.ranks != topology.ranks:
             raise ProgramError(
@@ -65,6 +67,8 @@ class NativeSearch:
                 f"search on topology '{topology.name}': {error}; add links, or leave routes or "
                 "symmetry out"
             ) from error
+        if outcome.interrupted and not outcome.history:
+            raise KeyboardInterrupt
         first = outcome.first
         rows = np.repeat(np.arange(len(first) - 1, dtype=np.int32), np.diff(first))
         link = outcome.link[rows]
@@ -76,13 +80,16 @@ class NativeSearch:
             message=rows,
             start_us=outcome.start_us[rows],
         )
-        return Found(
+        found = Found(
             sends=sends,
             total_us=outcome.total_us,
             restarts=outcome.restarts,
             history_us=tuple(outcome.history),
             struck=outcome.struck,
         )
+        if outcome.interrupted:
+            raise SearchInterrupted(found)
+        return found
 
     def retime(self, topology: Topology, sends: Sends, chunk_mb: float) -> Found:
         """Return `sends` with the times of list scheduling; see `SearchEngine.retime`."""

@@ -55,14 +55,17 @@ class Preset:
                 f"preset {self.name} has no parameter '{unknown[0]}', "
                 f"needs some of: {', '.join(self.parameters)}"
             )
-        missing = [
+        if missing := self.missing(arguments):
+            raise TopologyError(f"preset {self.name} needs parameter '{missing[0]}'")
+        return self.make(**arguments)
+
+    def missing(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Return the parameters that have no default and are not among `arguments`."""
+        return [
             name
             for name, (_, default) in self.parameters.items()
             if default is inspect.Parameter.empty and name not in arguments
         ]
-        if missing:
-            raise TopologyError(f"preset {self.name} needs parameter '{missing[0]}'")
-        return self.make(**arguments)
 
 
 _MESH = "8 V100 in an NVLink mesh, no switch inside"

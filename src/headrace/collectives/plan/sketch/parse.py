@@ -35,8 +35,10 @@ def load_sketch(path: str | Path) -> Sketch:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SketchError(f"{path}: cannot be read: {error}") from error
+    except OSError as error:
+        raise SketchError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise SketchError(f"{path}: cannot be read: byte {error.start} is no UTF-8") from error
     return parse_sketch(text, name=path.stem, source=str(path))
 
 

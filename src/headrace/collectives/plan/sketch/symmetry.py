@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.collectives.plan import images
 from headrace.collectives.plan.chunks import Carriage
 from headrace.collectives.plan.sketch.sketch import Symmetry
-from headrace.errors import SketchError
+from headrace.errors import ProgramError, SketchError, TopologyError
 from headrace.topology import Topology
 
 
@@ -88,17 +89,11 @@ def link_images(topology: Topology, symmetry: RankSymmetry) -> np.ndarray:
     ------
     SketchError : naming a link that has none.
     """
-    moved: list[int] = []
-    for link in topology.links:
-        pair = (int(symmetry.image[link.src]), int(symmetry.image[link.dst]))
-        found = topology.link_index.get(pair)
-        if found is None:
-            raise SketchError(
-                f"{symmetry.name}: is no automorphism: link {link.src} -> {link.dst} has no image "
-                f"{pair[0]} -> {pair[1]}"
-            )
-        moved.append(found)
-    return np.array(moved, np.int32)
+    try:
+        return images.link_images(topology, symmetry.image).astype(np.int32)
+    except TopologyError as error:
+        _, _, problem = str(error).partition(": ")
+        raise SketchError(f"{symmetry.name}: is no automorphism: {problem}") from error
 
 
 def chunk_images(carriage: Carriage, symmetry: RankSymmetry) -> np.ndarray:
@@ -110,23 +105,10 @@ def chunk_images(carriage: Carriage, symmetry: RankSymmetry) -> np.ndarray:
     ------
     SketchError : naming a chunk that has no image, so that the collective is not symmetric.
     """
-    image = symmetry.image
-    known: dict[tuple[int, bytes], list[int]] = {}
-    for chunk, (origin, row) in enumerate(zip(carriage.origin, carriage.targets, strict=True)):
-        known.setdefault((int(origin), row.tobytes()), []).append(chunk)
-    taken: dict[tuple[int, bytes], int] = {}
-    moved = np.empty(carriage.chunks, np.int32)
-    inverse = np.argsort(image)
-    for chunk, (origin, row) in enumerate(zip(carriage.origin, carriage.targets, strict=True)):
-        key = (int(image[origin]), row[inverse].tobytes())
-        place = taken.get(key, 0)
-        if place >= len(known.get(key, ())):
-            targets = np.flatnonzero(row).tolist()
-            raise SketchError(
-                f"{symmetry.name}: is no automorphism of the collective: chunk {chunk} from rank "
-                f"{origin} for ranks {targets[:8]} has no image from rank {key[0]}; leave the "
-                "symmetry out for this collective"
-            )
-        taken[key] = place + 1
-        moved[chunk] = known[key][place]
-    return moved
+    try:
+        return images.chunk_images(carriage, symmetry.image).astype(np.int32)
+    except ProgramError as error:
+        raise SketchError(
+            f"{symmetry.name}: is no automorphism of the collective: {error}; leave the symmetry "
+            "out for this collective"
+        ) from error

@@ -1,0 +1,56 @@
+"""What the whole portfolio decides on every preset, checked in: nothing changes unnoticed."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan import hierarchy, synthesizers
+from headrace.collectives.plan.cost_model import FULL
+from headrace.collectives.plan.generators import Method
+from headrace.collectives.plan.mirrored import mirrored
+from headrace.collectives.plan.portfolio import plan_collective
+from headrace.collectives.plan.synthesizers import EVERYONE
+from headrace.collectives.run.search import NativeSearch
+from headrace.topology import Topology
+from headrace.topology.presets import PRESETS
+
+TOTAL_BYTES = 4_000_000
+TWO_NODES = {"ndv2"}  # of others one: two take longer than a test may
+SMALL = {"torus": {"shape": (2, 3)}, "mesh": {"shape": (2, 3)}, "fat_tree": {"shape": (2, 2)}}
+
+
+def small(name: str) -> Topology:
+    preset = PRESETS[name]
+    arguments = dict(preset.example) | SMALL.get(name, {})
+    if "nodes" in preset.parameters:
+        arguments["nodes"] = 2 if name in TWO_NODES else 1
+    return preset(**arguments)
+
+
+@pytest.mark.slow
+def test_golden_plans(
+    golden: Callable[[str, bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Effort is counted; that wall-clock safety limits could strike is ruled out here."""
+    monkeypatch.setattr(synthesizers, "_SECONDS", dict.fromkeys(synthesizers._SECONDS, 300.0))
+    monkeypatch.setitem(mirrored.__kwdefaults__, "limit_s", 300.0)
+    monkeypatch.setattr(hierarchy, "_SETTINGS", replace(hierarchy._SETTINGS, limit_s=300.0))
+    method = Method(model=FULL, engine=NativeSearch(), effort="quick")
+    found: dict[str, dict[str, object]] = {}
+    for name in sorted(PRESETS):
+        for collective in (Collective.ALLGATHER, Collective.ALLREDUCE):
+            topology = small(name)
+            plan = plan_collective(
+                topology, collective, TOTAL_BYTES, generators=EVERYONE, method=method
+            )
+            found[f"{topology.name} {collective}"] = {
+                "maker": plan.maker,
+                "chunks": plan.program.demand.chunks,
+                "predicted_us": float(f"{plan.predicted_us:.6g}"),
+                "bound_us": float(f"{plan.bound.total_us:.6g}"),
+                "program": plan.program.digest,
+            }
+    golden("plans.json", (json.dumps(found, indent=1) + "\n").encode())
