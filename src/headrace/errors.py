@@ -10,6 +10,8 @@
     │   ├── ProgramError              a program is malformed
     │   ├── ModelError                a model for a solver is malformed
     │   ├── SketchError               a communication sketch is wrong, or does not fit its topology
+    │   ├── XmlError                  a file is not MSCCL XML
+    │   ├── PlanError                 a file is not an MSCCL++ execution plan that can be read
     │   └── TestbedError              a testbed file or command is wrong
     ├── VerificationError             a program does not do what it claims
     ├── UnverifiedPlanError           an unproven or altered plan was given to the executor
@@ -37,6 +39,14 @@ class TopologyError(InputError):
 
 class SymmetryError(TopologyError):
     """A permutation of ranks is no automorphism of its topology; names the offending link."""
+
+
+class XmlError(InputError):
+    """A file is not MSCCL XML; the message says where and what would do."""
+
+
+class PlanError(InputError):
+    """A file is not an MSCCL++ execution plan of a form that can be read."""
 
 
 class ProgramError(InputError):

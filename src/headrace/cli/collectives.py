@@ -146,3 +146,6 @@ def plan(
     for shown in entry_tables(entry for entry in book.entries if entry.root == 0):
         out.print(shown)  # the other roots' entries say much the same
     out.print(f"Wrote [bold]{output}[/]: {len(book.entries)} plans.", soft_wrap=True)
+    planned = {entry.collective for entry in book.entries}
+    if missing := [each.value for each in collective or STANDARD if each not in planned]:
+        out.print(f"Interrupted: templates will serve {', '.join(missing)}.", soft_wrap=True)

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
-from headrace.collectives.export.msccl_xml import XmlError
-from headrace.collectives.export.mscclpp_read import PlanError
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.templates import direct, ring
+from headrace.errors import PlanError, XmlError
 
 XML = [
     msccl_xml.export(lower(ring(Demand(collective=Collective.ALLREDUCE, ranks=3, chunks=3)))),

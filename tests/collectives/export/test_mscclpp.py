@@ -8,11 +8,11 @@ import pytest
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export.mscclpp_json import export
-from headrace.collectives.export.mscclpp_read import PlanError, verify_text
+from headrace.collectives.export.mscclpp_read import verify_text
 from headrace.collectives.export.threadblocks import Target
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.templates import ring
-from headrace.errors import ProgramError
+from headrace.errors import PlanError, ProgramError
 from tests.collectives.export.operations import Operations
 from tests.collectives.export.programs import random_program, template_programs
 

@@ -7,12 +7,13 @@ from xml.etree import ElementTree
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.export.msccl_xml import XmlError, export, verify_text
+from headrace.collectives.export.msccl_xml import export, verify_text
 from headrace.collectives.export.prove import Verdict
 from headrace.collectives.export.threadblocks import Target
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.templates import direct, halving_doubling, ring
 from headrace.collectives.program import Program
+from headrace.errors import XmlError
 from tests.collectives.export.machine import Machine
 from tests.collectives.export.programs import random_program, template_programs
 from tests.collectives.export.xml_mutants import MUTATIONS, Mutation, drop_flag

@@ -30,7 +30,7 @@ from headrace.collectives.export.limits import MAX_TEXT, check_limits
 from headrace.collectives.export.prove import Verdict, examine, read_bytes
 from headrace.collectives.export.threadblocks import PROTOCOLS, Target, lowered
 from headrace.collectives.program import Program
-from headrace.errors import InputError, VerificationError
+from headrace.errors import InputError, VerificationError, XmlError
 
 MAX_FILE_BYTES = 64 << 20
 MAX_ELEMENTS = 1 << 20
@@ -39,10 +39,6 @@ MAX_NUMBER = (1 << 63) - 1
 _BUFFERS: Mapping[str, Buffer] = {"i": "i", "o": "o", "s": "s"}
 _INSIDE = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
 """Which element each element stands in."""
-
-
-class XmlError(InputError):
-    """The file is not MSCCL XML; the message says where and what would do."""
 
 
 def export(program: Program, target: Target | None = None) -> str:

@@ -35,7 +35,7 @@ from headrace.collectives.export.mscclpp_ops import (
     with_waits,
 )
 from headrace.collectives.export.prove import Verdict, examine, read_bytes
-from headrace.errors import InputError
+from headrace.errors import PlanError
 
 MAX_FILE_BYTES = 256 << 20
 MAX_OPERATIONS = 64
@@ -44,10 +44,6 @@ MAX_CHANNELS = 16
 """Channels a threadblock in builds as they are published."""
 
 _BUFFERS: Mapping[str, Buffer] = {"i": "i", "o": "o", "s": "s"}
-
-
-class PlanError(InputError):
-    """The file is not an MSCCL++ execution plan of a form that can be read."""
 
 
 def verify_file(path: str | Path) -> Verdict:

@@ -189,6 +189,11 @@ def build_book(
     sizes : bytes to plan for (default: `ALLREDUCE_SIZES`, `OTHER_SIZES`). A size's plan is used
         up to the geometric middle between it and the next.
     progress : called with what is being planned and the fraction that is done.
+
+    Notes
+    -----
+    An interrupt (Ctrl-C) ends the search: the book then holds what was planned before, and the
+    collective that it struck as far as it had got.
     """
     report = progress or (lambda _what, _fraction: None)
     jobs = [
@@ -214,6 +219,8 @@ def build_book(
             progress=lambda what, share, done=done: report(what, (done + share) / len(jobs)),
         )
         entries += _ranges(collective, root, [portfolio.plan(size) for size in at])
+        if portfolio.interrupted:
+            break
     report("done", 1.0)
     return PlanBook(
         topology=topology,

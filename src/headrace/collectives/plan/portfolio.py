@@ -129,6 +129,7 @@ class Portfolio:
     setting: Setting
     entrants: list[_Entrant]
     absent: list[Candidate]
+    interrupted: bool = False
     _rejected: dict[int, str] = field(default_factory=dict)
 
     @classmethod
@@ -182,6 +183,7 @@ class Portfolio:
                     raise
                 late = generators[done:]
                 absent += [Candidate(maker=g.name, chunks=0, note="interrupted") for g in late]
+                made.interrupted = True
                 break
         return made
 

@@ -44,6 +44,8 @@ _MOST_DELIVERIES = 120_000
 """Chunks times receivers that one program may have here; orbits are for more."""
 
 _EXACT_DELIVERIES = {"quick": 24, "normal": 120, "thorough": 400}
+_EXACT_WORK = {"quick": 1.0, "normal": 10.0, "thorough": 100.0}
+"""Deterministic time of CP-SAT; a dense network takes several seconds for a unit."""
 
 
 def _matching(setting: Setting) -> Iterator[Schedule]:
@@ -184,6 +186,7 @@ def _packing(setting: Setting) -> Iterator[Schedule]:
 def _exact(setting: Setting) -> Iterator[Schedule]:
     """Exact scheduling of small cases by constraint programming: `exact`."""
     from headrace.collectives.plan.exact import exact_schedule
+    from headrace.solver import Parameters
 
     method = setting.method
     if setting.collective not in _CARRYING:
@@ -197,7 +200,14 @@ def _exact(setting: Setting) -> Iterator[Schedule]:
         deliveries = int(carriage.targets.sum())
         if deliveries > most:
             raise ProgramError(f"{deliveries} deliveries, exact up to {most}")
-        found = exact_schedule(setting.topology, carriage, _chunk_mb(demand, aim))
+        parameters = Parameters(
+            deterministic=_EXACT_WORK[method.effort],
+            limit_s=4 * _SECONDS[method.effort],
+            progress=lambda progress: setting.report(str(progress)),
+        )
+        found = exact_schedule(
+            setting.topology, carriage, _chunk_mb(demand, aim), parameters=parameters
+        )
         if found.sends is not None:
             setting.report(f"{'optimal' if found.optimal else 'best so far'} with whole blocks")
             yield realize(demand, found.sends)
