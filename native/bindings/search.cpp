@@ -100,7 +100,9 @@ void bind_search(nb::module_& module) {
       },
       "network"_a, nb::kw_only(), "origin"_a, "target"_a, "chunk_mb"_a, "routes_first"_a,
       "routes_link"_a, "symmetry"_a, "seed"_a, "restarts"_a, "batch_share"_a, "limit_s"_a,
-      "target_us"_a, "Randomised time-expanded matching; the best of `restarts` constructions. A KeyboardInterrupt "
+      "target_us"_a,
+      "Randomised time-expanded matching; the best of `restarts` constructions. A "
+      "KeyboardInterrupt "
       "ends it with the best so far, and with no messages if there is none.");
 
   module.def(
