@@ -5,7 +5,7 @@ import sys
 from benchmarks.harness import Report, arguments
 from benchmarks.synthesis import ablations, irregular, links, nccl, scale, table, table53
 
-SECTIONS = (table, irregular, table53, scale, nccl, ablations, links)
+SECTIONS = (table, irregular, table53, scale, links, nccl, ablations)
 
 
 def main() -> int:

@@ -135,20 +135,16 @@ def ndv2_like() -> Topology:
 @settings(max_examples=40, deadline=None)
 @given(topology=networks(), collective=st.sampled_from(STANDARD), root=st.integers(0, 1))
 def test_cuts_never_exceed_flows(topology: Topology, collective: Collective, root: int) -> None:
+    """Without alpha: a cut all of whose links have alpha may say more than the flows of a rank."""
     demand = Demand(collective=collective, ranks=topology.ranks, root=root)
-    for mb in (0.0, 1.0, 50.0):
-        found, weaker = (
-            max(
-                share.share * mb * share.rate.us_per_mb + share.rate.alpha_us
-                for kind in made
-                for share in kind
-            )
-            for made in (
-                kinds(topology, demand).kinds,
-                bound_terms._of_large(topology, demand)[0],
-            )
+    found, weaker = (
+        max(share.share * share.rate.us_per_mb for kind in made for share in kind)
+        for made in (
+            kinds(topology, demand).kinds,
+            bound_terms._of_large(topology, demand)[0],
         )
-        assert weaker <= found * (1 + 1e-6)
+    )
+    assert weaker <= found * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("collective", STANDARD)

@@ -35,7 +35,11 @@ def agree(found: OrbitFound, topology: Topology, total_bytes: int) -> None:
     program = lower(expanded_schedule(found.plan, orbits.order))
     verify(program)
     plain = simulate(program, topology, total_bytes, model=FULL)
-    assert plain.total_us == pytest.approx(orbits.total_us, rel=1e-9)
+    if found.plan.demand.collective in REDUCING:
+        # Written out, contributions have their turn by number; orbits take them as they arrive.
+        assert orbits.total_us * (1 - 1e-9) <= plain.total_us <= orbits.total_us * 1.1
+    else:
+        assert plain.total_us == pytest.approx(orbits.total_us, rel=1e-9)
     assert found.bound.total_us <= found.predicted_us * (1 + 1e-9)
 
 
