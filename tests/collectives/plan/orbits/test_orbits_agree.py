@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.demand import REDUCING, Collective
+from headrace.collectives.demand import REDUCING, Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.lower import lower
