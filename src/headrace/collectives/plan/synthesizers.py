@@ -34,7 +34,7 @@ _COARSE = (1, 2, 3, 4, 6, 8, 12)
 _TREE_CHUNKS = {"quick": (4,), "normal": (8, 24), "thorough": (8, 24, 64)}
 _STREAMED = {"quick": (4, 32), "normal": (2, 8, 32, 64), "thorough": (2, 4, 8, 16, 32, 64)}
 _MIRRORED_RESTARTS = {"quick": 4, "normal": 24, "thorough": 200}
-_SECONDS = {"quick": 2.0, "normal": 8.0, "thorough": 120.0}
+_SECONDS = {"quick": 2.0, "normal": 6.0, "thorough": 120.0}
 """Safety nets of one search."""
 
 _RESTARTS = {"quick": 16, "normal": 128, "thorough": 4096}
@@ -346,7 +346,7 @@ def demanded(sketch: Path | None = None) -> tuple[Generator, ...]:
     return (
         *(generator for generator in GENERATORS if generator.name == "direct"),
         Generator("matching", _moving, worth=0.015),
-        Generator("exact", _exact, worth=0.005),
+        Generator("exact", _exact, worth=0.02),
         Generator("packing", _packing, worth=0.03),
         Generator("routing", partial(_guided, sketch=None), worth=0.03),
     )
@@ -376,7 +376,7 @@ SYNTHESIZERS: tuple[Generator, ...] = (
     Generator("hosts", _hosts, worth=0.01),
     Generator("matching", _matching, worth=0.015),
     Generator("mirrored", _mirrored, worth=0.015),
-    Generator("exact", _exact, worth=0.005),
+    Generator("exact", _exact, worth=0.02),
     Generator("packing", _packing, worth=0.03),
     Generator("sketches", _sketches, worth=0.03),
 )
