@@ -33,7 +33,7 @@ MACHINES: dict[str, Callable[[], Topology]] = {
 
 def bars() -> dict[str, str]:
     """Return one bar a machine: the least advantage over all collectives."""
-    return {f"over-templates-{name}": ">=1.0" for name in MACHINES}
+    return {f"over-templates-{name}": ">=1.001" for name in MACHINES}  # to beat, not to equal
 
 
 def measure(report: Report, *, quick: bool) -> None:
