@@ -14,11 +14,11 @@ from benchmarks.harness import Report
 from headrace.cli.format import size
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.chunks import Sends, realize
+from headrace.collectives.plan.guided.synthesize import synthesize
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.matching import match
 from headrace.collectives.plan.sketch import NAMED, Sketch, apply_sketch
 from headrace.collectives.plan.sketch.sketch import Internode, Intranode, Policy, Strategy
-from headrace.collectives.plan.synthesize import synthesize
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.search import NativeSearch
 from headrace.topology import BYTES_PER_MB, Topology, presets, subgraph

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import collectives
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan import synthesize as pipeline
+from headrace.collectives.plan.guided import synthesize as pipeline
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.verify import verify
 from headrace.errors import ArtifactError, InputError, ProgramError

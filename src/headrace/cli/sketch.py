@@ -15,7 +15,7 @@ from headrace.cli.progress import progress
 from headrace.collectives.demand import Collective
 
 if TYPE_CHECKING:
-    from headrace.collectives.plan.autosketch import AutoSketch
+    from headrace.collectives.plan.guided.autosketch import AutoSketch
 
 _ROWS = 12
 
@@ -45,9 +45,9 @@ def sketch(
     'headrace collectives synthesize --sketch FILE' follows it. Ctrl-C ends the search early with
     the best so far.
     """
-    from headrace.collectives.plan.autosketch import autosketch
     from headrace.collectives.plan.cost_model import FULL
     from headrace.collectives.plan.generators import Method, Setting
+    from headrace.collectives.plan.guided.autosketch import autosketch
     from headrace.collectives.plan.sketch import sketch_to_json
     from headrace.collectives.run.search import NativeSearch
 

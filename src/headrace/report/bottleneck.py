@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.collectives.demand import STANDARD, Collective, Demand
-from headrace.collectives.plan.cuts import LargeTopology
+from headrace.collectives.plan.bound.cuts import LargeTopology
 from headrace.topology import BYTES_PER_MB, Topology
 
 _EVERY_SET = 10

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
+from headrace.collectives.plan.bound.unsplit import most_urgent_cut, unsplit_bound
 from headrace.collectives.plan.chunks import Carriage, carriage_of
 from headrace.collectives.plan.exact import exact_schedule, time_unit_us
 from headrace.collectives.plan.images import chunk_images, send_classes
 from headrace.collectives.plan.rounds import fewest_rounds, solve_rounds
-from headrace.collectives.plan.unsplit import most_urgent_cut, unsplit_bound
 from headrace.errors import InputError, ProgramError, TopologyError
 from headrace.solver import Parameters
 from headrace.topology import SharedCapacity, Topology

@@ -7,7 +7,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.chunks import carriage_of
-from headrace.collectives.plan.routing import RouteProblem
+from headrace.collectives.plan.guided.routing import RouteProblem
 from headrace.collectives.plan.sketch import whole
 from headrace.topology import Link, SharedCapacity, Topology
 

@@ -133,7 +133,7 @@ class Setting:
         """Return the bound on all plans: chunks whose number is given may not be split."""
         if self.method.chunks is None:
             return lower_bound(self.topology, demand, total_bytes)
-        from headrace.collectives.plan.unsplit import unsplit_bound  # loads SciPy
+        from headrace.collectives.plan.bound.unsplit import unsplit_bound  # loads SciPy
 
         return unsplit_bound(self.topology, demand, total_bytes)
 

@@ -25,12 +25,12 @@ from headrace.collectives.plan.chunks import (
     reversed_sends,
 )
 from headrace.collectives.plan.hosts import Host, Rail, hosts_of, rails_of, slowest_betas
-from headrace.collectives.plan.list_schedule import in_order
 from headrace.collectives.plan.orbits.classes import LinkClasses
 from headrace.collectives.plan.orbits.grow import Growth, grow
 from headrace.collectives.plan.orbits.levels import Level, LinkGroup
 from headrace.collectives.plan.packing import Packing, PackSettings, pack
-from headrace.collectives.plan.rounding import rounded, routes
+from headrace.collectives.plan.packing.list_schedule import in_order
+from headrace.collectives.plan.packing.rounding import rounded, routes
 from headrace.collectives.plan.search import Routes
 from headrace.errors import ProgramError
 from headrace.topology import Topology, transposed

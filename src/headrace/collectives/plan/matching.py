@@ -344,7 +344,7 @@ def _flow_routes(job: _Job, candidate: _Candidate, packed: "list[Packing]") -> R
     """Whole chunks on the paths of one packing, which is kept for all chunk counts."""
     # Only who relays pays for the solver.
     from headrace.collectives.plan.packing import PackSettings, pack
-    from headrace.collectives.plan.rounding import rounded, routes
+    from headrace.collectives.plan.packing.rounding import rounded, routes
 
     if not packed:
         mb = job.chunk_mb(candidate.demand)

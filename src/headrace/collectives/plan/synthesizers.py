@@ -143,9 +143,9 @@ def _mirrored(setting: Setting) -> Iterator[Schedule]:
 
 def _packing(setting: Setting) -> Iterator[Schedule]:
     """Trees and paths of least load, then list scheduling: `packing`."""
-    from headrace.collectives.plan.list_schedule import in_order
     from headrace.collectives.plan.packing import PackSettings, pack
-    from headrace.collectives.plan.rounding import rounded, routes
+    from headrace.collectives.plan.packing.list_schedule import in_order
+    from headrace.collectives.plan.packing.rounding import rounded, routes
     from headrace.collectives.plan.search import SearchInterrupted, SearchSettings
 
     method = setting.method
@@ -234,7 +234,7 @@ def _orbits(setting: Setting) -> Iterator[Schedule]:
 
 def _sketches(setting: Setting) -> Iterator[Schedule]:
     """Sketches that the topology suggests by itself, tried: `autosketch`."""
-    from headrace.collectives.plan.autosketch import autosketch
+    from headrace.collectives.plan.guided.autosketch import autosketch
 
     _check_size(setting)
     for aim in setting.aims:
@@ -271,9 +271,9 @@ def sketched(sketch: Path, name: str = "sketch") -> Generator:
 
 
 def _guided(setting: Setting, *, sketch: object) -> Iterator[Schedule]:
-    from headrace.collectives.plan.effort import first_interrupt
+    from headrace.collectives.plan.guided.effort import first_interrupt
+    from headrace.collectives.plan.guided.synthesize import synthesize, synthesize_demand
     from headrace.collectives.plan.sketch import Sketch, apply_sketch, whole
-    from headrace.collectives.plan.synthesize import synthesize, synthesize_demand
     from headrace.solver import Progress
 
     assert sketch is None or isinstance(sketch, Sketch)

@@ -1,0 +1,194 @@
+"""Cuts around ranks, hosts and groups of hosts: bounds in a time linear in the links.
+
+The capacity across a cut is over-estimated, never under: every link across is charged to one of
+the resources it needs (itself or a capacity it shares), and the capacities of those charged are
+added up. Which one is charged is chosen to make the sum small.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components, dijkstra
+
+from headrace.collectives.plan.bound.flow import Rate
+from headrace.errors import TopologyError
+from headrace.topology import Topology
+
+__all__ = ["LargeTopology", "is_large", "partitions"]
+
+_FLOW_RANKS, _FLOW_LINKS = 256, 20_000
+"""Beyond so many ranks or links no flow is solved."""
+
+_PAIRS_RANKS = 80
+"""Beyond so many ranks the flows of all pairs at once are not solved."""
+
+_HOPS = 250_000_000
+"""Up to so many ranks times links the hops between all pairs are counted."""
+
+Partition = tuple[str, np.ndarray]
+"""A name for the parts, and for every rank its part."""
+
+
+def is_large(topology: Topology, *, all_pairs: bool = False) -> bool:
+    """Whether bounds come from cuts rather than from flows, of all pairs at once or of few."""
+    most = _PAIRS_RANKS if all_pairs else _FLOW_RANKS
+    return topology.ranks > most or len(topology.links) > _FLOW_LINKS
+
+
+def partitions(topology: Topology) -> list[Partition]:
+    """The topology's groups of ranks: its hosts, and what leaves through one shared capacity.
+
+    Only those with at least two parts, of which one has at least two ranks.
+    """
+    n = topology.ranks
+    hosts = np.unique(np.array(topology.rank_host), return_inverse=True)[1]
+    found = [("hosts", hosts), *_uplinks(topology)]
+    kept: list[Partition] = []
+    for name, label in found:
+        if 1 < label.max() + 1 < n and all((label != other).any() for _, other in kept):
+            kept.append((name, label))
+    return kept
+
+
+def _uplinks(topology: Topology) -> list[Partition]:
+    """Ranks grouped by the largest set whose way out is one shared capacity, and the smallest."""
+    ends = [(link.src, link.dst) for link in topology.links]
+    ways: dict[int, set[int]] = {}
+    for k, (src, _) in enumerate(ends):
+        ways.setdefault(src, set()).add(k)
+    sets: set[frozenset[int]] = set()
+    for shared in topology.shared:
+        sources = frozenset(ends[k][0] for k in shared.links)
+        size = len(sources)
+        if 1 < size <= topology.ranks // 2:
+            outward = sum(len(ways[src]) for src in sources)
+            if outward - size * (size - 1) > len(shared.links):
+                continue  # more must leave than these, whatever stays inside
+            leaving = {k for src in sources for k in ways[src] if ends[k][1] not in sources}
+            if leaving == set(shared.links):
+                sets.add(sources)
+    made: list[Partition] = []
+    for sign in (-1, 1):
+        label = np.full(topology.ranks, -1, dtype=np.int64)
+        count = 0
+        for group in sorted(sets, key=lambda group: (sign * len(group), sorted(group))):
+            members = sorted(group)
+            if (label[members] < 0).all():
+                label[members] = count
+                count += 1
+        alone = np.flatnonzero(label < 0)
+        label[alone] = count + np.arange(len(alone))
+        made.append(("groups", label))
+    return made
+
+
+class LargeTopology:
+    """A topology with too many links for linear programs."""
+
+    def __init__(self, topology: Topology) -> None:
+        links = topology.links
+        self._topology = topology
+        self._n = topology.ranks
+        self._src = np.array([link.src for link in links], dtype=np.int64)
+        self._dst = np.array([link.dst for link in links], dtype=np.int64)
+        self._alpha = np.array([link.alpha_us for link in links], dtype=float)
+        betas = [link.beta_us_per_mb for link in links]
+        betas += [shared.beta_us_per_mb for shared in topology.shared]
+        self._capacity = 1.0 / np.array(betas)  # links, then shared capacities, MB/us
+        # Every membership is a row: a link is a member of itself and of what it shares.
+        own = np.arange(len(links))
+        member = [np.array(shared.links, dtype=np.int64) for shared in topology.shared]
+        self._member = np.concatenate([own, *member])
+        resources = np.arange(len(links), len(betas))
+        self._of = np.concatenate([own, np.repeat(resources, [len(rows) for rows in member])])
+
+    def require(self, what: str) -> None:
+        """Raise TopologyError unless every rank reaches every other."""
+        parts, label = connected_components(self._graph, directed=True, connection="strong")
+        if parts > 1:
+            lost = int(np.flatnonzero(label != label[0])[0])
+            reach = np.isfinite(dijkstra(self._graph, indices=0)[lost])
+            s, t = (lost, 0) if reach else (0, lost)
+            raise TopologyError(
+                f"topology '{self._topology.name}': rank {s} cannot reach rank {t} over its "
+                f"links, which {what} needs; add a link"
+            )
+
+    def partitions(self) -> list[Partition]:
+        """Single ranks, hosts and groups, and blocks of neighbouring hosts."""
+        found: list[Partition] = [("ranks", np.arange(self._n)), *partitions(self._topology)]
+        hosts = np.array(self._topology.rank_host, dtype=np.int64)
+        for parts in (2, 4, 8):
+            if parts < hosts.max() + 1:
+                found.append((f"{parts} blocks of hosts", hosts * parts // (int(hosts.max()) + 1)))
+        return found
+
+    def cuts(self, label: np.ndarray) -> tuple[list[Rate | None], list[Rate | None]]:
+        """The rates into and out of every part; None where nothing gets across."""
+        across = label[self._src] != label[self._dst]
+        parts = int(label.max()) + 1
+        into = self._rates(across, label[self._dst], parts)
+        return into, self._rates(across, label[self._src], parts)
+
+    def egress(self, label: np.ndarray | None = None) -> Rate:
+        """The rate of all links together, or of all between different parts."""
+        if label is None:
+            every = np.ones(len(self._src), dtype=bool)
+            ways = [self._rates(every, end, self._n) for end in (self._src, self._dst)]
+            ways.append(self._rates(every, np.zeros(len(self._src), dtype=np.int64), 1))
+        else:
+            ways = list(self.cuts(label))
+        sums = [_sum(rates) for rates in ways]
+        return max(sums, key=lambda rate: rate.us_per_mb)
+
+    def hops(self) -> float | None:
+        """Sum over all pairs of the sends from one to the other; None if too many to count."""
+        if self._n * len(self._src) > _HOPS:
+            return None
+        total = 0.0
+        for first in range(0, self._n, 256):
+            block = np.arange(first, min(self._n, first + 256))
+            total += float(dijkstra(self._graph, indices=block, unweighted=True).sum())
+        return total
+
+    def latency(self, rank: int, *, inward: bool = False) -> tuple[str, Rate]:
+        """The longest of the shortest paths in alpha from (or to) `rank`."""
+        graph = self._graph.T if inward else self._graph
+        far = dijkstra(graph, indices=rank)
+        other = int(far.argmax())
+        s, t = (other, rank) if inward else (rank, other)
+        return f"latency {s} -> {t}", Rate(us_per_mb=0.0, alpha_us=float(far[other]))
+
+    @cached_property
+    def _graph(self) -> sparse.csr_array:
+        return sparse.csr_array((self._alpha, (self._src, self._dst)), shape=(self._n, self._n))
+
+    def _rates(self, counts: np.ndarray, part: np.ndarray, parts: int) -> list[Rate | None]:
+        """The rate of the links that count, by their part."""
+        rows = counts[self._member]
+        member, of = self._member[rows], self._of[rows]
+        key = of * parts + part[member]  # a resource as far as it serves a part
+        names, place, served = np.unique(key, return_inverse=True, return_counts=True)
+        capacity = self._capacity[names // parts]
+        # Charge every link to what gives the least capacity for each link it serves.
+        score = (capacity / served)[place]
+        order = np.lexsort((place, score, member))
+        first = np.append(True, member[order][1:] != member[order][:-1])
+        charged = np.unique(place[order][first]) if len(order) else np.empty(0, dtype=np.int64)
+        total = np.bincount(names[charged] % parts, capacity[charged], minlength=parts)
+        alpha = np.full(parts, np.inf)
+        np.minimum.at(alpha, part[counts], self._alpha[counts])
+        return [
+            Rate(us_per_mb=float(1.0 / rate), alpha_us=float(us)) if rate > 0 else None
+            for rate, us in zip(total, alpha, strict=True)
+        ]
+
+
+def _sum(rates: Sequence[Rate | None]) -> Rate:
+    there = [rate for rate in rates if rate is not None]
+    return Rate(
+        us_per_mb=1.0 / sum(1.0 / rate.us_per_mb for rate in there),
+        alpha_us=min(rate.alpha_us for rate in there),
+    )

@@ -1,0 +1,234 @@
+"""What routing is asked: which links each chunk may use, at what cost, with which symmetries.
+
+`RouteProblem` is shared by the exact model (`route`), the greedy routers (`router`) and their
+tests. Routes are *trees*: an array (chunks, ranks) of the link by which a chunk reaches a rank,
+-1 where it does not (or starts there).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.simulate.resources import routes
+from headrace.collectives.plan.sketch.logical import LogicalTopology
+from headrace.collectives.plan.sketch.symmetry import chunk_images, link_images
+from headrace.errors import SketchError
+from headrace.topology import Topology
+
+_MAX_GROUP = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Costs:
+    """What a chunk costs on a topology's links, and on all that the links share.
+
+    Attributes
+    ----------
+    src, dst : (links,) int64.
+    alpha : (links,) us.
+    beta : (links,) us that a chunk takes beyond alpha: the slowest of its link and capacities.
+    route : for every link the (resource, us a chunk holds it beyond alpha) it must pass.
+    resources : how many there are.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    alpha: np.ndarray
+    beta: np.ndarray
+    route: tuple[tuple[tuple[int, float], ...], ...]
+    resources: int
+
+    @classmethod
+    def of(cls, topology: Topology, chunk_mb: float) -> "Costs":
+        """Return the costs of chunks of `chunk_mb` MB."""
+        links = topology.links
+        made, count = routes(topology, range(len(links)))
+        route = tuple(
+            tuple((resource, beta * chunk_mb) for resource, beta in made[index])
+            for index in range(len(links))
+        )
+        return cls(
+            src=np.array([link.src for link in links], np.int64),
+            dst=np.array([link.dst for link in links], np.int64),
+            alpha=np.array([link.alpha_us for link in links]),
+            beta=np.array([max((us for _, us in row), default=0.0) for row in route]),
+            route=route,
+            resources=count,
+        )
+
+    @property
+    def lat(self) -> np.ndarray:
+        """(links,) us until a chunk sent by itself has arrived."""
+        return self.alpha + self.beta
+
+    def holds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(resource, link, us) columns: how long a chunk sent by itself holds what it passes."""
+        rows = [
+            (resource, link, us + float(self.alpha[link]))
+            for link, row in enumerate(self.route)
+            for resource, us in row
+        ]
+        table = np.array(rows, dtype=float).reshape(-1, 3)
+        return table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """A group of automorphisms, one row an element, the identity first."""
+
+    ranks: np.ndarray
+    links: np.ndarray
+    chunks: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return len(self.ranks)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RouteProblem:
+    """Carry `carriage` over `logical`.
+
+    Attributes
+    ----------
+    allowed : (chunks, links) bool, the links that each chunk may use.
+    """
+
+    logical: LogicalTopology
+    carriage: Carriage
+    chunk_mb: float
+    costs: Costs
+    allowed: np.ndarray
+
+    @classmethod
+    def of(cls, logical: LogicalTopology, carriage: Carriage, chunk_mb: float) -> "RouteProblem":
+        """Set the problem up.
+
+        Chunks travel only over ranks on shortest paths (by hops or by cost, 5.4.2) from where
+        they are to where they must go, and leave a node as the sketch's relay map says.
+
+        Raises
+        ------
+        SketchError : naming a chunk that cannot reach a rank.
+        """
+        costs = Costs.of(logical.topology, chunk_mb)
+        allowed = _allowed(logical, carriage, costs)
+        return cls(
+            logical=logical, carriage=carriage, chunk_mb=chunk_mb, costs=costs, allowed=allowed
+        )
+
+    @property
+    def broadcasting(self) -> bool:
+        """Whether every rank that a chunk may pass wants it."""
+        reached = np.zeros_like(self.carriage.targets)
+        rows, links = np.nonzero(self.allowed)
+        reached[rows, self.costs.dst[links]] = True
+        return bool((reached <= self.carriage.targets).all())
+
+    @cached_property
+    def images(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """For every symmetry: images of ranks, links and chunks; links that must follow it."""
+        made: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
+        for symmetry in self.logical.symmetries:
+            links = link_images(self.logical.topology, symmetry)
+            chunks = chunk_images(self.carriage, symmetry)
+            part = symmetry.part
+            bound = part[self.costs.src] == part[self.costs.dst]
+            missing = self.allowed & ~self.allowed[np.ix_(chunks, links)]
+            if missing.any():
+                chunk, link = (int(at[0]) for at in np.nonzero(missing))
+                raise SketchError(
+                    f"{symmetry.name}: chunk {chunk} may use link {self.costs.src[link]} -> "
+                    f"{self.costs.dst[link]}, its image may not use the link's image: make the "
+                    "relay map symmetric"
+                )
+            made.append((symmetry.image.astype(np.int64), links, chunks, bound))
+        return made
+
+    @cached_property
+    def group(self) -> Group:
+        """All that the symmetries generate, acting on everything (up to a limit)."""
+        n, links = self.logical.topology.ranks, len(self.costs.src)
+        generators = [
+            np.concatenate((ranks, moved + n, items + n + links)).astype(np.int64)
+            for ranks, moved, items, _ in self.images
+        ]
+        elements = [np.arange(n + links + self.carriage.chunks)]
+        known, at = {elements[0].tobytes()}, 0
+        while at < len(elements) and len(elements) < _MAX_GROUP:
+            for generator in generators:
+                image = generator[elements[at]]
+                if image.tobytes() not in known:
+                    known.add(image.tobytes())
+                    elements.append(image)
+            at += 1
+        table = np.stack(elements)
+        return Group(
+            ranks=table[:, :n],
+            links=table[:, n : n + links] - n,
+            chunks=table[:, n + links :] - n - links,
+        )
+
+    @cached_property
+    def orbits(self) -> tuple[np.ndarray, np.ndarray]:
+        """(chunks,) the first chunk of each chunk's orbit, and an element that maps it there."""
+        first = np.full(self.carriage.chunks, -1)
+        element = np.zeros(self.carriage.chunks, np.int64)
+        for chunk in range(self.carriage.chunks):
+            if first[chunk] >= 0:
+                continue
+            images = self.group.chunks[:, chunk]
+            for number in range(self.group.size - 1, -1, -1):
+                element[images[number]] = number
+                first[images[number]] = chunk
+        return first, element
+
+    def spread(self, chunk: int, tree: np.ndarray, trees: np.ndarray) -> None:
+        """Copy the tree of an orbit's first chunk to the whole orbit, moved by the symmetry."""
+        first, element = self.orbits
+        used = np.flatnonzero(tree >= 0)
+        for other in np.flatnonzero(first == chunk).tolist():
+            ranks, links = self.group.ranks[element[other]], self.group.links[element[other]]
+            trees[other] = -1
+            trees[other, ranks[used]] = links[tree[used]]
+
+
+def _allowed(logical: LogicalTopology, carriage: Carriage, costs: Costs) -> np.ndarray:
+    n, links = carriage.ranks, len(costs.src)
+    allowed = np.zeros((carriage.chunks, links), bool)
+    measures: dict[bytes, list[np.ndarray]] = {}
+    for origin in np.unique(carriage.origin).tolist():
+        usable = logical.usable(origin)
+        key = usable.tobytes()
+        if key not in measures:
+            measures[key] = [
+                _distances(n, costs, usable, cost) for cost in (np.ones(links), costs.lat)
+            ]
+        for chunk in np.flatnonzero(carriage.origin == origin).tolist():
+            on_path = np.zeros(n, bool)
+            targets = np.flatnonzero(carriage.targets[chunk])
+            for distance in measures[key]:
+                whole = distance[origin, targets]
+                if not np.isfinite(whole).all():
+                    lost = int(targets[~np.isfinite(whole)][0])
+                    raise SketchError(
+                        f"chunk {chunk} of rank {origin} cannot reach rank {lost} over the links "
+                        "that the sketch leaves it; check internode_conn and the relay map"
+                    )
+                through = distance[origin][:, None] + distance[:, targets]
+                on_path |= (through <= whole * (1 + 1e-9) + 1e-9).any(axis=1)
+            row = usable & on_path[costs.src] & on_path[costs.dst] & (costs.dst != origin)
+            allowed[chunk] = row
+    return allowed
+
+
+def _distances(n: int, costs: Costs, usable: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import shortest_path
+
+    weight = np.maximum(cost[usable], 1e-12)  # zeros would be no edges
+    graph = csr_array((weight, (costs.src[usable], costs.dst[usable])), shape=(n, n))
+    return np.asarray(shortest_path(graph, method="D"))

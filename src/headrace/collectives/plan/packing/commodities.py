@@ -1,0 +1,196 @@
+"""What a packing carries, over what: commodities, their columns, loads, and symmetric images."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.images import link_images
+from headrace.collectives.plan.simulate.resources import routes as resource_routes
+from headrace.errors import ProgramError, TopologyError
+from headrace.topology import Topology
+from headrace.topology.symmetry import orbits
+
+__all__ = ["Column", "Commodity", "CommodityImages", "Loads", "commodities"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commodity:
+    """Data that starts at `origin` and has to reach all `targets`, `mb` of it."""
+
+    origin: int
+    targets: tuple[int, ...]
+    mb: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Column:
+    """A tree (or path) of a commodity and the MB that go down it.
+
+    Attributes
+    ----------
+    commodity : index into `Packing.commodities` (see `packing`).
+    links : (links,) int32, indices into ``topology.links``; a link comes after the one that
+        leads to it.
+    mb : its weight.
+    depth_us : what a chunk takes to the farthest target with the network to itself.
+    """
+
+    commodity: int
+    links: np.ndarray
+    mb: float
+    depth_us: float
+
+
+def commodities(carriage: Carriage, chunk_mb: float) -> tuple[tuple[Commodity, ...], np.ndarray]:
+    """Return the commodities of `carriage`, and for every chunk its commodity's index or -1.
+
+    Chunks that nobody wants have none. Commodities are in the order of their first chunks.
+    """
+    index: dict[tuple[int, bytes], int] = {}
+    of = np.full(carriage.chunks, -1, dtype=np.int64)
+    for chunk, (origin, targets) in enumerate(
+        zip(carriage.origin.tolist(), carriage.targets, strict=True)
+    ):
+        if targets.any():
+            of[chunk] = index.setdefault((origin, targets.tobytes()), len(index))
+    counts = np.bincount(of[of >= 0], minlength=len(index))
+    first = {commodity: chunk for chunk, commodity in reversed(list(enumerate(of.tolist())))}
+    made = tuple(
+        Commodity(
+            origin=origin,
+            targets=tuple(np.flatnonzero(carriage.targets[first[k]]).tolist()),
+            mb=float(counts[k]) * chunk_mb,
+        )
+        for (origin, _), k in index.items()
+    )
+    return made, of
+
+
+class Loads:
+    """What the links load: their own capacity and those they share, without superfluous ones.
+
+    Where a group of permutations makes images alike, one resource stands for an orbit, with its
+    mean load: what each of them has once all images of a tree are added up.
+
+    Attributes
+    ----------
+    betas : (resources,) us/MB of every resource that can be the busiest.
+    names : int64, the places among links and then shared capacities of all that are stood for.
+    stands : int64, the resource that stands for each of `names`.
+    """
+
+    def __init__(self, topology: Topology, images: np.ndarray | None = None) -> None:
+        count = len(topology.links)
+        by_link, total = resource_routes(topology, range(count))
+        used = sorted({resource for route in by_link.values() for resource, _ in route})
+        place = {resource: k for k, resource in enumerate(used)}
+        self.names = np.array(used, dtype=np.int64)
+        self.betas = np.zeros(len(used))
+        self.rows: list[np.ndarray] = []
+        for link in range(count):
+            row = np.array([place[resource] for resource, _ in by_link[link]], dtype=np.int64)
+            self.betas[row] = [beta for _, beta in by_link[link]]
+            self.rows.append(row)
+        self.stands = np.arange(len(used))
+        if images is not None:
+            self.stands = _orbits(self.rows, len(used), images)
+            self.betas = self.betas[np.unique(self.stands, return_index=True)[1]]
+            self.betas /= np.bincount(self.stands)
+            self.rows = [self.stands[row] for row in self.rows]
+        self.links, self.resources = count, total
+        self._flat = np.concatenate([np.empty(0, dtype=np.int64), *self.rows])
+        self._first = np.cumsum([0, *map(len, self.rows)])
+
+    def of(self, links: np.ndarray) -> np.ndarray:
+        """(resources,): what 1 MB on each of `links` keeps busy, in us."""
+        rows = np.concatenate([np.empty(0, dtype=np.int64), *(self.rows[k] for k in links)])
+        return np.bincount(rows, minlength=len(self.betas)) * self.betas
+
+    def link_costs(self, prices: np.ndarray) -> np.ndarray:
+        """(links,): what 1 MB on each link pays at the resources' prices."""
+        paid = np.append(0.0, np.cumsum((prices * self.betas)[self._flat]))
+        return paid[self._first[1:]] - paid[self._first[:-1]]
+
+
+def _orbits(rows: list[np.ndarray], count: int, images: np.ndarray) -> np.ndarray:
+    """For every resource its orbit, numbered from 0; a resource is known by its links."""
+    users: list[set[int]] = [set() for _ in range(count)]
+    for link, row in enumerate(rows):
+        for resource in row.tolist():
+            users[resource].add(link)
+    known = {frozenset(links): resource for resource, links in enumerate(users)}
+    moved: list[np.ndarray] = []
+    for image in images:
+        to = [known.get(frozenset(image[sorted(links)].tolist())) for links in users]
+        if None in to:
+            raise TopologyError(
+                f"the capacity of links {sorted(users[to.index(None)])[:4]} has no image; use "
+                "permutations that are automorphisms of the topology"
+            )
+        moved.append(np.array(to, dtype=np.int64))
+    return np.unique(orbits(count, moved), return_inverse=True)[1]
+
+
+class CommodityImages:
+    """Commodities by orbits of a group; without one, each by itself.
+
+    Attributes
+    ----------
+    wanted : all commodities.
+    first : (orbits,) int64, the first commodity of each orbit.
+    sizes : (orbits,) int64.
+    links : (elements, links) int64, the images of the links; None without a group.
+    """
+
+    def __init__(
+        self, topology: Topology, wanted: tuple[Commodity, ...], symmetry: np.ndarray | None
+    ) -> None:
+        self.wanted = wanted
+        self.links: np.ndarray | None = None
+        moved = np.arange(len(wanted))[None, :]
+        if symmetry is not None:
+            self.links = np.array([link_images(topology, perm) for perm in symmetry])
+            moved = np.array([_commodity_images(wanted, perm) for perm in symmetry])
+        least = moved.min(axis=0)
+        self.first, self.sizes = np.unique(least, return_counts=True)
+        # By orbit: which elements take its first commodity to which.
+        self.ways: list[dict[int, list[int]]] = []
+        for k in self.first.tolist():
+            ways: dict[int, list[int]] = {}
+            for element, to in enumerate(moved[:, k].tolist()):
+                ways.setdefault(to, []).append(element)
+            self.ways.append(ways)
+
+    def image(self, element: int, links: np.ndarray) -> np.ndarray:
+        """Where an element takes a tree's links."""
+        return links if self.links is None else self.links[element][links].astype(np.int32)
+
+    def of(self, orbit: int, links: np.ndarray, share: float, depth_us: float) -> list[Column]:
+        """All images of a tree that carries `share` of its commodity."""
+        made: list[Column] = []
+        for commodity, elements in self.ways[orbit].items():
+            images = {
+                np.sort(image).tobytes(): image
+                for image in (self.image(element, links) for element in elements)
+            }
+            mb = self.wanted[commodity].mb * share / len(images)
+            made += [
+                Column(commodity=commodity, links=image, mb=mb, depth_us=depth_us)
+                for image in images.values()
+            ]
+        return made
+
+
+def _commodity_images(wanted: tuple[Commodity, ...], perm: np.ndarray) -> list[int]:
+    index = {(k.origin, k.targets): place for place, k in enumerate(wanted)}
+    images: list[int] = []
+    for k in wanted:
+        key = (int(perm[k.origin]), tuple(sorted(perm[list(k.targets)].tolist())))
+        if key not in index:
+            raise ProgramError(
+                f"what rank {k.origin} sends has no image at rank {key[0]}; use permutations that "
+                "map the collective to itself"
+            )
+        images.append(index[key])
+    return images
