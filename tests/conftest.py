@@ -1,5 +1,6 @@
 """Options and fixtures that every test may use."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,10 @@ from hypothesis import settings
 # how long an example takes says more about the machine's other work than about the code
 settings.register_profile("headrace", deadline=None)
 settings.load_profile("headrace")
+
+# a shell starts what it puts in the background with interrupts ignored, and children inherit that
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -70,6 +70,13 @@ def test_changed_attributes(seed: int, text: str) -> None:
     xml('"'.join(parts))
 
 
+def test_every_attribute_with_every_number() -> None:
+    parts = XML[1].split('"')
+    for at in range(1, len(parts), 2):
+        for number in NUMBERS:
+            xml('"'.join([*parts[:at], number, *parts[at + 1 :]]))
+
+
 @fuzz
 @given(st.integers(0, 1 << 32), st.sampled_from(XML))
 def test_changed_lines(seed: int, text: str) -> None:

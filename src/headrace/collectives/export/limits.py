@@ -205,7 +205,9 @@ def _of_step(gpu: Gpu, tb: Threadblock, step: Step) -> Iterator[tuple[str, str]]
     if kind is Kind.NOP:
         return
     if not 1 <= step.count < MAX_COUNT:
-        yield "limit", f"cnt is {step.count}, needs 1 to {MAX_COUNT - 1}"
+        # a step of less than one chunk has no meaning that could be executed
+        rule = "limit" if step.count >= 1 else "format"
+        yield rule, f"cnt is {step.count}, needs 1 to {MAX_COUNT - 1}"
     if kind in SENDING and tb.send < 0:
         yield "format", f"{kind} in a threadblock that sends to nobody; needs a send peer"
     if kind in RECEIVING and tb.recv < 0:
