@@ -61,8 +61,10 @@ class Native:
             self.rank, self.ranks, host=task["listen"], token=name, channels=2
         )
         folder = Path(task["folder"])
-        _publish(folder / f"{name}-{self.rank}.address", self._executor.address)
-        self._executor.connect([_await(folder / f"{name}-{r}.address") for r in range(self.ranks)])
+        publish(folder / f"{name}-{self.rank}.address", self._executor.address)
+        self._executor.connect(
+            [await_text(folder / f"{name}-{r}.address") for r in range(self.ranks)]
+        )
         self._flag = np.zeros(1, np.float32)
         self._barrier = self.prepare("allreduce", self._flag)
 
@@ -128,13 +130,15 @@ class Torch:
             self._dist.destroy_process_group()
 
 
-def _publish(path: Path, text: str) -> None:
+def publish(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all."""
     unfinished = path.with_suffix(".part")
     unfinished.write_text(text)
     os.replace(unfinished, path)
 
 
-def _await(path: Path, patience_s: float = 60.0) -> str:
+def await_text(path: Path, patience_s: float = 60.0) -> str:
+    """Return what a file says, once it is there."""
     end = time.monotonic() + patience_s
     while not path.exists():
         if time.monotonic() > end:
@@ -216,7 +220,7 @@ def main() -> None:
         for name, book in task["backends"].items()
     }
     results = [time_case(case, backends, task["rank"], task["ranks"]) for case in task["cases"]]
-    _publish(Path(task["folder"]) / f"{task['rank']}.json", json.dumps(results))
+    publish(Path(task["folder"]) / f"{task['rank']}.json", json.dumps(results))
     for backend in backends.values():
         backend.barrier()
     for backend in backends.values():

@@ -71,6 +71,7 @@ def time_cases(
                     "cases": [case.to_task() for case in cases],
                 }
                 environment = rank_environment(testbed, order, rank)
+                environment["HEADRACE_MEASURE"] = "off"  # what is compared brings its plans
                 if torch_book is not None:
                     environment["HEADRACE_PLAN_BOOK"] = str(torch_book)
                 workers.append(

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer.main
 
-from headrace.cli.main import app
+from headrace.cli.app import app
 
 
 def lines(command: Any, path: tuple[str, ...] = ("headrace",)) -> Iterator[str]:

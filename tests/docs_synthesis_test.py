@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headrace.cli.main import app
+from headrace.cli.app import app
 from headrace.collectives.demand import Collective, Demand
 from headrace.report.bottleneck import bottleneck
 from headrace.topology import Topology

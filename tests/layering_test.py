@@ -28,7 +28,7 @@ LAYERS = {
     "headrace.collectives.plan": 2,
     "headrace._native": 3,
     "headrace.collectives.run": 3,
-    "headrace.torch": 3,
+    "headrace.torch": 4,  # begins adaptation with the group
     "headrace.collectives.adapt": 4,
     "headrace.__main__": 5,
     "headrace.cli": 5,
@@ -163,4 +163,4 @@ def test_importing_all_of_planning_loads_neither_torch_nor_the_native_module() -
 
 
 def test_the_command_line_starts_without_torch_and_sklearn() -> None:
-    assert not {"torch", "sklearn", "scipy"} & loaded_by("import headrace.cli.main")
+    assert not {"torch", "sklearn", "scipy"} & loaded_by("import headrace.cli.app")

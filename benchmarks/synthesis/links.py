@@ -21,8 +21,8 @@ from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.cost_model import EXECUTOR
 from headrace.collectives.plan.generators import GENERATORS, Method
 from headrace.collectives.plan.portfolio import predict_us
+from headrace.collectives.plan.shape import Groups
 from headrace.collectives.plan.synthesizers import SYNTHESIZERS
-from headrace.collectives.plan.templates.shape import Groups
 from headrace.collectives.run.search import NativeSearch
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.topology import Topology

@@ -40,6 +40,33 @@ struct ProgramBox {
   std::shared_ptr<const Program> program;
 };
 
+using Table = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<2>, nb::c_contig>;
+
+Table statistics(Executor& self) {
+  constexpr std::size_t kColumns = 13;
+  std::vector<ConnectionStatistics> found;
+  {
+    nb::gil_scoped_release release;
+    found = self.statistics();
+  }
+  auto values = std::make_unique<std::int64_t[]>(found.size() * kColumns);
+  auto* at = values.get();
+  for (const auto& one : found) {
+    const auto& tcp = one.tcp;
+    for (std::uint64_t value :
+         {static_cast<std::uint64_t>(one.peer), static_cast<std::uint64_t>(one.channel),
+          one.sent_bytes, one.sends, one.received_bytes, tcp.acked_bytes, tcp.busy_us,
+          tcp.peer_limited_us, tcp.buffer_limited_us, tcp.delivery_rate, std::uint64_t{tcp.rtt_us},
+          std::uint64_t{tcp.min_rtt_us}, std::uint64_t{tcp.retransmits}}) {
+      *at++ = static_cast<std::int64_t>(value);
+    }
+  }
+  nb::capsule owner(values.get(),
+                    [](void* rows) noexcept { delete[] static_cast<std::int64_t*>(rows); });
+  auto* rows = values.release();
+  return Table(rows, {found.size(), kColumns}, owner);
+}
+
 // Lets Python's signal handlers run while a caller waits natively.
 void check_signals() {
   nb::gil_scoped_acquire gil;
@@ -183,6 +210,12 @@ void bind_executor(nb::module_& module) {
              values["received_bytes"] = received;
              return values;
            })
+      .def("submitted", &Executor::submitted, "Collectives submitted so far.")
+      .def("finished", &Executor::finished, "Collectives finished so far, well or not.")
+      .def("statistics", &statistics,
+           "Every open connection, a row each: peer, channel, sent_bytes, sends, received_bytes, "
+           "acked_bytes, busy_us, peer_limited_us, buffer_limited_us, delivery_rate, rtt_us, "
+           "min_rtt_us, retransmits.")
       .def("set_pacing", &Executor::set_pacing, "peer"_a, "bytes_per_s"_a,
            nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Executor::abandon)

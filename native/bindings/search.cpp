@@ -91,16 +91,21 @@ void bind_search(nb::module_& module) {
       [](const Network& network, Integers origin, Column<std::uint8_t> target, double chunk_mb,
          Column<std::int64_t> routes_first, Integers routes_link, Integers symmetry,
          std::uint64_t seed, std::int64_t restarts, double batch_share, double limit_s,
-         double target_us) {
-        Carriage carriage{vector_of(origin), vector_of(target), chunk_mb,
-                          rows_of(routes_first, routes_link), vector_of(symmetry)};
-        Settings settings{seed, restarts, batch_share, limit_s, target_us};
+         double target_us, bool backwards, Integers prelude_link,
+         Column<std::int64_t> prelude_first, Integers prelude_chunk) {
+        Carriage carriage{vector_of(origin),
+                          vector_of(target),
+                          chunk_mb,
+                          rows_of(routes_first, routes_link),
+                          vector_of(symmetry),
+                          {vector_of(prelude_link), rows_of(prelude_first, prelude_chunk)}};
+        Settings settings{seed, restarts, batch_share, limit_s, target_us, backwards};
         nb::gil_scoped_release release;
         return search(network, carriage, settings, interrupted);
       },
       "network"_a, nb::kw_only(), "origin"_a, "target"_a, "chunk_mb"_a, "routes_first"_a,
       "routes_link"_a, "symmetry"_a, "seed"_a, "restarts"_a, "batch_share"_a, "limit_s"_a,
-      "target_us"_a,
+      "target_us"_a, "backwards"_a, "prelude_link"_a, "prelude_first"_a, "prelude_chunk"_a,
       "Randomised time-expanded matching; the best of `restarts` constructions. A "
       "KeyboardInterrupt "
       "ends it with the best so far, and with no messages if there is none.");

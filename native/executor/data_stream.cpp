@@ -144,6 +144,12 @@ void DataStream::check(const LaneRef& expected) const {
   auto wanted = header_of(*collective, lane, bytes);
   if (std::memcmp(&wanted, &incoming_, sizeof wanted) == 0) return;
   auto text = "rank " + std::to_string(peer()) + " sent ";
+  if (incoming_.collective == wanted.collective && incoming_.epoch != wanted.epoch) {
+    throw ProtocolError(text + "collective " + std::to_string(wanted.collective) + " of plan " +
+                        std::to_string(incoming_.epoch) + ", which runs by plan " +
+                        std::to_string(wanted.epoch) +
+                        " here: the ranks did not change plans at the same call");
+  }
   auto show = [](const Header& h) {
     return "collective " + std::to_string(h.collective) + " epoch " + std::to_string(h.epoch) +
            " channel " + std::to_string(h.lane) + " with " + std::to_string(h.length) + " bytes";

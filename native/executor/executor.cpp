@@ -56,6 +56,7 @@ Executor::~Executor() { close(); }
 void Executor::connect(const std::vector<std::string>& addresses, double deadline_s) {
   auto links = mesh_.connect(addresses, after(deadline_s), options_.interrupted);
   Lock state(state_);
+  std::lock_guard members(members_);
   if (connected_) throw std::invalid_argument("this executor is already connected");
   for (auto& link : links) {
     auto peer = static_cast<std::size_t>(link.peer);
@@ -119,7 +120,7 @@ void Executor::enqueue(std::shared_ptr<Task> task, double deadline_s, bool notif
   std::lock_guard lock(tasks_);
   throw_if_failed();
   if (auto* collective = dynamic_cast<Collective*>(task.get())) {
-    collective->sequence = next_sequence_++;
+    collective->sequence = static_cast<std::uint32_t>(submitted_++);
   }
   by_handle_[task->handle] = task;
   inbox_.push_back(std::move(task));
@@ -271,6 +272,17 @@ Counters Executor::counters() {
   return {finished_collectives_, finished_messages_, traffic_};
 }
 
+std::vector<ConnectionStatistics> Executor::statistics() {
+  std::lock_guard members(members_);
+  std::vector<ConnectionStatistics> found;
+  found.reserve(streams_.size());
+  for (const auto& stream : streams_) {
+    found.push_back({stream->peer(), stream->channel(), stream->sent_bytes(), stream->sends(),
+                     stream->received_bytes(), tcp_statistics(stream->fd())});
+  }
+  return found;
+}
+
 void Executor::set_pacing(int peer, std::uint64_t bytes_per_s) {
   Lock state(state_);
   for (auto& stream : streams_) {
@@ -307,7 +319,10 @@ void Executor::close() {
     std::this_thread::sleep_for(1ms);
     state.lock();
   }
-  streams_.clear();
+  {
+    std::lock_guard members(members_);
+    streams_.clear();
+  }
   controls_.assign(controls_.size(), nullptr);
   options_.completions->wake();
 }

@@ -22,6 +22,7 @@
 #include "executor/message_stream.hpp"
 #include "executor/task.hpp"
 #include "transport/mesh.hpp"
+#include "transport/statistics.hpp"
 
 namespace headrace {
 
@@ -81,6 +82,11 @@ class Executor {
   void cancel(std::uint64_t handle);
 
   Counters counters();
+  // Collectives submitted, and finished (well or not), so far. From any thread, without waiting.
+  std::uint64_t submitted() const { return submitted_.load(); }
+  std::uint64_t finished() const { return finished_collectives_.load(); }
+  // Every open connection. From any thread; does not wait for whoever drives the connections.
+  std::vector<ConnectionStatistics> statistics();
   void set_pacing(int peer, std::uint64_t bytes_per_s);
   // For a forked child: lets go of the parent's connections without a word to anybody, and takes
   // no lock (who held it may not exist here). Nothing but destruction is allowed afterwards.
@@ -126,13 +132,17 @@ class Executor {
   Fd event_;
   Mailbox mailbox_;
   std::vector<Traffic> traffic_;
-  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<std::unique_ptr<Stream>> streams_;    // to add or remove, `members_` is needed, too
   std::vector<ControlStream*> controls_;            // by peer; null for ourselves
   std::vector<MessageStream*> messages_;            // by peer
   std::vector<std::vector<DataStream*>> channels_;  // by peer, channel
   std::vector<std::shared_ptr<Task>> active_;
-  std::uint64_t finished_collectives_ = 0;
+  std::atomic<std::uint64_t> finished_collectives_{0};
   std::uint64_t finished_messages_ = 0;
+
+  // Keeps connections from being added or closed; a lock of its own, as the driver keeps `state_`
+  // for as long as data flows.
+  std::mutex members_;
 
   // Where the executor's own thread sleeps; a lock of its own, so that a nudge never waits for the
   // connections and is never lost.
@@ -145,7 +155,7 @@ class Executor {
   std::condition_variable done_;
   std::vector<std::shared_ptr<Task>> inbox_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Task>> by_handle_;
-  std::uint32_t next_sequence_ = 0;
+  std::atomic<std::uint64_t> submitted_{0};
   std::string error_;  // the first cause, once failed
   bool closed_ = false;
   bool connected_ = false;

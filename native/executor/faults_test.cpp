@@ -65,6 +65,24 @@ void disagreeing_sizes_are_named() {
   CHECK(told == 2);
 }
 
+// One rank changed plans a call earlier than the other: an error, whatever the bytes say.
+void different_plans_are_named() {
+  Group group(2);
+  std::atomic<int> told{0};
+  group.each([&](int rank, Executor& executor) {
+    std::vector<float> data(1000);
+    auto call = call_on(data, program_of(rank, 2, 2, ring_allreduce(2)), DataType::kFloat32);
+    executor.run(call);
+    call.epoch = rank == 0 ? 0 : 7;
+    auto text = thrown<CommunicationError>([&] { executor.run(call); });
+    told += mentions(text, "did not change plans") && mentions(text, "collective 1") &&
+                    mentions(text, "plan 7")
+                ? 1
+                : 0;
+  });
+  CHECK(told == 2);
+}
+
 // A message is half way when a collective of the same group runs out of time: both end in the same
 // error, and nobody touches the message's memory afterwards.
 void failing_amid_a_message_is_survived() {
@@ -121,6 +139,7 @@ int main() {
   deadline_names_the_rank_that_is_waited_for();
   leaving_early_is_named();
   disagreeing_sizes_are_named();
+  different_plans_are_named();
   failing_amid_a_message_is_survived();
   every_broken_call_is_survived();
 }

@@ -5,6 +5,14 @@
 #include <cstring>
 
 namespace headrace {
+namespace {
+
+// One thread at a time writes the counter, so no locked instruction is needed.
+void add_to(std::atomic<std::uint64_t>& counter, std::uint64_t more) {
+  counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+}
+
+}  // namespace
 
 Stream::Stream(Link link, Faults& faults, Traffic& traffic)
     : fd_(std::move(link.fd)),
@@ -40,6 +48,8 @@ std::size_t Stream::send(const iovec* parts, int count, std::size_t total) {
   // A short write filled the socket's buffer: its draining raises the next edge.
   if (sent < total) writable_ = false;
   traffic_.sent_bytes += sent;
+  add_to(sent_bytes_, sent);
+  add_to(sends_, 1);
   return sent;
 }
 
@@ -62,6 +72,7 @@ std::size_t Stream::receive(const iovec* parts, int count, std::size_t total) {
   // have come with this very edge, so after a hang-up only reading on can tell.
   if (received < total && !hangup_) readable_ = false;
   traffic_.received_bytes += received;
+  add_to(received_bytes_, received);
   return received;
 }
 

@@ -3,6 +3,7 @@
 
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -37,6 +38,10 @@ class Stream {
   void abandon() { fd_.reset(); }
   int peer() const { return peer_; }
   std::int32_t channel() const { return channel_; }
+  // What went over this connection; may be asked from any thread.
+  std::uint64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
+  std::uint64_t sends() const { return sends_.load(std::memory_order_relaxed); }
+  std::uint64_t received_bytes() const { return received_bytes_.load(std::memory_order_relaxed); }
   void ready(bool readable, bool writable, bool hangup);
   // When the connection ended, if it has.
   std::optional<Clock::time_point> closed_at() const { return closed_at_; }
@@ -69,6 +74,9 @@ class Stream {
   std::int32_t channel_;
   Faults& faults_;
   Traffic& traffic_;
+  std::atomic<std::uint64_t> sent_bytes_{0};
+  std::atomic<std::uint64_t> sends_{0};
+  std::atomic<std::uint64_t> received_bytes_{0};
   bool readable_ = true;
   bool writable_ = true;
   bool hangup_ = false;

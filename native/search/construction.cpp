@@ -40,6 +40,11 @@ void Construction::reset() {
   free_.assign(s_.resources.count(), 0.0);
   events_ = {};
   now_ = end_ = 0;
+  for (std::int32_t chunk = 0; chunk < s_.chunks; ++chunk) {
+    if (s_.release[chunk] <= 0) continue;
+    held_.clear(s_.carriage.origin[chunk], chunk);
+    events_.push({s_.release[chunk], -1, -1, chunk});
+  }
   messages_.link.clear();
   messages_.chunks = {};
   for (auto link : touched_) is_touched_[link] = 0;
@@ -101,6 +106,11 @@ double Construction::build(const Policy& policy, Random& random, double deadline
       events_.pop();
       now_ = std::max(now_, event.time);
       if (event.message >= 0) arrive(event.message);
+      if (event.chunk >= 0) {
+        auto origin = s_.carriage.origin[event.chunk];
+        held_.set(origin, event.chunk);
+        for (auto link : s_.out[origin]) touch(link);
+      }
       if (event.resource >= 0) {
         for (auto link : s_.resources.links[event.resource]) touch(link);
       }

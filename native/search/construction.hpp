@@ -31,13 +31,15 @@ struct Setting {
   BitRows held, wanted, group_held, group_wanted;  // at first
   BitRows routed;                                  // per link: chunks that may use it; no rows: all
   std::vector<std::int32_t> load;                  // per link: how many chunks are routed over it
-  std::vector<float> tail;   // routes only, links x chunks: us still ahead at dst
-  bool relays = false;       // some chunk is not for everyone
-  double fastest_mb_us = 0;  // us per MB of the fastest link
-  BitRows slower;            // per link: chunks that other ways bring no later
+  std::vector<float> tail;      // routes only, links x chunks: us still ahead at dst
+  bool relays = false;          // some chunk is not for everyone
+  double fastest_mb_us = 0;     // us per MB of the fastest link
+  BitRows slower;               // per link: chunks that other ways bring no later
+  std::vector<double> release;  // per chunk: when its origin has it, after the prelude
 
  private:
   void find_slower();
+  void find_release();
 };
 
 class Construction {
@@ -51,8 +53,9 @@ class Construction {
  private:
   struct Event {
     double time;
-    std::int32_t message;   // that arrives; -1: none
-    std::int32_t resource;  // that becomes free; -1: none
+    std::int32_t message;     // that arrives; -1: none
+    std::int32_t resource;    // that becomes free; -1: none
+    std::int32_t chunk = -1;  // that its origin has from now on; -1: none
     bool operator>(const Event& other) const { return time > other.time; }
   };
   struct Turn {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "search/construction.hpp"
 
@@ -37,6 +38,71 @@ void sort_by_start(Messages& messages, Times& times) {
   times.start = std::move(start);
 }
 
+// Every message the other way, what arrives last first: carrying so becomes combining.
+Messages turned_round(const Setting& setting, const Messages& messages, const Times& times) {
+  auto count = messages.link.size();
+  std::vector<double> end(count);
+  for (std::size_t m = 0; m < count; ++m) {
+    auto link = messages.link[m];
+    double mb = setting.carriage.chunk_mb * static_cast<double>(messages.chunks[m].size());
+    end[m] = times.start[m] + setting.network.alpha[link] + setting.resources.slowest[link] * mb;
+  }
+  std::vector<std::size_t> order(count);
+  std::iota(order.rbegin(), order.rend(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return end[a] > end[b]; });
+  Messages turned;
+  for (auto m : order) {
+    turned.link.push_back(messages.link[m]);
+    for (auto chunk : messages.chunks[m]) turned.chunks.item.push_back(chunk);
+    turned.chunks.close();
+  }
+  return turned;
+}
+
+// Constructions as they are judged: in their order, or turned round.
+class Judge {
+ public:
+  Judge(const Setting& setting, bool backwards) : setting_(setting), reversed_(setting.network) {
+    backwards_ = backwards;
+    std::swap(reversed_.src, reversed_.dst);
+  }
+
+  std::pair<Messages, Times> operator()(const Messages& built) const {
+    auto times = after_prelude(built);
+    if (!backwards_) return {built, std::move(times)};
+    auto turned = turned_round(setting_, built, times);
+    auto turned_times = timed(reversed_, turned);
+    return {std::move(turned), std::move(turned_times)};
+  }
+
+ private:
+  Times timed(const Network& network, const Messages& messages) const {
+    // A resource holds the same links whichever way they go.
+    return replay(network, setting_.resources, setting_.chunks, setting_.carriage.chunk_mb,
+                  messages);
+  }
+
+  // The prelude goes first; only what comes after it is told.
+  Times after_prelude(const Messages& built) const {
+    auto& prelude = setting_.carriage.prelude;
+    if (prelude.link.empty()) return timed(setting_.network, built);
+    auto all = prelude;
+    for (std::size_t m = 0; m < built.link.size(); ++m) {
+      all.link.push_back(built.link[m]);
+      for (auto chunk : built.chunks[m]) all.chunks.item.push_back(chunk);
+      all.chunks.close();
+    }
+    auto times = timed(setting_.network, all);
+    times.start.erase(times.start.begin(), times.start.begin() + std::ssize(prelude.link));
+    return times;
+  }
+
+  const Setting& setting_;
+  Network reversed_;
+  bool backwards_;
+};
+
 }  // namespace
 
 Outcome search(const Network& network, const Carriage& carriage, const Settings& settings,
@@ -44,6 +110,7 @@ Outcome search(const Network& network, const Carriage& carriage, const Settings&
   check(network);
   Setting setting(network, carriage);
   Construction construction(setting);
+  Judge judge(setting, settings.backwards);
   auto begun = std::chrono::steady_clock::now();
   auto polled = begun;
   auto infinity = std::numeric_limits<double>::infinity();
@@ -75,11 +142,10 @@ Outcome search(const Network& network, const Carriage& carriage, const Settings&
     deadline = std::max(deadline, settings.target_us * (1 + kSameTime));
     double built = construction.build(policy, random, deadline);
     if (built == infinity) continue;
-    auto times = replay(network, setting.resources, setting.chunks, carriage.chunk_mb,
-                        construction.messages());
+    auto [messages, times] = judge(construction.messages());
     if (times.total_us >= best.times.total_us * (1 - kSameTime)) continue;
     champion = policy;
-    best.messages = construction.messages();
+    best.messages = std::move(messages);
     best.times = std::move(times);
     best.history.emplace_back(restart, best.times.total_us);
     if (best.times.total_us <= settings.target_us * (1 + kSameTime)) break;

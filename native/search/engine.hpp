@@ -18,11 +18,12 @@ struct Settings {
   std::int64_t restarts = 1;
   double batch_share = 0;  // 0: every chunk by itself; else see Policy::share_left
   double limit_s = 60;
-  double target_us = 0;  // stop when this is reached
+  double target_us = 0;    // stop when this is reached
+  bool backwards = false;  // judge what is found turned round: as combining, over links reversed
 };
 
 struct Outcome {
-  Messages messages;  // in the order of their start
+  Messages messages;  // in the order of their start; backwards, link l goes from its dst to its src
   Times times;
   std::int64_t restarts = 0;
   bool struck = false;       // the time limit ended the search

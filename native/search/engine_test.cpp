@@ -1,7 +1,9 @@
 #include "search/engine.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "check.hpp"
 #include "search/random.hpp"
@@ -133,6 +135,99 @@ void any_network_is_served() {
   }
 }
 
+Network turned(Network network) {
+  std::swap(network.src, network.dst);
+  return network;
+}
+
+void what_is_found_backwards_combines() {
+  int better = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    Random random(seed, 1);
+    auto network = any_network(random);
+    auto carriage = allgather(network.ranks, 1 + random.below(3), 1);
+    auto chunks = static_cast<int>(carriage.origin.size());
+    Settings settings{.seed = seed, .restarts = 30, .batch_share = 1, .backwards = true};
+    auto found = search(network, carriage, settings, kNothing);
+    // What the result says is what list scheduling of these messages says, over links reversed.
+    auto reversed = turned(network);
+    auto again = replay(reversed, Resources(reversed), chunks, carriage.chunk_mb, found.messages);
+    CHECK(again.start == found.times.start && again.total_us == found.times.total_us);
+    // Every rank but the origin hands every chunk on once, after all that it was handed.
+    std::vector<int> handed(static_cast<std::size_t>(chunks) * network.ranks, 0);
+    for (std::size_t m = 0; m < found.messages.link.size(); ++m) {
+      auto link = found.messages.link[m];
+      for (auto chunk : found.messages.chunks[m]) {
+        auto cell = static_cast<std::size_t>(chunk) * network.ranks;
+        CHECK(++handed[cell + reversed.src[link]] == 1);
+        CHECK(handed[cell + reversed.dst[link]] == 0);
+      }
+    }
+    for (std::size_t c = 0; c < carriage.origin.size(); ++c) {
+      for (int rank = 0; rank < network.ranks; ++rank) {
+        CHECK(handed[c * network.ranks + rank] == (rank != carriage.origin[c]));
+      }
+    }
+    // Judged as it is found, the best need not be the best backwards.
+    settings.backwards = false;
+    auto ahead = search(network, carriage, settings, kNothing);
+    std::reverse(ahead.messages.link.begin(), ahead.messages.link.end());
+    Rows rows;
+    for (auto m = ahead.messages.chunks.size(); m-- > 0;) {
+      for (auto chunk : ahead.messages.chunks[m]) rows.item.push_back(chunk);
+      rows.close();
+    }
+    ahead.messages.chunks = rows;
+    auto back = replay(reversed, Resources(reversed), chunks, carriage.chunk_mb, ahead.messages);
+    better += found.times.total_us < back.total_us * (1 - 1e-9);
+    better -= found.times.total_us > back.total_us * (1 + 1e-9);
+  }
+  CHECK(better > 0);
+}
+
+void what_went_before_is_waited_for() {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    Random random(seed, 2);
+    auto network = any_network(random);
+    auto carriage = allgather(network.ranks, 1 + random.below(3), 1);
+    auto chunks = static_cast<int>(carriage.origin.size());
+    Settings settings{.seed = seed, .restarts = 20, .batch_share = 1, .backwards = true};
+    auto before = search(turned(network), carriage, settings, kNothing);
+    carriage.prelude = before.messages;
+    settings.backwards = false;
+    auto after = search(network, carriage, settings, kNothing);
+    // Together they take as long as is said, and nothing leaves its origin before it is complete.
+    auto all = before.messages;
+    for (std::size_t m = 0; m < after.messages.link.size(); ++m) {
+      all.link.push_back(after.messages.link[m]);
+      for (auto chunk : after.messages.chunks[m]) all.chunks.item.push_back(chunk);
+      all.chunks.close();
+    }
+    Resources resources(network);
+    auto times = replay(network, resources, chunks, carriage.chunk_mb, all);
+    CHECK(times.total_us == after.times.total_us);
+    CHECK(times.total_us >= before.times.total_us);
+    auto first = before.messages.link.size();
+    CHECK(std::equal(after.times.start.begin(), after.times.start.end(),
+                     times.start.begin() + static_cast<std::ptrdiff_t>(first)));
+    std::vector<double> complete(carriage.origin.size(), 0.0);
+    for (std::size_t m = 0; m < all.link.size(); ++m) {
+      auto link = all.link[m];
+      auto mb = carriage.chunk_mb * static_cast<double>(all.chunks[m].size());
+      for (auto chunk : all.chunks[m]) {
+        auto origin = carriage.origin[chunk];
+        if (m < first && network.dst[link] == origin) {
+          complete[chunk] = std::max(
+              complete[chunk], times.start[m] + network.alpha[link] + resources.slowest[link] * mb);
+        }
+        if (m >= first && network.src[link] == origin) {
+          CHECK(times.start[m] >= complete[chunk] * (1 - 1e-9));
+        }
+      }
+    }
+  }
+}
+
 void routes_are_kept() {
   auto network = ring(4, 1, 10);
   auto carriage = allgather(4, 1, 1);
@@ -226,6 +321,8 @@ void batches_of_next_to_nothing_do_not_overflow() {
 int main() {
   a_pair_takes_as_long_as_a_message();
   any_network_is_served();
+  what_is_found_backwards_combines();
+  what_went_before_is_waited_for();
   routes_are_kept();
   symmetric_searches_send_all_images();
   what_cannot_be_reached_is_an_error();

@@ -31,6 +31,12 @@ struct Network {
   std::vector<std::int32_t> group;  // per rank: whose links among each other are not scarce
 };
 
+// What is sent, in one order.
+struct Messages {
+  std::vector<std::int32_t> link;
+  Rows chunks;  // of each message
+};
+
 // Chunk c starts at origin[c] and must reach every rank r with target[c * ranks + r] != 0.
 struct Carriage {
   std::vector<std::int32_t> origin;
@@ -38,6 +44,7 @@ struct Carriage {
   double chunk_mb = 0;
   Rows routes;                         // links each chunk may use; no rows: all
   std::vector<std::int32_t> symmetry;  // elements x ranks; empty: none
+  Messages prelude;  // sent before: what it brings to a chunk's origin is waited for
 };
 
 // The search cannot begin or end: the carriage or the symmetry is wrong, or nothing was found.

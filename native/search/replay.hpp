@@ -11,11 +11,6 @@ namespace headrace::search {
 // order differ by rounding, which must not decide who goes first.
 inline constexpr double kSameTime = 1e-9;
 
-struct Messages {
-  std::vector<std::int32_t> link;
-  Rows chunks;  // of each message
-};
-
 struct Times {
   std::vector<double> start;  // per message
   double total_us = 0;

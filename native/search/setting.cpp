@@ -134,6 +134,7 @@ Setting::Setting(const Network& given, const Carriage& carried)
     for (auto link : entering) crossing[link] = scarce;
   }
 
+  find_release();
   if (carriage.routes.size() == 0) {
     find_slower();
     return;
@@ -150,6 +151,29 @@ Setting::Setting(const Network& given, const Carriage& carried)
   tail.assign(static_cast<std::size_t>(links) * chunks, -1.0F);
   Tails tails(*this, tail);
   for (std::int32_t chunk = 0; chunk < chunks; ++chunk) tails.measure(chunk);
+}
+
+// When the prelude is done with each chunk, images of one together.
+void Setting::find_release() {
+  release.assign(chunks, 0.0);
+  auto& before = carriage.prelude;
+  if (before.link.empty()) return;
+  auto times = replay(network, resources, chunks, carriage.chunk_mb, before);
+  for (std::size_t m = 0; m < before.link.size(); ++m) {
+    auto link = before.link[m];
+    double mb = carriage.chunk_mb * static_cast<double>(before.chunks[m].size());
+    double end = times.start[m] + network.alpha[link] + resources.slowest[link] * mb;
+    for (auto chunk : before.chunks[m]) {
+      if (network.dst[link] == carriage.origin[chunk]) {
+        release[chunk] = std::max(release[chunk], end);
+      }
+    }
+  }
+  auto own = release;
+  for (std::size_t at = 0; at < symmetry.chunk.size(); ++at) {
+    auto& latest = release[symmetry.chunk[at]];
+    latest = std::max(latest, own[at % static_cast<std::size_t>(chunks)]);
+  }
 }
 
 // Marks for each link the chunks that come to its destination no later by other ways.

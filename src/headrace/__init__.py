@@ -1,5 +1,7 @@
 """headrace: measure where a job's data moves, plan the movement, run the plan in PyTorch."""
 
+from typing import TYPE_CHECKING
+
 from headrace.errors import (
     ArtifactError,
     CommunicationError,
@@ -11,7 +13,9 @@ from headrace.errors import (
     UnverifiedPlanError,
     VerificationError,
 )
-from headrace.settings import Settings
+
+if TYPE_CHECKING:
+    from headrace.settings import Settings
 
 __version__ = "0.1.0"
 
@@ -28,3 +32,12 @@ __all__ = [
     "VerificationError",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load the settings when they are asked for: commands can be interrupted from the start."""
+    if name == "Settings":
+        from headrace.settings import Settings
+
+        return Settings
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -98,6 +98,17 @@ class Executor:
 
     def counters(self) -> dict: ...
 
+    def submitted(self) -> int:
+        """Collectives submitted so far."""
+
+    def finished(self) -> int:
+        """Collectives finished so far, well or not."""
+
+    def statistics(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C')]:
+        """
+        Every open connection, a row each: peer, channel, sent_bytes, sends, received_bytes, acked_bytes, busy_us, peer_limited_us, buffer_limited_us, delivery_rate, rtt_us, min_rtt_us, retransmits.
+        """
+
     def set_pacing(self, peer: int, bytes_per_s: int) -> None: ...
 
     def abandon(self) -> None: ...
@@ -142,7 +153,7 @@ class Outcome:
     @property
     def history(self) -> list[tuple[int, float]]: ...
 
-def search(network: Network, *, origin: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk_mb: float, routes_first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], routes_link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], symmetry: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seed: int, restarts: int, batch_share: float, limit_s: float, target_us: float) -> Outcome:
+def search(network: Network, *, origin: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk_mb: float, routes_first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], routes_link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], symmetry: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seed: int, restarts: int, batch_share: float, limit_s: float, target_us: float, backwards: bool, prelude_link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], prelude_first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], prelude_chunk: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Outcome:
     """
     Randomised time-expanded matching; the best of `restarts` constructions. A KeyboardInterrupt ends it with the best so far, and with no messages if there is none.
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.errors import InputError
 
+MEASURE = ("auto", "off", "always")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _MAX_CHANNELS = 64
 
@@ -30,6 +31,17 @@ class Settings:
         ``headrace testbed``.
     log_level : HEADRACE_LOG_LEVEL, one of debug, info, warning, error: what the backend writes to
         stderr. An application that sets up logging itself decides instead.
+    measure : HEADRACE_MEASURE, whether the start of a job on several hosts that brings no plan book
+        measures the network (some 10 s) and plans for it: auto (unless a profile of these hosts is
+        cached and valid), always, or off. Rank 0's counts.
+    cache : HEADRACE_CACHE, folder for profiles and plan books that such jobs keep; unset:
+        ~/.cache/headrace.
+    adapt : HEADRACE_ADAPT, on or off: whether plans follow the network while the job runs, where a
+        plan book serves a job of several hosts.
+    adapt_log : HEADRACE_ADAPT_LOG, file to which rank 0 appends what adaptation did, as lines of
+        JSON.
+    metrics : HEADRACE_METRICS, where metrics for Prometheus go: a file ("{rank}" in its name stands
+        for the rank) or a port on 127.0.0.1, to which the rank is added; unset: nowhere.
     rank, world_size : RANK, WORLD_SIZE as torchrun sets them; None outside.
     """
 
@@ -40,8 +52,18 @@ class Settings:
     pace: Path | None = None
     testbed_address: str | None = None
     log_level: str = "warning"
+    measure: str = "auto"
+    cache: Path | None = None
+    adapt: bool = True
+    adapt_log: Path | None = None
+    metrics: Path | int | None = None
     rank: int | None = None
     world_size: int | None = None
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where profiles and plan books are kept."""
+        return self.cache or Path("~/.cache/headrace").expanduser()
 
     @property
     def paced_address(self) -> str | None:
@@ -123,8 +145,44 @@ def _log_level(variable: str, text: str) -> str:
     return text.lower()
 
 
+def _measure(variable: str, text: str) -> str:
+    if text.lower() not in MEASURE:
+        raise InputError(f"{variable} is {text!r}, needs one of {', '.join(MEASURE)}")
+    return text.lower()
+
+
+def _folder(variable: str, text: str) -> Path:
+    path = Path(text).expanduser()
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{variable} is {text!r}, needs a folder, or a path where none is yet")
+    return path
+
+
 def _text(_variable: str, text: str) -> str:
     return text
+
+
+def _switch(variable: str, text: str) -> bool:
+    if text.lower() not in ("on", "off"):
+        raise InputError(f"{variable} is {text!r}, needs on or off")
+    return text.lower() == "on"
+
+
+def _target(variable: str, text: str) -> Path:
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise InputError(
+            f"{variable} is {text!r}, needs the path of a file in a folder that exists"
+        )
+    return path
+
+
+def _file_or_port(variable: str, text: str) -> Path | int:
+    if not re.fullmatch(r"\d+", text):
+        return _target(variable, text)
+    if not 1024 <= int(text) <= 65535:
+        raise InputError(f"{variable} is {text!r}, needs a port from 1024 to 65535, or a file")
+    return int(text)
 
 
 def _check_rank(rank: int, world_size: int) -> None:
@@ -140,6 +198,11 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str, str], object]]] = {
     "pace": ("HEADRACE_PACE", _file),
     "testbed_address": ("HEADRACE_TESTBED_ADDRESS", _text),
     "log_level": ("HEADRACE_LOG_LEVEL", _log_level),
+    "measure": ("HEADRACE_MEASURE", _measure),
+    "cache": ("HEADRACE_CACHE", _folder),
+    "adapt": ("HEADRACE_ADAPT", _switch),
+    "adapt_log": ("HEADRACE_ADAPT_LOG", _target),
+    "metrics": ("HEADRACE_METRICS", _file_or_port),
     "rank": ("RANK", _whole(0)),
     "world_size": ("WORLD_SIZE", _whole(1)),
 }

@@ -18,10 +18,28 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
 
+def step() -> None:
+    """Say that a training step ends here; for loops whose calls do not show it by themselves.
+
+    Steps are otherwise found in the sequence of collectives. Once said, this is what counts.
+    """
+    from headrace.collectives.run.create import mark_step
+
+    mark_step()
+
+
 def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:
     from headrace.collectives.run.create import create
 
-    return create(options)
+    return create(options, _follow)
+
+
+def _follow(store: Any, executor: Any, switch: Any, book: Any, settings: Any) -> Any:
+    if book is None:
+        return None
+    from headrace.collectives.adapt.follow import follow  # only where there is a plan to adapt
+
+    return follow(store, executor, switch, book, settings)
 
 
 register()

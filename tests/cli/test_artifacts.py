@@ -1,5 +1,6 @@
 """``headrace show`` and ``headrace verify``."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from headrace.artifact import Artifact
 from headrace.cli import artifacts
 from headrace.collectives.demand import STANDARD, Collective
 from headrace.collectives.plan.book import build_book
-from headrace.collectives.plan.portfolio import plan_collective
+from headrace.collectives.plan.portfolio import GENERATORS, plan_collective
 from headrace.errors import ArtifactError, VerificationError
 from headrace.topology.presets import racks
 
@@ -46,6 +47,17 @@ def test_plan(tmp_path: Path) -> None:
     for text in ("broadcast of 3 ranks, root 2", plan.maker, "bound", "gap", "candidates", "1 MiB"):
         assert text in shown
     assert "1 of 1 programs proven" in run("verify", tmp_path / "p")
+
+
+def test_a_plan_shows_its_rounds_and_bytes(tmp_path: Path) -> None:
+    everyone = tuple(row for row in GENERATORS if row.name == "hierarchical")
+    topology = racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6)
+    plan_collective(topology, Collective.ALLREDUCE, 1 << 20, generators=everyone).save(
+        tmp_path / "p"
+    )
+    shown = run("show", tmp_path / "p")
+    for row in (r"rounds +4, \d+ messages", "on the wire +6 MiB", r"across groups +2 MiB \(33%\)"):
+        assert re.search(row, shown)
 
 
 def test_book(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ import headrace.artifact as artifact_io
 from headrace.cli import collectives, testbed
 from headrace.cli.format import size
 from headrace.collectives.demand import Collective
-from headrace.collectives.measure import Profile, launch, survey
+from headrace.collectives.measure import Effort, Profile, launch, survey
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.entries import Entry
 from headrace.errors import ArtifactError, CommunicationError, InputError, TestbedError
 from headrace.testbed import Testbed
+from tests.collectives.measure.iperf.iperf_json import result, write
 from tests.collectives.measure.network import Network, shuffled_racks
 
 TOPOLOGY, _ = shuffled_racks((2, 2), 3)
@@ -59,7 +60,10 @@ def test_measure_brings_a_testbed_up_in_the_order_asked_for_and_down_again(
 ) -> None:
     seen: list[Testbed] = []
 
-    def fake(testbed: Testbed, rank_hosts: Sequence[str], *, progress: object) -> Profile:
+    def fake(
+        testbed: Testbed, rank_hosts: Sequence[str], *, effort: Effort, progress: object
+    ) -> Profile:
+        assert effort.budget_s == 7.5
         seen.append(testbed)
         assert list(rank_hosts) == ["host2", "host0", "host1"]
         assert testbed.record.directory.is_dir()
@@ -67,9 +71,8 @@ def test_measure_brings_a_testbed_up_in_the_order_asked_for_and_down_again(
 
     monkeypatch.setattr(launch, "measure_testbed", fake)
     (tmp_path / "t.toml").write_text(TESTBED)
-    shown = run(
-        "measure", "-o", tmp_path / "p", "--testbed", tmp_path / "t.toml", "--order", "2,0,1"
-    )
+    flags = ("--testbed", tmp_path / "t.toml", "--order", "2,0,1", "--budget", 7.5)
+    shown = run("measure", "-o", tmp_path / "p", *flags)
     assert "group 1" in shown
     assert "Mbit/s" in shown
     assert Profile.load(tmp_path / "p").topology.ranks == 4
@@ -194,3 +197,20 @@ def test_measure_under_torchrun(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert Profile.load(tmp_path / "p").topology.rank_host == (0, 0)
     assert "2 on 1 hosts" in done.stdout
+
+
+def test_results_of_iperf3_become_a_profile_that_can_be_planned_for(tmp_path: Path) -> None:
+    names = [("a", "b"), ("a", "c"), ("b", "c")]
+    files = [
+        write(tmp_path, result(f"10.0.0.{a}", f"10.0.0.{b}", 400), f"{a}-to-{b}.json")
+        for a, b in names
+    ]
+    rtt = tmp_path / "rtt.csv"
+    rtt.write_text("a,b,300\n")
+    said = run("import-iperf", *files, "-o", tmp_path / "p", "--rtt", rtt)
+    assert "3 on 3 hosts" in said
+    assert "what several hosts share" in said
+    alphas = {link.alpha_us for link in Profile.load(tmp_path / "p").topology.links}
+    assert alphas == {60.0, 150.0}
+    run("plan", tmp_path / "p", "-o", tmp_path / "b", "--collective", "allreduce")
+    assert PlanBook.load(tmp_path / "b").topology.hosts == ("a", "b", "c")

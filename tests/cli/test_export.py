@@ -1,6 +1,7 @@
 """``headrace export``, and ``headrace verify`` of files of other tools."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -112,14 +113,44 @@ def test_a_spoiled_file_is_refuted(plan: Path) -> None:
         run("verify", out)
 
 
-def test_xml_is_known_by_its_content_too(plan: Path) -> None:
-    out = plan.with_name("without-suffix")
-    run("export", plan, "-o", out)
+@pytest.mark.parametrize("name", ["a", "a.txt", "a.json", "a.xml", "a.book"])
+@pytest.mark.parametrize("form", ["msccl-xml", "mscclpp-json"])
+def test_files_are_known_by_their_content(plan: Path, form: str, name: str) -> None:
+    out = plan.with_name(name)
+    run("export", plan, "--format", form, "-o", out, "--instances", 1)
+    assert run("verify", out).startswith("ok allreduce")
+    out.write_bytes(b"\n \t" + out.read_bytes())
     assert run("verify", out).startswith("ok allreduce")
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "file.xml: is empty; needs a headrace artifact, MSCCL XML (begins with '<') or"),
+        (b" \n\t", "file.xml: is empty"),
+        (
+            b"PK\x03\x04\xff",
+            "file.xml: begins with 'PK\\x03\\x04\\\\xff'; needs a headrace artifact",
+        ),
+        (b"[1, 2]", "file.xml: begins with '[1, 2]'"),
+        (b' {"a": 1}', "field 'gpus' is missing (read as mscclpp-json, as it begins with '{' and"),
+        (
+            b"<algo",
+            "not well-formed XML (unclosed token) (read as msccl-xml, as it begins with '<'",
+        ),
+    ],
+)
+def test_what_is_neither_is_shown(tmp_path: Path, content: bytes, says: str) -> None:
+    file = tmp_path / "file.xml"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=re.escape(says)):
+        run("verify", file)
+
+
 def test_an_artifact_may_have_any_name(plan: Path) -> None:
-    assert "1 of 1 programs proven" in run("verify", plan.rename(plan.with_name("plan.json")))
+    for name in ("plan.json", "plan.xml", "plan"):
+        plan = plan.rename(plan.with_name(name))
+        assert "1 of 1 programs proven" in run("verify", plan)
 
 
 def test_a_json_plan_is_json(plan: Path) -> None:

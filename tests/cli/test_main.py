@@ -1,13 +1,17 @@
 """The command's manners: version, one-line errors, exit codes, interrupts."""
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 
 import headrace
-from headrace.cli import main as module
+from headrace.cli import app as commands
+from headrace.cli.main import main
 from headrace.errors import CommunicationError, HeadraceError, InputError, TopologyError
 
 
@@ -28,10 +32,10 @@ def exit_code(monkeypatch: pytest.MonkeyPatch, raised: BaseException) -> int:
     def fail() -> None:
         raise raised
 
-    monkeypatch.setattr(module, "app", app)
+    monkeypatch.setattr(commands, "app", app)
     monkeypatch.setattr(sys, "argv", ["headrace"])
     with pytest.raises(SystemExit) as caught:
-        module.main()
+        main()
     assert isinstance(caught.value.code, int)
     return caught.value.code
 
@@ -87,6 +91,29 @@ def test_an_interrupt_exits_with_130_and_no_traceback(
 ) -> None:
     assert exit_code(monkeypatch, KeyboardInterrupt()) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["headrace", "headrace.cli.main"])
+def test_an_interrupt_while_the_commands_are_loaded_is_quiet_too(
+    tmp_path: Path, module: str
+) -> None:
+    """Ctrl-C in the first half second used to print the traceback of an import."""
+    interrupted = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile True: pass\n"
+    (tmp_path / "typer.py").write_text(interrupted)
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--version"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        # A test run in the background may have been told to ignore interrupts, and so its children.
+        preexec_fn=_hear_interrupts,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_our_own_bugs_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,3 +1,4 @@
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,13 @@ def test_uniform_is_one_rack() -> None:
     made = uniform(3, alpha_us=5.0)
     assert not [s for s in made.shared if s.name.startswith("uplink")]
     assert {link.alpha_us for link in made.links} == {5.0}
+
+
+def test_equal_topologies_hash_alike_however_often_they_are_asked() -> None:
+    one, other = uniform(5), uniform(5)
+    assert hash(one) == hash(one) == hash(other)
+    assert len({one, other, replace(one, name="another")}) == 2
+    assert hash(replace(one, links=one.links[:-1], shared=())) != hash(one)
+    assert "_hash" in vars(one)
+    assert "_hash" not in vars(pickle.loads(pickle.dumps(one)))  # strings hash otherwise there
+    assert pickle.loads(pickle.dumps(one)) == one

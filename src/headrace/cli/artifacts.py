@@ -18,6 +18,8 @@ from headrace.cli.sends import send_tables
 from headrace.collectives.demand import ROOTED
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.plan.book import PlanBook
+from headrace.collectives.plan.census import census
+from headrace.collectives.plan.generators import locality
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.verify import VERIFIER_VERSION
 from headrace.collectives.plan.verify import verify as prove
@@ -137,6 +139,7 @@ def _show_plan(artifact: Artifact, source: str, everything: bool) -> Iterable[Re
             f"latency {duration(plan.bound.latency_us)})",
             "gap": f"{plan.gap:.1%}",
             "why": plan.why,
+            **_counted(plan),
         },
     )
     yield _rows(
@@ -145,6 +148,20 @@ def _show_plan(artifact: Artifact, source: str, everything: bool) -> Iterable[Re
         [(c.maker, c.chunks or "", duration(c.predicted_us), c.note) for c in plan.candidates],
     )
     yield from send_tables(plan, everything=everything)
+
+
+def _counted(plan: Plan) -> dict[str, str]:
+    """Rounds and bytes, as in PLink's table 1: between hosts, or racks if each has one rank."""
+    groups = locality(plan.topology)
+    found = census(plan.program, groups or ())
+    rows = {
+        "rounds": f"{found.rounds}, {found.messages} messages",
+        "on the wire": size(round(found.wire * plan.total_bytes)),
+    }
+    if groups:
+        share = found.across / found.wire if found.wire else 0.0
+        rows["across groups"] = f"{size(round(found.across * plan.total_bytes))} ({share:.0%})"
+    return rows
 
 
 def _show_book(artifact: Artifact, source: str, _everything: bool) -> Iterable[RenderableType]:

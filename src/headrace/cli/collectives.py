@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 import headrace.artifact as artifact_io
+from headrace.cli.adapt import adapt
+from headrace.cli.import_iperf import import_iperf, save_profile
 from headrace.cli.method import MAX_SEED, Effort, Model, charged
 from headrace.cli.network import read_network
 from headrace.cli.progress import Report, progress
@@ -18,14 +19,17 @@ from headrace.errors import InputError
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
+    from headrace.collectives.measure import Effort as Measuring
     from headrace.collectives.measure import Profile
 
 app = typer.Typer(
     help="Move tensors between ranks: measure the network, plan for it.", no_args_is_help=True
 )
 
+app.command()(adapt)
 app.command()(synthesize)
 app.command()(sketch)
+app.command()(import_iperf)
 
 
 @app.command()
@@ -42,6 +46,10 @@ def measure(
     seed: Annotated[
         int | None, typer.Option(help="For --order random: the same seed, same order.")
     ] = None,
+    budget: Annotated[
+        float,
+        typer.Option(help="Seconds that it may take; what does not fit is cut, and said.", min=1),
+    ] = 15.0,
 ) -> None:
     """Measure links, groups and shared capacities, and write a profile.
 
@@ -53,13 +61,16 @@ def measure(
     if not settings.rank:  # of all ranks, rank 0 writes
         artifact_io.check_target(output)
     with progress(console, visible=not settings.rank) as report:
+        from headrace.collectives.measure import Effort as Measuring
+
+        effort = Measuring(budget_s=budget)
         profile: Profile | None
         if testbed is not None:
-            profile = _measure_testbed(testbed, order, seed, report)
+            profile = _measure_testbed(testbed, order, seed, effort, report)
         elif settings.rank is not None:
             from headrace.collectives.measure.launch import measure_torchrun
 
-            profile = measure_torchrun(progress=report)
+            profile = measure_torchrun(effort=effort, progress=report)
         else:
             raise InputError(
                 "nothing to measure: RANK is not set and --testbed is not given; start the ranks "
@@ -67,16 +78,12 @@ def measure(
             )
     if profile is None:
         return
-    profile.save(output)
-    table = Table(box=None, show_header=False)
-    for row in profile.summary():
-        table.add_row(*row)
-    out = Console()
-    out.print(table)
-    out.print(f"Wrote [bold]{output}[/].", soft_wrap=True)
+    save_profile(profile, output)
 
 
-def _measure_testbed(file: Path, order: str, seed: int | None, report: Report) -> "Profile":
+def _measure_testbed(
+    file: Path, order: str, seed: int | None, effort: "Measuring", report: Report
+) -> "Profile":
     from headrace.collectives.measure.launch import measure_testbed
     from headrace.testbed import Testbed, TestbedSpec
 
@@ -89,7 +96,7 @@ def _measure_testbed(file: Path, order: str, seed: int | None, report: Report) -
                 f"Measuring on loopback, paced by the transport: {up.fallback_reason}.",
                 soft_wrap=True,
             )
-        return measure_testbed(up, hosts, progress=report)
+        return measure_testbed(up, hosts, effort=effort, progress=report)
 
 
 @app.command()

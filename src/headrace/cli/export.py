@@ -1,5 +1,7 @@
 """``headrace export``: plans for MSCCL and MSCCL++; ``headrace verify`` of such files."""
 
+import codecs
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +26,12 @@ class Format(StrEnum):
 
     MSCCL_XML = "msccl-xml"
     MSCCLPP_JSON = "mscclpp-json"
+
+
+_BEGINS = {Format.MSCCL_XML: "<", Format.MSCCLPP_JSON: "{"}
+
+_ENVELOPE = re.compile(rb'"format"\s*:\s*"headrace-artifact"')
+"""In an artifact's first line, before what it holds."""
 
 
 class Protocol(StrEnum):
@@ -183,18 +191,24 @@ def _entry(
 def verify_foreign(file: Path) -> bool:
     """Prove or refute a file of another tool, and print what was found.
 
-    Returns whether `file` is one: by its name (.xml, .json), or because it begins like XML; what
-    headrace wrote itself is none, whatever its name.
+    Returns whether `file` is one. How it begins says what it is, whatever its name: MSCCL XML with
+    ``<``, MSCCL++ JSON with ``{``, a headrace artifact (which is none) with its envelope.
 
     Raises
     ------
-    InputError : if it cannot be read as what it is.
+    InputError : if it begins otherwise, or cannot be read as what it is.
     VerificationError : if it does not do what it claims.
     """
     form = _form_of(file)
     if form is None:
         return False
-    verdict = _verdict(file, form)
+    try:
+        verdict = _verdict(file, form)
+    except InputError as error:
+        raise InputError(
+            f"{error} (read as {form.value}, as it begins with '{_BEGINS[form]}' and is no "
+            "headrace artifact)"
+        ) from error
     console = Console(soft_wrap=True)
     for finding in verdict.findings:
         console.print(str(finding), markup=False, highlight=False)
@@ -210,15 +224,20 @@ def verify_foreign(file: Path) -> bool:
 def _form_of(file: Path) -> Format | None:
     try:
         with file.open("rb") as stream:
-            start = stream.read(1024)
+            start = stream.read(4096)
     except OSError:
         return None  # the artifact's reader says what is wrong
-    if b'"format":"headrace-artifact"' in start:
+    if _ENVELOPE.search(start):
         return None
-    suffix = file.suffix.lower()
-    if suffix in (".xml", ".json"):
-        return Format.MSCCL_XML if suffix == ".xml" else Format.MSCCLPP_JSON
-    return Format.MSCCL_XML if start.lstrip().startswith(b"<") else None
+    text = start.removeprefix(codecs.BOM_UTF8).lstrip()
+    for form, begins in _BEGINS.items():
+        if text.startswith(begins.encode()):
+            return form
+    found = f"begins with {text[:12].decode('ascii', 'backslashreplace')!r}" if text else "is empty"
+    raise InputError(
+        f"{file}: {found}; needs a headrace artifact, MSCCL XML (begins with '<') or MSCCL++ JSON "
+        "(begins with '{')"
+    )
 
 
 def _verdict(file: Path, form: Format) -> "Verdict":

@@ -84,11 +84,15 @@ class Schedule:
     ----------
     transfers : in order; `lower` derives every dependency from this order.
     scratch_slots : slots after ``demand.slots`` available at every rank.
+    begins : for every message, in the order of transfers, its place in the order in which messages
+        begin (a local transfer counts as one): who comes first on a link that two want, which need
+        not be who is combined first. Empty: as in `transfers`.
     """
 
     demand: Demand
     transfers: tuple[Transfer, ...]
     scratch_slots: int = 0
+    begins: tuple[int, ...] = ()
 
     @classmethod
     def of(

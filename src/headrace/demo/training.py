@@ -118,6 +118,7 @@ def run_training(
 def _environment(book: Path | None) -> dict[str, str | None]:
     return {
         "OMP_NUM_THREADS": "1",
+        "HEADRACE_MEASURE": "off",
         "HEADRACE_PLAN_BOOK": None if book is None else str(book),
     }
 

@@ -117,6 +117,18 @@ class Topology:
         for index, shared in enumerate(self.shared):
             _check_cost(f"shared[{index}].beta_us_per_mb", shared.beta_us_per_mb, may_be_zero=False)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Caches ask for it at every turn, and there may be thousands of links.
+        return hash((self.name, self.hosts, self.rank_host, self.links, self.shared))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process hashes strings in another way.
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
+
     @property
     def ranks(self) -> int:
         """Number of ranks."""

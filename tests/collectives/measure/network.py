@@ -1,10 +1,11 @@
 """A network made of formulas, to measure in tests: fair sharing of capacities, with noise."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from headrace.collectives.measure.probe import Manner, Probe
+from headrace.errors import CommunicationError
 from headrace.topology import BYTES_PER_MB, Topology
 from headrace.topology.presets import racks
 
@@ -18,6 +19,8 @@ class Network:
     ----------
     noise : relative standard deviation of every time.
     burst_bytes : how much every link lets through at once before its rate holds.
+    slow_us : what a probe takes beyond the time of its flows.
+    deaths : probe number -> rank that dies then.
     """
 
     def __init__(
@@ -29,6 +32,8 @@ class Network:
         call_us: float = 30.0,
         seed: int = 0,
         half_duplex: bool = False,
+        slow_us: float = 0.0,
+        deaths: Mapping[int, int] | None = None,
     ) -> None:
         self.topology = topology
         self.noise = noise
@@ -38,12 +43,27 @@ class Network:
         self.random = np.random.default_rng(seed)
         self.total_us = 0.0
         self.probes: list[Probe] = []
+        self.slow_us = slow_us
+        self.deaths = dict(deaths or {})
+        self.lost: dict[int, str] = {}
+        self.newly_dead: set[int] = set()
+
+    def clock(self) -> float:
+        """Seconds of network time."""
+        return self.total_us / 1e6
 
     @property
     def ranks(self) -> int:
         return self.topology.ranks
 
     def measure(self, probe: Probe) -> np.ndarray:
+        self.total_us += self.slow_us
+        assert not self.newly_dead, "nobody heard of the loss"
+        if (rank := self.deaths.pop(len(self.probes), None)) is not None:
+            self.newly_dead.add(rank)
+            self.total_us += 1e6
+            raise CommunicationError(f"rank {rank} hung up")
+        assert not self.lost.keys() & {rank for flow in probe.flows for rank in flow[:2]}
         self.probes.append(probe)
         times = np.full((self.ranks, probe.repeats), self.call_us)
         ends = self._ends([(f.src, f.dst) for f in probe.flows], self._sizes(probe))
@@ -54,6 +74,18 @@ class Network:
         times = times * np.exp(self.noise * self.random.standard_normal(times.shape))
         self.total_us += float(times.max(axis=0).sum())
         return times
+
+    def round_trips(self) -> np.ndarray:
+        times = np.full((self.ranks, self.ranks), np.nan)
+        for link in self.topology.links:
+            times[link.src, link.dst] = 2 * link.alpha_us
+        return times
+
+    def survive(self, error: CommunicationError) -> None:
+        if not self.newly_dead:
+            raise error
+        self.lost.update(dict.fromkeys(self.newly_dead, str(error)))
+        self.newly_dead.clear()
 
     def _sizes(self, probe: Probe) -> np.ndarray:
         sizes = np.array([probe.chunks * flow.chunk_bytes for flow in probe.flows])

@@ -66,7 +66,7 @@ def test_measuring_over_loopback_gives_a_profile() -> None:
         return profile
 
     profile, *others = together(hosts, part)
-    assert others == [None] * 3
+    assert others == [False] * 3
     assert not isinstance(profile, CommunicationError), profile
     topology = profile.topology
     assert topology.hosts == ("a", "b", "c")
@@ -74,6 +74,10 @@ def test_measuring_over_loopback_gives_a_profile() -> None:
     assert len(topology.links) == 12
     assert all(0 < link.alpha_us < 50_000 for link in topology.links)
     assert all(link.beta_us_per_mb < 1e6 for link in topology.links)
+    off = ~np.eye(3, dtype=bool)
+    for column in ("median_rtt_us", "min_rtt_us", "kernel_rtt_us"):
+        assert (profile.matrix(column)[off] > 0).all(), column
+    assert (profile.matrix("min_rtt_us") <= profile.matrix("median_rtt_us"))[off].all()
 
 
 def test_a_rank_that_dies_is_named_with_its_host() -> None:
@@ -99,3 +103,30 @@ def test_an_error_names_the_hosts_of_the_ranks_it_blames() -> None:
     text = name_hosts("rank 1: rank 2 hung up", 1, ["a", "b", "c"])
     assert "at rank 1 on host 'b'" in text
     assert text.endswith("(rank 2 is host 'c')")
+
+
+def test_echoes_are_timed_one_by_one_and_who_looks_on_takes_part() -> None:
+    echo = Probe(
+        ranks=4,
+        manner=Manner.ONE_AFTER_ANOTHER,
+        chunks=1,
+        flows=(Flow(1, 2, 8),),
+        repeats=20,
+    )
+    bulk = Probe(
+        ranks=4, manner=Manner.AT_ONCE, chunks=2, flows=(Flow(3, 0, 999), Flow(3, 1, 1)), repeats=3
+    )
+
+    def part(member: Member) -> object:
+        if member.rank:
+            return member.follow()
+        times = [member.measure(probe) for probe in (echo, bulk, echo)]
+        kernel = member.round_trips()
+        member.stop()
+        return times, kernel
+
+    (times, kernel), *others = together("abcd", part)  # pyright: ignore[reportGeneralTypeIssues]
+    assert others == [False] * 3
+    assert [one.shape for one in times] == [(4, 20), (4, 3), (4, 20)]
+    assert len(set(times[0][1].tolist())) > 10
+    assert (kernel[~np.eye(4, dtype=bool)] > 0).all()

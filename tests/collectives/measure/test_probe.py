@@ -1,6 +1,5 @@
 import itertools
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from headrace.errors import InputError
 def probes(draw: st.DrawFn) -> Probe:
     ranks = draw(st.integers(2, 6))
     pairs = [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]
-    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=4))
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True, min_size=1, max_size=4))
     return Probe(
         ranks=ranks,
         manner=draw(st.sampled_from(Manner)),
@@ -37,21 +36,35 @@ def test_every_probe_is_a_program_that_verifies(probe: Probe) -> None:
 @settings(max_examples=30, deadline=None)
 @given(probes())
 def test_segments_cover_every_slot_and_nothing_else(probe: Probe) -> None:
-    sizes = probe.block_bytes()
     for rank in range(probe.ranks):
-        rows = segments(sizes, rank, probe.chunks, 1000, 500_000)
+        sizes = probe.block_bytes(rank)
+        rows = segments(sizes, probe.chunks, 1000, 500_000)
         assert sum(blocks * chunks for _, _, blocks, chunks in rows) == probe.demand.slots
-        sent = [size for address, size, _, _ in rows[: probe.ranks]]
-        assert sent == sizes[rank].tolist()
-        for (address, size, _, _), (following, _, _, _) in itertools.pairwise(rows[: probe.ranks]):
-            assert following == address + size
+        for side, start in zip(
+            (rows[: probe.width], rows[probe.width :]), (1000, 500_000), strict=True
+        ):
+            assert side[0][0] == start
+            for (address, size, _, _), (following, _, _, _) in itertools.pairwise(side):
+                assert following == address + size
 
 
-def test_only_the_flow_and_its_acknowledgement_carry_bytes() -> None:
-    probe = Probe(ranks=3, manner=Manner.AT_ONCE, chunks=4, flows=(Flow(2, 0, 1000),))
-    expected = np.zeros((3, 3), dtype=int)
-    expected[2, 0], expected[0, 2] = 4000, 4 * ACK_BYTES
-    assert (probe.block_bytes() == expected).all()
+@settings(max_examples=30, deadline=None)
+@given(probes())
+def test_what_one_rank_sends_another_receives(probe: Probe) -> None:
+    sizes = [probe.block_bytes(rank) for rank in range(probe.ranks)]
+    for flow, out, back in zip(probe.flows, *probe.places(), strict=True):
+        sent, received = sizes[flow.src]
+        other_sent, other_received = sizes[flow.dst]
+        assert sent[out] == other_received[back] == probe.chunks * flow.chunk_bytes
+        assert received[out] == other_sent[back] == probe.chunks * ACK_BYTES
+    blocks = sum(int((side > 0).sum()) for both in sizes for side in both)
+    assert blocks == 4 * len(probe.flows)
+
+
+def test_who_takes_no_part_runs_no_step() -> None:
+    probe = Probe(ranks=4, manner=Manner.AT_ONCE, chunks=4, flows=(Flow(2, 0, 1000),))
+    assert set(probe.program().lanes["rank"].tolist()) == {0, 2}
+    assert all((side == 0).all() for rank in (1, 3) for side in probe.block_bytes(rank))
 
 
 def test_chunks_at_once_are_acknowledged_once_and_one_after_another_each() -> None:
@@ -77,6 +90,7 @@ def test_a_shape_tells_programs_apart_but_not_sizes() -> None:
 @pytest.mark.parametrize(
     ("flows", "message"),
     [
+        ((), "flows is empty"),
         ((Flow(0, 0, 1),), r"flows\[0\] is 0 -> 0"),
         ((Flow(0, 3, 1),), r"flows\[0\] is 0 -> 3, needs two different ranks of 0 to 2"),
         ((Flow(0, 1, 0),), r"flows\[0\].chunk_bytes is 0"),

@@ -31,7 +31,7 @@ def test_a_profile_goes_to_disk_and_back(profile: Profile, tmp_path: Path) -> No
 def test_a_missing_field_is_named(profile: Profile, tmp_path: Path) -> None:
     whole = profile.to_artifact()
     head = {name: value for name, value in whole.head.items() if name != "groups"}
-    Artifact(kind="profile", schema=1, head=head, tables=whole.tables).save(tmp_path / "p")
+    Artifact(kind="profile", schema=2, head=head, tables=whole.tables).save(tmp_path / "p")
     with pytest.raises(ArtifactError, match="'groups' is missing"):
         Profile.load(tmp_path / "p")
 
@@ -40,7 +40,7 @@ def test_groups_that_lose_a_rank_are_refused(profile: Profile) -> None:
     head = dict(profile.to_artifact().head) | {"groups": [[0, 1], [2]]}
     tables = profile.to_artifact().tables
     with pytest.raises(ArtifactError, match=r"groups.*\[0, 1, 2\]"):
-        Profile.from_artifact(Artifact(kind="profile", schema=1, head=head, tables=tables))
+        Profile.from_artifact(Artifact(kind="profile", schema=2, head=head, tables=tables))
 
 
 def test_another_kind_is_refused(profile: Profile, tmp_path: Path) -> None:

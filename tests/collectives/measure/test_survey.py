@@ -1,16 +1,23 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from headrace.collectives.measure.effort import Effort
 from headrace.collectives.measure.probe import Manner
 from headrace.collectives.measure.recorder import Site, Stage
 from headrace.collectives.measure.survey import survey
+from headrace.errors import CommunicationError
 from headrace.topology import Link, SharedCapacity, Topology
 from tests.collectives.measure.network import Network, shuffled_racks
 
+PLENTY = Effort(budget_s=1000.0)
 
-def measured(network: Network):
+
+def measured(network: Network, **effort: float):
     topology = network.topology
-    return survey(network, [topology.hosts[host] for host in topology.rank_host])
+    hosts = [topology.hosts[host] for host in topology.rank_host]
+    return survey(network, hosts, effort=replace(PLENTY, **effort), clock=network.clock)
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (4, 4), (2, 2, 2), (3, 2, 1)])
@@ -178,3 +185,105 @@ def test_a_site_numbers_hosts_by_first_appearance() -> None:
     assert site.members == ((0, 2), (1,))
     assert site.rank_host == (0, 1, 0)
     assert [site.rank(0, turn) for turn in range(3)] == [0, 2, 0]
+
+
+def test_every_pair_has_its_bandwidth_and_latency() -> None:
+    topology, _ = shuffled_racks((2, 2), 1)
+    profile = measured(Network(topology, noise=0.1, call_us=10.0))
+    off = ~np.eye(4, dtype=bool)
+    least, typical = profile.matrix("min_rtt_us"), profile.matrix("median_rtt_us")
+    assert (least[off] < typical[off]).all()
+    # an echo is there and back, and the call
+    assert typical[off] == pytest.approx(90.0, rel=0.1)
+    assert profile.matrix("kernel_rtt_us")[off] == pytest.approx(80.0)
+    assert np.isnan(np.diag(typical)).all()
+    single = (profile.samples["chunks"] == 1) & (profile.samples["stage"] == Stage.TOURNAMENT)
+    assert single.sum() == 12 * PLENTY.echoes
+
+
+def test_racks_behind_uplinks_as_fast_as_a_host_show_in_a_crowd() -> None:
+    topology, truth = shuffled_racks((4, 4), 3, host=100, uplink=100)
+    network = Network(topology, noise=0.05)
+    profile = measured(network)
+    assert {frozenset(group) for group in profile.groups} == truth
+    uplinks = [s for s in profile.topology.shared if s.name.startswith("uplink")]
+    assert len(uplinks) == 4
+    for uplink in uplinks:
+        assert uplink.beta_us_per_mb == pytest.approx(80_000, rel=0.1)
+
+
+def test_a_uniform_network_shows_no_racks_in_a_crowd_either() -> None:
+    topology, _ = shuffled_racks((4, 4), 3, host=100, uplink=1000)
+    profile = measured(Network(topology, noise=0.1))
+    assert len(profile.groups) == 1
+
+
+@pytest.mark.parametrize("budget_s", [4.0, 2.0])
+def test_a_short_budget_is_kept_and_what_was_cut_is_said(budget_s: float) -> None:
+    topology, truth = shuffled_racks((8, 8), 0)
+    network = Network(topology, noise=0.02)
+    profile = measured(network, budget_s=budget_s)
+    assert network.clock() < budget_s + 1.0  # one of each sort of link is probed come what may
+    assert {frozenset(group) for group in profile.groups} == truth
+    assert profile.provenance["cut"]
+    assert "cut" in dict(profile.summary())
+    assert len(profile.topology.links) == 16 * 15
+    for link, actual in zip(profile.topology.links, topology.links, strict=True):
+        assert link.beta_us_per_mb == pytest.approx(actual.beta_us_per_mb, rel=0.3)
+
+
+def test_no_time_at_all_still_gives_a_profile() -> None:
+    topology, _ = shuffled_racks((3, 3), 0)
+    profile = measured(Network(topology), budget_s=1e-6)
+    assert len(profile.topology.links) == 30
+    assert any("meetings left out" in cut for cut in profile.provenance["cut"])
+
+
+def test_with_time_nothing_is_cut() -> None:
+    topology, _ = shuffled_racks((2, 2), 0)
+    assert measured(Network(topology)).provenance["cut"] == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whoever_is_lost_whenever_the_others_are_measured(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    who = random.permutation(8)[: random.integers(1, 4)].tolist()
+    when = random.integers(0, 120, len(who)).tolist()
+    topology, truth = shuffled_racks((4, 4), seed)
+    deaths = dict(zip(sorted(when), who, strict=True))
+    network = Network(topology, noise=0.02, deaths=deaths)
+    profile = measured(network)
+    dead = set(network.lost)
+    left = [rank for rank in range(8) if rank not in dead]
+    assert [row["rank"] for row in profile.provenance["lost"]] == sorted(dead)
+    assert profile.topology.hosts == tuple(
+        topology.hosts[topology.rank_host[rank]] for rank in left
+    )
+    found = {frozenset(left[rank] for rank in group) for group in profile.groups}
+    assert found == {group - dead for group in truth if group - dead}
+    for link in profile.topology.links:
+        actual = topology.links[topology.link_index[left[link.src], left[link.dst]]]
+        assert link.beta_us_per_mb == pytest.approx(actual.beta_us_per_mb, rel=0.1)
+
+
+def test_what_was_found_before_a_loss_is_not_measured_again() -> None:
+    topology, _ = shuffled_racks((4, 4), 0)
+    undisturbed = Network(topology)
+    measured(undisturbed)
+    late = len(undisturbed.probes) - 1
+    network = Network(topology, deaths={late: 3})
+    measured(network)
+    meetings = [probe for probe in network.probes if probe.is_echo]
+    assert len(meetings) == len([probe for probe in undisturbed.probes if probe.is_echo])
+
+
+def test_a_loss_that_nobody_survives_is_an_error() -> None:
+    topology, _ = shuffled_racks((2, 2), 0)
+    network = Network(topology, deaths={5: 1})
+    network.survive = refuse
+    with pytest.raises(CommunicationError, match="rank 1 hung up"):
+        measured(network)
+
+
+def refuse(error: CommunicationError) -> None:
+    raise error

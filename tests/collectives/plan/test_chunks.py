@@ -203,24 +203,28 @@ def test_a_custom_demand_that_combines_is_not_carried() -> None:
 
 def test_reversal_mirrors_time() -> None:
     sends = _made((0, 0, 1, 0), (0, 1, 2, 1), start_us=[0.0, 5.0])
-    back = reversed_sends(sends, np.array([5.0, 3.0]))
+    assert reversed_sends(sends).start_us.tolist() == [0.0, 5.0]
+    back = reversed_sends(replace(sends, arrive_us=np.array([5.0, 8.0])))
     assert back.src.tolist() == [2, 1]
     assert back.dst.tolist() == [1, 0]
     assert back.start_us.tolist() == [0.0, 3.0]
+    assert back.arrive_us.tolist() == [3.0, 8.0]
     assert back.message.tolist() == [0, 1]
     assert back.reduce.all()
 
 
 def test_overlapping_starts_a_chunk_when_it_is_done() -> None:
     """Chunk 1 is done at 5, so it may go back while chunk 0 still comes in."""
-    first = reversed_sends(
-        _made((0, 0, 1, 0), (1, 1, 0, 1), start_us=[0.0, 15.0]), np.array([20.0, 5.0])
-    )
+    back = _made((0, 0, 1, 0), (1, 1, 0, 1), start_us=[0.0, 15.0])
+    first = reversed_sends(replace(back, arrive_us=np.array([20.0, 20.0])))
     second = _made((0, 0, 1, 0), (1, 1, 0, 1), start_us=[0.0, 0.0])
-    takes = np.array([5.0, 20.0])
-    both = overlapped(first, second, takes, np.array([20.0, 5.0]))
+    second = replace(second, arrive_us=np.array([20.0, 5.0]))
+    both = overlapped(first, second)
     assert both.chunk.tolist() == [1, 0, 1, 0]
     assert both.start_us.tolist() == [0.0, 0.0, 5.0, 20.0]
-    assert concatenated(first, second, takes).start_us.tolist() == [0.0, 0.0, 20.0, 20.0]
+    assert both.arrive_us.tolist() == [5.0, 20.0, 10.0, 40.0]
+    whole = concatenated(first, second)
+    assert whole.start_us.tolist() == [0.0, 0.0, 20.0, 20.0]
+    assert whole.arrive_us.tolist() == [5.0, 20.0, 40.0, 25.0]
     with pytest.raises(ProgramError, match="start_us is empty"):
         overlapped(first, replace(second, start_us=np.empty(0)))

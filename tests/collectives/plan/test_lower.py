@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan import lower as lower_module
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.program import Direction, Op, Program, Schedule, Transfer
 from headrace.errors import ProgramError
@@ -214,3 +215,61 @@ def test_local_transfers_cannot_be_joined() -> None:
     moves = [Transfer(0, 0, 0, 2), Transfer(0, 0, 1, 3, joined=True)]
     with pytest.raises(ProgramError, match="not local"):
         lower(Schedule.of(demand, moves, scratch_slots=2))
+
+
+def _waits_one_by_one(schedule: Schedule) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Dependencies as `lower` defines them, access by access: pairs of `name`s."""
+    steps: list[tuple[int, ...]] = []  # (rank, direction, peer, channel, position in the lane)
+    waits: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+    length: dict[tuple[int, ...], int] = {}
+    waited: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    writer: dict[tuple[int, int], int] = {}
+    readers: dict[tuple[int, int], list[int]] = {}
+
+    def step(lane: tuple[int, ...], reads: range, writes: range) -> None:
+        me, rank = len(steps), lane[0]
+        steps.append((*lane, length.get(lane, 0)))
+        length[lane] = length.get(lane, 0) + 1
+        before: set[int] = set()
+        for slot in reads:
+            before.update({writer[rank, slot]} if (rank, slot) in writer else ())
+            readers.setdefault((rank, slot), []).append(me)
+        for slot in writes:
+            since = readers.pop((rank, slot), [])
+            before.update(since or ([writer[rank, slot]] if (rank, slot) in writer else []))
+            writer[rank, slot] = me
+        for on in sorted(before, reverse=True):
+            other = steps[on][:4]
+            if other != lane and waited.get((lane, other), -1) < on:
+                waited[lane, other] = on
+                waits.add((steps[me], steps[on]))
+
+    for src, dst, src_slot, dst_slot, _, count, channel, _ in schedule.transfers:
+        reads, writes = range(src_slot, src_slot + count), range(dst_slot, dst_slot + count)
+        if src == dst:
+            step((src, L, -1, channel), reads, writes)
+        else:
+            step((src, S, dst, channel), reads, range(0))
+            step((dst, R, src, channel), range(0), writes)
+    return waits
+
+
+@pytest.mark.parametrize("few", [1 << 18, 3])
+def test_columns_give_the_dependencies_that_one_by_one_gives(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lower_module, "_ACCESSES", few)  # few: rank by rank
+    draw = random.Random(few)
+    for _ in range(150):
+        ranks, slots = draw.randrange(1, 5), draw.randrange(4, 9)
+        transfers: list[Transfer] = []
+        for _ in range(draw.randrange(40)):
+            src, dst, count = draw.randrange(ranks), draw.randrange(ranks), draw.choice((1, 1, 2))
+            a, b = (draw.randrange(slots - count + 1) for _ in range(2))
+            if src == dst and abs(a - b) < count:
+                continue
+            reduce, channel = draw.random() < 0.3, draw.randrange(2)
+            transfers.append(Transfer(src, dst, a, b, reduce, count, channel))
+        demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=slots)
+        schedule = Schedule.of(demand, transfers)
+        assert edges(lower(schedule)) == _waits_one_by_one(schedule)

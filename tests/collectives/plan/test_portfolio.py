@@ -1,11 +1,13 @@
 """The portfolio: who takes part, who wins, what is said of the others."""
 
+import dataclasses
 import random
 from collections.abc import Iterator
 
 import pytest
 
 from headrace.collectives.demand import STANDARD, Collective, Demand
+from headrace.collectives.plan import portfolio as portfolio_module
 from headrace.collectives.plan.cost_model import EXECUTOR, FULL
 from headrace.collectives.plan.generators import GENERATORS, Generator, Method, Setting, locality
 from headrace.collectives.plan.portfolio import (
@@ -14,7 +16,8 @@ from headrace.collectives.plan.portfolio import (
     predict_us,
     rescore,
 )
-from headrace.collectives.plan.templates import direct
+from headrace.collectives.plan.simulate import simulate
+from headrace.collectives.plan.templates import direct, ring
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.errors import ProgramError, TopologyError
@@ -151,6 +154,57 @@ def test_a_wrong_program_is_never_kept() -> None:
         plan_collective(uniform(3), Collective.ALLREDUCE, MIB, generators=rows[:1])
 
 
+def test_where_nobody_has_a_plan_it_is_said_for_what_and_what_may_help() -> None:
+    full = uniform(3)
+    star = dataclasses.replace(
+        full, name="star", links=tuple(k for k in full.links if k.dst == 0), shared=()
+    )
+    with pytest.raises(ProgramError) as caught:
+        plan_collective(star, Collective.ALLGATHER, MIB)
+    message = str(caught.value)
+    start = "no plan was found for allgather of 1048576 bytes over the 3 ranks of topology 'star': "
+    assert message.startswith(start)
+    assert "direct, ring: uses a link 0 -> 1 that the topology lacks" in message
+    assert message.endswith(
+        "; add the links that are lacking to the topology, or plan with a sketch"
+    )
+    chunked, only = Method(chunks=2), (Generator("direct", lambda s: [direct(s.demand(2))]),)
+    with pytest.raises(ProgramError, match="in 2 chunks over .* leave the number of chunks open"):
+        plan_collective(star, Collective.ALLGATHER, MIB, generators=GENERATORS, method=chunked)
+    with pytest.raises(ProgramError, match="or plan without direct$"):
+        plan_collective(star, Collective.ALLGATHER, MIB, generators=only)
+
+
+def test_who_is_ruled_out_by_its_busiest_link_is_not_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every candidate used to be simulated twice, whatever was known of it."""
+    calls: list[int] = []
+
+    def counting(program: Program, *rest: object, **options: object) -> object:
+        calls.append(program.demand.chunks)
+        return simulate(program, *rest, **options)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(portfolio_module, "simulate", counting)
+
+    def two(setting: Setting) -> Iterator[Schedule]:
+        yield ring(setting.demand(1))
+        yield direct(setting.demand(3))
+
+    def later(setting: Setting) -> Iterator[Schedule]:
+        raise ProgramError("asked")
+        yield
+
+    made = racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=5e6)
+    rows = (Generator("two", two), Generator("later", later, worth=1e-9))
+    plan = plan_collective(
+        made, Collective.ALLGATHER, 16 * MIB, generators=rows, method=Method(model=FULL)
+    )
+    assert plan.program.demand.chunks == 1
+    assert calls == [1]
+    assert "cannot take less" in plan.candidates[1].note
+
+
 def test_links_that_do_not_exist_are_not_used() -> None:
     full = uniform(3)
     around = Topology(
@@ -274,6 +328,7 @@ def test_the_table_is_frozen() -> None:
         "double_binary_tree",
         "hierarchical",
         "hierarchical_even",
+        "two_level",
         "exchange",
     ]
     demand = Demand(collective=Collective.ALLREDUCE, ranks=2)

@@ -166,6 +166,8 @@ def test_the_table_is_frozen() -> None:
         "hosts",
         "matching",
         "mirrored",
+        "placed",
+        "relays",
         "exact",
         "packing",
         "sketches",

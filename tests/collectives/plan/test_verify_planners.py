@@ -25,6 +25,7 @@ SERVES: dict[str, set[Collective]] = {
     "double_binary_tree": _MOVES_AS_A_WHOLE,
     "hierarchical": _MOVES_AS_A_WHOLE | _BY_BLOCK,
     "hierarchical_even": {Collective.ALLREDUCE},
+    "two_level": {Collective.ALLREDUCE},
     "exchange": {Collective.ALLREDUCE},
 }
 

@@ -6,12 +6,19 @@ after every interleaving.
 """
 
 import random
+from collections import Counter
+
+import numpy as np
+import pytest
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan.verify import order as order_module
+from headrace.collectives.plan.verify.clocks import Clocks
+from headrace.collectives.plan.verify.history import Writes, histories
 from headrace.collectives.plan.verify.order import running_order
 from headrace.collectives.plan.verify.races import check_races
 from headrace.collectives.plan.verify.structure import Structure
-from headrace.collectives.program import Transfer
+from headrace.collectives.program import Op, Transfer
 from headrace.errors import VerificationError
 from tests.collectives.plan.chaos import Machine
 from tests.collectives.plan.handmade import Draft, Step
@@ -45,7 +52,9 @@ def _random_draft(rng: random.Random, ranks: int) -> Draft:
 def _refused(made: Draft) -> str:
     structure = Structure.of(made.build())
     try:
-        check_races(structure, running_order(structure))
+        order = running_order(structure)
+        for history in histories(structure, order, Writes.of(structure)):
+            check_races(structure, order, history)
     except VerificationError as error:
         return str(error)
     return ""
@@ -86,3 +95,62 @@ def test_refused_orders_get_stuck_and_accepted_programs_always_end_alike() -> No
     assert min(stuck, accepted, racing) > 200
     # It is a race detector that may be too strict, but not one that cries at everything.
     assert seen_racing > 0.6 * racing, (seen_racing, racing)
+
+
+def _races(made: Draft) -> tuple[bool, bool] | None:
+    """Whether races are found, by short paths first and by clocks alone; None for a deadlock."""
+    structure = Structure.of(made.build())
+    try:
+        order = running_order(structure)
+    except VerificationError:
+        return None
+    found = [False, False]
+    try:
+        for history in histories(structure, order, Writes.of(structure)):
+            check_races(structure, order, history)
+    except VerificationError:
+        found[0] = True
+    try:
+        for rank in np.unique(structure.rank).tolist():
+            Clocks(structure, order[structure.rank[order] == rank]).check()
+    except VerificationError:
+        found[1] = True
+    return found[0], found[1]
+
+
+def test_short_paths_hide_no_race_that_clocks_see() -> None:
+    rng = random.Random(11)
+    both = Counter(_races(_random_draft(rng, rng.choice((1, 1, 2, 3)))) for _ in range(3000))
+    assert both[True, False] == both[False, True] == 0
+    assert min(both[True, True], both[False, False]) > 300
+
+
+def test_orders_by_number_and_searched_for_are_both_orders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Numbers alone are taken where they are an order; where they are not one is looked for."""
+    searched: list[bool] = []
+    search = order_module._searched
+
+    def noting(s: Structure, later: np.ndarray, earlier: np.ndarray) -> np.ndarray:
+        searched[-1] = True
+        return search(s, later, earlier)
+
+    monkeypatch.setattr(order_module, "_searched", noting)
+    rng = random.Random(5)
+    for _ in range(600):
+        structure = Structure.of(_random_draft(rng, rng.choice((1, 2, 3))).build())
+        searched.append(False)
+        try:
+            order = running_order(structure)
+        except VerificationError:
+            searched.pop()
+            continue
+        place = np.argsort(order)
+        assert sorted(order.tolist()) == list(range(len(structure.op)))
+        in_lane = np.flatnonzero(structure.position)
+        assert (place[in_lane - 1] < place[in_lane]).all()
+        assert (place[structure.on] < place[structure.waiting]).all()
+        sends = np.flatnonzero(structure.op == int(Op.SEND))
+        assert (place[structure.partner[sends]] == place[sends] + 1).all()
+    assert min(sum(searched), len(searched) - sum(searched)) > 50

@@ -50,7 +50,7 @@ def recovered(algorithm: Algorithm) -> Program:
     origin = _origins(assembly)
     receiver = dict(connections.meetings)
     seen: set[tuple[int, int, int]] = set()
-    for number in running_order(structure):
+    for number in running_order(structure).tolist():
         at = origin[number]
         rank, tb, k = at
         threadblock = connections.threadblocks[rank, tb]

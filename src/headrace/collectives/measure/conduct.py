@@ -1,32 +1,36 @@
 """One rank conducts, the others follow: every rank runs the same probes in the same order.
 
-Rank 0 broadcasts each probe, all ranks run it, rank 0 gathers how long each of them took. All
-three are programs on the same executor, so nothing else (no torch, no launcher) has to work.
-Decisions are made at rank 0 alone; the others agree by construction.
+The conductor (rank 0) broadcasts each probe, all ranks run it, the conductor gathers how long each
+of them took. All three are programs on the same executor, so nothing else (no torch, no launcher)
+has to work. Decisions are made at the conductor alone; the others agree by construction.
+
+A rank that dies ends its executor group. With a way to make another one (`Regroup`), those who are
+left go on: ranks keep their numbers, and the lowest of them conducts.
 """
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.measure.probe import Flow, Manner, Probe, segments
+from headrace.collectives.measure.probe import ACK_BYTES, Flow, Manner, Probe, segments
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.errors import CommunicationError
 
-MAX_REPEATS = 8
+MAX_REPEATS = 64
 _FIELDS = 5  # command, manner, chunks, repeats, number of flows
 _LEAST_FLOWS = 8
 
 
 class Runner(Protocol):
-    """What measuring needs of an executor."""
+    """What measuring needs of an executor; one with `statistics` also tells the kernel's view."""
 
     rank: int
 
@@ -47,22 +51,62 @@ class Runner(Protocol):
         ...
 
 
+class Regroup(Protocol):
+    """How those who are left come together again."""
+
+    def __call__(self, members: Sequence[int], reason: str) -> tuple[Runner, Sequence[int]]:
+        """Leave the group of `members`, which failed for `reason`, and join that of the survivors.
+
+        Called at every survivor. Returns its executor there, connected, and the members that
+        remain, ascending; place k of the new group is the k-th of them.
+
+        Raises
+        ------
+        CommunicationError : if there is no going on.
+        """
+        ...
+
+
 class Prober(Protocol):
     """What can carry out a probe: the network itself, or a model of one."""
 
     @property
     def ranks(self) -> int:
-        """Number of ranks."""
+        """Number of ranks, lost ones included."""
         ...
 
     def measure(self, probe: Probe) -> np.ndarray:
-        """Run a probe; returns (ranks, repeats) microseconds that it took at every rank."""
+        """Run a probe; returns (ranks, repeats) microseconds that it took at every rank.
+
+        Raises
+        ------
+        CommunicationError : if a rank was lost; see `survive`.
+        """
+        ...
+
+    def round_trips(self) -> np.ndarray:
+        """(ranks, ranks) least round trips in us that the kernel saw from row to column, or nan."""
+        ...
+
+    @property
+    def lost(self) -> Mapping[int, str]:
+        """Ranks that are no longer there, and what was heard of it."""
+        ...
+
+    def survive(self, error: CommunicationError) -> None:
+        """Go on after `error` without whom it cost.
+
+        Raises
+        ------
+        CommunicationError : `error`, or what made going on impossible.
+        """
         ...
 
 
 class _Command(IntEnum):
     STOP = 0
     PROBE = 1
+    ROUND_TRIPS = 2
 
 
 class Member:
@@ -72,8 +116,14 @@ class Member:
     ----------
     runner : the executor, connected.
     hosts : host of every rank, for error messages.
+    regroup : how survivors come together again; without, the loss of a rank is the end.
+    most_losses : times that they may.
     deadline_s : longest that one probe may take.
-    patience_s : longest wait for the next probe while rank 0 thinks.
+    patience_s : longest wait for the next probe while the conductor thinks.
+
+    Attributes
+    ----------
+    lost : ranks that are no longer there, and what was heard of it.
     """
 
     def __init__(
@@ -81,72 +131,156 @@ class Member:
         runner: Runner,
         hosts: Sequence[str],
         *,
-        deadline_s: float = 20.0,
+        regroup: Regroup | None = None,
+        most_losses: int = 3,
+        deadline_s: float = 10.0,
         patience_s: float = 60.0,
         clock_us: Callable[[], float] = lambda: time.perf_counter_ns() / 1e3,
     ) -> None:
         self.rank = runner.rank
         self.ranks = len(hosts)
-        self._runner = runner
+        self.lost: dict[int, str] = {}
         self._hosts = tuple(hosts)
+        self._regroup = regroup
+        self._losses_left = most_losses
         self._deadline_s = deadline_s
         self._patience_s = patience_s
         self._clock_us = clock_us
-        self._loaded: dict[object, Any] = {}
         self._command = np.zeros(_FIELDS + 3 * max(_LEAST_FLOWS, self.ranks), dtype=np.int64)
-        self._times = np.zeros((self.ranks, MAX_REPEATS))
-        self._flags = np.zeros(self.ranks, dtype=np.uint8)
+        self._times = np.zeros(self.ranks * max(MAX_REPEATS, self.ranks))
+        self._flag = np.zeros(1, dtype=np.uint8)
         self._inputs = np.ones(0, dtype=np.uint8)
         self._outputs = np.ones(0, dtype=np.uint8)
+        self._join(runner, range(self.ranks))
+
+    def _join(self, runner: Runner, members: Sequence[int]) -> None:
+        self._runner = runner
+        self._members = tuple(members)
+        self._place = self._members.index(self.rank)
+        self._loaded: dict[object, Any] = {}
+
+    # ---- the conductor's side -------------------------------------------------------------
 
     def measure(self, probe: Probe) -> np.ndarray:
-        """Conduct one probe (rank 0 only); see `Prober`."""
-        assert self.rank == 0, "only rank 0 conducts"
-        self._command[:] = 0
-        flows = [value for flow in probe.flows for value in flow]
-        head = (_Command.PROBE, probe.manner, probe.chunks, probe.repeats, len(probe.flows))
-        self._command[: _FIELDS + len(flows)] = (*head, *flows)
-        self._broadcast()
-        self._take_part(probe)
-        return self._times[:, : probe.repeats].copy()
+        """Conduct one probe; see `Prober`. Rows of ranks that were lost are nan."""
+        place = {rank: index for index, rank in enumerate(self._members)}
+        flows = [(place[flow.src], place[flow.dst], flow.chunk_bytes) for flow in probe.flows]
+        self._announce(
+            _Command.PROBE,
+            (probe.manner, probe.chunks, probe.repeats, len(flows)),
+            [value for flow in flows for value in flow],
+        )
+        times = np.full((self.ranks, probe.repeats), np.nan)
+        times[list(self._members)] = self._obey()
+        return times
+
+    def round_trips(self) -> np.ndarray:
+        """Gather what the kernels saw of their connections; see `Prober`."""
+        self._announce(_Command.ROUND_TRIPS)
+        found = np.full((self.ranks, self.ranks), np.nan)
+        found[np.ix_(self._members, self._members)] = self._obey()
+        return found
 
     def stop(self) -> None:
-        """Send the followers home (rank 0 only)."""
+        """Send the followers home."""
+        while True:
+            try:
+                return self._announce(_Command.STOP)
+            except CommunicationError as error:
+                self.survive(error)
+
+    def _announce(
+        self, command: _Command, head: Sequence[int] = (), flows: Sequence[int] = ()
+    ) -> None:
+        assert self._place == 0, "only one conducts"
         self._command[:] = 0
+        self._command[: 1 + len(head)] = (command, *head)
+        self._command[_FIELDS : _FIELDS + len(flows)] = flows
         self._broadcast()
 
-    def follow(self) -> None:
-        """Carry out what rank 0 says until it says stop."""
-        while True:
-            self._broadcast()
-            command, manner, chunks, repeats, count = self._command[:_FIELDS].tolist()
-            if command == _Command.STOP:
-                return
-            rows = self._command[_FIELDS : _FIELDS + 3 * count].reshape(-1, 3).tolist()
-            self._take_part(
-                Probe(
-                    ranks=self.ranks,
-                    manner=Manner(manner),
-                    chunks=chunks,
-                    repeats=repeats,
-                    flows=tuple(Flow(*row) for row in rows),
-                )
-            )
+    # ---- every rank's side ----------------------------------------------------------------
 
-    def _take_part(self, probe: Probe) -> None:
-        sizes = probe.block_bytes()
-        self._grow(int(sizes[self.rank].sum()), int(sizes[:, self.rank].sum()))
-        loaded = self._load(probe.shape, probe.program)
-        rows = segments(
-            sizes, self.rank, probe.chunks, self._inputs.ctypes.data, self._outputs.ctypes.data
+    def follow(self) -> bool:
+        """Carry out what the conductor says until it says stop.
+
+        Returns
+        -------
+        bool
+            Whether it is this rank's turn to conduct: from the start, or because those before it
+            were lost.
+        """
+        while self._place != 0:
+            try:
+                self._broadcast()
+                if self._command[0] == _Command.STOP:
+                    return False
+                self._obey()
+            except CommunicationError as error:
+                self.survive(error)
+        return True
+
+    def survive(self, error: CommunicationError) -> None:
+        """Join those who are left after `error`; see `Prober`."""
+        if self._regroup is None or self._losses_left < 1:
+            raise error
+        self._losses_left -= 1
+        before = self._members
+        runner, members = self._regroup(before, str(error))
+        self._join(runner, members)
+        self.lost.update((rank, str(error)) for rank in before if rank not in self._members)
+
+    def _obey(self) -> np.ndarray:
+        """Do what the command says; returns what is gathered, complete at the conductor."""
+        command, manner, chunks, repeats, count = self._command[:_FIELDS].tolist()
+        if command == _Command.ROUND_TRIPS:
+            self._gathered(len(self._members))[self._place] = self._round_trips()
+            return self._gather(len(self._members))
+        rows = self._command[_FIELDS : _FIELDS + 3 * count].reshape(-1, 3).tolist()
+        return self._take_part(
+            Probe(
+                ranks=len(self._members),
+                manner=Manner(manner),
+                chunks=chunks,
+                repeats=repeats,
+                flows=tuple(Flow(*row) for row in rows),
+            )
         )
-        mine = self._times[self.rank]
+
+    def _take_part(self, probe: Probe) -> np.ndarray:
+        flowing = sorted({rank for flow in probe.flows for rank in flow[:2]})
+        paces_itself = probe.is_echo
+        if self._place in flowing:
+            barrier = self._load(("barrier", *flowing), lambda: _barrier(probe.ranks, flowing))
+        else:
+            # its part of the probe is nothing, and so is its part of a simpler one: whoever looks
+            # on need not prove programs of which it runs no step
+            barrier, probe = None, _elsewhere(probe, self._place)
+        sizes = probe.block_bytes(self._place)
+        self._grow(*(int(side.sum()) for side in sizes))
+        loaded = self._load(probe.shape, probe.program)
+        rows = segments(sizes, probe.chunks, self._inputs.ctypes.data, self._outputs.ctypes.data)
+        mine = self._gathered(probe.repeats)[self._place]
+        flag = [(self._flag.ctypes.data, 1, 1, 1)]
         for repeat in range(probe.repeats):
-            self._barrier()  # else what came late is timed too, or flows do not overlap
+            if repeat == 0 or not paces_itself:
+                # else what came late is timed too, or flows do not overlap
+                if barrier is None:
+                    self._run(loaded, rows, "uint8", self._deadline_s)
+                else:
+                    self._run(barrier, flag, "uint8", self._deadline_s)
             started = self._clock_us()
             self._run(loaded, rows, "uint8", self._deadline_s)
             mine[repeat] = self._clock_us() - started
-        self._gather()
+        return self._gather(probe.repeats)
+
+    def _round_trips(self) -> np.ndarray:
+        """The least round trip to every member that the kernel has seen lately (TCP_INFO)."""
+        found = np.full(len(self._members), np.nan)
+        statistics = getattr(self._runner, "statistics", None)
+        if statistics is not None:
+            seen = statistics()
+            found[seen.peer] = seen.min_rtt_us
+        return found
 
     def _grow(self, inputs: int, outputs: int) -> None:
         # ones, not empty: a page fault inside a timed run would be taken for the network
@@ -157,17 +291,19 @@ class Member:
 
     def _broadcast(self) -> None:
         rows = [(self._command.ctypes.data, len(self._command), 1, 1)]
-        loaded = self._load("broadcast", lambda: _direct(Collective.BROADCAST, self.ranks))
+        loaded = self._load("broadcast", lambda: _direct(Collective.BROADCAST, len(self._members)))
         self._run(loaded, rows, "int64", self._patience_s)
 
-    def _barrier(self) -> None:
-        loaded = self._load("barrier", lambda: _direct(Collective.ALLGATHER, self.ranks))
-        self._run(loaded, [(self._flags.ctypes.data, 1, self.ranks, 1)], "uint8", self._deadline_s)
+    def _gathered(self, columns: int) -> np.ndarray:
+        """The buffer of `_gather`: (members, columns)."""
+        members = len(self._members)
+        return self._times[: members * columns].reshape(members, columns)
 
-    def _gather(self) -> None:
-        rows = [(self._times.ctypes.data, MAX_REPEATS, self.ranks, 1)]
-        loaded = self._load("gather", lambda: _direct(Collective.GATHER, self.ranks))
+    def _gather(self, columns: int) -> np.ndarray:
+        rows = [(self._times.ctypes.data, columns, len(self._members), 1)]
+        loaded = self._load("gather", lambda: _direct(Collective.GATHER, len(self._members)))
         self._run(loaded, rows, "float64", self._deadline_s)
+        return self._gathered(columns).copy()
 
     def _load(self, key: object, make: Callable[[], Program]) -> Any:
         if key not in self._loaded:
@@ -181,7 +317,8 @@ class Member:
         try:
             self._runner.run(loaded, rows, dtype=dtype, deadline_s=deadline_s)
         except CommunicationError as error:
-            raise CommunicationError(name_hosts(str(error), self.rank, self._hosts)) from error
+            hosts = [self._hosts[rank] for rank in self._members]
+            raise CommunicationError(name_hosts(str(error), self._place, hosts)) from error
 
 
 def name_hosts(message: str, rank: int, hosts: Sequence[str]) -> str:
@@ -193,15 +330,30 @@ def name_hosts(message: str, rank: int, hosts: Sequence[str]) -> str:
 
 
 def _direct(collective: Collective, ranks: int) -> Program:
-    """Return a broadcast from rank 0, a gather to it, or an allgather, by direct messages."""
+    """Return a broadcast from rank 0, or a gather to it, by direct messages."""
     if collective is Collective.BROADCAST:
         transfers = [Transfer(0, peer, 0, 0) for peer in range(1, ranks)]
     else:
-        receivers = range(ranks) if collective is Collective.ALLGATHER else range(1)
-        transfers = [
-            Transfer(peer, receiver, peer, peer)
-            for receiver in receivers
-            for peer in range(ranks)
-            if peer != receiver
-        ]
+        transfers = [Transfer(peer, 0, peer, peer) for peer in range(1, ranks)]
     return lower(Schedule.of(Demand(collective=collective, ranks=ranks), transfers))
+
+
+def _barrier(ranks: int, members: Sequence[int]) -> Program:
+    """Return a sum over `members` in one slot: nobody has it before all have come."""
+    first, *others = members
+    demand = Demand.custom(
+        ranks=ranks,
+        slots=1,
+        before=[(member, 0, 0, (member,)) for member in members],
+        after=[(member, 0, 0, tuple(members)) for member in members],
+    )
+    come = [Transfer(member, first, 0, 0, reduce=True) for member in others]
+    go = [Transfer(first, member, 0, 0) for member in others]
+    return lower(Schedule.of(demand, [*come, *go]))
+
+
+def _elsewhere(probe: Probe, rank: int) -> Probe:
+    """Return the probe as one to whom it is nothing may run it: a flow between two others."""
+    src, dst = [other for other in range(probe.ranks) if other != rank][:2]
+    flow = Flow(src, dst, ACK_BYTES)
+    return replace(probe, chunks=1, flows=(flow,), manner=Manner.ONE_AFTER_ANOTHER)

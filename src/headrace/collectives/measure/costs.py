@@ -27,20 +27,33 @@ _CLEARLY_SLOWER = 0.75
 def quiet_pairs(groups: Groups, all_pairs_up_to: int, per_kind: int) -> tuple[Pair, ...]:
     """Return the ordered pairs of hosts to probe with nobody else talking.
 
-    All of them where hosts are few; else `per_kind` of each kind, spread over different hosts.
+    All of them where hosts are few; else `per_kind` of each kind, spread over different hosts. In
+    the order of what they tell: the first of every kind (inside a group before between groups),
+    then the second of every kind, and so on.
     """
     hosts = sorted(host for group in groups for host in group)
     if len(hosts) <= all_pairs_up_to:
-        return tuple((a, b) for a in hosts for b in hosts if a != b)
+        pairs = [(a, b) for a in hosts for b in hosts if a != b]
+    else:
+        pairs = [
+            pair for here in groups for there in groups for pair in _few(here, there, per_kind)
+        ]
+    turns = [
+        (turn, here != there, here, there, pair)
+        for (here, there), kind in _kinds(pairs, groups).items()
+        for turn, pair in enumerate(kind)
+    ]
+    return tuple(pair for *_, pair in sorted(turns))
+
+
+def _few(here: Sequence[int], there: Sequence[int], most: int) -> list[Pair]:
     pairs: list[Pair] = []
-    for here in groups:
-        for there in groups:
-            for turn in range(per_kind):
-                a = here[turn % len(here)]
-                b = there[(turn + (here == there)) % len(there)]
-                if a != b and (a, b) not in pairs:
-                    pairs.append((a, b))
-    return tuple(pairs)
+    for turn in range(most):
+        a = here[turn % len(here)]
+        b = there[(turn + (here == there)) % len(there)]
+        if a != b and (a, b) not in pairs:
+            pairs.append((a, b))
+    return pairs
 
 
 def suspects(fits: Mapping[Pair, LinkFit], groups: Groups) -> list[Pair]:
@@ -80,13 +93,14 @@ def complete(bandwidth: np.ndarray, groups: Groups, fits: Mapping[Pair, LinkFit]
 
     A pair that was not probed quietly takes the median of its kind, but is never faster than its
     ends: inside a group, where tournament pairs met on no uplink, a pair that was clearly slower
-    than its kind there keeps that bandwidth.
+    than its kind there keeps that bandwidth. A kind of which no pair was probed takes the median
+    of those like it: inside groups, or between them.
     """
     group_of = {host: index for index, group in enumerate(groups) for host in group}
     every = [(a, b) for a in group_of for b in group_of if a != b]
     costs: Costs = {}
     for (here, there), pairs in _kinds(every, groups).items():
-        probed = [pair for pair in pairs if pair in fits]
+        probed = [pair for pair in pairs if pair in fits] or _alike(fits, group_of, here == there)
         typical = median([fits[pair] for pair in probed])
         usual = float(np.median([bandwidth[pair] for pair in probed]))
         for pair in pairs:
@@ -104,6 +118,12 @@ def complete(bandwidth: np.ndarray, groups: Groups, fits: Mapping[Pair, LinkFit]
             beta = max(fit.beta_us_per_mb, floor[a], floor[b])
             costs[a, b] = replace(fit, beta_us_per_mb=beta)
     return costs
+
+
+def _alike(fits: Mapping[Pair, LinkFit], group_of: Mapping[int, int], inside: bool) -> list[Pair]:
+    """Probed pairs inside groups, or between them; all that were probed if there are none."""
+    alike = [(a, b) for a, b in fits if (group_of[a] == group_of[b]) == inside]
+    return alike or list(fits)
 
 
 def median(fits: Sequence[LinkFit]) -> LinkFit:

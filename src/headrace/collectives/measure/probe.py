@@ -1,29 +1,27 @@
 """Probes: what to send to learn about a network, as programs of the executor.
 
-A probe is an uneven all-to-all in which only a few blocks hold anything: the probed flows' and
-their acknowledgements'. The verifier proves it like any other program, the executor runs it like
-any other, and so what is measured is the very path that data will take.
+A probe is a collective of its own making: a few flows of data and their acknowledgements, and
+nothing between ranks that take no part. The verifier proves it like any other program, the
+executor runs it like any other, and so what is measured is the very path that data will take.
 
 A flow sends n chunks in one of two manners (TACCL 5.3): one after another, each when the one
 before has been acknowledged, or all at once with a single acknowledgement. A latency echo is the
 first manner with chunks of `ACK_BYTES`; a bulk transfer is the second.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
-from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.demand import Demand, Held
 from headrace.collectives.program import Direction, Op, Program
 from headrace.errors import InputError
 
 ACK_BYTES = 8
 """Bytes of an acknowledgement, and of an echo."""
-
-BlockBytes = np.ndarray
-"""(ranks, ranks) of int64: bytes that rank `row` sends to rank `column`."""
 
 
 class Manner(IntEnum):
@@ -45,10 +43,13 @@ class Flow(NamedTuple):
 class Probe:
     """Flows that run at the same time, `repeats` times over.
 
+    At every rank the slots of what it sends come first, then those of what it receives, each in
+    the order of the flows; data and acknowledgements alike.
+
     Raises
     ------
-    InputError : if a flow is not between two ranks of the group, two flows join the same ranks
-        (one would be the other's acknowledgement), or a count is below 1.
+    InputError : if there is no flow, a flow is not between two ranks of the group, two flows join
+        the same ranks (one would be the other's acknowledgement), or a count is below 1.
     """
 
     ranks: int
@@ -61,6 +62,8 @@ class Probe:
         for name in ("ranks", "chunks", "repeats"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, needs at least 1")
+        if not self.flows:
+            raise InputError("flows is empty, needs at least one")
         seen: set[frozenset[int]] = set()
         for index, flow in enumerate(self.flows):
             if flow.src == flow.dst or not (
@@ -87,17 +90,51 @@ class Probe:
         return self.ranks, self.manner, self.chunks, tuple(flow[:2] for flow in self.flows)
 
     @property
-    def demand(self) -> Demand:
-        """The all-to-all that the probe is."""
-        return Demand(collective=Collective.ALL_TO_ALL, ranks=self.ranks, chunks=self.chunks)
+    def is_echo(self) -> bool:
+        """Whether each run is one message and its acknowledgement: runs then pace themselves."""
+        return self.chunks == 1 and self.manner is Manner.ONE_AFTER_ANOTHER
 
-    def block_bytes(self) -> BlockBytes:
-        """Bytes of every block: flows and their acknowledgements; zero elsewhere."""
-        sizes = np.zeros((self.ranks, self.ranks), dtype=np.int64)
+    @property
+    def width(self) -> int:
+        """Most flows that any rank takes part in."""
+        ends = [rank for flow in self.flows for rank in flow[:2]]
+        return max(ends.count(rank) for rank in set(ends))
+
+    @property
+    def demand(self) -> Demand:
+        """The collective that the probe is: item 2f is the data of flow f, 2f + 1 its answer."""
+        width, before, after = self.width, list[Held](), list[Held]()
+        for index, (flow, out, back) in enumerate(zip(self.flows, *self.places(), strict=True)):
+            for item, (src, src_place), (dst, dst_place) in (
+                (2 * index, (flow.src, out), (flow.dst, back)),
+                (2 * index + 1, (flow.dst, back), (flow.src, out)),
+            ):
+                before.append((src, src_place, item, (src,)))
+                after.append((dst, width + dst_place, item, (src,)))
+        return Demand.custom(
+            ranks=self.ranks, slots=2 * width, before=before, after=after, chunks=self.chunks
+        )
+
+    def places(self) -> tuple[list[int], list[int]]:
+        """For every flow, its number among the flows of its source, and of its destination."""
+        taken: dict[int, int] = {}
+        places: tuple[list[int], list[int]] = ([], [])
         for flow in self.flows:
-            sizes[flow.src, flow.dst] = self.chunks * flow.chunk_bytes
-            sizes[flow.dst, flow.src] = self.chunks * ACK_BYTES
-        return sizes
+            for rank, mine in zip(flow[:2], places, strict=True):
+                mine.append(taken.get(rank, 0))
+                taken[rank] = mine[-1] + 1
+        return places
+
+    def block_bytes(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes that `rank` sends and receives for each of its flows, (width,) of int64 each."""
+        sent, received = (np.zeros(self.width, dtype=np.int64) for _ in range(2))
+        for flow, out, back in zip(self.flows, *self.places(), strict=True):
+            data, answer = self.chunks * flow.chunk_bytes, self.chunks * ACK_BYTES
+            if rank == flow.src:
+                sent[out], received[out] = data, answer
+            elif rank == flow.dst:
+                sent[back], received[back] = answer, data
+        return sent, received
 
     def program(self) -> Program:
         """Return the program of this probe's shape."""
@@ -105,14 +142,15 @@ class Probe:
 
 
 def segments(
-    sizes: BlockBytes, rank: int, chunks: int, inputs: int, outputs: int
+    sizes: Sequence[np.ndarray], chunks: int, inputs: int, outputs: int
 ) -> list[tuple[int, int, int, int]]:
     """Return the executor's segments for blocks packed from addresses `inputs` and `outputs`.
 
-    One ``(address, bytes, 1, chunks)`` row per block: what `rank` sends, then what it receives.
+    `sizes` are one rank's `Probe.block_bytes`; one ``(address, bytes, 1, chunks)`` row per block:
+    what it sends, then what it receives.
     """
     rows: list[tuple[int, int, int, int]] = []
-    for address, blocks in ((inputs, sizes[rank]), (outputs, sizes[:, rank])):
+    for address, blocks in zip((inputs, outputs), sizes, strict=True):
         for size in blocks.tolist():
             rows.append((address, size, 1, chunks))
             address += size
@@ -124,42 +162,27 @@ class _Lanes:
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
-        self.half = probe.ranks * probe.chunks
         # (rank, direction, peer) -> [(op, slot, src_slot, count)]
         self.steps: dict[tuple[int, int, int], list[tuple[int, int, int, int]]] = {}
         # ((lane, position), (lane, position) awaited)
         self.waits: list[tuple[tuple[tuple[int, int, int], int], ...]] = []
 
     def build(self) -> Program:
-        flows = {(flow.src, flow.dst) for flow in self.probe.flows}
-        ranks, chunks = self.probe.ranks, self.probe.chunks
-        for rank in range(ranks):
-            copy = (Op.COPY, self.half + rank * chunks, rank * chunks, chunks)
-            self.steps[rank, Direction.LOCAL, -1] = [copy]
-        for src in range(ranks):
-            for dst in range(ranks):
-                if src != dst and not {(src, dst), (dst, src)} & flows:
-                    self._send(src, dst, 0, chunks)
-        for src, dst in sorted(flows):
-            # a flow starts when everybody has sent its empty blocks, so that flows overlap
-            for peer in range(ranks):
-                if peer != src and not {(src, peer), (peer, src)} & flows:
-                    start, empty = (src, Direction.SEND, dst), (src, Direction.RECV, peer)
-                    self.waits.append(((start, 0), (empty, 0)))
-            self._flow(src, dst)
+        for flow, out, back in zip(self.probe.flows, *self.probe.places(), strict=True):
+            self._flow((flow.src, out), (flow.dst, back))
         return self._numbered()
 
-    def _send(self, src: int, dst: int, chunk: int, count: int) -> None:
-        """Send chunks [chunk, chunk + count) of the block from src to dst."""
+    def _send(self, src: tuple[int, int], dst: tuple[int, int], chunk: int, count: int) -> None:
+        """Send chunks [chunk, chunk + count) between two (rank, place among its flows)."""
         chunks = self.probe.chunks
-        send = (Op.SEND, dst * chunks + chunk, -1, count)
-        receive = (Op.RECV, self.half + src * chunks + chunk, -1, count)
-        self.steps.setdefault((src, Direction.SEND, dst), []).append(send)
-        self.steps.setdefault((dst, Direction.RECV, src), []).append(receive)
+        send = (Op.SEND, src[1] * chunks + chunk, -1, count)
+        receive = (Op.RECV, (self.probe.width + dst[1]) * chunks + chunk, -1, count)
+        self.steps.setdefault((src[0], Direction.SEND, dst[0]), []).append(send)
+        self.steps.setdefault((dst[0], Direction.RECV, src[0]), []).append(receive)
 
-    def _flow(self, src: int, dst: int) -> None:
-        ack_out, ack_in = (dst, Direction.SEND, src), (src, Direction.RECV, dst)
-        data_out, data_in = (src, Direction.SEND, dst), (dst, Direction.RECV, src)
+    def _flow(self, src: tuple[int, int], dst: tuple[int, int]) -> None:
+        ack_out, ack_in = (dst[0], Direction.SEND, src[0]), (src[0], Direction.RECV, dst[0])
+        data_out, data_in = (src[0], Direction.SEND, dst[0]), (dst[0], Direction.RECV, src[0])
         chunks = self.probe.chunks
         for chunk in range(chunks):
             self._send(src, dst, chunk, 1)

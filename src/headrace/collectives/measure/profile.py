@@ -15,10 +15,11 @@ from headrace.errors import ArtifactError
 from headrace.topology import Topology
 
 KIND = "profile"
-_SCHEMA = 1
+_SCHEMA = 2
 _COLUMNS = {
     "samples": ("src", "dst", "chunks", "chunk_bytes", "us"),
     "fits": ("src", "dst", "alpha_us", "beta_us_per_mb", "alpha_variance", "beta_variance"),
+    "pairs": ("src", "dst", "bytes_per_s", "median_rtt_us", "min_rtt_us", "kernel_rtt_us"),
 }
 """What a table has at least."""
 
@@ -37,6 +38,9 @@ class Profile:
     samples : every timed run, see `recorder.Recorder.table`.
     fits : one row per pair of ranks probed quietly: `src`, `dst` and the fields of `fit.LinkFit`,
         among them the variances of alpha and beta.
+    pairs : one row per ordered pair of ranks (one of each host) that met in the tournament: `src`,
+        `dst`, `bytes_per_s` (others were talking), and round trips as the sender timed them
+        (`median_rtt_us`, `min_rtt_us`) and as its kernel did (`kernel_rtt_us`, nan if unknown).
     measured_at : seconds since 1970, UTC, when measuring began.
     took_s : seconds that measuring took.
     valid_for_s : seconds after `measured_at` for which it is worth relying on.
@@ -54,6 +58,7 @@ class Profile:
     measured_at: float
     took_s: float
     valid_for_s: float
+    pairs: Mapping[str, np.ndarray]
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,6 +68,14 @@ class Profile:
                 f"profile: field 'groups' holds ranks {members}, needs each of 0 to "
                 f"{self.topology.ranks - 1} once"
             )
+        for table in (self.samples, self.fits, self.pairs):
+            for end in ("src", "dst"):
+                ranks = table[end]
+                if len(ranks) and not 0 <= ranks.min() <= ranks.max() < self.topology.ranks:
+                    raise ArtifactError(
+                        f"profile: column '{end}' holds ranks from {ranks.min()} to "
+                        f"{ranks.max()}, needs 0 to {self.topology.ranks - 1}"
+                    )
         for name in _TIMES:
             if not 0 <= getattr(self, name) < _YEAR_3000:
                 raise ArtifactError(
@@ -83,6 +96,13 @@ class Profile:
         """SHA-256 of the content."""
         return self.to_artifact().digest
 
+    def matrix(self, column: str) -> np.ndarray:
+        """Return a column of `pairs` as (hosts, hosts) from row to column; nan where not known."""
+        hosts, home = len(self.topology.hosts), np.array(self.topology.rank_host)
+        found = np.full((hosts, hosts), np.nan)
+        found[home[self.pairs["src"]], home[self.pairs["dst"]]] = self.pairs[column]
+        return found
+
     def expired(self, now: float) -> bool:
         """Whether `now` (seconds since 1970) is past the profile's validity."""
         return now > self.measured_at + self.valid_for_s
@@ -99,7 +119,11 @@ class Profile:
                 "took_s": self.took_s,
                 "valid_for_s": self.valid_for_s,
             },
-            tables={"samples": dict(self.samples), "fits": dict(self.fits)},
+            tables={
+                "samples": dict(self.samples),
+                "fits": dict(self.fits),
+                "pairs": dict(self.pairs),
+            },
             provenance=self.provenance,
         )
 
@@ -116,15 +140,16 @@ class Profile:
             topology = Topology.from_head(head["topology"], f"{source}: field 'topology'")
             groups = _groups(head["groups"], source)
             seconds = {name: _seconds(head[name], name, source) for name in _TIMES}
-            samples, fits = (_columns(artifact, name, source) for name in ("samples", "fits"))
+            tables = {name: _columns(artifact, name, source) for name in _COLUMNS}
         except KeyError as error:
             raise ArtifactError(f"{source}: field or table {error} is missing") from error
         try:
             return cls(
                 topology=topology,
                 groups=groups,
-                samples=samples,
-                fits=fits,
+                samples=tables["samples"],
+                fits=tables["fits"],
+                pairs=tables["pairs"],
                 provenance=artifact.provenance,
                 **seconds,
             )
@@ -157,7 +182,12 @@ class Profile:
                 ("bandwidth", _spread([_mbit(k.beta_us_per_mb) for k in topology.links], "Mbit/s"))
             )
         rows += [(s.name, f"{_mbit(s.beta_us_per_mb):.4g} Mbit/s") for s in topology.shared]
+        rows += [(name, str(note)) for name in ("lost", "cut") for note in self._notes(name)]
         return rows
+
+    def _notes(self, name: str) -> list[Any]:
+        found = self.provenance.get(name)
+        return found if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType]
 
 
 def _groups(found: Any, source: str) -> tuple[tuple[int, ...], ...]:

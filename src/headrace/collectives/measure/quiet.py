@@ -10,6 +10,7 @@ from headrace.collectives.measure.fit import LinkFit, Sample, fit_link
 from headrace.collectives.measure.probe import ACK_BYTES, Flow, Manner
 from headrace.collectives.measure.recorder import BULK_CHUNKS, Recorder, Stage, bulk_chunk_bytes
 from headrace.collectives.measure.tournament import Pair
+from headrace.errors import CommunicationError
 
 _ECHOES = (BULK_CHUNKS, 3 * BULK_CHUNKS)
 _LEAST_BYTES = 16_384.0
@@ -30,11 +31,22 @@ class QuietProbes:
 
         `bytes_per_s` is a guess of each one's bandwidth, used at the first look.
         """
-        self._echo(pairs)
-        for sizes in self._chunk_bytes(pairs, np.asarray(bytes_per_s, dtype=float)):
-            self._bulk(pairs, sizes)
-        self._echo(pairs)  # some time later: a disturbance of milliseconds spoils one of the two
+        try:
+            self._echo(pairs)
+            for sizes in self._chunk_bytes(pairs, np.asarray(bytes_per_s, dtype=float)):
+                self._bulk(pairs, sizes)
+            self._echo(pairs)  # later: a disturbance of milliseconds spoils one of the two
+        except CommunicationError:
+            self._forget_unfinished(pairs)
+            raise
         return [fit_link(self._samples[pair]) for pair in pairs]
+
+    def _forget_unfinished(self, pairs: Sequence[Pair]) -> None:
+        """A first look that a lost host cut short is made again from the start."""
+        for pair in pairs:
+            if len(self._sizes.get(pair, ())) < 2:
+                self._sizes.pop(pair, None)
+                self._samples.pop(pair, None)
 
     def _chunk_bytes(self, pairs: Sequence[Pair], rates: np.ndarray) -> Iterator[list[int]]:
         """Small, then large; the rate seen at the small one corrects the guess for the large."""

@@ -1,17 +1,22 @@
 """What was probed where: the sites of ranks, and the table of every timed run."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 
-from headrace.collectives.measure.conduct import Prober
-from headrace.collectives.measure.probe import Flow, Manner, Probe
+from headrace.collectives.measure.conduct import MAX_REPEATS, Prober
+from headrace.collectives.measure.probe import ACK_BYTES, Flow, Manner, Probe
 from headrace.errors import InputError
 
 BULK_CHUNKS = 8
 """Chunks of a bulk transfer that is sent at once."""
+
+_WARM_UP = 2  # echoes
+_COLUMNS = ("probe", "stage", "manner", "chunks", "src", "dst", "chunk_bytes", "repeat", "us")
+_TYPES = (*[np.int32, np.uint8, np.uint8], *[np.int32] * 3, np.int64, np.int32, np.float64)
 
 
 class Stage(IntEnum):
@@ -20,6 +25,7 @@ class Stage(IntEnum):
     TOURNAMENT = 0
     QUIET = 1
     SHARING = 2
+    CROWD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +56,28 @@ class Site:
             members.setdefault(host, []).append(rank)
         return cls(hosts=tuple(members), members=tuple(tuple(ranks) for ranks in members.values()))
 
+    def without(self, lost: Collection[int]) -> "Site":
+        """Return the site without the ranks that were `lost`, and hosts that have no other.
+
+        Ranks keep their numbers.
+        """
+        left = [tuple(rank for rank in ranks if rank not in lost) for ranks in self.members]
+        kept = [index for index, ranks in enumerate(left) if ranks]
+        return Site(
+            hosts=tuple(self.hosts[index] for index in kept),
+            members=tuple(left[index] for index in kept),
+        )
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """All ranks, ascending."""
+        return tuple(sorted(rank for ranks in self.members for rank in ranks))
+
     @property
     def rank_host(self) -> tuple[int, ...]:
         """For every rank, the index of its host."""
         host_of = {rank: host for host, ranks in enumerate(self.members) for rank in ranks}
-        return tuple(host_of[rank] for rank in range(len(host_of)))
+        return tuple(host_of[rank] for rank in self.ranks)
 
     def rank(self, host: int, turn: int = 0) -> int:
         """A rank on `host`: another one each turn, while there are others."""
@@ -63,11 +86,22 @@ class Site:
 
 @dataclass(slots=True)
 class Recorder:
-    """Carries out probes and keeps every time in a table."""
+    """Carries out probes and keeps every time in a table.
+
+    Attributes
+    ----------
+    clock : in seconds.
+    finished_s : when the last probe that went well was over, on that clock.
+    """
 
     prober: Prober
+    clock: Callable[[], float] = time.monotonic
+    finished_s: float = field(init=False)
     _rows: list[tuple[float, ...]] = field(default_factory=list)
     _probes: int = 0
+
+    def __post_init__(self) -> None:
+        self.finished_s = self.clock()
 
     def probe(
         self,
@@ -76,20 +110,26 @@ class Recorder:
         chunks: int,
         flows: Sequence[Flow],
         repeats: int,
+        *,
+        warm_up: int = 0,
     ) -> np.ndarray:
-        """Run a probe; returns (flows, repeats) microseconds, as seen by each flow's sender."""
+        """Run a probe; returns (flows, repeats) microseconds, as seen by each flow's sender.
+
+        `warm_up` more runs come first and are not kept.
+        """
         probe = Probe(
             ranks=self.prober.ranks,
             manner=manner,
             chunks=chunks,
             flows=tuple(flows),
-            repeats=repeats,
+            repeats=warm_up + repeats,
         )
-        times = self.prober.measure(probe)[[flow.src for flow in flows]]
+        times = self.prober.measure(probe)[[flow.src for flow in flows], warm_up:]
         for flow, row in zip(flows, times.tolist(), strict=True):
             for repeat, time_us in enumerate(row):
                 self._rows.append((self._probes, stage, manner, chunks, *flow, repeat, time_us))
         self._probes += 1
+        self.finished_s = self.clock()
         return times
 
     def bulk(
@@ -102,19 +142,34 @@ class Recorder:
         ]
         return self.probe(stage, Manner.AT_ONCE, BULK_CHUNKS, flows, repeats)
 
-    def table(self) -> dict[str, np.ndarray]:
+    def echo(self, pairs: Sequence[tuple[int, int]], echoes: int) -> np.ndarray:
+        """Time single round trips between disjoint `pairs`; returns (pairs, echoes) us."""
+        flows = [Flow(src, dst, ACK_BYTES) for src, dst in pairs]
+        echoes = min(echoes, MAX_REPEATS - _WARM_UP)
+        manner = Manner.ONE_AFTER_ANOTHER
+        return self.probe(Stage.TOURNAMENT, manner, 1, flows, echoes, warm_up=_WARM_UP)
+
+    def table(self, ranks: Sequence[int]) -> dict[str, np.ndarray]:
         """Every timed run: columns probe, stage, manner, chunks, src, dst, chunk_bytes, repeat, us.
 
-        Rows with the same `probe` ran at the same time (once per `repeat`); `src` and `dst` are
-        ranks.
+        Rows with the same `probe` ran at the same time (once per `repeat`). `src` and `dst` are
+        places in `ranks`; what was run with others is left out.
         """
-        names = ("probe", "stage", "manner", "chunks", "src", "dst", "chunk_bytes", "repeat", "us")
-        types = (np.int32, np.uint8, np.uint8, np.int32, np.int32, np.int32, np.int64, np.int32)
-        columns = list(zip(*self._rows, strict=True)) or [()] * len(names)
+        place = {rank: index for index, rank in enumerate(ranks)}
+        src, dst = _COLUMNS.index("src"), _COLUMNS.index("dst")
+        rows = [row for row in self._rows if row[src] in place and row[dst] in place]
+        columns = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
+        for end in (src, dst):
+            columns[end] = tuple(place[int(rank)] for rank in columns[end])
         return {
             name: np.array(column, dtype=dtype)
-            for name, column, dtype in zip(names, columns, (*types, np.float64), strict=True)
+            for name, column, dtype in zip(_COLUMNS, columns, _TYPES, strict=True)
         }
+
+
+def no_samples() -> dict[str, np.ndarray]:
+    """Return the table of a network that was not measured here."""
+    return {name: np.array([], dtype=t) for name, t in zip(_COLUMNS, _TYPES, strict=True)}
 
 
 def bulk_chunk_bytes(total_bytes: float) -> int:

@@ -1,9 +1,7 @@
 """Shared capacities: flows that are slower together than alone use something together.
 
-Trials are planned from the groups: one host to several and several to one for its NIC, disjoint
-pairs out of and into a group for its uplink, and both ways at once for an uplink that is not
-full duplex. Each flow's size is its own rate times one duration, so that undisturbed flows end
-together; the *stretch* says by how much they did not.
+Each flow's size is its own rate times one duration, so that undisturbed flows end together; the
+*stretch* says by how much they did not.
 
 A trial out of one group runs into others. The tightest capacities are accepted first, and a
 trial that those already explain says nothing new.
@@ -11,14 +9,22 @@ trial that those already explain says nothing new.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Protocol
 
+from headrace.collectives.measure.effort import Budget
 from headrace.collectives.measure.fit import LinkFit
 from headrace.collectives.measure.group import Groups
 from headrace.collectives.measure.recorder import Recorder, Site, Stage
 from headrace.collectives.measure.tournament import Pair
-from headrace.topology import BYTES_PER_MB, SharedCapacity
+from headrace.collectives.measure.trials import (
+    Capacity,
+    Trial,
+    duplex_trials,
+    nic,
+    nic_trials,
+    uplink_trials,
+)
+from headrace.topology import BYTES_PER_MB
 
 LEAST_STRETCH = 1.12
 """Flows together must take this many times as long as alone (or as already explained)."""
@@ -30,10 +36,6 @@ _RETURN_STRETCH = 1.022
 charged, whatever a trial on a busy machine says, or bounds would promise too little."""
 _CONFIRMATIONS = 2
 _FILLED = 0.95
-_MOST_FLOWS = 8
-_NIC_PARTNERS = 3
-_ALL_NICS_UP_TO = 12
-_NICS_PER_GROUP = 2
 
 
 class Limits(Protocol):
@@ -48,40 +50,6 @@ class Limits(Protocol):
     def repeats(self) -> int:
         """Runs of every transfer."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
-    """A port of some hosts that flows between them and the others pass: `out`, `in` or `both`."""
-
-    kind: str
-    name: str
-    hosts: frozenset[int]
-    direction: str
-    beta_us_per_mb: float = 0.0
-
-    def carries(self, src: int, dst: int) -> bool:
-        """Whether a flow between these hosts passes."""
-        leaves = src in self.hosts and dst not in self.hosts
-        enters = dst in self.hosts and src not in self.hosts
-        return (leaves and self.direction != "in") or (enters and self.direction != "out")
-
-    def over(self, site: Site, index: Mapping[Pair, int]) -> SharedCapacity:
-        """Return it over the links of a topology; `index` maps (src, dst) ranks to them."""
-        home = site.rank_host
-        return SharedCapacity(
-            name=f"{self.kind}-{self.direction}-{self.name}",
-            links=tuple(i for (a, b), i in sorted(index.items()) if self.carries(home[a], home[b])),
-            beta_us_per_mb=float(f"{self.beta_us_per_mb:.4g}"),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """Flows between hosts that would expose `capacities`."""
-
-    capacities: tuple[Capacity, ...]
-    flows: tuple[Pair, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +76,10 @@ class Outcome:
         )
 
 
+Run = Callable[[Trial], Outcome | None]
+"""Runs a trial; None if there is no time for it."""
+
+
 def find_shared(
     recorder: Recorder,
     site: Site,
@@ -115,24 +87,49 @@ def find_shared(
     costs: Mapping[Pair, LinkFit],
     duration_us: float,
     limits: Limits,
+    budget: Budget | None = None,
 ) -> tuple[Capacity, ...]:
-    """Run the trials and return the capacities that showed."""
+    """Run the trials and return the capacities that showed.
 
-    def run(trial: Trial) -> Outcome:
+    Without time left in `budget`, ports that were not tried are taken for like those that were.
+    """
+    left_out: list[Trial] = []
+
+    def run(trial: Trial) -> Outcome | None:
+        if budget is not None and budget.left_s() <= 0:
+            left_out.append(trial)
+            return None
         return _run(recorder, site, costs, trial, duration_us, limits)
 
     beta = {pair: fit.beta_us_per_mb for pair, fit in costs.items()}
+    # uplinks first: they matter most, and every group has its own
+    uplinks = _uplink_outcomes(run, groups)
     nics = nic_trials(site, groups, beta)
-    outcomes = [run(trial) for trial in nics]
+    ports = [outcome for trial in nics if (outcome := run(trial))]
+    found = accept([*ports, *uplinks], beta, LEAST_STRETCH)
+    both = [outcome for trial in duplex_trials(groups) if (outcome := _confirmed(run, trial))]
+    found = accept(both, beta, _HALF_DUPLEX_STRETCH, found)
+    found = extend_nics(
+        _with_return_traffic(found, both), site, groups, [outcome.trial for outcome in ports]
+    )
+    if budget is not None and left_out:
+        budget.cut("sharing", f"{len(left_out)} trials of concurrent flows left out")
+    return extend_uplinks(found, groups, left_out)
+
+
+def _uplink_outcomes(run: Run, groups: Groups) -> list[Outcome]:
+    """Few flows over every uplink; where they show nothing, as many as there are hosts."""
+    outcomes: list[Outcome] = []
     small, large = uplink_trials(groups, few=True), uplink_trials(groups, few=False)
     for first, second in zip(small, large, strict=True):
-        outcomes.append(run(first))
-        if outcomes[-1].stretch < LEAST_STRETCH and len(second.flows) > len(first.flows):
-            outcomes.append(run(second))
-    found = accept(outcomes, beta, LEAST_STRETCH)
-    both = [_confirmed(run, trial) for trial in duplex_trials(groups)]
-    found = accept(both, beta, _HALF_DUPLEX_STRETCH, found)
-    return extend_nics(_with_return_traffic(found, both), site, groups, nics)
+        outcome = run(first)
+        if outcome is None:
+            continue
+        outcomes.append(outcome)
+        if outcome.stretch < LEAST_STRETCH and len(second.flows) > len(first.flows):
+            again = run(second)
+            outcomes += [] if again is None else [again]
+    return outcomes
 
 
 def _with_return_traffic(
@@ -154,16 +151,19 @@ def _with_return_traffic(
     )
 
 
-def _confirmed(run: Callable[[Trial], Outcome], trial: Trial) -> Outcome:
+def _confirmed(run: Run, trial: Trial) -> Outcome | None:
     """Run a trial that should show nothing; if it shows something, again: the least counts.
 
     A link that is not full duplex is rare, a machine that is busy for a moment is not.
     """
     outcome = run(trial)
     for _ in range(_CONFIRMATIONS):
-        if outcome.stretch < _HALF_DUPLEX_STRETCH:
+        if outcome is None or outcome.stretch < _HALF_DUPLEX_STRETCH:
             break
-        outcome = min(outcome, run(trial), key=lambda one: one.stretch)
+        again = run(trial)
+        if again is None:
+            return None  # nobody believes it unconfirmed
+        outcome = min(outcome, again, key=lambda one: one.stretch)
     return outcome
 
 
@@ -234,111 +234,6 @@ def _run(
     return Outcome(trial=trial, rates=tuple(rates), stretch=stretch)
 
 
-# planning the trials -----------------------------------------------------------------------
-
-
-def nic_trials(site: Site, groups: Groups, beta: Mapping[Pair, float]) -> tuple[Trial, ...]:
-    """One host to several, and several to one, for every host (a few per group if many)."""
-    few = len(site.hosts) > _ALL_NICS_UP_TO
-    trials: list[Trial] = []
-    for group in groups:
-        for host in group[:_NICS_PER_GROUP] if few else group:
-            for direction in ("out", "in"):
-                flows = _nic_flows(host, direction, site, groups, beta)
-                if len(flows) > 1:
-                    port = _nic(site, host, direction)
-                    trials.append(Trial(capacities=(port,), flows=flows))
-    return tuple(trials)
-
-
-def _nic(site: Site, host: int, direction: str, beta: float = 0.0) -> Capacity:
-    return Capacity(
-        kind="nic",
-        name=site.hosts[host],
-        hosts=frozenset({host}),
-        direction=direction,
-        beta_us_per_mb=beta,
-    )
-
-
-def _nic_flows(
-    host: int, direction: str, site: Site, groups: Groups, beta: Mapping[Pair, float]
-) -> tuple[Pair, ...]:
-    """Flows of one host, of which at most one passes its group's uplink (unless it is alone)."""
-
-    def flow(peer: int) -> Pair:
-        return (host, peer) if direction == "out" else (peer, host)
-
-    def fastest(peers: Sequence[int]) -> list[int]:
-        return sorted(peers, key=lambda peer: beta[flow(peer)])
-
-    mine = next(group for group in groups if host in group)
-    near = fastest([peer for peer in mine if peer != host])[:_NIC_PARTNERS]
-    # one host of every other group, so that they do not meet on its uplink
-    far = fastest([min(group, key=lambda p: beta[flow(p)]) for group in groups if group != mine])
-    peers = near + far[:1] if len(near) == 1 else near or far[:_NIC_PARTNERS]
-    if len(peers) == 1 and min(len(site.members[host]), len(site.members[peers[0]])) > 1:
-        peers = peers * 2  # other ranks of the same two hosts
-    return tuple(flow(peer) for peer in peers)
-
-
-def uplink_trials(groups: Groups, *, few: bool) -> tuple[Trial, ...]:
-    """Disjoint pairs out of and into every group of several hosts.
-
-    With `few`, at most one flow to every other group, where there are at least two others: what
-    slows them down is then this group's uplink. Else as many as there are hosts.
-    """
-    if len(groups) < 2:
-        return ()
-    if len(groups) == 2:
-        # what leaves one enters the other: one trial, two names
-        return tuple(
-            Trial(
-                capacities=tuple(
-                    _uplink(groups, index, direction)
-                    for index, direction in ((here, "out"), (1 - here, "in"))
-                    if len(groups[index]) > 1
-                ),
-                flows=flows,
-            )
-            for here in (0, 1)
-            if len(flows := _across(groups[here], [groups[1 - here]], _MOST_FLOWS)) > 1
-        )
-    trials: list[Trial] = []
-    for here, group in enumerate(groups):
-        others = [other for other in groups if other != group]
-        outward = _across(group, others, len(others) if few else _MOST_FLOWS)
-        if len(outward) > 1:
-            inward = tuple((there, host) for host, there in outward)
-            for direction, flows in (("out", outward), ("in", inward)):
-                trials.append(Trial(capacities=(_uplink(groups, here, direction),), flows=flows))
-    return tuple(trials)
-
-
-def duplex_trials(groups: Groups) -> tuple[Trial, ...]:
-    """Flows out of and into a group at the same time, between different hosts."""
-    trials: list[Trial] = []
-    for here, group in enumerate(groups if len(groups) > 2 else groups[:1]):
-        others = [other for other in groups if other != group]
-        flows = _across(group, others, _MOST_FLOWS)
-        if len(flows) > 1:
-            mixed = tuple((a, b) if i % 2 else (b, a) for i, (a, b) in enumerate(flows))
-            trials.append(Trial(capacities=(_uplink(groups, here, "both"),), flows=mixed))
-    return tuple(trials)
-
-
-def _uplink(groups: Groups, index: int, direction: str) -> Capacity:
-    return Capacity(
-        kind="uplink", name=str(index), hosts=frozenset(groups[index]), direction=direction
-    )
-
-
-def _across(group: Sequence[int], others: Sequence[Sequence[int]], most: int) -> tuple[Pair, ...]:
-    """Disjoint pairs from `group` to hosts of `others`, taking turns among those."""
-    turns = [host for row in zip_longest(*others) for host in row if host is not None]
-    return tuple(zip(group, turns, strict=False))[:most]
-
-
 def extend_nics(
     found: tuple[Capacity, ...], site: Site, groups: Groups, trials: Sequence[Trial]
 ) -> tuple[Capacity, ...]:
@@ -353,8 +248,31 @@ def extend_nics(
                 continue
             betas = sorted(nics[key].beta_us_per_mb for key in sample)
             more += [
-                _nic(site, host, direction, betas[len(betas) // 2])
+                nic(site, host, direction, betas[len(betas) // 2])
                 for host in group
                 if (direction, host) not in tried
             ]
+    return (*found, *more)
+
+
+def extend_uplinks(
+    found: tuple[Capacity, ...], groups: Groups, left_out: Sequence[Trial]
+) -> tuple[Capacity, ...]:
+    """Give groups whose uplink was not tried the typical one, if all tried ones showed."""
+    missing = {c for trial in left_out for c in trial.capacities if c.direction != "both"}
+    more: list[Capacity] = []
+    for direction in ("out", "in"):
+        shown = {c.name: c for c in found if c.kind == "uplink" and c.direction == direction}
+        skipped = {c.name: c for c in missing if c.kind == "uplink" and c.direction == direction}
+        tried = [str(index) for index, group in enumerate(groups) if len(group) > 1]
+        tried = [name for name in tried if name not in skipped]
+        if not tried or any(name not in shown for name in tried):
+            continue
+        betas = sorted(shown[name].beta_us_per_mb for name in tried)
+        typical = betas[len(betas) // 2]
+        more += [
+            replace(port, beta_us_per_mb=typical)
+            for name, port in sorted(skipped.items())
+            if name not in shown
+        ]
     return (*found, *more)

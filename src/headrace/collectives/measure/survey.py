@@ -1,40 +1,51 @@
-"""The whole of measuring, as rank 0 tells it: who is near, what links cost, what they share.
+"""The whole of measuring, as one rank conducts it: who is near, what links cost, what they share.
 
-1. A tournament of disjoint pairs, O(N) rounds: bandwidth between all hosts.
+1. A tournament of disjoint pairs, O(N) rounds: latency and bandwidth between all hosts.
 2. Groups from bandwidth. Disjoint pairs may have met on an uplink: that makes far pairs look
-   farther, which is fine for grouping and useless for costs.
+   farther, which is fine for grouping and useless for costs. Where pairs show no groups, a crowd
+   may: everybody at once, to see who shares a way out.
 3. Quiet probes, nobody else talking: alpha and beta of all pairs, or of a few of each kind.
-4. Concurrent flows: what hosts and groups share.
+4. Concurrent flows, planned from the groups: what hosts and groups share.
+
+All of it fits a budget of time: stages look less closely, then at less, and say so. A host that is
+lost on the way is left out; what was found about the others stays.
 """
 
+import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import numpy as np
 
 import headrace
-from headrace.collectives.measure.conduct import Member, Prober, Runner
+from headrace.collectives.measure.conduct import Member, Prober, Regroup, Runner
 from headrace.collectives.measure.costs import (
     Costs,
     complete,
     even_out,
-    median,
     quiet_pairs,
     suspects,
 )
-from headrace.collectives.measure.effort import Effort, Progress
+from headrace.collectives.measure.crowd import LEAST_HOSTS, Crowd
+from headrace.collectives.measure.effort import Budget, Effort, Progress
+from headrace.collectives.measure.findings import Findings
 from headrace.collectives.measure.fit import LinkFit
 from headrace.collectives.measure.group import Groups, group_hosts
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.measure.quiet import QuietProbes
 from headrace.collectives.measure.recorder import Recorder, Site
-from headrace.collectives.measure.sharing import Capacity, find_shared
-from headrace.collectives.measure.tournament import Pair, local_rounds, tournament
-from headrace.topology import Link, Topology
+from headrace.collectives.measure.sharing import find_shared
+from headrace.collectives.measure.tournament import Pair, Tournament, local_rounds
+from headrace.collectives.measure.trials import Capacity
+from headrace.errors import CommunicationError
 
 # where each stage ends on the progress bar
-_TOURNAMENT_DONE, _QUIET_DONE = 0.2, 0.65
+_TOURNAMENT_DONE, _CROWD_DONE, _QUIET_DONE = 0.2, 0.25, 0.65
+# and after which share of the budget it has to
+_TOURNAMENT_ENDS, _CROWD_ENDS, _QUIET_ENDS = 0.4, 0.5, 0.75
+
+log = logging.getLogger(__name__)
 
 
 def measure_ranks(
@@ -43,6 +54,7 @@ def measure_ranks(
     *,
     effort: Effort | None = None,
     progress: Progress | None = None,
+    regroup: Regroup | None = None,
 ) -> Profile | None:
     """Measure between the ranks of one executor group; every rank calls this.
 
@@ -50,20 +62,24 @@ def measure_ranks(
     ----------
     runner : this rank's executor, connected, and idle for the time being.
     rank_hosts : name of every rank's host, the same at every rank.
-    effort, progress : used at rank 0.
+    effort : the same at every rank.
+    progress : used at the rank that conducts.
+    regroup : how those who are left come together again after the loss of a rank; the profile
+        then covers them. Without, the loss is an error.
 
     Returns
     -------
     Profile | None
-        The profile at rank 0, None elsewhere.
+        The profile at the rank that conducts (0, or the lowest that is left), None elsewhere.
 
     Raises
     ------
-    CommunicationError : at every rank, naming the host, if one dies or stops answering.
+    CommunicationError : at every rank, naming the host, if one dies or stops answering and there
+        is no going on without it.
     """
-    member = Member(runner, rank_hosts)
-    if runner.rank != 0:
-        member.follow()
+    effort = effort or Effort()
+    member = Member(runner, rank_hosts, regroup=regroup, most_losses=effort.most_losses)
+    if not member.follow():
         return None
     profile = survey(member, rank_hosts, effort=effort, progress=progress)
     member.stop()
@@ -76,122 +92,167 @@ def survey(
     *,
     effort: Effort | None = None,
     progress: Progress | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Profile:
-    """Measure everything with `prober`; `rank_hosts` names every rank's host."""
-    return _Survey(prober, Site.of(rank_hosts), effort or Effort(), progress).run()
+    """Measure everything with `prober`; `rank_hosts` names every rank's host.
+
+    `clock` counts the seconds of the effort's budget.
+    """
+    return _Survey(prober, Site.of(rank_hosts), effort or Effort(), progress, clock).run()
 
 
 class _Survey:
     def __init__(
-        self, prober: Prober, site: Site, effort: Effort, progress: Progress | None
+        self,
+        prober: Prober,
+        site: Site,
+        effort: Effort,
+        progress: Progress | None,
+        clock: Callable[[], float],
     ) -> None:
-        self.recorder = Recorder(prober)
+        self.recorder = Recorder(prober, clock)
         self.site = site
+        self.hosts = [site.hosts[host] for host in site.rank_host]
         self.effort = effort
-        self.report = progress or (lambda _what, _share: None)
+        self.budget = Budget(effort.budget_s, clock)
+        self.progress = progress
+        self.shown = 0.0
+        # what is known, by pair of ranks: it stays when a host is lost
+        self.tournament = Tournament(self.recorder, effort, self.budget)
+        self.crowd = Crowd(self.recorder, effort, self.budget)
         self.quiet = QuietProbes(self.recorder, effort)
+        self.fits: dict[Pair, LinkFit] = {}
+        self.local: dict[Pair, LinkFit] = {}
+        self.second_looks: set[Pair] = set()
+
+    def report(self, what: str, share: float) -> None:
+        if self.progress is not None:
+            self.shown = max(self.shown, share)  # after a loss some of it is done again
+            self.progress(what, self.shown)
 
     def run(self) -> Profile:
-        started, measured_at = time.monotonic(), time.time()
-        bandwidth = tournament(
-            self.recorder,
-            self.site,
-            self.effort,
+        measured_at = time.time()
+        while True:
+            # who conducts may have taken over from one that was lost
+            self.site = self.site.without(self.recorder.prober.lost)
+            try:
+                return self.stages(measured_at)
+            except CommunicationError as error:
+                self.recorder.prober.survive(error)
+                log.warning("measuring goes on without %s: %s", self.whom(), error)
+                # the wait for an answer that never came is nobody's fault
+                self.budget.forgive(self.budget.now - self.recorder.finished_s)
+
+    def whom(self) -> str:
+        """The ranks that this loss cost, with their hosts."""
+        gone = [rank for rank in self.recorder.prober.lost if rank in self.site.ranks]
+        named = [f"rank {rank} on host '{self.hosts[rank]}'" for rank in sorted(gone)]
+        return ", ".join(named) or "the old connections"
+
+    def stages(self, measured_at: float) -> Profile:
+        site = self.site
+        bandwidth = self.tournament.play(
+            site,
+            _TOURNAMENT_ENDS,
             lambda what, share: self.report(what, share * _TOURNAMENT_DONE),
         )
         self.report("grouping hosts", _TOURNAMENT_DONE)
-        groups = group_hosts(bandwidth)
-        fits = self.host_fits(bandwidth, groups)
+        groups = self.groups(bandwidth)
+        self.fit_hosts(bandwidth, groups)
+        host = {rank: index for index, ranks in enumerate(site.members) for rank in ranks}
+        fits = {
+            (host[a], host[b]): fit for (a, b), fit in self.fits.items() if a in host and b in host
+        }
         costs = complete(bandwidth, groups, even_out(fits, groups))
-        local: Costs = dict(self.local_fits())
+        self.fit_local()
         self.report("looking for what links share", _QUIET_DONE)
         shared = self.shared(groups, costs)
+        kernel = self.recorder.prober.round_trips()
         self.report("done", 1.0)
+        found = Findings(site, self.fits, self.local, self.tournament, kernel)
         return Profile(
-            topology=self.topology(costs, local, shared),
-            groups=tuple(
-                tuple(sorted(rank for host in group for rank in self.site.members[host]))
-                for group in groups
-            ),
-            samples=self.recorder.table(),
-            fits=self.fit_table(fits, local),
+            topology=found.topology(costs, shared),
+            groups=found.rank_groups(groups),
+            samples=self.recorder.table(site.ranks),
+            fits=found.fit_table(),
+            pairs=found.pair_table(),
             measured_at=round(measured_at, 3),
-            took_s=round(time.monotonic() - started, 3),
+            took_s=round(self.budget.spent_s, 3),
             valid_for_s=self.effort.valid_for_s,
             provenance={
                 "made_by": f"headrace {headrace.__version__}",
                 "effort": asdict(self.effort),
+                "cut": self.budget.cuts,
+                "lost": [
+                    {"rank": rank, "host": self.hosts[rank], "reason": reason}
+                    for rank, reason in sorted(self.recorder.prober.lost.items())
+                ],
             },
         )
 
-    def host_fits(self, bandwidth: np.ndarray, groups: Groups) -> Costs:
+    def groups(self, bandwidth: np.ndarray) -> Groups:
+        """Group hosts by what pairs had; where that shows nothing, by what they have in a crowd."""
+        groups = group_hosts(bandwidth)
+        if len(groups) > 1 or len(bandwidth) < LEAST_HOSTS:
+            return groups
+        span = _CROWD_DONE - _TOURNAMENT_DONE
+        crowded = self.crowd.gather(
+            self.site,
+            bandwidth,
+            _CROWD_ENDS,
+            lambda what, share: self.report(what, _TOURNAMENT_DONE + share * span),
+        )
+        return groups if crowded is None else group_hosts(crowded)
+
+    def fit_hosts(self, bandwidth: np.ndarray, groups: Groups) -> None:
         """Fit the links between hosts, and those that look bad once more."""
-        pairs = quiet_pairs(groups, self.effort.all_pairs_up_to, self.effort.pairs_per_kind)
-        fits: Costs = {}
+        site, effort = self.site, self.effort
+        pairs = quiet_pairs(groups, effort.all_pairs_up_to, effort.pairs_per_kind)
 
         def look(pair: Pair, done: float) -> None:
-            here, there = (self.site.hosts[host] for host in pair)
-            share = _TOURNAMENT_DONE + (_QUIET_DONE - _TOURNAMENT_DONE) * done
+            here, there = (site.hosts[host] for host in pair)
+            share = _CROWD_DONE + (_QUIET_DONE - _CROWD_DONE) * done
             self.report(f"link {here} to {there}", share)
-            ranks = (self.site.rank(pair[0]), self.site.rank(pair[1]))
-            [fits[pair]] = self.quiet.fit([ranks], [bandwidth[pair]])
+            ranks = self.ranks(pair)
+            [self.fits[ranks]] = self.quiet.fit([ranks], [bandwidth[pair]])
 
-        for index, pair in enumerate(pairs):
-            look(pair, index / len(pairs))
-        for pair in suspects(fits, groups)[: self.effort.second_looks]:
+        missing = [pair for pair in pairs if self.ranks(pair) not in self.fits]
+        # the first one inside a group and the first one across tell most of the others
+        group_of = {host: index for index, group in enumerate(groups) for host in group}
+        sorts = {group_of[a] == group_of[b]: (a, b) for a, b in reversed(pairs)}
+        for index, pair in enumerate(missing):
+            if pair not in sorts.values() and self.budget.left_s(_QUIET_ENDS) <= 0:
+                left = len(missing) - index
+                self.budget.cut("quiet", f"{left} of {len(pairs)} links left out")
+                return
+            look(pair, index / len(missing))
+        fits = {pair: self.fits[self.ranks(pair)] for pair in pairs}
+        for pair in suspects(fits, groups)[: effort.second_looks]:
+            if self.ranks(pair) in self.second_looks:
+                continue
+            if self.budget.left_s(_QUIET_ENDS) <= 0:
+                self.budget.cut("quiet", "second looks left out")
+                return
             look(pair, 1.0)
-        return fits
+            self.second_looks.add(self.ranks(pair))
 
-    def local_fits(self) -> Iterator[tuple[Pair, LinkFit]]:
+    def ranks(self, pair: Pair) -> Pair:
+        """The ranks that stand for a pair of hosts."""
+        return self.site.rank(pair[0]), self.site.rank(pair[1])
+
+    def fit_local(self) -> None:
         """Fit links between ranks of one host, one pair of each host at a time."""
         guess = self.effort.most_bytes / self.effort.quiet_us * 1e6
         for meeting in local_rounds(self.site.members)[: self.effort.local_rounds]:
             for pairs in (meeting, tuple((b, a) for a, b in meeting)):
-                fits = self.quiet.fit(pairs, [guess] * len(pairs))
-                yield from zip(pairs, fits, strict=True)
+                if any(pair not in self.local for pair in pairs):
+                    fits = self.quiet.fit(pairs, [guess] * len(pairs))
+                    self.local.update(zip(pairs, fits, strict=True))
 
     def shared(self, groups: Groups, costs: Costs) -> tuple[Capacity, ...]:
         if len(self.site.hosts) < 2:
             return ()
         effort = self.effort
-        return find_shared(self.recorder, self.site, groups, costs, effort.sharing_us, effort)
-
-    def topology(self, costs: Costs, local: Costs, shared: Sequence[Capacity]) -> Topology:
-        home = self.site.rank_host
-        typical = median(list(local.values())) if local else None
-        links: list[Link] = []
-        for src in range(len(home)):
-            for dst in range(len(home)):
-                if src != dst:
-                    near = home[src] == home[dst]
-                    fit = local.get((src, dst), typical) if near else costs[home[src], home[dst]]
-                    assert fit is not None, "ranks that share a host have been probed"
-                    links.append(_link(src, dst, fit))
-        index = {(link.src, link.dst): i for i, link in enumerate(links)}
-        return Topology(
-            name=f"measured-{len(self.site.hosts)}-hosts",
-            hosts=self.site.hosts,
-            rank_host=home,
-            links=tuple(links),
-            shared=tuple(capacity.over(self.site, index) for capacity in shared),
+        return find_shared(
+            self.recorder, self.site, groups, costs, effort.sharing_us, effort, self.budget
         )
-
-    def fit_table(self, fits: Costs, local: Costs) -> dict[str, np.ndarray]:
-        rows = {(self.site.rank(a), self.site.rank(b)): fit for (a, b), fit in fits.items()} | local
-        table: dict[str, np.ndarray] = {
-            "src": np.array([src for src, _ in rows], dtype=np.int32),
-            "dst": np.array([dst for _, dst in rows], dtype=np.int32),
-        }
-        for name in LinkFit.__slots__:
-            table[name] = np.array([getattr(fit, name) for fit in rows.values()], dtype=np.float64)
-        return table
-
-
-def _link(src: int, dst: int, fit: LinkFit) -> Link:
-    # four digits: the rest is noise, and plans should not hinge on it
-    return Link(
-        src=src,
-        dst=dst,
-        alpha_us=float(f"{fit.alpha_us:.4g}"),
-        beta_us_per_mb=float(f"{fit.beta_us_per_mb:.4g}"),
-    )

@@ -11,7 +11,7 @@ import headrace
 import headrace.artifact as artifact_io
 from headrace import fields
 from headrace.artifact import Artifact
-from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
+from headrace.collectives.demand import ROOTED, STANDARD, Collective
 from headrace.collectives.plan.entries import (
     TABLES,
     Entry,
@@ -22,7 +22,7 @@ from headrace.collectives.plan.entries import (
 from headrace.collectives.plan.generators import GENERATORS, METHOD, Generator, Method, grouping
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import Portfolio
-from headrace.collectives.plan.templates.shape import Groups, check_groups
+from headrace.collectives.plan.shape import Groups, check_groups
 from headrace.collectives.plan.verify import Proof
 from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, ProgramError
@@ -160,13 +160,19 @@ class PlanBook:
         """Read a book from `path`; see `from_artifact` for what it raises."""
         return cls.from_artifact(artifact_io.load(path, "plan-book", _SCHEMA), str(path))
 
+    @classmethod
+    def from_bytes(cls, raw: bytes, source: str = "plan book") -> "PlanBook":
+        """Read a book from the bytes of its artifact; see `from_artifact` for what it raises."""
+        artifact = artifact_io.from_bytes(raw, source=source, kind="plan-book", schema=_SCHEMA)
+        return cls.from_artifact(artifact, source)
+
 
 def _groups(found: Any, topology: Topology, source: str) -> Groups | None:
     if found is None:
         return None
     groups = tuple(tuple(map(fields.integer, fields.items(group))) for group in fields.items(found))
     try:
-        check_groups(Demand(collective=Collective.ALLREDUCE, ranks=topology.ranks), groups)
+        check_groups(topology.ranks, groups)
     except ProgramError as error:
         raise ArtifactError(f"{source}: field 'groups': {error}") from error
     return groups

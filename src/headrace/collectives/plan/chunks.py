@@ -11,10 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from headrace.collectives.conditions import conditions
 from headrace.collectives.demand import REDUCING, Collective, Demand
+from headrace.collectives.plan.places import Places
 from headrace.collectives.plan.sends import (
     Carriage,
     Sends,
+    by_arrival,
     check_sends,
     concatenated,
     overlapped,
@@ -63,24 +66,32 @@ def carriage_of(demand: Demand) -> Carriage:
             Collective.BROADCAST if demand.collective is Collective.REDUCE else Collective.ALLGATHER
         )
         demand = replace(demand, collective=dual)
-    held = [demand.initial(rank) for rank in range(demand.ranks)]
-    wanted = [demand.final(rank) for rank in range(demand.ranks)]
-    chunks = 1 + max((item for values in (*held, *wanted) for _, item, _ in values), default=-1)
+    if demand.collective in (Collective.ALLGATHER, Collective.BROADCAST):
+        root = np.full(demand.slots, demand.root)
+        owner = np.arange(demand.slots) // demand.chunks
+        origin = (root if demand.collective is Collective.BROADCAST else owner).astype(np.int32)
+        targets = np.arange(demand.ranks) != origin[:, None]
+        return Carriage(ranks=demand.ranks, origin=origin, targets=targets)
+    return _listed(demand)
+
+
+def _listed(demand: Demand) -> Carriage:
+    """The same from what the demand lists."""
+    wanted = conditions(demand)
+    before, after = wanted.before, wanted.after
+    chunks = 1 + int(max(before.item.max(initial=-1), after.item.max(initial=-1)))
     origin = np.zeros(chunks, dtype=np.int32)
-    held_by = np.zeros((chunks, demand.ranks), dtype=bool)
+    origin[before.item[::-1]] = before.rank[::-1]  # the lowest rank comes last, and stays
+    contributors = np.full(chunks, -1)
+    contributors[before.item] = before.by
+    for values in (before, after):
+        combined = np.flatnonzero(contributors[values.item] != values.by)
+        if len(combined):
+            _refuse_combining(int(values.item[combined[0]]))
     targets = np.zeros((chunks, demand.ranks), dtype=bool)
-    mask = np.zeros(chunks, dtype=object)
-    for rank in reversed(range(demand.ranks)):
-        for _, item, contributors in held[rank]:
-            if mask[item] not in (0, contributors):
-                _refuse_combining(item)
-            origin[item], held_by[item, rank], mask[item] = rank, True, contributors
-    for rank, values in enumerate(wanted):
-        for _, item, contributors in values:
-            if mask[item] != contributors:
-                _refuse_combining(item)
-            targets[item, rank] = True
-    return Carriage(ranks=demand.ranks, origin=origin, targets=targets & ~held_by)
+    targets[after.item, after.rank] = True
+    targets[before.item, before.rank] = False
+    return Carriage(ranks=demand.ranks, origin=origin, targets=targets)
 
 
 def _refuse_combining(item: int) -> None:
@@ -97,7 +108,9 @@ def realize(demand: Demand, sends: Sends) -> Schedule:
     passes, in a scratch slot of its own, made for chunks of its place in a block. What a rank
     wants of what it has already is copied there, and so is what arrived elsewhere because another
     item had to be sent from that slot first. Within a message, chunks that lie side by side in a
-    block at both ends become one transfer; the transfers of a message are joined.
+    block at both ends become one transfer; the transfers of a message are joined. Messages begin
+    in the order of `sends`; what is combined in one place is combined in order of arrival, as far
+    as `sends` tells arrivals (`by_arrival`).
 
     Raises
     ------
@@ -105,136 +118,69 @@ def realize(demand: Demand, sends: Sends) -> Schedule:
         that does not have it.
     """
     check_sends(sends)
-    places = _Places(demand)
-    edges, scratch = _merging(demand)
+    order = by_arrival(sends)
     columns = (sends.chunk, sends.src, sends.dst, sends.reduce, sends.message)
+    chunk, src, dst, reduce, message = (column[order].astype(np.int64) for column in columns)
+    places = Places(demand, int(chunk.max(initial=-1)) + 1)
+    from_slot, to_slot = places.hops(order, chunk, src, dst)
     transfers = places.copies_before
-    parts: list[Transfer] = []
-    last = -1
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for index, (chunk, src, dst, reduce, message) in enumerate(rows):
-        if message != last:
-            transfers += _one_message(parts, edges, scratch)
-            parts, last = [], message
-        from_slot, to_slot = places.hop(index, chunk, src, dst)
-        parts.append(Transfer(src, dst, from_slot, to_slot, reduce))
-    transfers += _one_message(parts, edges, scratch)
-    return Schedule.of(demand, transfers + places.copies_after(), places.scratch_slots)
+    copies = len(transfers)
+    transfers += _merged(demand, message, (src, dst, from_slot, to_slot, reduce))
+    after = places.copies_after()
+    return Schedule(
+        demand=demand,
+        transfers=(*transfers, *after),
+        scratch_slots=places.scratch_slots,
+        begins=_begins(message, copies, len(after)),
+    )
 
 
-def _one_message(parts: list[Transfer], edges: frozenset[int], scratch: int) -> list[Transfer]:
-    """Join transfers of one chunk each, and merge neighbours."""
-    if len(parts) == 1:
-        return parts
-    made: list[Transfer] = []
-    for part in sorted(parts, key=lambda part: (part.reduce, part.src_slot)):
-        if not made:
-            made.append(part)
-            continue
-        before = made[-1]
-        follow = (before.src_slot + before.count, before.dst_slot + before.count)
-        if (
-            (part.src_slot, part.dst_slot) == follow
-            and part.reduce == before.reduce
-            and edges.isdisjoint(follow)
-            and max(follow) < scratch
-        ):
-            made[-1] = before._replace(count=before.count + 1)
-        else:
-            made.append(part._replace(joined=True))
-    return made
+def _begins(message: np.ndarray, before: int, after: int) -> tuple[int, ...]:
+    """Numbers for `Schedule.begins`: local copies, messages as rows have them, local copies."""
+    step = np.diff(message, prepend=-1)
+    if np.all(step >= 0):
+        return ()
+    numbers = message[step != 0] + before
+    last = before + len(numbers)
+    return (*range(before), *numbers.tolist(), *range(last, last + after))
 
 
-def _merging(demand: Demand) -> tuple[frozenset[int], int]:
-    """Return the slots that start a range, and the first that is in none with others."""
+def _merged(demand: Demand, message: np.ndarray, columns: tuple[np.ndarray, ...]) -> list[Transfer]:
+    """Join the transfers of one chunk each of every message, and merge neighbours.
+
+    Parameters
+    ----------
+    columns : src, dst, src_slot, dst_slot and reduce of every transfer.
+    """
     edges = set(demand.buffers)
     if demand.blocks > 1:  # blocks can be buffers of their own
         edges.update(range(0, demand.slots + 1, demand.chunks))
-    # Scratch slots differ in size as chunks of a block do, in another rhythm than the data's.
-    return frozenset(edges), demand.slots if demand.chunks > 1 else 1 << 31
-
-
-class _Places:
-    """Where every chunk is, or would be, at every rank."""
-
-    def __init__(self, demand: Demand) -> None:
-        self._demand = demand
-        self._scratch = [[0] * demand.chunks for _ in range(demand.ranks)]
-        self._held: list[set[int]] = []
-        self._place: list[dict[int, int]] = []
-        """By rank, where an item lies or would arrive."""
-        self._owed: list[list[tuple[int, int]]] = []
-        """By rank, (item, slot) to be filled in the end."""
-        self.copies_before: list[Transfer] = []
-        for rank in range(demand.ranks):
-            self._settle(rank)
-
-    @property
-    def scratch_slots(self) -> int:
-        return self._demand.chunks * max(max(used) for used in self._scratch)
-
-    def _settle(self, rank: int) -> None:
-        held: dict[int, list[int]] = {}
-        taken: set[int] = set()
-        for slot, item, _ in self._demand.initial(rank):
-            held.setdefault(item, []).append(slot)
-            taken.add(slot)
-        place = {item: slots[0] for item, slots in held.items()}
-        owed: list[tuple[int, int]] = []
-        for slot, item, _ in self._demand.final(rank):
-            if slot in held.get(item, ()):
-                continue
-            if slot in taken:
-                owed.append((item, slot))
-            elif item in held:
-                self.copies_before.append(Transfer(rank, rank, place[item], slot))
-            elif item in place:
-                owed.append((item, slot))
-            else:
-                place[item] = slot
-        self._held.append(set(held))
-        self._place.append(place)
-        self._owed.append(owed)
-
-    def hop(self, row: int, chunk: int, src: int, dst: int) -> tuple[int, int]:
-        """Return the slots that a chunk leaves from and arrives in."""
-        if chunk not in self._held[src]:
-            raise ProgramError(
-                f"sends: row {row} sends chunk {chunk} from rank {src} to rank {dst}, but rank "
-                f"{src} does not have it yet; needs an order of cause and effect"
-            )
-        self._held[dst].add(chunk)
-        if chunk not in self._place[dst]:
-            self._place[dst][chunk] = self._passing(dst, chunk)
-        return self._place[src][chunk], self._place[dst][chunk]
-
-    def _passing(self, rank: int, chunk: int) -> int:
-        demand = self._demand
-        if demand.in_place:
-            return chunk
-        used, of_block = self._scratch[rank], chunk % demand.chunks
-        used[of_block] += 1
-        return demand.slots + (used[of_block] - 1) * demand.chunks + of_block
-
-    def copies_after(self) -> list[Transfer]:
-        """Fill what is owed; what would be overwritten on the way is put aside first."""
-        aside: list[Transfer] = []
-        filled: list[Transfer] = []
-        for rank, owed in enumerate(self._owed):
-            place, targets = self._place[rank], {slot for _, slot in owed}
-            for item, slot in owed:
-                if item not in self._held[rank]:
-                    raise ProgramError(f"sends: chunk {item} never reaches rank {rank}")
-                if place[item] in targets:
-                    free = self._passing(rank, item)
-                    aside.append(Transfer(rank, rank, place[item], free))
-                    place[item] = free
-                filled.append(Transfer(rank, rank, place[item], slot))
-        return aside + filled
+    turn = np.cumsum(np.diff(message, prepend=-1) != 0)
+    order = np.lexsort((columns[2], columns[4], turn))
+    turn, columns = turn[order], tuple(column[order] for column in columns)
+    _, _, src_slot, dst_slot, reduce = columns
+    begins = np.append(True, np.diff(turn) != 0)[: len(turn)]
+    follows = (np.diff(turn) == 0) & (np.diff(reduce) == 0)
+    for slot in (src_slot, dst_slot):
+        follows &= (np.diff(slot) == 1) & ~np.isin(slot[1:], sorted(edges))
+        if demand.chunks > 1:
+            # Scratch slots differ in size as chunks of a block do, in another rhythm than data's.
+            follows &= slot[1:] < demand.slots
+    heads = np.flatnonzero(np.append(True, ~follows)[: len(turn)])
+    count = np.diff(np.append(heads, len(turn)))
+    rows = (column[heads].tolist() for column in columns[:4])
+    return [
+        Transfer(*ends, reduce=bool(combines), count=size, joined=joined)
+        for *ends, combines, size, joined in zip(
+            *rows, reduce[heads].tolist(), count.tolist(), (~begins[heads]).tolist(), strict=True
+        )
+    ]
 
 
 def sends_of(schedule: Schedule) -> Sends:
     """Return the sends of `schedule`: which items its transfers move; local ones have none.
+
+    They are in the order in which messages begin; what is combined first they do not tell.
 
     Raises
     ------
@@ -246,7 +192,7 @@ def sends_of(schedule: Schedule) -> Sends:
     message = -1
     for index, transfer in enumerate(schedule.transfers):
         src, dst = transfer.src, transfer.dst
-        message += src != dst and not transfer.joined
+        message += not transfer.joined
         for k in range(transfer.count):
             item = holds[src].get(transfer.src_slot + k)
             if item is None:
@@ -256,14 +202,17 @@ def sends_of(schedule: Schedule) -> Sends:
                 )
             holds[dst][transfer.dst_slot + k] = item
             if src != dst:
-                rows.append((item, src, dst, transfer.reduce, message))
+                number = schedule.begins[message] if schedule.begins else message
+                rows.append((item, src, dst, transfer.reduce, number))
     columns = np.array(rows, dtype=np.int32).reshape(-1, 5)
-    chunk, source, target, reduce, number = (columns[:, k].copy() for k in range(5))
+    columns = columns[np.argsort(columns[:, -1], kind="stable")]
+    chunk, source, target, reduce, order = (columns[:, k].copy() for k in range(5))
+    _, number = np.unique(order, return_inverse=True)
     return Sends(
         chunk=chunk,
         src=source,
         dst=target,
         reduce=reduce.astype(bool),
-        message=number,
+        message=number.astype(np.int32),
         start_us=np.empty(0),
     )

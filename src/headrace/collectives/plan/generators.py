@@ -16,7 +16,14 @@ from headrace.collectives.plan import templates
 from headrace.collectives.plan.bound import Bound, lower_bound
 from headrace.collectives.plan.cost_model import EXECUTOR, CostModel
 from headrace.collectives.plan.search import SearchEngine
-from headrace.collectives.plan.templates.shape import Groups, check_groups
+from headrace.collectives.plan.shape import Groups, check_groups
+from headrace.collectives.plan.two_level import (
+    cheapest_groups,
+    chunk_count,
+    fitted_masters,
+    two_level,
+)
+from headrace.collectives.plan.two_level.fit import is_plain
 from headrace.collectives.program import Schedule
 from headrace.errors import ProgramError
 from headrace.topology import Topology
@@ -114,7 +121,7 @@ class Setting:
         )
         for found in (groups, setting.groups):
             if found:
-                check_groups(setting.demand(1), found)
+                check_groups(setting.ranks, found)
         return setting
 
     @property
@@ -218,6 +225,27 @@ def _hierarchical_even(setting: Setting) -> Iterator[Schedule]:
     return _tried(setting, make, (n, 4 * n, 16 * n))
 
 
+def _two_level(setting: Setting) -> Iterator[Schedule]:
+    """Masters by what ranks and groups can carry, chunks by size, groups by cost if need be."""
+    if setting.collective is not Collective.ALLREDUCE:
+        raise ProgramError("only allreduce has global masters")
+    topology, aims = setting.topology, setting.aims or (1 << 20,)
+    if setting.groups is None:
+        groups = cheapest_groups(topology, aims[len(aims) // 2], setting.method.model)
+        sizes = aims
+    else:
+        groups = setting.groups
+        if is_plain(fitted_masters(topology, groups, setting.ranks)):
+            raise ProgramError("ranks and groups are alike: as hierarchical")
+        least = max(1, aims[0])
+        sizes = [least << k for k in range((aims[-1] // least).bit_length())]
+    return _tried(
+        setting,
+        lambda demand: two_level(demand, fitted_masters(topology, groups, demand.slots)),
+        (chunk_count(size, setting.ranks) for size in sizes),
+    )
+
+
 def _exchange(setting: Setting) -> Iterator[Schedule]:
     # Long vectors do better by global masters, which need no pass over scratch.
     counts = _chunk_counts(setting)[:4]
@@ -244,6 +272,7 @@ GENERATORS: tuple[Generator, ...] = (
     Generator("double_binary_tree", _double_binary_tree),
     Generator("hierarchical", _hierarchical),
     Generator("hierarchical_even", _hierarchical_even),
+    Generator("two_level", _two_level),
     Generator("exchange", _exchange),
 )
 """The templates: what is known by name, on any topology. Synthesizers: see `synthesizers`."""

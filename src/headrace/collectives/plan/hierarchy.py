@@ -24,7 +24,7 @@ from headrace.collectives.plan.chunks import (
     overlapped,
     reversed_sends,
 )
-from headrace.collectives.plan.hosts import Host, Rail, hosts_of, rails_of, slowest_betas
+from headrace.collectives.plan.hosts import Host, Rail, hosts_of, rails_of
 from headrace.collectives.plan.orbits.classes import LinkClasses
 from headrace.collectives.plan.orbits.grow import Growth, grow
 from headrace.collectives.plan.orbits.levels import Level, LinkGroup
@@ -32,6 +32,7 @@ from headrace.collectives.plan.packing import Packing, PackSettings, pack
 from headrace.collectives.plan.packing.list_schedule import in_order
 from headrace.collectives.plan.packing.rounding import rounded, routes
 from headrace.collectives.plan.search import Routes
+from headrace.collectives.plan.sends import with_arrivals
 from headrace.errors import ProgramError
 from headrace.topology import Topology, transposed
 
@@ -91,9 +92,8 @@ def _exchanging(
         count = demand.chunks
         for _, scatter in _scattering(topology, block_mb, (count,), 1):
             whole = replace(demand, collective=Collective.ALLREDUCE, chunks=count * topology.ranks)
-            first, second = (_takes_us(topology, s, block_mb / count) for s in (scatter, gather))
-            made.append((whole, overlapped(scatter, gather, first, second)))
-            made.append((whole, concatenated(scatter, gather, first)))
+            made.append((whole, overlapped(scatter, gather)))
+            made.append((whole, concatenated(scatter, gather)))
     return made
 
 
@@ -104,21 +104,10 @@ def _scattering(
     return [
         (
             replace(demand, collective=Collective.REDUCE_SCATTER),
-            reversed_sends(sends, _takes_us(dual, sends, block_mb / demand.chunks)),
+            reversed_sends(sends),
         )
         for demand, sends in _gathering(dual, block_mb, chunks, most)
     ]
-
-
-def _takes_us(topology: Topology, sends: Sends, chunk_mb: float) -> np.ndarray:
-    """How long the message of each row takes."""
-    columns, ranks = topology.columns, topology.ranks
-    beta = slowest_betas(topology)
-    link_of = np.full(ranks * ranks, -1, dtype=np.int64)
-    link_of[columns.src * ranks + columns.dst] = np.arange(len(topology.links))
-    link = link_of[sends.src.astype(np.int64) * ranks + sends.dst]
-    size = np.bincount(sends.message)[sends.message] if len(link) else np.empty(0)
-    return columns.alpha_us[link] + beta[link] * size * chunk_mb
 
 
 def _gathering(
@@ -135,7 +124,11 @@ def _gathering(
             gather = _Gather(topology, hosts, rails, insides, share)
             tried.append((gather.estimate_us(), len(tried), gather))
     tried.sort(key=lambda row: row[:2])
-    return [(gather.demand, gather.sends()) for _, _, gather in tried[:most]]
+    best = (gather for _, _, gather in tried[:most])
+    return [
+        (each.demand, with_arrivals(topology, each.sends(), block_mb / each.demand.chunks))
+        for each in best
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -265,7 +258,7 @@ def _spread(
     through = Routes(first=first.astype(np.int64), link=flat)
     sends, _ = in_order(inside, carriage, chunk_mb, through, batch_share=0.5)
     there = np.zeros((inside.ranks, carriage.chunks))
-    there[sends.dst, sends.chunk] = sends.start_us + _takes_us(inside, sends, chunk_mb)
+    there[sends.dst, sends.chunk] = with_arrivals(inside, sends, chunk_mb).arrive_us
     return sends, there
 
 

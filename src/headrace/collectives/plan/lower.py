@@ -4,7 +4,13 @@ Every transfer becomes a send step at its source and a receive step at its desti
 step where they are the same rank). The global order fixes, at every rank, who reads and writes
 each slot after whom; the order of two conflicting accesses is kept by the lane they share or by
 an explicit dependency. Nothing else is ordered, so all else runs concurrently.
+
+Whatever is done to every transfer, step or access is done to columns: schedules of large machines
+have a million of them.
 """
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +28,11 @@ from headrace.errors import ProgramError
 
 _SEND, _RECV, _LOCAL = int(Direction.SEND), int(Direction.RECV), int(Direction.LOCAL)
 
+_NO_EDGES = np.empty((2, 0), dtype=np.int64)
+
+_ACCESSES = 1 << 18
+"""About so many accesses of slots are looked at together, which takes some tens of MB."""
+
 
 def lower(schedule: Schedule) -> Program:
     """Return the program that runs `schedule`.
@@ -31,42 +42,62 @@ def lower(schedule: Schedule) -> Program:
     those that the order of a lane implies: between two steps of the same lane, and on a step that
     an earlier step of the waiting lane already waited for (or for a later one of its lane).
 
-    Messages are numbered in the order of the schedule; a transfer that is `joined` gets the number
-    of the one before it.
+    Messages are numbered in the order of the schedule, or as its `begins` says; a transfer that is
+    `joined` gets the number of the one before it.
 
     Raises
     ------
-    ProgramError : for a transfer out of range, a local one whose slots overlap, or one joined to
-        what it cannot be one message with.
+    ProgramError : for a transfer out of range, a local one whose slots overlap, one joined to
+        what it cannot be one message with, or `begins` that are no order of the messages.
     """
     demand = schedule.demand
     slots = demand.slots + schedule.scratch_slots
-    emit = _Emitter(demand.ranks, slots)
-    message, before = -1, (-1, -1, -1)
-    for index, transfer in enumerate(schedule.transfers):
-        _check(index, transfer, demand.ranks, slots)
-        src, dst, src_slot, dst_slot, reduce, count, channel, joined = transfer
-        if not joined:
-            message += 1
-        elif before != (src, dst, channel) or src == dst:
-            raise ProgramError(
-                f"transfers[{index}] is joined to the transfer before it; needs one from the same "
-                f"rank {src} to the same rank {dst}, not local, on the same channel {channel}"
-            )
-        emit.message = message
-        before = (src, dst, channel)
-        if src == dst:
-            op = int(Op.REDUCE if reduce else Op.COPY)
-            emit.step((src, _LOCAL, -1, channel), op, dst_slot, src_slot, count)
-        else:
-            emit.step((src, _SEND, dst, channel), int(Op.SEND), src_slot, -1, count)
-            op = int(Op.RECV_REDUCE if reduce else Op.RECV)
-            emit.step((dst, _RECV, src, channel), op, dst_slot, -1, count)
-    return emit.program(schedule)
+    rows = np.array(schedule.transfers, dtype=np.int64).reshape(-1, len(Transfer._fields))
+    _check(schedule, rows, slots)
+    made = _Steps.of(rows, _messages(schedule, rows))
+    # Steps are numbered by lane; by these numbers the columns are sorted from here on.
+    key = (made.rank * len(Direction) + made.direction) * (demand.ranks + 1) + made.peer + 1
+    low = int(made.channel.min(initial=0))
+    key = key * (int(made.channel.max(initial=0)) - low + 1) + made.channel - low
+    when = np.argsort(key, kind="stable")
+    steps = made.rows(when)
+    new = np.append(True, np.diff(key[when]) != 0)[: len(when)]
+    lane, heads = np.cumsum(new) - 1, np.flatnonzero(new)
+    edges = [_waits(lane, *pairs) for pairs in _hazards(steps, when, slots)]
+    columns = (steps.rank, steps.direction, steps.peer, steps.channel)
+    operands = (steps.op, steps.slot, steps.src_slot, steps.count, steps.message)
+    return Program(
+        demand=demand,
+        scratch_slots=schedule.scratch_slots,
+        lanes=_typed([column[heads] for column in columns], LANE_COLUMNS),
+        steps=_typed([lane, *operands], STEP_COLUMNS),
+        dependencies=_typed(list(np.hstack([_NO_EDGES, *edges])), DEPENDENCY_COLUMNS),
+    )
 
 
-def _check(index: int, transfer: Transfer, ranks: int, slots: int) -> None:
-    src, dst, src_slot, dst_slot, _, count, _, _ = transfer
+def _typed(values: list[np.ndarray], dtypes: dict[str, np.dtype]) -> dict[str, np.ndarray]:
+    columns = zip(dtypes.items(), values, strict=True)
+    return {name: np.ascontiguousarray(column, dtype=dtype) for (name, dtype), column in columns}
+
+
+def _check(schedule: Schedule, rows: np.ndarray, slots: int) -> None:
+    """Sound transfers are seen to be so in bulk; what is wrong with one is said by `_explain`."""
+    src, dst, src_slot, dst_slot, _, count, _, joined = rows.T
+    ranks = schedule.demand.ranks
+    bad = (np.minimum(src, dst) < 0) | (np.maximum(src, dst) >= ranks) | (count < 1)
+    bad |= (np.minimum(src_slot, dst_slot) < 0) | (np.maximum(src_slot, dst_slot) + count > slots)
+    bad |= (src == dst) & ((np.abs(src_slot - dst_slot) < count) | (joined != 0))
+    # From the same rank to the same rank on the same channel as the one before.
+    ends = rows[:, [0, 1, 6]]
+    like = np.append(False, (ends[1:] == ends[:-1]).all(axis=1))[: len(rows)]
+    bad |= (joined != 0) & ~like
+    if bad.any():
+        index = int(bad.argmax())
+        _explain(index, schedule.transfers[index], ranks, slots)
+
+
+def _explain(index: int, transfer: Transfer, ranks: int, slots: int) -> None:
+    src, dst, src_slot, dst_slot, _, count, channel, _ = transfer
     if not (0 <= src < ranks and 0 <= dst < ranks):
         raise ProgramError(f"transfers[{index}] is {src} -> {dst}, ranks need 0 to {ranks - 1}")
     if count < 1 or min(src_slot, dst_slot) < 0 or max(src_slot, dst_slot) + count > slots:
@@ -79,94 +110,142 @@ def _check(index: int, transfer: Transfer, ranks: int, slots: int) -> None:
             f"transfers[{index}]: {count} slots from {src_slot} and from {dst_slot} at rank "
             f"{src} overlap, needs disjoint ranges"
         )
+    raise ProgramError(
+        f"transfers[{index}] is joined to the transfer before it; needs one from the same "
+        f"rank {src} to the same rank {dst}, not local, on the same channel {channel}"
+    )
 
 
-class _Emitter:
-    """Steps in emission order, with the hazard state of every slot of every rank."""
+def _messages(schedule: Schedule, rows: np.ndarray) -> np.ndarray:
+    """The number of every transfer's message."""
+    number = np.cumsum(rows[:, 7] == 0) - 1
+    begins = np.array(schedule.begins, dtype=np.int64)
+    if not len(begins):
+        return number
+    messages = int(number[-1]) + 1 if len(number) else 0
+    if not np.array_equal(np.sort(begins), np.arange(messages)):
+        raise ProgramError(
+            f"begins has {len(begins)} entries from {begins.min()} to {begins.max()}, needs each "
+            f"of 0 to {messages - 1} once, or nothing"
+        )
+    return begins[number]
 
-    def __init__(self, ranks: int, slots: int) -> None:
-        self.message = 0  # of the steps that come next
-        self._slots = slots
-        self._writer = [-1] * (ranks * slots)
-        self._readers: list[list[int]] = [[] for _ in range(ranks * slots)]
-        self._lanes: dict[tuple[int, int, int, int], int] = {}
-        self._waited: list[dict[int, int]] = []  # per lane: other lane -> last step waited for
-        self._lane_of: list[int] = []
-        self._rows: list[tuple[int, int, int, int, int]] = []
-        self._edges: list[tuple[int, int]] = []
 
-    def step(
-        self, key: tuple[int, int, int, int], op: int, slot: int, src_slot: int, count: int
-    ) -> None:
-        """Append a step to the lane `key` (rank, direction, peer, channel)."""
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = len(self._lanes)
-            self._waited.append({})
-        me = len(self._rows)
-        self._rows.append((op, slot, src_slot, count, self.message))
-        self._lane_of.append(lane)
-        base = key[0] * self._slots
-        before: set[int] = set()
-        if op == Op.SEND:
-            self._read(me, base + slot, count, before)
-        else:
-            if src_slot >= 0:
-                self._read(me, base + src_slot, count, before)
-            self._write(me, base + slot, count, before)
-        if before:
-            self._wait(me, lane, before)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Steps:
+    """Steps with their lanes: columns of int64. `src_slot` is -1 unless the step is local."""
 
-    def _read(self, me: int, first: int, count: int, before: set[int]) -> None:
-        for cell in range(first, first + count):
-            writer = self._writer[cell]
-            if writer >= 0:
-                before.add(writer)
-            self._readers[cell].append(me)
+    rank: np.ndarray
+    direction: np.ndarray
+    peer: np.ndarray
+    channel: np.ndarray
+    op: np.ndarray
+    slot: np.ndarray
+    src_slot: np.ndarray
+    count: np.ndarray
+    message: np.ndarray
 
-    def _write(self, me: int, first: int, count: int, before: set[int]) -> None:
-        for cell in range(first, first + count):
-            readers = self._readers[cell]
-            if readers:  # they come after the last write themselves
-                before.update(readers)
-                self._readers[cell] = []
-            elif self._writer[cell] >= 0:
-                before.add(self._writer[cell])
-            self._writer[cell] = me
-
-    def _wait(self, me: int, lane: int, before: set[int]) -> None:
-        # A step starts after everything earlier in its lane has finished, so of several steps of
-        # one lane only the last needs an edge, and none if this lane waited that far already.
-        waited = self._waited[lane]
-        lane_of = self._lane_of
-        for on in sorted(before, reverse=True):
-            other = lane_of[on]
-            if other != lane and waited.get(other, -1) < on:
-                waited[other] = on
-                self._edges.append((me, on))
-
-    def program(self, schedule: Schedule) -> Program:
-        """Number lanes by (rank, direction, peer, channel) and steps by lane."""
-        keys = sorted(self._lanes)
-        lane_number = np.empty(len(keys), dtype=np.int64)
-        lane_number[[self._lanes[key] for key in keys]] = np.arange(len(keys))
-        lane = lane_number[np.array(self._lane_of, dtype=np.int64)]
-        order = np.argsort(lane, kind="stable")
-        step_number = np.empty(len(order), dtype=np.int64)
-        step_number[order] = np.arange(len(order))
-        rows = np.array(self._rows, dtype=np.int64).reshape(-1, 5)[order]
-        edges = step_number[np.array(self._edges, dtype=np.int64).reshape(-1, 2)]
-        edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
-        lane_columns = np.array(keys, dtype=np.int64).reshape(-1, 4)
-        return Program(
-            demand=schedule.demand,
-            scratch_slots=schedule.scratch_slots,
-            lanes=_typed(lane_columns, LANE_COLUMNS),
-            steps=_typed(np.column_stack([lane[order], rows]), STEP_COLUMNS),
-            dependencies=_typed(edges, DEPENDENCY_COLUMNS),
+    @classmethod
+    def of(cls, transfers: np.ndarray, message: np.ndarray) -> "_Steps":
+        """The steps in the order of the transfers; a send comes just before its receive."""
+        src, dst, src_slot, dst_slot, reduce, count, channel, _ = transfers.T
+        local = src == dst
+        row = np.repeat(np.arange(len(src)), np.where(local, 1, 2))
+        second = np.append(False, row[1:] == row[:-1])[: len(row)]
+        local, first = local[row], ~second & ~local[row]
+        src, dst, reduce = src[row], dst[row], reduce[row] != 0
+        combined = np.where(local, int(Op.REDUCE), int(Op.RECV_REDUCE))
+        moved = np.where(local, int(Op.COPY), int(Op.RECV))
+        return cls(
+            rank=np.where(first, src, dst),
+            direction=np.where(local, _LOCAL, np.where(first, _SEND, _RECV)),
+            peer=np.where(local, -1, np.where(first, dst, src)),
+            channel=channel[row],
+            op=np.where(first, int(Op.SEND), np.where(reduce, combined, moved)),
+            slot=np.where(first, src_slot[row], dst_slot[row]),
+            src_slot=np.where(local, src_slot[row], -1),
+            count=count[row],
+            message=message[row],
         )
 
+    def rows(self, index: np.ndarray) -> "_Steps":
+        """Return those of `index`, in its order."""
+        return _Steps(**{name: getattr(self, name)[index] for name in self.__slots__})
 
-def _typed(values: np.ndarray, dtypes: dict[str, np.dtype]) -> dict[str, np.ndarray]:
-    columns = enumerate(dtypes.items())
-    return {name: np.ascontiguousarray(values[:, i], dtype=dtype) for i, (name, dtype) in columns}
+
+def _hazards(
+    steps: _Steps, when: np.ndarray, slots: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield who has to wait for whom, some ranks at a time; the same more than once.
+
+    Parameters
+    ----------
+    steps : sorted by rank.
+    when : of every step its place in the order that is to be kept.
+    """
+    if not len(when):
+        return
+    ends = np.append(np.flatnonzero(np.diff(steps.rank)) + 1, len(when))
+    work = np.append(0, np.cumsum(steps.count))
+    begin = 0
+    while begin < len(when):
+        most = work[begin] + _ACCESSES
+        fit = ends[(ends > begin) & (work[ends] <= most)]
+        end = int(fit[-1]) if len(fit) else int(ends[np.searchsorted(ends, begin, side="right")])
+        yield _conflicts(steps, np.arange(begin, end), when, slots)
+        begin = end
+
+
+def _conflicts(
+    steps: _Steps, index: np.ndarray, when: np.ndarray, slots: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The hazards among the steps `index`, all those of some ranks."""
+    sends, local = steps.op[index] == int(Op.SEND), steps.src_slot[index] >= 0
+    reads, writes = np.append(index[sends], index[local]), index[~sends]
+    step = np.append(reads, writes)
+    read_from = np.where(steps.src_slot[reads] >= 0, steps.src_slot[reads], steps.slot[reads])
+    start = np.append(read_from, steps.slot[writes])
+    count = steps.count[step]
+    k = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    cell = np.repeat(steps.rank[step] * slots + start, count) + k
+    is_write = np.repeat(np.append(np.zeros(len(reads), bool), np.ones(len(writes), bool)), count)
+    step = np.repeat(step, count)
+    order = np.lexsort((when[step], cell))
+    step, cell, is_write = step[order], cell[order], is_write[order]
+    row = np.arange(len(step))
+    # The rows of a cell are consecutive, in the order to keep.
+    first = np.maximum.accumulate(np.where(np.append(True, np.diff(cell) != 0), row, 0))
+    written = np.append(-1, np.maximum.accumulate(np.where(is_write, row, -1))[:-1])
+    later = np.minimum.accumulate(np.where(is_write, row, len(row))[::-1])[::-1]
+    later = np.where(cell[np.minimum(later, len(row) - 1)] == cell, later, len(row))
+    # A read waits for the last write, a write for all reads since, or else for the last write.
+    after_write = np.flatnonzero((written >= first) & (~is_write | (written == row - 1)))
+    after_read = np.flatnonzero(~is_write & (later < len(row)))
+    waiting = np.append(step[after_write], step[later[after_read]])
+    return waiting, np.append(step[written[after_write]], step[after_read])
+
+
+def _waits(lane: np.ndarray, waiting: np.ndarray, on: np.ndarray) -> np.ndarray:
+    """Return (2, edges): of these pairs those that the order of lanes does not imply, sorted.
+
+    A step starts after everything earlier in its lane has finished, so of several steps of one
+    lane only the last needs an edge, and none if this lane waited that far already.
+    """
+    apart = lane[waiting] != lane[on]
+    waiting, on = waiting[apart], on[apart]
+    if not len(on):
+        return _NO_EDGES
+    base = int(min(waiting.min(), on.min()))
+    wide = int(max(waiting.max(), on.max())) - base + 1
+    # By the lane waited for, then by who waits, then by how far: lanes are runs of steps.
+    pairs = np.sort(((lane[on] - lane[base]) * wide + waiting - base) * wide + on - base)
+    rest, on = np.divmod(pairs[np.append(True, np.diff(pairs) != 0)], wide)
+    waiting, on = rest % wide + base, on + base
+    run = np.append(True, (np.diff(lane[on]) != 0) | (np.diff(lane[waiting]) != 0))
+    reach = (np.cumsum(run) - 1) * len(lane) + on
+    last = np.append((np.diff(waiting) != 0) | run[1:], True)
+    reach, waiting, on = reach[last], waiting[last], on[last]
+    news = np.append(True, reach[1:] > np.maximum.accumulate(reach)[:-1])
+    waiting, on = waiting[news], on[news]
+    order = np.lexsort((on, waiting))
+    return np.stack([waiting[order], on[order]])

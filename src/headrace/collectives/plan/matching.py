@@ -4,7 +4,7 @@ The engine (`plan.search`) searches for one way to cut the data. `match` tries m
 and then, of those that did best, for longer (successive halving): chunk counts, groups of
 symmetries to impose, and, where data has to be relayed, routes from a flow (`plan.packing`).
 Reducing collectives are searched for as their duals on the transposed topology and turned round;
-an allreduce is a reduce_scatter and an allgather, one after the other or overlapped.
+an allreduce is a reduce_scatter, and an allgather that is searched for to go with it.
 """
 
 import time
@@ -20,8 +20,6 @@ from headrace.collectives.plan.chunks import (
     Sends,
     carriage_of,
     concatenated,
-    overlapped,
-    reversed_sends,
 )
 from headrace.collectives.plan.search import (
     Routes,
@@ -49,11 +47,14 @@ EFFORTS = {"quick": 3e6, "normal": 4e7, "thorough": 2e8}
 
 _CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _WHOLE_CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_ROUNDS = ((1.0, 0.2), (0.34, 0.25), (0.1, 0.55))
+_ROUNDS = ((1.0, 0.4), (0.34, 0.3), (0.1, 0.3))
 """Share of the candidates that is still in each round, and of the effort that it gets."""
 
 _ENOUGH = 1.0002
 """Times a proven bound: nothing is left to gain."""
+
+_SCATTER_SHARE = 0.7
+"""Of an allreduce's effort: its reduce_scatter tries all chunk counts, its allgather only one."""
 
 _FEWEST = 12
 """Restarts below which a candidate has had no chance."""
@@ -98,7 +99,7 @@ class Match:
     Attributes
     ----------
     demand : with the chunk count chosen.
-    sends : with `start_us`.
+    sends : with `start_us` and `arrive_us`.
     total_us : under the full cost model.
     attempts : what was tried.
     struck : the time limit ended it.
@@ -178,6 +179,8 @@ class _Job:
     ends: float
     chunk_counts: tuple[int, ...]
     bound_us: float
+    backwards: bool = False
+    before: Sends | None = None
 
     def chunk_mb(self, demand: Demand) -> float:
         # A message of no bytes costs alpha all the same: next to nothing stands for nothing.
@@ -245,18 +248,23 @@ def _carrying(job: _Job, collective: Collective, root: int) -> Match:
 def _rounds(job: _Job, candidates: list[_Candidate], ended: "_Ended") -> None:
     """Search with all candidates, then with those that did best."""
     packed: list[Packing] = []
+    for candidate in candidates if len(candidates) > 1 else ():
+        if candidate.symmetry is not None and not ended.interrupted:
+            # A group may want two links of one port at once wherever it sends: that shows soon.
+            _try(job, candidate, 0, _FEWEST, packed, ended)
+    if ended.interrupted:
+        return
     for number, (share, effort) in enumerate(_ROUNDS):
         # The fewer chunks, the better, where the time is the same: fewer steps.
         candidates.sort(key=lambda c: (c.total_us, c.demand.chunks))
         count = max(1, round(share * len(candidates)))
         runners = [c for c in candidates[:count] if not c.problem]
-        # Finer cuts get more time, but fewer restarts.
-        weights = [c.cost(job.topology) ** 0.5 for c in runners]
-        for candidate, weight in zip(runners, weights, strict=True):
+        for candidate in runners:
             best = min(c.total_us for c in candidates)
             if best <= job.bound_us * _ENOUGH:
                 break
-            each = job.deliveries * effort / sum(weights) / weight
+            # All get as much to do: the finer the cut, the fewer the restarts.
+            each = job.deliveries * effort / len(runners) / candidate.cost(job.topology)
             _try(job, candidate, number, max(_FEWEST, int(each)), packed, ended)
             if ended.interrupted:
                 return
@@ -299,10 +307,11 @@ def _try(
             job.chunk_mb(candidate.demand),
             routes=candidate.routes,
             symmetry=candidate.symmetry,
+            backwards=job.backwards,
+            before=job.before,
             settings=settings,
         )
     except ProgramError as error:
-        # A group may want two links of one port at once wherever it sends.
         candidate.problem = str(error)
         return
     except SearchInterrupted as interrupt:
@@ -395,64 +404,49 @@ def symmetry_groups(topology: Topology, fixed: int | None = None) -> tuple[np.nd
 
 def _reducing(job: _Job, collective: Collective, root: int) -> Match:
     """The dual on the transposed topology, backwards."""
-    dual = transposed(job.topology)
-    there = _carrying(replace(job, topology=dual), _DUALS[collective], root)
+    dual = replace(job, topology=transposed(job.topology), backwards=True)
+    there = _carrying(dual, _DUALS[collective], root)
     demand = Demand(
         collective=collective,
         ranks=there.demand.ranks,
         chunks=there.demand.chunks,
         root=root,
     )
-    mb = job.chunk_mb(demand)
-    back = reversed_sends(there.sends, _durations(dual, there.sends, mb))
-    timed = job.engine.retime(job.topology, back, mb)
+    return replace(there, demand=demand)
+
+
+def _allreduce(job: _Job) -> Match:
+    """Scatter, then search for the gather that suits best what there is: it begins chunk by chunk.
+
+    Of two halves that are each at their best, one is in the other's way: nobody waits on purpose.
+    """
+    now = time.monotonic()
+    share = _SCATTER_SHARE
+    first = replace(
+        job,
+        deliveries=job.deliveries * share,
+        ends=now + (job.ends - now) * share,
+        bound_us=0.0,
+    )
+    scatter = _reducing(first, Collective.REDUCE_SCATTER, 0)
+    ranks, chunks = scatter.demand.ranks, scatter.demand.chunks
+    second = replace(
+        job,
+        deliveries=job.deliveries * (1 - share),
+        chunk_counts=(chunks,),
+        before=scatter.sends,
+    )
+    if scatter.interrupted:  # half of it is no use: one look at the other half
+        second = replace(second, ends=time.monotonic())
+    gather = _carrying(second, Collective.ALLGATHER, 0)
+    demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks * chunks)
+    both = concatenated(scatter.sends, gather.sends)
+    timed = job.engine.retime(job.topology, both, job.chunk_mb(demand))
     return Match(
         demand=demand,
         sends=timed.sends,
         total_us=timed.total_us,
-        attempts=there.attempts,
-        struck=there.struck,
-        interrupted=there.interrupted,
+        attempts=(*scatter.attempts, *gather.attempts),
+        struck=scatter.struck or (gather.struck and not scatter.interrupted),
+        interrupted=scatter.interrupted or gather.interrupted,
     )
-
-
-def _allreduce(job: _Job) -> Match:
-    """Scatter and gather with the same chunks: as many as suit the one that takes longer."""
-    half = replace(job, deliveries=job.deliveries / 3, bound_us=0.0)
-    gather = _carrying(half, Collective.ALLGATHER, 0)
-    same = replace(half, chunk_counts=(gather.demand.chunks,))
-    if gather.interrupted:  # half of it is no use: one look at the other half
-        same = replace(same, ends=time.monotonic())
-    scatter = _reducing(same, Collective.REDUCE_SCATTER, 0)
-    ranks, chunks = gather.demand.ranks, gather.demand.chunks
-    demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks * chunks)
-    mb = job.chunk_mb(demand)
-    first, second = (_durations(job.topology, each.sends, mb) for each in (scatter, gather))
-    ways = (
-        concatenated(scatter.sends, gather.sends, first),
-        overlapped(scatter.sends, gather.sends, first, second),
-    )
-    timed = [job.engine.retime(job.topology, way, mb) for way in ways]
-    best = min(timed, key=lambda found: found.total_us)
-    return Match(
-        demand=demand,
-        sends=best.sends,
-        total_us=best.total_us,
-        attempts=(*gather.attempts, *scatter.attempts),
-        struck=gather.struck or (scatter.struck and not gather.interrupted),
-        interrupted=gather.interrupted or scatter.interrupted,
-    )
-
-
-def _durations(topology: Topology, sends: Sends, chunk_mb: float) -> np.ndarray:
-    """How long each row's message takes, in us."""
-    slowest = np.array([link.beta_us_per_mb for link in topology.links])
-    for shared in topology.shared:
-        members = list(shared.links)
-        slowest[members] = np.maximum(slowest[members], shared.beta_us_per_mb)
-    alpha = np.array([link.alpha_us for link in topology.links])
-    index = topology.link_index
-    pairs = zip(sends.src.tolist(), sends.dst.tolist(), strict=True)
-    link = np.array([index[pair] for pair in pairs], dtype=np.int64)
-    size = np.bincount(sends.message)[sends.message] if len(link) else np.empty(0)
-    return alpha[link] + slowest[link] * size * chunk_mb

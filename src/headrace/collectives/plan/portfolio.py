@@ -18,10 +18,10 @@ from headrace.collectives.plan.cost_model import EXECUTOR, CostModel
 from headrace.collectives.plan.generators import GENERATORS, METHOD, Generator, Method, Setting
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.plan import Candidate, Plan
+from headrace.collectives.plan.shape import Groups
 from headrace.collectives.plan.simulate import simulate
-from headrace.collectives.plan.templates.shape import Groups
 from headrace.collectives.plan.verify import Proof, verify
-from headrace.collectives.program import Op, Program
+from headrace.collectives.program import Direction, Program, Schedule
 from headrace.errors import HeadraceError, ProgramError, TopologyError, VerificationError
 from headrace.topology import BYTES_PER_MB, Topology
 
@@ -105,16 +105,12 @@ def rescore(plan: Plan, topology: Topology, total_bytes: int) -> Plan:
 class _Entrant:
     maker: str
     program: Program
-    latency_us: float
     us_per_byte: float  # what the busiest link or shared capacity takes per byte of the whole
     steps: int  # at the busiest rank
     charge_us: float  # what choosing adds to the predicted time, for the processor
     proof: Proof | None = None
+    latency_us: float | None = None  # with next to no data, once somebody asked
     known_us: dict[int, float] = field(default_factory=dict[int, float])  # by size
-
-    def floor_us(self, total_bytes: int) -> float:
-        """No simulation at this size takes (noticeably) less."""
-        return max(self.latency_us, self.us_per_byte * total_bytes)
 
     def prove(self) -> Proof:
         if self.proof is None:
@@ -175,6 +171,7 @@ class Portfolio:
                 for schedule in generator.schedules(setting):
                     if method.chunks not in (None, schedule.demand.chunks):
                         continue
+                    _check_links(schedule, topology)
                     entrants.append(_enter(generator.name, lower(schedule), setting))
             except HeadraceError as error:
                 absent.append(Candidate(maker=generator.name, chunks=0, note=str(error)))
@@ -194,10 +191,7 @@ class Portfolio:
             predicted, notes = self._score(total_bytes)
             candidates = self._candidates(predicted, notes)
             if not predicted:
-                raise ProgramError(
-                    f"no generator serves {self.setting.collective} on '{topology.name}': "
-                    f"{_reasons(candidates)}"
-                )
+                raise ProgramError(self._nobody(total_bytes, candidates))
             index = self._best(predicted)
             best = self.entrants[index]
             try:
@@ -218,6 +212,23 @@ class Portfolio:
                 why=self._why(index, predicted),
             )
 
+    def _nobody(self, total_bytes: int, candidates: Sequence[Candidate]) -> str:
+        """Say what was asked for, why nobody has a plan for it, and what may help."""
+        topology, chunks = self.setting.topology, self.setting.method.chunks
+        makers = {candidate.maker for candidate in candidates}
+        helps = ["add the links that are lacking to the topology"]
+        if chunks is not None:
+            helps.append("leave the number of chunks open")
+        helps.append(
+            f"plan without {' and '.join(makers)}" if len(makers) == 1 else "plan with a sketch"
+        )
+        cut = "" if chunks is None else f" in {chunks} chunks"
+        return (
+            f"no plan was found for {self.setting.collective} of {total_bytes} bytes{cut} over the "
+            f"{topology.ranks} ranks of topology '{topology.name}': {_reasons(candidates)}; "
+            f"{', or '.join(helps)}"
+        )
+
     def _close_enough(self, worth: float) -> str:
         """Who is so close to the bound that little is left to search for, if somebody is."""
         method = self.setting.method
@@ -225,37 +236,77 @@ class Portfolio:
             return ""
         makers: list[str] = []
         for aim in self.setting.aims:
-            times = [self._predict_us(i, aim, fine=True) for i in range(len(self.entrants))]
-            best = min(range(len(times)), key=times.__getitem__)
+            best, best_us = self._fastest(aim)
             bound = self.setting.bound(self.entrants[best].program.demand, aim)
-            if times[best] > bound.total_us * (1 + worth):
+            if best_us > bound.total_us * (1 + worth):
                 return ""
             makers.append(self.entrants[best].maker)
         return f"not asked: {' and '.join(sorted(set(makers)))} is within {worth:.1%} of the bound"
+
+    def _fastest(self, total_bytes: int) -> tuple[int, float]:
+        """Who takes least time, and how long; who cannot be that one is not simulated for it."""
+        best = (float("inf"), 0)
+        for index in sorted(range(len(self.entrants)), key=lambda i: self.entrants[i].us_per_byte):
+            if self.entrants[index].us_per_byte * total_bytes > best[0]:
+                break
+            best = min(best, (self._predict_us(index, total_bytes, fine=True), index))
+        return best[1], best[0]
 
     def _score(self, total_bytes: int) -> tuple[dict[int, float], dict[int, str]]:
         """Return predicted times of those worth simulating, and notes on the others."""
         predicted: dict[int, float] = {}
         model = self.setting.method.model
         notes = dict(self._rejected)
+        hopeful = self._hopeful(total_bytes, notes)
         best = float("inf")
-        guesses = [e.latency_us + e.us_per_byte * total_bytes + e.charge_us for e in self.entrants]
-        for index in sorted(range(len(self.entrants)), key=guesses.__getitem__):
-            entrant = self.entrants[index]
-            if index in self._rejected:
+        guesses: dict[int, float] = {}
+        floors: dict[int, float] = {}  # no simulation at this size takes (noticeably) less
+        for index in hopeful if len(hopeful) > 1 else ():
+            latency, entrant = self._latency_us(index), self.entrants[index]
+            busy = entrant.us_per_byte * total_bytes
+            guesses[index] = latency + busy + entrant.charge_us
+            floors[index] = max(latency, busy) + entrant.charge_us
+        for index in sorted(hopeful, key=lambda index: guesses.get(index, 0.0)):
+            if (least := floors.get(index, 0.0)) > best * (1 + model.alike):
+                notes[index] = _too_slow(least)
+            else:
+                predicted[index] = self._predict_us(index, total_bytes, fine=False)
+                best = min(best, predicted[index] + self.entrants[index].charge_us)
+        return predicted, notes
+
+    def _hopeful(self, total_bytes: int, notes: dict[int, str]) -> list[int]:
+        """Return who may be best as far as is known, and note why the others may not."""
+        model = self.setting.method.model
+        hopeful: list[int] = []
+        for index in range(len(self.entrants)):
+            if index in notes:
                 continue
             if self._too_fine(index, total_bytes):
                 notes[index] = f"chunks below {model.min_chunk_bytes} bytes"
             elif self._too_coarse(index, total_bytes):
                 notes[index] = f"chunks above {model.max_chunk_bytes} bytes"
-            elif (least := entrant.floor_us(total_bytes) + entrant.charge_us) > best * (
-                1 + model.alike
-            ):
-                notes[index] = f"cannot take less than {least:.0f} us, processor time included"
             else:
-                predicted[index] = self._predict_us(index, total_bytes, fine=False)
-                best = min(best, predicted[index] + entrant.charge_us)
-        return predicted, notes
+                hopeful.append(index)
+        if model.streaming:  # what is known then was simulated more finely
+            return hopeful
+        entrants = [self.entrants[index] for index in hopeful]
+        known = [
+            e.known_us[total_bytes] + e.charge_us for e in entrants if total_bytes in e.known_us
+        ]
+        limit = min(known, default=float("inf")) * (1 + model.alike)
+        for index, entrant in zip(tuple(hopeful), entrants, strict=True):
+            if (least := entrant.us_per_byte * total_bytes + entrant.charge_us) > limit:
+                notes[index] = _too_slow(least)
+                hopeful.remove(index)
+        return hopeful
+
+    def _latency_us(self, index: int) -> float:
+        entrant = self.entrants[index]
+        if entrant.latency_us is None:
+            method = self.setting.method
+            found = simulate(entrant.program, self.setting.topology, 1, model=method.model)
+            entrant.latency_us = found.total_us
+        return entrant.latency_us
 
     def _predict_us(self, index: int, total_bytes: int, *, fine: bool) -> float:
         entrant, model = self.entrants[index], self.setting.method.model
@@ -340,31 +391,40 @@ def _aims(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _enter(maker: str, program: Program, setting: Setting) -> _Entrant:
-    topology, model = setting.topology, setting.method.model
-    us_per_byte = _us_per_byte(program, topology)
+    model = setting.method.model
     ranks = program.lanes["rank"][program.steps["lane"]]
     steps = int(np.bincount(ranks).max()) if len(ranks) else 0
     return _Entrant(
         maker=maker,
         program=program,
-        latency_us=simulate(program, topology, 1, model=model).total_us,
-        us_per_byte=us_per_byte,
+        us_per_byte=_us_per_byte(program, setting.topology),
         steps=steps,
         charge_us=model.step_us * min(steps, model.exposed_steps),
     )
 
 
+def _too_slow(least_us: float) -> str:
+    return f"cannot take less than {least_us:.0f} us, processor time included"
+
+
+def _check_links(schedule: Schedule, topology: Topology) -> None:
+    """Raise ProgramError for a link that `topology` lacks, before work is put into a program."""
+    used = {(transfer.src, transfer.dst) for transfer in schedule.transfers}
+    lacking = [pair for pair in used if pair[0] != pair[1] and pair not in topology.link_index]
+    if lacking:
+        src, dst = min(lacking)
+        raise ProgramError(f"uses a link {src} -> {dst} that the topology lacks")
+
+
 def _us_per_byte(program: Program, topology: Topology) -> float:
     """Return what the busiest link or shared capacity takes for one byte of the whole data."""
-    lanes = {name: column[program.steps["lane"]] for name, column in program.lanes.items()}
-    sends = np.flatnonzero(program.steps["op"] == int(Op.SEND))
-    slots = np.zeros(len(topology.links))
-    for step in sends:
-        pair = (int(lanes["rank"][step]), int(lanes["peer"][step]))
-        if pair not in topology.link_index:
-            raise ProgramError(f"uses a link {pair[0]} -> {pair[1]} that the topology lacks")
-        slots[topology.link_index[pair]] += program.steps["count"][step]
-    alone = [slots[i] * link.beta_us_per_mb for i, link in enumerate(topology.links)]
+    lanes, steps = program.lanes, program.steps
+    sending = np.flatnonzero(lanes["direction"] == int(Direction.SEND))
+    pairs = zip(lanes["rank"][sending].tolist(), lanes["peer"][sending].tolist(), strict=True)
+    covered = np.bincount(steps["lane"], weights=steps["count"], minlength=len(lanes["rank"]))
+    link = np.array([topology.link_index[pair] for pair in pairs], dtype=np.int64)
+    slots = np.bincount(link, weights=covered[sending], minlength=len(topology.links))
+    alone = (slots * topology.columns.beta_us_per_mb).tolist()
     shared = [slots[list(s.links)].sum() * s.beta_us_per_mb for s in topology.shared]
     share_of_slot = program.demand.chunk_bytes(1) / BYTES_PER_MB
     return share_of_slot * max([*alone, *shared], default=0.0)

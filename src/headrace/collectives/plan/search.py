@@ -52,7 +52,7 @@ class Found:
 
     Attributes
     ----------
-    sends : with `start_us`.
+    sends : with `start_us` and `arrive_us`.
     total_us : when the last message arrives, under the full cost model.
     restarts : how many were done.
     history_us : the best after each restart that improved on it, as (restart, us) pairs.
@@ -88,6 +88,8 @@ class SearchEngine(Protocol):
         *,
         routes: Routes | None = None,
         symmetry: np.ndarray | None = None,
+        backwards: bool = False,
+        before: Sends | None = None,
         settings: SearchSettings = SearchSettings(),
     ) -> Found:
         """Return the best schedule found that carries `carriage`.
@@ -98,10 +100,17 @@ class SearchEngine(Protocol):
         routes : links each chunk may use (say, a tree); None: all.
         symmetry : (elements, ranks) int32, a group of permutations of the ranks that are
             automorphisms of topology and carriage; whatever is sent, its images are sent too.
+        backwards : judge, and return, what is found turned round: as sends that combine, on the
+            transposed topology. A good way to carry is often a bad one to combine, since nobody
+            waits on purpose.
+        before : sends of these chunks that go first, such as a reduce_scatter before an allgather.
+            A chunk leaves its origin when they have all brought it there. `Found.total_us` is
+            that of both, `Found.sends` what comes after; not together with `backwards`.
 
         Raises
         ------
-        ProgramError : if a chunk cannot reach a target.
+        ProgramError : if a chunk cannot reach a target, or what is before does not fit.
+        TopologyError : if `before` has a send between ranks without a link.
         SearchInterrupted : if interrupted, with the best so far; a plain KeyboardInterrupt if
             nothing was found yet.
         """

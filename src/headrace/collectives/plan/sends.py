@@ -2,15 +2,30 @@
 
 What combines is carried backwards: a reduce_scatter is an allgather run backwards on the transposed
 topology (TACCL 5.7), and an allreduce is a reduce_scatter followed, or overlapped, by an allgather.
+Who begins first and what is combined first are two questions: `by_arrival` answers the second.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from headrace.errors import ProgramError
+from headrace.collectives.plan.hosts import slowest_betas
+from headrace.errors import ProgramError, TopologyError
+from headrace.topology import Topology
 
-__all__ = ["Carriage", "Sends", "check_sends", "concatenated", "overlapped", "reversed_sends"]
+__all__ = [
+    "Carriage",
+    "Sends",
+    "by_arrival",
+    "check_sends",
+    "concatenated",
+    "overlapped",
+    "reversed_sends",
+    "with_arrivals",
+]
+
+_SAME_MOMENT = 1e-9
+"""As in the simulators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,6 +63,8 @@ class Sends:
     message : int32, starting at 0 and growing by 1 from message to message.
     start_us : float64, when the planner wants the message to begin (all rows of a message alike);
         an empty array if it has no opinion.
+    arrive_us : float64, when the planner expects all of the message to be there, likewise. What is
+        combined in one place is then combined in this order (`by_arrival`), else in that of rows.
     """
 
     chunk: np.ndarray
@@ -56,15 +73,15 @@ class Sends:
     reduce: np.ndarray
     message: np.ndarray
     start_us: np.ndarray
+    arrive_us: np.ndarray = field(default_factory=lambda: np.empty(0))
 
 
 def check_sends(sends: Sends) -> None:
     """Raise ProgramError if columns differ in length or messages are not as `Sends` says."""
     columns = (sends.src, sends.dst, sends.reduce, sends.message)
-    if any(len(column) != len(sends.chunk) for column in columns) or len(sends.start_us) not in (
-        0,
-        len(sends.chunk),
-    ):
+    times = (sends.start_us, sends.arrive_us)
+    rows = len(sends.chunk)
+    if any(len(c) != rows for c in columns) or any(len(c) not in (0, rows) for c in times):
         raise ProgramError("sends: columns differ in length")
     if not len(sends.chunk):
         return
@@ -85,20 +102,39 @@ def check_sends(sends: Sends) -> None:
             )
 
 
-def reversed_sends(sends: Sends, duration_us: np.ndarray | None = None) -> Sends:
+def with_arrivals(topology: Topology, sends: Sends, chunk_mb: float) -> Sends:
+    """Return `sends` with `arrive_us` as `start_us` and the full cost model have it (TACCL 5.17).
+
+    Raises
+    ------
+    TopologyError : for a send between ranks without a link.
+    """
+    index = topology.link_index
+    pairs = zip(sends.src.tolist(), sends.dst.tolist(), strict=True)
+    try:
+        link = np.array([index[pair] for pair in pairs], dtype=np.int64)
+    except KeyError as error:
+        raise TopologyError(
+            f"topology '{topology.name}' has no link {error}, which the sends use"
+        ) from error
+    size = np.bincount(sends.message)[sends.message] if len(link) else np.empty(0)
+    takes = topology.columns.alpha_us[link] + slowest_betas(topology)[link] * size * chunk_mb
+    return replace(sends, arrive_us=sends.start_us + takes)
+
+
+def reversed_sends(sends: Sends) -> Sends:
     """Return `sends` backwards: what spread from one rank is combined there.
 
-    An allgather on the transposed topology so becomes a reduce_scatter.
-
-    Parameters
-    ----------
-    duration_us : (rows,) how long each row's message takes; a message that began at t then begins
-        ``end - t - duration``, with `end` the end of all. None: no time at all.
+    An allgather on the transposed topology so becomes a reduce_scatter. A message that took from a
+    to b takes from ``end - b`` to ``end - a``, with `end` the end of all; one whose arrival is not
+    known takes no time.
     """
-    start_us = sends.start_us
+    start_us, arrive_us = sends.start_us, sends.arrive_us
     if len(start_us):
-        ends = start_us if duration_us is None else start_us + duration_us
-        start_us = (float(ends.max()) - ends)[::-1].copy()
+        ends = arrive_us if len(arrive_us) else start_us
+        last_us = float(ends.max())
+        arrive_us = (last_us - start_us)[::-1].copy() if len(arrive_us) else arrive_us
+        start_us = (last_us - ends)[::-1].copy()
     last = int(sends.message[-1]) if len(sends.message) else 0
     return Sends(
         chunk=sends.chunk[::-1].copy(),
@@ -107,39 +143,27 @@ def reversed_sends(sends: Sends, duration_us: np.ndarray | None = None) -> Sends
         reduce=np.ones(len(sends.chunk), dtype=bool),
         message=(last - sends.message[::-1]).astype(np.int32),
         start_us=start_us,
+        arrive_us=arrive_us,
     )
 
 
-def concatenated(first: Sends, second: Sends, duration_us: np.ndarray | None = None) -> Sends:
-    """Return `first`, then `second`.
-
-    Parameters
-    ----------
-    duration_us : (rows of `first`,) how long each row's message takes; `second` is planned to
-        begin when all of them have ended. None: no time at all.
-    """
-    start_us = np.empty(0)
+def concatenated(first: Sends, second: Sends) -> Sends:
+    """Return `first`, then `second`, which is planned to begin when all of `first` has ended."""
+    start_us = arrive_us = np.empty(0)
     if len(first.start_us) and len(second.start_us):
-        ends = first.start_us if duration_us is None else first.start_us + duration_us
-        start_us = np.concatenate([first.start_us, second.start_us + float(ends.max())])
-    return _joined(first, second, start_us)
+        end = float((first.arrive_us if len(first.arrive_us) else first.start_us).max())
+        start_us = np.concatenate([first.start_us, second.start_us + end])
+        if len(first.arrive_us) and len(second.arrive_us):
+            arrive_us = np.concatenate([first.arrive_us, second.arrive_us + end])
+    return _joined(first, second, start_us, arrive_us)
 
 
-def overlapped(
-    first: Sends,
-    second: Sends,
-    first_us: np.ndarray | None = None,
-    second_us: np.ndarray | None = None,
-) -> Sends:
+def overlapped(first: Sends, second: Sends) -> Sends:
     """Return both merged by time: `second` sends a chunk on as soon as `first` is done with it.
 
     For an allreduce: `first` is a reduce_scatter, `second` an allgather of the same chunks. Every
     chunk of `second` keeps its plan but for one shift: it first leaves when `first` last moves it.
-    Messages of several chunks follow the latest.
-
-    Parameters
-    ----------
-    first_us, second_us : (rows,) how long each row's message takes. None: no time at all.
+    Messages of several chunks follow the latest. One whose arrival is not known takes no time.
 
     Raises
     ------
@@ -147,7 +171,7 @@ def overlapped(
     """
     if len(first.start_us) != len(first.chunk) or len(second.start_us) != len(second.chunk):
         raise ProgramError("start_us is empty, needs the starting times of both halves to overlap")
-    takes = np.zeros(len(first.chunk)) if first_us is None else first_us
+    takes, later_takes = _durations(first), _durations(second)
     chunks = 1 + int(max(first.chunk.max(initial=-1), second.chunk.max(initial=-1)))
     # Its order is known to respect cause and effect; its times need not, if it has no durations.
     begins = np.maximum.accumulate(first.start_us)
@@ -156,25 +180,38 @@ def overlapped(
     leaves = np.full(chunks, np.inf)
     np.minimum.at(leaves, second.chunk, second.start_us)
     shift = done - leaves
-    starts = _shifted(second, shift[second.chunk], second_us)
-    both = _joined(first, second, np.concatenate([begins, starts]))
+    starts = np.concatenate([begins, _shifted(second, shift[second.chunk], later_takes)])
+    known = len(first.arrive_us) and len(second.arrive_us)
+    arrive_us = starts + np.concatenate([takes, later_takes]) if known else np.empty(0)
+    both = _joined(first, second, starts, arrive_us)
     # Stable: at equal times `first` comes first, and each half keeps its own order.
     by_message = np.flatnonzero(np.diff(both.message, prepend=-1))
     order = np.argsort(both.start_us[by_message], kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     rows = np.argsort(rank[both.message], kind="stable")
+    return replace(_rows(both, rows), message=rank[both.message[rows]].astype(np.int32))
+
+
+def _rows(sends: Sends, rows: np.ndarray) -> Sends:
     return Sends(
-        chunk=both.chunk[rows],
-        src=both.src[rows],
-        dst=both.dst[rows],
-        reduce=both.reduce[rows],
-        message=rank[both.message[rows]].astype(np.int32),
-        start_us=both.start_us[rows],
+        chunk=sends.chunk[rows],
+        src=sends.src[rows],
+        dst=sends.dst[rows],
+        reduce=sends.reduce[rows],
+        message=sends.message[rows],
+        start_us=sends.start_us[rows] if len(sends.start_us) else sends.start_us,
+        arrive_us=sends.arrive_us[rows] if len(sends.arrive_us) else sends.arrive_us,
     )
 
 
-def _shifted(sends: Sends, shift: np.ndarray, takes: np.ndarray | None) -> np.ndarray:
+def _durations(sends: Sends) -> np.ndarray:
+    if len(sends.arrive_us):
+        return sends.arrive_us - sends.start_us
+    return np.zeros(len(sends.chunk))
+
+
+def _shifted(sends: Sends, shift: np.ndarray, takes: np.ndarray) -> np.ndarray:
     """Return when every row begins: shifted, but not before its chunk has come to its sender."""
     there: dict[tuple[int, int], float] = {}
     starts = np.empty(len(sends.chunk))
@@ -187,12 +224,12 @@ def _shifted(sends: Sends, shift: np.ndarray, takes: np.ndarray | None) -> np.nd
         start = max(start, *(there.get((chunk[row], src[row]), 0.0) for row in rows))
         starts[begin:end] = start
         for row in rows:
-            there[chunk[row], dst[row]] = start + (0.0 if takes is None else float(takes[row]))
+            there[chunk[row], dst[row]] = start + float(takes[row])
         begin = end
     return starts
 
 
-def _joined(first: Sends, second: Sends, start_us: np.ndarray) -> Sends:
+def _joined(first: Sends, second: Sends, start_us: np.ndarray, arrive_us: np.ndarray) -> Sends:
     after = int(first.message[-1]) + 1 if len(first.message) else 0
     return Sends(
         chunk=np.concatenate([first.chunk, second.chunk]),
@@ -201,4 +238,63 @@ def _joined(first: Sends, second: Sends, start_us: np.ndarray) -> Sends:
         reduce=np.concatenate([first.reduce, second.reduce]),
         message=np.concatenate([first.message, second.message + after]).astype(np.int32),
         start_us=start_us,
+        arrive_us=arrive_us,
     )
+
+
+def by_arrival(sends: Sends) -> np.ndarray:
+    """Return all rows, what is combined in one place in the order in which it arrives.
+
+    Who begins first is still told by `message`, which need not grow from row to row then. A
+    receive is combined after what its slot and its lane held up before it: where the turns are not
+    those of arrival, one that is late holds up what came long ago. In order of arrival nothing is.
+
+    Whatever the times are, the order stays one of cause and effect: a message that sends what
+    another brings, or replaces what another sends, comes after it, and so does the next of a lane.
+    Rows of one message stay together. Sends that are in order already, or whose arrivals are not
+    known, stay as they are.
+    """
+    if not len(sends.arrive_us) or _in_turn(sends):
+        return np.arange(len(sends.chunk))
+    when = np.array(_arrivals(sends))
+    return np.argsort(when[sends.message], kind="stable")
+
+
+def _in_turn(sends: Sends) -> bool:
+    """Whether nothing that is combined comes before what arrives earlier in the same place."""
+    rows = np.flatnonzero(sends.reduce)
+    place = sends.dst[rows].astype(np.int64) * (int(sends.chunk.max(initial=0)) + 1)
+    place += sends.chunk[rows]
+    order = np.argsort(place, kind="stable")
+    arrive_us = sends.arrive_us[rows][order]
+    late = arrive_us[:-1] > arrive_us[1:] * (1 + _SAME_MOMENT)
+    return not np.any(late & (np.diff(place[order]) == 0))
+
+
+def _arrivals(sends: Sends) -> list[float]:
+    """When every message arrives, by number, put off so that cause and effect are in order."""
+    when: list[float] = [0.0] * (int(sends.message.max(initial=-1)) + 1)
+    brought: dict[tuple[int, int], float] = {}  # when the last came that was combined or not,
+    replaced: dict[tuple[int, int], float] = {}  # was not combined,
+    sent: dict[tuple[int, int], float] = {}  # or had been sent on
+    lane: dict[tuple[int, int], float] = {}
+    ends = np.append(np.flatnonzero(np.diff(sends.message)) + 1, len(sends.chunk)).tolist()
+    columns = (sends.chunk, sends.reduce, sends.src, sends.dst, sends.message, sends.arrive_us)
+    chunks, reduces, sources, targets, messages, arrive_us = (c.tolist() for c in columns)
+    first = 0
+    for end in ends if len(chunks) else ():
+        src, dst, at = sources[first], targets[first], arrive_us[first]
+        at = max(at, lane.get((src, dst), 0.0))
+        for row in range(first, end):
+            there, here = (chunks[row], dst), (chunks[row], src)
+            earlier = replaced if reduces[row] else brought
+            at = max(at, brought.get(here, 0.0), earlier.get(there, 0.0), sent.get(there, 0.0))
+        lane[src, dst] = when[messages[first]] = at
+        for row in range(first, end):
+            there, here = (chunks[row], dst), (chunks[row], src)
+            sent[here] = max(at, sent.get(here, 0.0))
+            brought[there] = max(at, brought.get(there, 0.0))
+            if not reduces[row]:
+                replaced[there] = brought[there]
+        first = end
+    return when

@@ -34,6 +34,12 @@ _COARSE = (1, 2, 3, 4, 6, 8, 12)
 _TREE_CHUNKS = {"quick": (4,), "normal": (8, 24), "thorough": (8, 24, 64)}
 _STREAMED = {"quick": (4, 32), "normal": (2, 8, 32, 64), "thorough": (2, 4, 8, 16, 32, 64)}
 _MIRRORED_RESTARTS = {"quick": 4, "normal": 24, "thorough": 200}
+_PLACEMENTS = {"quick": 200, "normal": 2000, "thorough": 40_000}
+"""Orders of the ranks that are tried, all templates together."""
+
+_RELAYS = {"quick": 40_000, "normal": 400_000, "thorough": 10_000_000}
+"""Messages that are timed again, all changes together."""
+
 _SECONDS = {"quick": 2.0, "normal": 6.0, "thorough": 120.0}
 """Safety nets of one search."""
 
@@ -141,6 +147,47 @@ def _mirrored(setting: Setting) -> Iterator[Schedule]:
         )
 
 
+def _placed(setting: Setting) -> Iterator[Schedule]:
+    """Rings, halving-doubling and trees with the ranks where they suit the network: `placed`."""
+    from headrace.collectives.plan.placed import placements
+
+    _check_size(setting)
+    trials = _PLACEMENTS[setting.method.effort]
+    # Without latency, which a stream hides, one size is like another.
+    for aim in setting.aims[-1:] if setting.method.model.streaming else setting.aims:
+        for found in placements(setting, aim, trials):
+            setting.report(f"{found.total_us:.4g} us with another order of ranks")
+            yield found.schedule
+
+
+def _relays(setting: Setting) -> Iterator[Schedule]:
+    """All-to-all in fewer messages, where blocks go along with others: `relays`."""
+    from headrace.collectives.plan.relays import relayed
+    from headrace.collectives.plan.templates import direct
+
+    method = setting.method
+    if setting.collective is not Collective.ALL_TO_ALL:
+        raise ProgramError("only for all_to_all")
+    if method.engine is None:
+        raise ProgramError("needs a search engine")
+    demand = setting.demand(method.chunks or 1)
+    trials = _RELAYS[method.effort] // (setting.ranks**2 * demand.chunks)
+    if trials < setting.ranks:
+        raise ProgramError(f"{setting.ranks} ranks, too many to try much")
+    exchange = direct(demand)
+    for aim in setting.aims:
+        found = relayed(
+            setting.topology,
+            exchange,
+            _chunk_mb(demand, aim),
+            method.engine,
+            seed=method.seed,
+            trials=trials,
+        )
+        setting.report(f"{found.total_us:.4g} us")
+        yield realize(demand, found.sends)
+
+
 def _packing(setting: Setting) -> Iterator[Schedule]:
     """Trees and paths of least load, then list scheduling: `packing`."""
     from headrace.collectives.plan.packing import PackSettings, pack
@@ -229,7 +276,7 @@ def _orbits(setting: Setting) -> Iterator[Schedule]:
             counts = (_per_rank(setting),)
             found = plan_orbits(setting.topology, setting.collective, max(aim, 1), chunks=counts)
         setting.report(f"{found.predicted_us:.4g} us")
-        yield realize(found.plan.demand, expand(found.plan, found.order))
+        yield realize(found.plan.demand, expand(found.plan, found.simulation))
 
 
 def _sketches(setting: Setting) -> Iterator[Schedule]:
@@ -376,6 +423,8 @@ SYNTHESIZERS: tuple[Generator, ...] = (
     Generator("hosts", _hosts, worth=0.01),
     Generator("matching", _matching, worth=0.015),
     Generator("mirrored", _mirrored, worth=0.015),
+    Generator("placed", _placed, worth=0.015),
+    Generator("relays", _relays, worth=0.015),
     Generator("exact", _exact, worth=0.02),
     Generator("packing", _packing, worth=0.03),
     Generator("sketches", _sketches, worth=0.03),

@@ -10,7 +10,7 @@ trampolines, always asynchronously.
 # pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
 # pyright: reportPrivateUsage=false, reportIncompatibleVariableOverride=false
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -33,7 +33,9 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.run import binding, checks
 from headrace.collectives.run.binding import Bound
 from headrace.collectives.run.caller import DONE, Caller, Ready
+from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.monitor import monitored_barrier
+from headrace.collectives.run.swap import PlanSwitch
 from headrace.collectives.run.work import PendingWork, SeveralWorks
 
 Tensors = Sequence[torch.Tensor]
@@ -50,6 +52,10 @@ class HeadraceGroup(dist.ProcessGroup):
     caller : runs the calls; closed by `shutdown`.
     name : torch's name of the group.
     store : the group's part of torch's store, for `monitored_barrier`.
+
+    Attributes
+    ----------
+    background : ends what goes on beside the group's calls; called once, before it closes.
     """
 
     # What torch's Python layer asks of a "backend"; the group is its own.
@@ -67,6 +73,7 @@ class HeadraceGroup(dist.ProcessGroup):
         self._store = store
         self._closed = False
         self._barriers = 0
+        self.background: Callable[[], None] | None = None
 
     # ---- what a group is ------------------------------------------------------------------
 
@@ -113,6 +120,21 @@ class HeadraceGroup(dist.ProcessGroup):
     def __repr__(self) -> str:
         return f"<headrace group {self._name!r}: rank {self._rank} of {self._ranks}>"
 
+    @property
+    def executor(self) -> Executor:
+        """What runs the group's calls."""
+        return self._caller.executor
+
+    @property
+    def switch(self) -> PlanSwitch:
+        """Where the group's plans are changed."""
+        return self._caller.switch
+
+    @property
+    def store(self) -> Any:
+        """The group's part of torch's store."""
+        return self._store
+
     # ---- collectives ----------------------------------------------------------------------
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
@@ -120,6 +142,8 @@ class HeadraceGroup(dist.ProcessGroup):
         (tensor,) = tensors
         op, caller = opts.reduceOp, self._caller
         elements = tensor.numel()
+        if caller.switch.armed:
+            caller.switch.turn(Collective.ALLREDUCE, elements * tensor.itemsize)
         known = caller.reductions.get((tensor.dtype, elements, op)) or caller.reduction(tensor, op)
         program, chunks, dtype, operator, direct = known
         if not (direct and tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg()):
@@ -140,6 +164,8 @@ class HeadraceGroup(dist.ProcessGroup):
         if not tensors:
             return DONE
         flat, copy_back = binding.flattened(tensors)
+        if self._caller.switch.armed:
+            self._caller.switch.turn(Collective.ALLREDUCE, flat.nbytes)
         known = self._caller.reduction(flat, opts.reduceOp)
         bound = binding.in_place(binding.real(flat), known.chunks)._replace(after=copy_back)
         return self._caller.call(known.program, bound, tensors, opts, known.dtype, known.operator)
@@ -346,6 +372,8 @@ class HeadraceGroup(dist.ProcessGroup):
         if self._closed:
             return
         self._closed = True
+        if self.background is not None:
+            self.background()
         self._caller.drain(drain_s)
         self._caller.close(self._name)
 

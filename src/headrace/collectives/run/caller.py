@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -14,8 +14,12 @@ from headrace.collectives.run.binding import MOVED, Bound
 from headrace.collectives.run.choice import Choice, Chooser
 from headrace.collectives.run.completions import completion_thread
 from headrace.collectives.run.executor import Executor, LoadedProgram
+from headrace.collectives.run.swap import HOLD_S, Action, PlanSwitch
 from headrace.collectives.run.work import CompletedWork, PendingWork
 from headrace.errors import CommunicationError, InputError
+
+if TYPE_CHECKING:
+    from headrace.collectives.plan.book import PlanBook
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +67,8 @@ class Caller:
 
     Attributes
     ----------
+    switch : where plans are changed between calls; every call looks at its `armed` first.
+    reductions : by (dtype, elements, operator), for the plan in force.
     region : the works begun in the coalescing region that is open; None if none is.
     """
 
@@ -76,28 +82,35 @@ class Caller:
         self._loose: dict[int, PendingWork] = {}
         self._starting: set[PendingWork] = set()
         self.region: list[PendingWork] | None = None
+        self.switch = PlanSwitch(executor, self._loaded, hold_s=min(HOLD_S, timeout_s))
         self._attached = False
 
     def ready(self, collective: Collective, total_bytes: int, root: int = 0) -> Ready:
-        """Return the program for a call, chosen at its first use."""
-        key = (collective, total_bytes, root)
+        """Return the program for the next call, chosen at its first use."""
+        if self.switch.armed:
+            self.switch.turn(collective, total_bytes)
+        return self._chosen((collective, total_bytes, root))
+
+    def _chosen(self, key: tuple[Collective, int, int]) -> Ready:
         known = self._ready.get(key)
         if known is None:
             choice = self._chooser.choose(*key)
-            log.debug("%s of %d bytes from %d: %s", collective, total_bytes, root, choice.origin)
+            log.debug("%s of %d bytes from %d: %s", *key, choice.origin)
             known = self._load(choice)
             _remember(self._ready, key, known)
         return known
 
     def ready_for_blocks(self, collective: Collective) -> Ready:
-        """Return the program for blocks of any sizes."""
+        """Return the program for the next call, of blocks of any sizes."""
+        if self.switch.armed:
+            self.switch.turn(collective, 0)
         return self._load(self._chooser.block_by_block(collective))
 
     def reduction(self, tensor: torch.Tensor, op: Any) -> Reduction:
-        """Return what there is to know of an allreduce of `tensor`."""
+        """Return what there is to know of an allreduce of `tensor` (after `switch.turn`)."""
         binding.check(tensor)
         dtype, operator = binding.arithmetic(tensor.dtype, op)
-        ready = self.ready(Collective.ALLREDUCE, tensor.nbytes)
+        ready = self._chosen((Collective.ALLREDUCE, tensor.nbytes, 0))
         known = Reduction(ready.program, ready.chunks, dtype, operator, not tensor.dtype.is_complex)
         _remember(self.reductions, (tensor.dtype, tensor.numel(), op), known)
         return known
@@ -189,6 +202,7 @@ class Caller:
 
     def close(self, group: str) -> None:
         """Close all connections; calls under way fail, and so does every later one."""
+        self.switch.close()
         self.executor.close()
         if self._attached:
             completion_thread.detach()
@@ -207,6 +221,31 @@ class Caller:
         if program is None:
             program = self._programs[digest] = self.executor.load(choice.program, choice.proof)
         return Ready(program, choice.chunks, choice.blockwise)
+
+    def _loaded(self, book: "PlanBook") -> Action:
+        """Make a book's programs ready to run; returns what puts them in force."""
+        executor = self.executor
+        if book.topology.ranks != executor.ranks:
+            raise InputError(
+                f"the plan book is for {book.topology.ranks} ranks, this group has {executor.ranks}"
+            )
+        chooser = Chooser(executor.ranks, book, self._chooser.first)
+        programs: dict[str, LoadedProgram] = {}
+        for choice in chooser.planned():
+            loaded = executor.load(choice.program, choice.proof)
+            if loaded.channels > executor.channels:
+                raise InputError(
+                    f"the plan book needs {loaded.channels} channels, this group has "
+                    f"{executor.channels}: set HEADRACE_CHANNELS to {loaded.channels}"
+                )
+            programs[loaded.digest] = loaded
+
+        def begin() -> None:
+            # What was chosen before is used no more, but by calls that are under way.
+            self._chooser, self._programs = chooser, programs
+            self._ready, self.reductions = {}, {}
+
+        return begin
 
     def _loosely(self, tensor: torch.Tensor, bound: Bound, begin: Callable[[], int]) -> PendingWork:
         # A message is usually waited for at once, so the completion thread is left asleep. The

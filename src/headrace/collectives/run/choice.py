@@ -58,24 +58,35 @@ class Chooser:
     Parameters
     ----------
     book : a plan book that holds for this group; else None.
+    first : the book that the group began with, for what `book` has no plans for.
     """
 
-    def __init__(self, ranks: int, book: "PlanBook | None" = None) -> None:
+    def __init__(
+        self, ranks: int, book: "PlanBook | None" = None, first: "PlanBook | None" = None
+    ) -> None:
         self._ranks = ranks
         self._book = book
+        self.first = first or book
+        self._planned: dict[str, Choice] = {}  # by the program's digest
 
     def choose(self, collective: Collective, total_bytes: int, root: int = 0) -> Choice:
         """Return the program for a call of `total_bytes` (as `Demand.chunk_bytes` counts them)."""
-        if self._book is not None:
-            plan = self._book.choose(collective, total_bytes, root)
+        for book in (self._book, self.first):
+            plan = None if book is None else book.choose(collective, total_bytes, root)
             if plan is not None and _longest_step_bytes(plan.program, total_bytes) <= (
                 _LONGEST_STEP_BYTES
             ):
-                return _from_plan(plan)
+                return self._from_plan(plan)
         template, chunks = _template(collective, total_bytes, self._ranks)
         demand = Demand(collective=collective, ranks=self._ranks, chunks=chunks, root=root)
         pieces = 1 + int(demand.chunk_bytes(total_bytes)) // _LONGEST_STEP_BYTES
         return _from_template(template, collective, self._ranks, chunks, root, pieces)
+
+    def planned(self) -> list[Choice]:
+        """Return all that the book can lead to, each once."""
+        for entry in () if self._book is None else self._book.entries:
+            self._from_plan(entry.plan)
+        return list(self._planned.values())
 
     def block_by_block(self, collective: Collective) -> Choice:
         """Return a program with one chunk per block, for blocks that differ in size.
@@ -83,6 +94,21 @@ class Chooser:
         It does not depend on the sizes, which not every rank knows.
         """
         return _from_template("direct", collective, self._ranks, 1, 0)
+
+    def _from_plan(self, plan: "Plan") -> Choice:
+        digest = plan.proof.program_digest
+        known = self._planned.get(digest)
+        if known is None:
+            program, proof = plan.program, plan.proof
+            if proof.verifier_version != VERIFIER_VERSION:
+                proof = verify(program)
+            known = self._planned[digest] = Choice(
+                program=program,
+                proof=proof,
+                origin=f"plan book: {plan.maker}",
+                blockwise=_is_blockwise(program),
+            )
+        return known
 
 
 def _template(collective: Collective, total_bytes: int, ranks: int) -> tuple[str, int]:
@@ -144,20 +170,6 @@ def _chunk_by_chunk(schedule: Schedule) -> Schedule:
             for whole in schedule.transfers
             for k in range(whole.count)
         ),
-    )
-
-
-# Plans are compared by identity: the book hands out the same object for the same call.
-@functools.lru_cache(maxsize=256)
-def _from_plan(plan: "Plan") -> Choice:
-    program, proof = plan.program, plan.proof
-    if proof.verifier_version != VERIFIER_VERSION:
-        proof = verify(program)
-    return Choice(
-        program=program,
-        proof=proof,
-        origin=f"plan book: {plan.maker}",
-        blockwise=_is_blockwise(program),
     )
 
 

@@ -3,8 +3,8 @@
 import atexit
 import logging
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
@@ -16,8 +16,12 @@ from headrace.collectives.run.completions import completion_thread
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.log import show_log
 from headrace.collectives.run.pacing import pace
-from headrace.collectives.run.rendezvous import Rendezvous, of_this_group
+from headrace.collectives.run.rendezvous import Meeting, Rendezvous, of_this_group
+from headrace.collectives.run.swap import PlanSwitch
 from headrace.settings import Settings
+
+if TYPE_CHECKING:
+    from headrace.collectives.plan.book import PlanBook
 
 # A process that ends without destroy_process_group may have crashed: its peers want to know soon.
 _LAST_CHANCE_S = 1.0
@@ -27,12 +31,19 @@ log = logging.getLogger(__name__)
 _live: "weakref.WeakSet[HeadraceGroup]" = weakref.WeakSet()
 
 
-def create(options: Any) -> HeadraceGroup:
+Follow = Callable[
+    [Any, Executor, PlanSwitch, "PlanBook | None", Settings], Callable[[], None] | None
+]
+"""Begins to adapt a group's plans, given its store and more; returns what ends that."""
+
+
+def create(options: Any, follow: Follow | None = None) -> HeadraceGroup:
     """Make the process group that torch's `init_process_group` or `new_group` asked for.
 
     Parameters
     ----------
     options : torch's ``_DistributedBackendOptions``.
+    follow : adapts the plans of a group that a plan book serves, for as long as it lives.
 
     Raises
     ------
@@ -52,7 +63,8 @@ def create(options: Any) -> HeadraceGroup:
         book_digest="" if book is None else book.digest,
         channels=max(settings.channels, channels(book)),
     )
-    if members and list(members) != list(range(dist.get_world_size())):
+    whole_job = not members or list(members) == list(range(dist.get_world_size()))
+    if not whole_job:
         book = None  # it was made for the whole job
     executor = Executor(
         rank,
@@ -70,14 +82,47 @@ def create(options: Any) -> HeadraceGroup:
         executor.close()
         raise
     # after the connections, whose addresses tell hosts apart
+    pinned = settings.plan_book is not None
     book = fitting(book, meeting.rank_host, addresses, speak=rank == 0)
+    if whole_job and not pinned and len(set(meeting.rank_host)) > 1:
+        book = _automatic(executor, store, meeting, addresses, settings, timeout_s)
     if rank == 0:
         log.info("group of %d ranks on %s: %s", ranks, _hosts(meeting.rank_host), described(book))
     group = HeadraceGroup(
         Caller(executor, Chooser(ranks, book), timeout_s), options.group_id, store
     )
     _live.add(group)
+    if follow is not None:
+        group.background = follow(store, executor, group.switch, book, settings)
     return group
+
+
+def _automatic(
+    executor: Executor,
+    store: Any,
+    meeting: Meeting,
+    addresses: Sequence[str],
+    settings: Settings,
+    timeout_s: float,
+) -> "PlanBook | None":
+    """A plan book for the network as it is found; see `automatic.found_book`."""
+    from headrace.collectives.run.automatic import HostId, found_book  # it loads all of planning
+
+    hosts = [
+        HostId(address.rsplit(":", 1)[0].strip("[]"), identity)
+        for address, identity in zip(addresses, meeting.identities, strict=True)
+    ]
+    try:
+        return found_book(executor, store, hosts, settings, timeout_s)
+    except BaseException:
+        executor.close()
+        raise
+
+
+def mark_step() -> None:
+    """Note that a training step of this process ends here."""
+    for group in list(_live):
+        group.switch.mark()
 
 
 def _hosts(rank_host: Sequence[int]) -> str:

@@ -16,6 +16,7 @@ from headrace import _native
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
 from headrace.collectives.program import Direction, Program
+from headrace.collectives.run.statistics import ConnectionStatistics, StatisticsReader
 from headrace.errors import CommunicationError, InputError, UnverifiedPlanError
 
 DEFAULT_DEADLINE_S = 60.0
@@ -82,6 +83,11 @@ class Executor:
     completions : where tasks submitted with `notify` are reported; made if absent.
     fail_at_io : for tests: the n-th send or receive fails as if the connection had been reset.
 
+    Attributes
+    ----------
+    epoch : number of the plan in force, which goes with every message of a collective: ranks that
+        run one by different plans get an error, not wrong data.
+
     Raises
     ------
     CommunicationError : if `host` cannot be listened on.
@@ -100,6 +106,8 @@ class Executor:
     ) -> None:
         self.rank = rank
         self.ranks = ranks
+        self.channels = channels
+        self.epoch = 0
         _made.add(self)
         self._completions = completions or _native.Completions()
         with _translated():
@@ -112,6 +120,7 @@ class Executor:
                 completions=self._completions,
                 fail_at_io=fail_at_io,
             )
+        self._statistics = StatisticsReader(self._native.statistics)
 
     @property
     def address(self) -> str:
@@ -157,7 +166,6 @@ class Executor:
         *,
         dtype: str,
         operator: str = "sum",
-        epoch: int = 0,
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> None:
         """Run a collective to its end on the calling thread (the lowest latency).
@@ -169,7 +177,9 @@ class Executor:
         """
         op, average = _arithmetic(loaded, operator)
         try:
-            self._native.run(loaded.native, segments, DTYPES[dtype], op, average, epoch, deadline_s)
+            self._native.run(
+                loaded.native, segments, DTYPES[dtype], op, average, self.epoch, deadline_s
+            )
         except _native.CommunicationError as error:
             raise CommunicationError(str(error)) from None
         except ValueError as error:
@@ -182,7 +192,6 @@ class Executor:
         *,
         dtype: str,
         operator: str = "sum",
-        epoch: int = 0,
         deadline_s: float = DEFAULT_DEADLINE_S,
         notify: bool = False,
     ) -> int:
@@ -194,7 +203,7 @@ class Executor:
         op, average = _arithmetic(loaded, operator)
         try:
             return self._native.submit(
-                loaded.native, segments, DTYPES[dtype], op, average, epoch, deadline_s, notify
+                loaded.native, segments, DTYPES[dtype], op, average, self.epoch, deadline_s, notify
             )
         except _native.CommunicationError as error:
             raise CommunicationError(str(error)) from None
@@ -256,6 +265,22 @@ class Executor:
     def counters(self) -> dict[str, int | list[int]]:
         """Finished collectives and messages; bytes sent and received per peer."""
         return self._native.counters()
+
+    def submitted(self) -> int:
+        """Collectives begun so far: the sequence number of the next."""
+        return self._native.submitted()
+
+    def finished(self) -> int:
+        """Collectives that have ended so far, well or not."""
+        return self._native.finished()
+
+    def statistics(self) -> ConnectionStatistics:
+        """What the connections did since this was last asked; cheap, from any thread."""
+        return self._statistics.read()
+
+    def statistics_reader(self) -> StatisticsReader:
+        """Return a reader whose windows are its own."""
+        return StatisticsReader(self._native.statistics)
 
     def set_pacing(self, peer: int, bytes_per_s: int) -> None:
         """Limit the rate at which this rank sends to `peer`; 0 lifts the limit."""

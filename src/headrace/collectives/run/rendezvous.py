@@ -30,12 +30,14 @@ class Meeting:
     token : secret of this group; executors refuse connections that do not know it.
     host : the address this rank's executor is to listen on.
     rank_host : for every rank, the index of its host (in order of first appearance).
+    identities : for every rank, what tells its host's network stack from all others until it boots.
     channels : connections per pair of ranks: the most that any rank asked for.
     """
 
     token: str
     host: str
     rank_host: tuple[int, ...]
+    identities: tuple[str, ...]
     channels: int
 
 
@@ -103,6 +105,7 @@ class Rendezvous:
             token=self._store.get("token").decode(),
             host=host,
             rank_host=tuple(order[name] for name in hosts),
+            identities=tuple(hosts),
             channels=max(int(row[3]) for row in rows),
         )
 

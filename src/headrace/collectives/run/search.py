@@ -7,8 +7,9 @@ import numpy as np
 from headrace import _native
 from headrace.collectives.plan.chunks import Carriage, Sends
 from headrace.collectives.plan.search import Found, Routes, SearchInterrupted, SearchSettings
+from headrace.collectives.plan.sends import with_arrivals
 from headrace.errors import ProgramError, TopologyError
-from headrace.topology import Topology
+from headrace.topology import Topology, transposed
 
 __all__ = ["NativeSearch"]
 
@@ -27,13 +28,17 @@ class NativeSearch:
         *,
         routes: Routes | None = None,
         symmetry: np.ndarray | None = None,
+        backwards: bool = False,
+        before: Sends | None = None,
         settings: SearchSettings = SearchSettings(),  # noqa: B008 - frozen
     ) -> Found:
         """Return the best schedule found; see `SearchEngine.search`.
 
         Raises
         ------
-        ProgramError : if ranks, chunks or symmetry do not fit, or a chunk cannot reach a target.
+        ProgramError : if ranks, chunks, symmetry or what is before do not fit, or a chunk cannot
+            reach a target.
+        TopologyError : if `before` has a send between ranks without a link.
         SearchInterrupted : if interrupted, with the best so far; a plain KeyboardInterrupt if
             nothing was found yet.
         """
@@ -44,7 +49,14 @@ class NativeSearch:
             )
         if not chunk_mb > 0:
             raise ProgramError(f"chunk_mb is {chunk_mb}, needs more than 0")
-        links = _links(topology)
+        if before is not None and (
+            backwards or int(before.chunk.max(initial=-1)) >= carriage.chunks
+        ):
+            raise ProgramError(
+                f"before is given, backwards is {backwards}, chunks are {carriage.chunks}: needs "
+                "sends of these chunks, and a search forwards"
+            )
+        first = (_NONE, _NO_ROWS) if before is None else _messages(topology, before)
         try:
             outcome = _native.search(
                 _network(topology),
@@ -61,6 +73,10 @@ class NativeSearch:
                 batch_share=settings.batch_share,
                 limit_s=settings.limit_s,
                 target_us=settings.target_us,
+                backwards=backwards,
+                prelude_link=first[0],
+                prelude_first=first[1],
+                prelude_chunk=_NONE if before is None else _int32(before.chunk),
             )
         except _native.SearchError as error:
             raise ProgramError(
@@ -69,19 +85,20 @@ class NativeSearch:
             ) from error
         if outcome.interrupted and not outcome.history:
             raise KeyboardInterrupt
-        first = outcome.first
-        rows = np.repeat(np.arange(len(first) - 1, dtype=np.int32), np.diff(first))
-        link = outcome.link[rows]
+        there = transposed(topology) if backwards else topology
+        sizes = np.diff(outcome.first)
+        rows = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        ends = _links(there)[outcome.link[rows]]
         sends = Sends(
             chunk=outcome.chunk,
-            src=links[link, 0],
-            dst=links[link, 1],
-            reduce=np.zeros(len(rows), dtype=bool),
+            src=ends[:, 0],
+            dst=ends[:, 1],
+            reduce=np.full(len(rows), backwards),
             message=rows,
             start_us=outcome.start_us[rows],
         )
         found = Found(
-            sends=sends,
+            sends=with_arrivals(there, sends, chunk_mb),
             total_us=outcome.total_us,
             restarts=outcome.restarts,
             history_us=tuple(outcome.history),
@@ -93,18 +110,8 @@ class NativeSearch:
 
     def retime(self, topology: Topology, sends: Sends, chunk_mb: float) -> Found:
         """Return `sends` with the times of list scheduling; see `SearchEngine.retime`."""
-        index = topology.link_index
-        # Rows of a message are consecutive.
-        begins = np.flatnonzero(np.diff(sends.message, prepend=-1))
-        ends = zip(sends.src[begins].tolist(), sends.dst[begins].tolist(), strict=True)
-        try:
-            link = np.array([index[pair] for pair in ends], dtype=np.int32)
-        except KeyError as error:
-            raise TopologyError(
-                f"topology '{topology.name}' has no link {error}, which the sends use"
-            ) from error
+        link, first = _messages(topology, sends)
         chunks = int(sends.chunk.max(initial=-1)) + 1
-        first = np.append(begins, len(sends.chunk)).astype(np.int64)
         start, total = _native.replay(
             _network(topology),
             chunks=chunks,
@@ -126,7 +133,22 @@ class NativeSearch:
             message=message,
             start_us=np.repeat(start[order], sizes),
         )
+        timed = with_arrivals(topology, timed, chunk_mb)
         return Found(sends=timed, total_us=total, restarts=0)
+
+
+def _messages(topology: Topology, sends: Sends) -> tuple[np.ndarray, np.ndarray]:
+    """Return the link of every message, and its first row; rows of a message are consecutive."""
+    index = topology.link_index
+    begins = np.flatnonzero(np.diff(sends.message, prepend=-1))
+    ends = zip(sends.src[begins].tolist(), sends.dst[begins].tolist(), strict=True)
+    try:
+        link = np.array([index[pair] for pair in ends], dtype=np.int32)
+    except KeyError as error:
+        raise TopologyError(
+            f"topology '{topology.name}' has no link {error}, which the sends use"
+        ) from error
+    return link, np.append(begins, len(sends.chunk)).astype(np.int64)
 
 
 def _int32(column: np.ndarray) -> np.ndarray:

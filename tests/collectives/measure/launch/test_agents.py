@@ -2,14 +2,17 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headrace.collectives.measure.effort import Effort
-from headrace.collectives.measure.launch import measure_testbed
+from headrace.collectives.measure.launch import agents, measure_testbed
 from headrace.errors import CommunicationError, TestbedError
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.topology import Topology
@@ -17,7 +20,9 @@ from headrace.topology import Topology
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"
 )
-QUICK = Effort(tournament_us=5000, quiet_us=5000, sharing_us=5000, most_bytes=1e6)
+QUICK = Effort(
+    budget_s=6, tournament_us=5000, crowd_us=5000, quiet_us=5000, sharing_us=5000, most_bytes=1e6
+)
 SPEC = TestbedSpec.from_table(
     {
         "defaults": {"host_rate": "400mbit", "uplink_rate": "100mbit"},
@@ -75,24 +80,99 @@ def test_several_ranks_may_share_a_host(loopback: Testbed) -> None:
     assert profile.topology.addresses == expected
 
 
-def test_a_host_that_dies_in_the_middle_is_named(
+class Killer:
+    """Remembers the agents' processes, and ends one when measuring comes to a certain point."""
+
+    def __init__(self, testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started: dict[str, subprocess.Popen[str]] = {}
+        self.popen = testbed.popen
+        monkeypatch.setattr(testbed, "popen", self.remember)
+
+    def remember(self, host: str, *arguments: Any, **options: Any) -> "subprocess.Popen[str]":
+        self.started[host] = self.popen(host, *arguments, **options)
+        return self.started[host]
+
+    def at(self, deaths: dict[str, str], kind: int = signal.SIGKILL):
+        """Return a progress callback: the host of the first point that it hears of dies there."""
+
+        def progress(what: str, _share: float) -> None:
+            for point in [point for point in deaths if what.startswith(point)]:
+                self.started[deaths.pop(point)].send_signal(kind)
+
+        return progress
+
+    def all_ended(self) -> bool:
+        return all(process.poll() is not None for process in self.started.values())
+
+
+@pytest.mark.parametrize("point", ["tournament, round 3", "link", "looking for what links share"])
+def test_a_host_that_dies_in_the_middle_is_survived(
+    loopback: Testbed, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    killer = Killer(loopback, monkeypatch)
+    progress = killer.at({point: "host2"})
+    profile = measure_testbed(loopback, hosts_in([0, 2, 1, 3]), effort=QUICK, progress=progress)
+    assert profile.topology.hosts == ("host0", "host1", "host3")
+    assert profile.topology.ranks == 3
+    assert len(profile.topology.links) == 6
+    assert sorted(rank for group in profile.groups for rank in group) == [0, 1, 2]
+    [lost] = profile.provenance["lost"]
+    assert (lost["rank"], lost["host"]) == (1, "host2")
+    assert "host2" in lost["reason"]
+    assert np.isfinite(profile.matrix("bytes_per_s")[~np.eye(3, dtype=bool)]).all()
+    assert killer.all_ended()
+
+
+def test_the_loss_of_the_one_that_conducts_is_survived(
     loopback: Testbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: dict[str, subprocess.Popen[str]] = {}
-    popen = loopback.popen
+    killer = Killer(loopback, monkeypatch)
+    progress = killer.at({"link": "host0"})
+    profile = measure_testbed(loopback, hosts_in([0, 2, 1, 3]), effort=QUICK, progress=progress)
+    assert profile.topology.hosts == ("host2", "host1", "host3")
+    assert killer.all_ended()
 
-    def remember(host: str, *arguments: Any, **options: Any) -> "subprocess.Popen[str]":
-        started[host] = popen(host, *arguments, **options)
-        return started[host]
 
-    def kill_one(what: str, _share: float) -> None:
-        if what.startswith("link"):
-            started["host2"].kill()
+def test_a_host_that_hangs_is_survived(loopback: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "_MUSTER_S", 1.0)
+    monkeypatch.setattr(agents, "_AGENT", (sys.executable, "-c", IMPATIENT_AGENT))
+    killer = Killer(loopback, monkeypatch)
+    progress = killer.at({"link": "host3"}, signal.SIGSTOP)
+    profile = measure_testbed(loopback, hosts_in([0, 2, 1, 3]), effort=QUICK, progress=progress)
+    assert profile.topology.hosts == ("host0", "host2", "host1")
+    assert profile.provenance["lost"][0]["host"] == "host3"
+    assert killer.all_ended()
 
-    monkeypatch.setattr(loopback, "popen", remember)
-    with pytest.raises(CommunicationError, match=r"'host2' \(rank 2\) was ended by signal 9"):
-        measure_testbed(loopback, hosts_in([0, 1, 2, 3]), effort=QUICK, progress=kill_one)
-    assert all(process.poll() is not None for process in started.values())
+
+IMPATIENT_AGENT = """
+import functools, sys
+from headrace.collectives.measure.conduct import Member
+from headrace.collectives.measure.launch.agent import serve
+survey = sys.modules["headrace.collectives.measure.survey"]
+survey.Member = functools.partial(Member, deadline_s=2.0, patience_s=5.0)
+serve(sys.stdin, sys.stdout)
+"""
+
+
+def test_hosts_that_die_again_and_again_end_the_measuring(
+    loopback: Testbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killer = Killer(loopback, monkeypatch)
+    progress = killer.at({"tournament, round 2": "host2", "link": "host1"})
+    effort = replace(QUICK, most_losses=1)
+    with pytest.raises(CommunicationError, match=r"'host1' \(rank 2\) was ended by signal 9"):
+        measure_testbed(loopback, hosts_in([0, 2, 1, 3]), effort=effort, progress=progress)
+    assert killer.all_ended()
+
+
+def test_a_host_without_others_is_no_network(
+    loopback: Testbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killer = Killer(loopback, monkeypatch)
+    progress = killer.at({"link": "host2"})
+    with pytest.raises(CommunicationError, match=r"'host2' \(rank 1\) was ended by signal 9"):
+        measure_testbed(loopback, hosts_in([0, 2]), effort=QUICK, progress=progress)
+    assert killer.all_ended()
 
 
 def test_an_unknown_host_is_refused(loopback: Testbed) -> None:

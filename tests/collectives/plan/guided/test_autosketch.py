@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.collectives.demand import REDUCING, STANDARD, Collective
+from headrace.collectives.demand import STANDARD, Collective
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.generators import Effort, Method, Setting
 from headrace.collectives.plan.guided import autosketch as module
@@ -140,9 +140,7 @@ def check(found: AutoSketch, made_for: Setting, total_bytes: int) -> None:
     simulated = predict_us(program, made_for.topology, total_bytes, FULL)
     bound = made_for.bound(program.demand, total_bytes)
     assert simulated >= bound.total_us * (1 - 1e-9)
-    # Contributions have their turn in the program, and none in the timeline.
-    close = 1e-2 if made_for.collective in REDUCING else 1e-6
-    assert simulated == pytest.approx(found.synthesis.physical_us, rel=close)
+    assert simulated == pytest.approx(found.synthesis.physical_us, rel=1e-6)
 
 
 class TestSearch:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.demand import REDUCING, Collective, Demand
+from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.lower import lower
@@ -32,14 +32,10 @@ def agree(found: OrbitFound, topology: Topology, total_bytes: int) -> None:
     """Expand, lower, verify, simulate: as the orbits' own verifier and simulator say."""
     orbits = simulate_orbits(found.plan, topology, total_bytes)
     assert orbits.total_us == found.predicted_us
-    program = lower(expanded_schedule(found.plan, orbits.order))
+    program = lower(expanded_schedule(found.plan, orbits))
     verify(program)
     plain = simulate(program, topology, total_bytes, model=FULL)
-    if found.plan.demand.collective in REDUCING:
-        # Written out, contributions have their turn by number; orbits take them as they arrive.
-        assert orbits.total_us * (1 - 1e-9) <= plain.total_us <= orbits.total_us * 1.1
-    else:
-        assert plain.total_us == pytest.approx(orbits.total_us, rel=1e-9)
+    assert plain.total_us == pytest.approx(orbits.total_us, rel=1e-9)
     assert found.bound.total_us <= found.predicted_us * (1 + 1e-9)
 
 

@@ -1,21 +1,25 @@
 """One rank that measures, as a process of its own: ``python -m ...measure.launch.agent``.
 
-It talks to the process that started it (`agents`) in lines of JSON. In: who it is, then the
-addresses of all. Out: its own address, progress and the profile (rank 0), or an error. It
+It talks to the process that started it (`agents`) in lines of JSON. In: who it is; then, for every
+group that it is to join, the members and their addresses. Out: its own address in the group, that
+the group was lost and why, progress and the profile (from the rank that conducts), or an error. It
 imports neither torch nor a launcher, so it starts in a fraction of a second.
 """
 
 import base64
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 from headrace.collectives.measure.effort import Effort
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
-from headrace.errors import HeadraceError
+from headrace.errors import CommunicationError, HeadraceError
 from headrace.settings import Settings
+
+_CONNECT_S = 15.0
 
 
 def serve(lines: TextIO, out: TextIO) -> None:
@@ -35,23 +39,79 @@ def serve(lines: TextIO, out: TextIO) -> None:
 
 def _measure(lines: TextIO, say: Any) -> None:
     task = json.loads(lines.readline())
-    hosts: list[str] = task["hosts"]
-    executor = Executor(task["rank"], len(hosts), host=task["listen"], token=task["token"])
+    groups = _Groups(task["rank"], task["listen"], lines, say)
     try:
-        say(address=executor.address)
-        addresses: list[str] = json.loads(lines.readline())["addresses"]
-        executor.connect(addresses)
-        pace(executor, addresses, Settings.from_environment())
+        executor, _ = groups.join()
         profile = measure_ranks(
             executor,
-            hosts,
+            task["hosts"],
             effort=Effort(**task["effort"]),
             progress=lambda what, share: say(progress=[what, share]),
+            regroup=groups,
         )
         if profile is not None:
             say(profile=base64.b64encode(profile.to_artifact().to_bytes()).decode())
     finally:
-        executor.close()
+        groups.leave()
+
+
+class _Groups:
+    """The groups that this rank joins, one after another, as the parent says."""
+
+    def __init__(self, rank: int, listen: str, lines: TextIO, say: Any) -> None:
+        self._rank = rank
+        self._listen = listen
+        self._lines = lines
+        self._say = say
+        self._executor: Executor | None = None
+        self._members: list[int] = []
+        self._generation = -1
+
+    def __call__(self, members: Sequence[int], reason: str) -> tuple[Executor, Sequence[int]]:
+        """Leave the group that failed, and join the next; see `conduct.Regroup`."""
+        del members  # the parent knows
+        self.leave()
+        self._say(lost=reason, generation=self._generation)
+        return self.join()
+
+    def join(self) -> tuple[Executor, Sequence[int]]:
+        """Take part in the next group that comes about."""
+        while True:
+            message = self._next()
+            if "members" in message:
+                self._listen_for(message)
+            elif self._executor is not None and message["generation"] == self._generation:
+                try:
+                    self._executor.connect(message["addresses"], _CONNECT_S)
+                    pace(self._executor, message["addresses"], Settings.from_environment())
+                except CommunicationError as error:
+                    self.leave()
+                    self._say(lost=str(error), generation=self._generation)
+                    continue
+                return self._executor, self._members
+
+    def leave(self) -> None:
+        """Close the connections of the group, if it is in one."""
+        if self._executor is not None:
+            self._executor.close()
+            self._executor = None
+
+    def _listen_for(self, message: dict[str, Any]) -> None:
+        self.leave()
+        self._members, self._generation = message["members"], message["generation"]
+        self._executor = Executor(
+            self._members.index(self._rank),
+            len(self._members),
+            host=self._listen,
+            token=message["token"],
+        )
+        self._say(address=self._executor.address, generation=self._generation)
+
+    def _next(self) -> dict[str, Any]:
+        line = self._lines.readline()
+        if not line:
+            raise CommunicationError("the process that started the measuring is gone")
+        return json.loads(line)
 
 
 if __name__ == "__main__":

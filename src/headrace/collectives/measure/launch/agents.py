@@ -1,4 +1,8 @@
-"""Measuring a testbed: starts an agent on every host and hands on what rank 0 finds."""
+"""Measuring a testbed: starts an agent on every host and hands on what they find.
+
+An agent that dies, or hangs, ends the executor group of all. Those who are left say so, and are
+told to form another; the survey goes on among them.
+"""
 
 import base64
 import json
@@ -22,6 +26,7 @@ from headrace.testbed import Testbed
 _AGENT = (sys.executable, "-m", "headrace.collectives.measure.launch.agent")
 _SILENCE_S = 90.0
 _AFTERMATH_S = 2.0  # how long the first to fail waits for what others have to say
+_MUSTER_S = 15.0  # and for those who live to say so: the one that conducts may be computing
 _GRACE_S = 2.0
 
 
@@ -34,6 +39,9 @@ def measure_testbed(
 ) -> Profile:
     """Measure a testbed that is up, with one process per rank.
 
+    Ranks that are lost while it lasts are left out of the profile, which names them in its
+    provenance.
+
     Parameters
     ----------
     rank_hosts : name of every rank's host; a host may have several ranks.
@@ -41,22 +49,24 @@ def measure_testbed(
     Raises
     ------
     TestbedError : a host is not of this testbed.
-    CommunicationError : naming the host whose agent died, failed or fell silent.
+    CommunicationError : naming the host whose agent died, failed or fell silent, if it happened
+        at the start, too often, or left fewer than two hosts.
     """
+    effort = effort or Effort()
     listen = [testbed.host(name).address for name in rank_hosts]
-    with _Agents(testbed, rank_hosts) as agents:
+    with _Agents(testbed, rank_hosts, effort.most_losses) as agents:
         agents.tell(
-            {
-                "rank": rank,
-                "hosts": list(rank_hosts),
-                "listen": listen[rank],
-                "token": agents.token,
-                "effort": asdict(effort or Effort()),
-            }
-            for rank in range(len(rank_hosts))
+            range(len(rank_hosts)),
+            (
+                {
+                    "rank": rank,
+                    "hosts": list(rank_hosts),
+                    "listen": listen[rank],
+                    "effort": asdict(effort),
+                }
+                for rank in range(len(rank_hosts))
+            ),
         )
-        addresses = agents.addresses()
-        agents.tell({"addresses": addresses} for _ in rank_hosts)
         profile = agents.profile(progress or (lambda _what, _share: None))
     # a job's ranks know one another by address, not by the testbed's names
     located = tuple(testbed.host(name).address for name in profile.topology.hosts)
@@ -66,13 +76,18 @@ def measure_testbed(
 class _Agents:
     """The agents' processes and what they say. As a context manager it ends them all."""
 
-    def __init__(self, testbed: Testbed, hosts: Sequence[str]) -> None:
+    def __init__(self, testbed: Testbed, hosts: Sequence[str], most_losses: int) -> None:
         self._testbed = testbed
         self._hosts = tuple(hosts)
         self._processes: list[subprocess.Popen[str]] = []
         self._heard: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
         self._ended: set[int] = set()
-        self.token = secrets.token_hex(16)
+        self._members = list(range(len(hosts)))
+        self._generation = -1
+        self._losses_left = most_losses
+        self._under_way = False
+        self._addresses: dict[int, str] = {}
+        self._shown = 0.0
 
     def __enter__(self) -> "_Agents":
         try:
@@ -107,66 +122,117 @@ class _Agents:
                 with suppress(OSError):
                     process.stdin.close()
 
-    def tell(self, messages: Iterable[dict[str, Any]]) -> None:
-        """Send every agent its message, by rank."""
-        for process, message in zip(self._processes, messages, strict=True):
+    def tell(self, ranks: Iterable[int], messages: Iterable[dict[str, Any]]) -> None:
+        """Send the agents of `ranks` a message each."""
+        for rank, message in zip(ranks, messages, strict=True):
+            process = self._processes[rank]
             assert process.stdin is not None
             with suppress(OSError):  # one that is gone is reported by its silence
                 process.stdin.write(json.dumps(message) + "\n")
                 process.stdin.flush()
 
-    def addresses(self) -> list[str]:
-        """Wait until all agents listen; returns their addresses by rank."""
-        found: dict[int, str] = {}
-        while len(found) < len(self._hosts):
-            rank, message = self._next()
-            found[rank] = message["address"]
-        return [found[rank] for rank in range(len(self._hosts))]
-
     def profile(self, progress: Progress) -> Profile:
-        """Wait for the profile, passing progress on."""
+        """Bring the agents together, as often as it takes, and wait for the profile."""
+        self._call_together()
         while True:
-            _, message = self._next()
-            if "progress" in message:
+            rank, message = self._next()
+            if message is None:
+                self._end_of(rank)
+            elif "error" in message:
+                raise self._failure({rank: message["error"]})
+            elif "progress" in message:
+                self._under_way = True
                 what, share = message["progress"]
-                progress(what, share)
+                self._shown = max(self._shown, share)  # who takes over begins anew
+                progress(what, self._shown)
             elif "profile" in message:
                 raw = base64.b64decode(message["profile"])
                 return Profile.from_artifact(artifact_io.from_bytes(raw, kind=KIND))
+            elif message["generation"] == self._generation:
+                if "address" in message:
+                    self._introduce(rank, message["address"])
+                else:
+                    self._muster({rank}, message["lost"])
 
-    def _next(self) -> tuple[int, dict[str, Any]]:
-        """Wait for what an agent says; raises if it is an error, or its end before the profile."""
-        while True:
-            try:
-                rank, line = self._heard.get(timeout=_SILENCE_S)
-            except queue.Empty:
-                raise CommunicationError(
-                    f"the agents on {', '.join(map(repr, self._hosts))} said nothing for "
-                    f"{_SILENCE_S:g} s: measuring is stuck"
-                ) from None
-            if line is None:
-                self._ended.add(rank)
-                # followers end in good order when rank 0 is about to send the profile
-                if self._processes[rank].wait() != 0:
-                    raise self._failure({})
-                if rank == 0:
-                    raise CommunicationError(f"the agent on {self._hosts[0]!r} ended too early")
-                continue
-            message = _parsed(line)
-            if "error" in message:
-                raise self._failure({rank: message["error"]})
-            return rank, message
+    def _call_together(self) -> None:
+        """Tell the members to form a group."""
+        self._generation += 1
+        self._addresses.clear()
+        call = {
+            "members": self._members,
+            "generation": self._generation,
+            "token": secrets.token_hex(16),
+        }
+        self.tell(self._members, [call] * len(self._members))
+
+    def _introduce(self, rank: int, address: str) -> None:
+        """Note where a member listens; once all do, tell them to connect."""
+        self._addresses[rank] = address
+        if len(self._addresses) == len(self._members):
+            addresses = [self._addresses[member] for member in self._members]
+            call = {"addresses": addresses, "generation": self._generation}
+            self.tell(self._members, [call] * len(self._members))
+
+    def _end_of(self, rank: int) -> None:
+        self._ended.add(rank)
+        # followers end in good order when the one that conducts is about to send the profile
+        if self._processes[rank].wait() != 0 and rank in self._members:
+            self._muster(set(), "")
+        elif self._ended.issuperset(self._members):
+            raise CommunicationError("measuring failed: all agents ended without a profile")
+
+    def _muster(self, alive: set[int], reason: str) -> None:
+        """Find out who is left after a loss, and bring them together."""
+        reasons = dict.fromkeys(alive, reason)
+        if not self._under_way or self._losses_left < 1:
+            raise self._failure(reasons)
+        self._losses_left -= 1
+        until = time.monotonic() + _MUSTER_S
+        while len(reasons.keys() | self._ended & set(self._members)) < len(self._members):
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                break
+            with suppress(queue.Empty):
+                rank, message = self._take(left_s)
+                if message is None:
+                    self._ended.add(rank)
+                elif "error" in message:
+                    raise self._failure({rank: message["error"]})
+                elif "lost" in message and message["generation"] == self._generation:
+                    reasons[rank] = message["lost"]
+        for rank in self._members:
+            if rank not in reasons and rank not in self._ended:
+                self._processes[rank].kill()  # it hangs, and must not disturb the others
+        left = [rank for rank in self._members if rank in reasons and rank not in self._ended]
+        if len({self._hosts[rank] for rank in left}) < 2:
+            raise self._failure(reasons)
+        self._members = left
+        self._call_together()
+
+    def _next(self) -> tuple[int, dict[str, Any] | None]:
+        """Wait for what an agent says; None is its end."""
+        try:
+            return self._take(_SILENCE_S)
+        except queue.Empty:
+            raise CommunicationError(
+                f"the agents on {', '.join(map(repr, self._hosts))} said nothing for "
+                f"{_SILENCE_S:g} s: measuring is stuck"
+            ) from None
+
+    def _take(self, timeout_s: float) -> tuple[int, dict[str, Any] | None]:
+        rank, line = self._heard.get(timeout=timeout_s)
+        return rank, None if line is None else _parsed(line)
 
     def _failure(self, errors: dict[int, str]) -> CommunicationError:
         """Say what went wrong: a process that died explains the errors of the others."""
         until = time.monotonic() + _AFTERMATH_S
         while len(self._ended) < len(self._hosts) and time.monotonic() < until:
             with suppress(queue.Empty):
-                rank, line = self._heard.get(timeout=0.05)
-                if line is None:
+                rank, message = self._take(0.05)
+                if message is None:
                     self._ended.add(rank)
-                elif "error" in (message := _parsed(line)):
-                    errors.setdefault(rank, message["error"])
+                elif text := message.get("error", message.get("lost")):
+                    errors.setdefault(rank, text)
         dead = [
             f"the agent on host '{self._hosts[rank]}' (rank {rank}) {_how(code)}"
             for rank, process in enumerate(self._processes)

@@ -3,6 +3,7 @@
 import socket
 
 from headrace.collectives.measure.effort import Effort, Progress
+from headrace.collectives.measure.launch.regroup import StoreRegroup
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.run.executor import Executor
@@ -29,7 +30,12 @@ def measure_torchrun(
     Raises
     ------
     InputError : outside torchrun.
-    CommunicationError : at every rank, naming the rank that did not appear, died or hung.
+    CommunicationError : at every rank, naming the rank that did not appear; or that died or hung,
+        if those who are left cannot go on (too few, too often, or the store went with it).
+
+    Notes
+    -----
+    torchrun itself ends all ranks when one dies; launchers that do not leave survivors, who go on.
     """
     settings = Settings.from_environment()
     if settings.rank is None or settings.world_size is None:
@@ -44,14 +50,15 @@ def measure_torchrun(
         interface=settings.socket_interface, listen=settings.paced_address, book_digest=""
     )
     executor = Executor(rank, ranks, host=met.host, token=met.token)
+    regroup = StoreRegroup(PrefixStore("headrace/measure", store), executor, met.host, met.token)
     try:
         addresses = meeting.addresses(executor.address)
         executor.connect(addresses)
         pace(executor, addresses, settings)
         hosts = host_names(met.rank_host, addresses)
-        return measure_ranks(executor, hosts, effort=effort, progress=progress)
+        return measure_ranks(executor, hosts, effort=effort, progress=progress, regroup=regroup)
     finally:
-        executor.close()
+        regroup.close()
 
 
 def host_names(rank_host: tuple[int, ...], addresses: list[str]) -> list[str]:

@@ -33,8 +33,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
-from scipy.sparse.csgraph import shortest_path
+from scipy.sparse.csgraph import dijkstra
 
+from headrace.collectives.plan.bound.around import limits
 from headrace.collectives.plan.chunks import Carriage
 from headrace.collectives.plan.packing import PackSettings, pack
 from headrace.collectives.plan.packing.arborescence import cheapest_arborescence
@@ -66,15 +67,16 @@ class Flows:
         self._alpha = np.array([link.alpha_us for link in links], dtype=float)
         # Resources: every link, then every shared capacity.
         betas = [link.beta_us_per_mb for link in links]
-        self._members = [np.array([index]) for index in range(len(links))]
+        members = [np.array([index]) for index in range(len(links))]
         for shared in topology.shared:
             if shared.links:
-                self._members.append(np.array(sorted(set(shared.links))))
+                members.append(np.array(sorted(set(shared.links))))
                 betas.append(shared.beta_us_per_mb)
+        self._shares = len(betas) > len(links)
         self._unit = 1.0 / min(betas, default=1.0)  # the solver likes numbers near 1
         self._capacity = 1.0 / np.array(betas) / self._unit
-        rows = np.repeat(np.arange(len(betas)), [len(links) for links in self._members])
-        columns = np.concatenate([np.empty(0, dtype=np.int64), *self._members])
+        rows = np.repeat(np.arange(len(betas)), [len(links) for links in members])
+        columns = np.concatenate([np.empty(0, dtype=np.int64), *members])
         self._uses = sparse.csr_array(
             (np.ones(len(rows)), (rows, columns)), shape=(len(betas), len(links))
         )
@@ -92,12 +94,14 @@ class Flows:
 
     def require(self, pairs: Sequence[tuple[int, int]], what: str) -> None:
         """Raise TopologyError unless s reaches t for every (s, t)."""
-        for s, t in pairs:
-            if not np.isfinite(self.distance_us[s, t]):
-                raise TopologyError(
-                    f"topology '{self._topology.name}': rank {s} cannot reach rank {t} over its "
-                    f"links, which {what} needs; add a link"
-                )
+        ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        lost = np.flatnonzero(~np.isfinite(self.distance_us[ends[:, 0], ends[:, 1]]))
+        if len(lost):
+            s, t = ends[lost[0]].tolist()
+            raise TopologyError(
+                f"topology '{self._topology.name}': rank {s} cannot reach rank {t} over its "
+                f"links, which {what} needs; add a link"
+            )
 
     def rate(
         self, pairs: Sequence[tuple[int, int]], weights: Sequence[float] | None = None
@@ -123,8 +127,8 @@ class Flows:
             start = self.distance_us[sources].min(axis=0)
             finish = self.distance_us[:, sinks].min(axis=1)
             rates: list[Rate] = []
-            for row in (self._few(prices), prices):
-                far = self._distances(self._uses.T @ row)[sources, sinks]
+            for row in self._with_few(prices):
+                far = self._between(self._uses.T @ row, sources, sinks)
                 rates.append(self._certified(row, float(far @ ratio), start, finish))
             self._known[key] = _with_alpha(*rates)
         return self._known[key]
@@ -152,7 +156,7 @@ class Flows:
         everyone = self._topology.ranks - 1
         origins = carriage.origin.astype(np.int64)
         rates: list[Rate] = []
-        for row in (self._few(prices), prices):
+        for row in self._with_few(prices):
             costs = self._matrix(self._uses.T @ row)
             costs = costs.T if combining else costs
             far = self._distances(self._uses.T @ row)
@@ -177,10 +181,14 @@ class Flows:
             rates.append(self._certified(row, paid, start, finish))
         return _with_alpha(*rates)
 
-    def _few(self, prices: np.ndarray) -> np.ndarray:
-        """Without the small prices of a packing: where there are fewer, there is more alpha."""
+    def _with_few(self, prices: np.ndarray) -> list[np.ndarray]:
+        """Without the small prices of a packing, where there are any, and with them.
+
+        Where there are fewer, there is more alpha.
+        """
         paid = prices * self._capacity
-        return np.where(paid > 2e-3 * paid.max(), prices, 0.0)
+        few = np.where(paid > 2e-3 * paid.max(), prices, 0.0)
+        return [prices] if np.array_equal(few, prices) else [few, prices]
 
     def _tree_prices(
         self,
@@ -232,7 +240,7 @@ class Flows:
 
     def _flow_prices(self, pairs: tuple[tuple[int, int], ...], ratio: np.ndarray) -> np.ndarray:
         """Maximise x: every source emits x for each of its sinks, every sink takes x of each."""
-        n, resources = self._topology.ranks, len(self._capacity)
+        n = self._topology.ranks
         one_sink = len({t for _, t in pairs}) == 1
         commodities = [0] * len(pairs) if one_sink else [s for s, _ in pairs]
         names = sorted(set(commodities))
@@ -240,10 +248,17 @@ class Flows:
         for commodity, (s, t), weight in zip(commodities, pairs, ratio, strict=True):
             supply[names.index(commodity), s] += weight
             supply[names.index(commodity), t] -= weight
+        if len(names) == 1 and not self._shares:
+            # Towards one sink, or backwards to one source.
+            ends = (self._src, self._dst) if one_sink else (self._dst, self._src)
+            rank = pairs[0][1] if one_sink else pairs[0][0]
+            weight = np.where(np.arange(n) == rank, 0.0, np.abs(supply[0]))
+            if limits(*ends, self._capacity, rank, weight):
+                return np.where(ends[1] == rank, 1.0, 0.0)
         # Unknowns: for every commodity the rate on every link; then x.
         balance = sparse.block_diag([self._balance] * len(names))
         balance = sparse.hstack([balance, -supply.reshape(-1, 1)])
-        x = sparse.csr_array((resources, 1))
+        x = sparse.csr_array((len(self._capacity), 1))
         uses = sparse.hstack([self._uses] * len(names) + [x])
         objective = np.append(np.zeros(len(names) * len(self._src)), -1.0)
         return self._solve(objective, sparse.csr_array(uses), sparse.csr_array(balance))
@@ -273,13 +288,12 @@ class Flows:
     ) -> Rate:
         """The rate that `prices` prove where every MB pays at least `paid`."""
         before, behind = start[self._src], self._alpha + finish[self._dst]
-        delays = [
-            before[links].min() + behind[links].min()
-            for links, price in zip(self._members, prices, strict=True)
-            if price > 0
-        ]
+        first, member = self._uses.indptr[:-1], self._uses.indices
+        delay = np.minimum.reduceat(before[member], first)
+        delay += np.minimum.reduceat(behind[member], first)
         # What cannot be reached or left (infinite) serves nothing, whatever its window.
-        alpha_us = min((float(delay) for delay in delays if np.isfinite(delay)), default=0.0)
+        served = delay[(prices > 0) & np.isfinite(delay)]
+        alpha_us = float(served.min()) if len(served) else 0.0
         earned = float(prices @ self._capacity) * self._unit
         return Rate(us_per_mb=paid / earned, alpha_us=alpha_us)
 
@@ -290,13 +304,23 @@ class Flows:
         return matrix
 
     def _distances(self, cost: np.ndarray) -> np.ndarray:
+        return np.asarray(dijkstra(self._graph(cost)))
+
+    def _between(self, cost: np.ndarray, sources: np.ndarray, sinks: np.ndarray) -> np.ndarray:
+        """Of every pair its shortest path; searched for from the side that has fewer ranks."""
+        ends = (np.unique(sources, return_inverse=True), np.unique(sinks, return_inverse=True))
+        (near, of), graph, other = ends[0], self._graph(cost), sinks
+        if len(ends[1][0]) < len(near):
+            (near, of), graph, other = ends[1], graph.T, sources
+        return np.asarray(dijkstra(graph, indices=near))[of, other]
+
+    def _graph(self, cost: np.ndarray) -> sparse.csr_array:
         n = self._topology.ranks
-        graph = sparse.csr_array((cost, (self._src, self._dst)), shape=(n, n))
-        return np.asarray(shortest_path(graph, method="D"))
+        return sparse.csr_array((cost, (self._src, self._dst)), shape=(n, n))
 
 
-def _with_alpha(few: Rate, full: Rate) -> Rate:
-    return few if few.us_per_mb >= full.us_per_mb * (1 - 1e-3) else full
+def _with_alpha(few: Rate, full: Rate | None = None) -> Rate:
+    return few if full is None or few.us_per_mb >= full.us_per_mb * (1 - 1e-3) else full
 
 
 def _cost(costs: np.ndarray, root: int) -> float:

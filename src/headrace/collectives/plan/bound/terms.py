@@ -157,9 +157,7 @@ def _of_flows(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
         crossing = _group_share(label, collective, root)
         groups.append(Share(name=f"volume of {name}", share=crossing, rate=flows.egress(label)))
         parts.append(_volume_formula(collective, name, f"egress between {name}"))
-    latency = [
-        Share(name=f"latency {s} -> {t}", share=0.0, rate=flows.latency(s, t)) for s, t in pairs
-    ]
+    latency = [_farthest(flows, pairs)]
     parts.append(f"largest distance in alpha{_DISTANCES.get(collective, '')}")
     return [flow, trees, volume, groups, latency], "; ".join(parts)
 
@@ -239,16 +237,20 @@ def _of_carriage(topology: Topology, demand: Demand) -> tuple[list[list[Share]],
     if topology.ranks <= _TREE_RANKS and len(topology.links) <= _TREE_LINKS:
         rate = flows.trees(carriage, np.ones(carriage.chunks))
         trees.append(Share(name="trees", share=each, rate=rate))
-    latency = [
-        Share(name=f"latency {s} -> {t}", share=0.0, rate=flows.latency(s, t))
-        for s, t in sorted(set(pairs))
-    ]
+    latency = [_farthest(flows, sorted(set(pairs)))]
     formula = (
         "max over t of chunks / flow(their origins -> t at once) + alpha; max over s of chunks / "
         "flow(s -> their targets at once) + alpha; chunks / (trees or paths of all at once) + "
         "alpha; largest distance in alpha from a chunk's origin to a target"
     )
     return [flow, trees, latency], formula
+
+
+def _farthest(flows: Flows, pairs: _Pairs) -> Share:
+    """The latency of the pair that is farthest apart in alpha; of equal ones the first."""
+    ends = np.array(pairs)
+    s, t = pairs[int(flows.distance_us[ends[:, 0], ends[:, 1]].argmax())]
+    return Share(name=f"latency {s} -> {t}", share=0.0, rate=flows.latency(s, t))
 
 
 def _packable(topology: Topology, collective: Collective) -> bool:
@@ -363,9 +365,9 @@ def _together(n: int, collective: Collective, pairs: _Pairs) -> list[tuple[str, 
     """The pairs whose flows are of different bytes, so that they must fit at once."""
     match collective:
         case Collective.ALLGATHER:
-            return [(f"into {r}", [(s, t) for s, t in pairs if t == r]) for r in range(n)]
+            return [(f"into {r}", [(s, r) for s in range(n) if s != r]) for r in range(n)]
         case Collective.REDUCE_SCATTER:
-            return [(f"out of {r}", [(s, t) for s, t in pairs if s == r]) for r in range(n)]
+            return [(f"out of {r}", [(r, t) for t in range(n) if t != r]) for r in range(n)]
         case Collective.GATHER:
             return [("into the root", pairs)]
         case Collective.SCATTER:

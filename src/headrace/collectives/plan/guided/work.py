@@ -131,7 +131,7 @@ class Timeline:
     total_us: float
 
     def sends(self) -> Sends:
-        """Return the sends, message by message."""
+        """Return the sends, message by message, with the times at which they start and arrive."""
         work, costs = self.work, self.work.costs
         number = np.empty(work.size, np.int64)
         number[self.order] = np.arange(work.size)
@@ -146,6 +146,7 @@ class Timeline:
             reduce=np.array(work.reduce, bool)[rows],
             message=number[rows].astype(np.int32),
             start_us=np.array(self.start_us)[rows],
+            arrive_us=(np.array(self.start_us) + work.lats)[rows],
         )
 
 

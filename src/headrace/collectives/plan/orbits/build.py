@@ -19,7 +19,7 @@ from headrace.collectives.plan.orbits.group import Group, group_of
 from headrace.collectives.plan.orbits.grow import Growth, grow
 from headrace.collectives.plan.orbits.levels import Level, levels_of
 from headrace.collectives.plan.orbits.plan import OrbitPlan
-from headrace.collectives.plan.orbits.simulate import simulate_orbits
+from headrace.collectives.plan.orbits.simulate import OrbitSimulation, simulate_orbits
 from headrace.collectives.plan.orbits.verify import OrbitProof, verify_orbits
 from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB, Topology, transposed
@@ -50,8 +50,7 @@ class OrbitFound:
     predicted_us : simulated under the full cost model.
     bound : no schedule takes less.
     tried : how many were made.
-    order : (ranks,), the order among messages of one number that the prediction holds for:
-        `expand` takes it.
+    simulation : what the prediction is from; `expand` takes it.
     """
 
     plan: OrbitPlan
@@ -60,7 +59,7 @@ class OrbitFound:
     predicted_us: float
     bound: OrbitBound
     tried: int
-    order: np.ndarray
+    simulation: OrbitSimulation
 
     @property
     def gap(self) -> float:
@@ -108,7 +107,7 @@ def plan_orbits(
         predicted_us=simulated[best].total_us,
         bound=orbit_bound(topology, group, demand, total_bytes),
         tried=len(plans),
-        order=simulated[best].order,
+        simulation=simulated[best],
     )
 
 

@@ -6,6 +6,7 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.plan.chunks import Sends, realize
 from headrace.collectives.plan.orbits.group import Group
 from headrace.collectives.plan.orbits.plan import OrbitPlan
+from headrace.collectives.plan.orbits.simulate import OrbitSimulation
 from headrace.collectives.program import Schedule
 from headrace.errors import ProgramError
 
@@ -15,14 +16,15 @@ MAX_SENDS = 20_000_000
 """More sends than this are not written out."""
 
 
-def expand(plan: OrbitPlan, order: np.ndarray | None = None) -> Sends:
+def expand(plan: OrbitPlan, simulation: OrbitSimulation | None = None) -> Sends:
     """Return the sends of all ranks; chunks have the numbers of the demand's items.
 
     Message m of rank x comes after all messages of lower number of any rank.
 
     Parameters
     ----------
-    order : (ranks,), who comes first among messages of one number; by rank if None.
+    simulation : of `plan`: says who comes first among messages of one number, and when all start
+        and arrive. None: lower ranks come first, and there are no times.
 
     Raises
     ------
@@ -34,7 +36,10 @@ def expand(plan: OrbitPlan, order: np.ndarray | None = None) -> Sends:
             f"{rows} sends for each of {n} ranks are more than {MAX_SENDS}: keep the plan as orbits"
         )
     table = Group(generators=plan.generators).table
-    turn = np.arange(n) if order is None else np.argsort(order, kind="stable")
+    turn = np.arange(n)
+    start_us = arrive_us = np.empty(0)
+    if simulation is not None:
+        turn = np.argsort(simulation.order, kind="stable")
     columns, c = plan.sends, plan.block_chunks
     message = columns["message"].astype(np.int64)
     first = np.searchsorted(message, np.arange(plan.messages + 1))
@@ -48,6 +53,9 @@ def expand(plan: OrbitPlan, order: np.ndarray | None = None) -> Sends:
     place = np.empty(n, dtype=np.int64)
     place[turn] = np.arange(n)
     chunk = table[rank, columns["block"][row]].astype(np.int64) * c + columns["chunk"][row]
+    if simulation is not None:
+        times = (simulation.start_us, simulation.finish_us)
+        start_us, arrive_us = (time[message[row], simulation.label[rank]] for time in times)
     if plan.demand.collective is Collective.ALL_TO_ALL:
         chunk += table[rank, columns["origin"][row]].astype(np.int64) * n * c
     return Sends(
@@ -56,7 +64,8 @@ def expand(plan: OrbitPlan, order: np.ndarray | None = None) -> Sends:
         dst=table[rank, columns["dst"][row]].astype(np.int32),
         reduce=columns["reduce"][row] != 0,
         message=(message[row] * n + place[rank]).astype(np.int32),
-        start_us=np.empty(0),
+        start_us=start_us,
+        arrive_us=arrive_us,
     )
 
 
@@ -64,6 +73,6 @@ def _pairs(first: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(first[:-1].tolist(), first[1:].tolist(), strict=True))
 
 
-def expanded_schedule(plan: OrbitPlan, order: np.ndarray | None = None) -> Schedule:
+def expanded_schedule(plan: OrbitPlan, simulation: OrbitSimulation | None = None) -> Schedule:
     """Return the schedule of all ranks, for `lower`; raises ProgramError like `expand`."""
-    return realize(plan.demand, expand(plan, order))
+    return realize(plan.demand, expand(plan, simulation))

@@ -5,8 +5,8 @@ rank 0's messages tell all. Where they meet (two GPUs at one NIC) somebody must 
 subgroup is used under whose elements no two meet, and one rank of each of its orbits. At worst
 that is the trivial subgroup: every rank for itself.
 
-The rules are those of `simulate` under `FULL` for the expanded plan with the ranks in the order
-of `OrbitSimulation.order`; the two agree to rounding.
+The rules are those of `simulate` under `FULL` for the plan that `expand` makes of these times, with
+the ranks in the order of `OrbitSimulation.order`; the two agree to rounding.
 """
 
 from dataclasses import dataclass
@@ -35,13 +35,15 @@ class OrbitSimulation:
     total_us : when the last message arrives.
     start_us, finish_us : (messages, representatives), of every message of every representative.
     ranks : the representatives, rank 0 first.
-    order : (ranks,), the order among messages of one number that this holds for: `expand` takes it.
+    label : (ranks,) int64, the position in `ranks` of each rank's representative.
+    order : (ranks,), the order among messages of one number that this holds for.
     """
 
     total_us: float
     start_us: np.ndarray
     finish_us: np.ndarray
     ranks: tuple[int, ...]
+    label: np.ndarray
     order: np.ndarray
 
 
@@ -73,6 +75,7 @@ def simulate_orbits(
         start_us=np.array(run.begin).reshape(-1, count),
         finish_us=np.array(run.end).reshape(-1, count),
         ranks=chosen.ranks,
+        label=chosen.label,
         order=chosen.order,
     )
 

@@ -127,6 +127,16 @@ class _ListSchedule:
             for resource, beta in self._ways[link]:
                 self._left[resource] += self._alpha[link] + beta * self._mb
         self._ready: dict[int, list[tuple[float, int, int]]] = {link: [] for link in self._ends}
+        # The same in columns, by place among the links: what is asked of all links at every event.
+        self._links = np.array(list(self._ends), dtype=np.int64)
+        self._place = {link: place for place, link in enumerate(self._ends)}
+        self._waits = np.zeros(len(self._ends), dtype=bool)
+        self._busy = np.append(np.zeros(self._resources), -np.inf)  # the last one is nobody's
+        widest = max(map(len, self._ways.values()), default=0)
+        self._needs = np.full((len(self._ends), widest), self._resources)
+        for place, link in enumerate(self._ends):
+            needs = [resource for resource, _ in self._ways[link]]
+            self._needs[place, : len(needs)] = needs
         for send in self._starts:
             self._push(send)
         # (when, sends that arrive; none: a resource is free again)
@@ -155,14 +165,16 @@ class _ListSchedule:
     def _push(self, send: int) -> None:
         row = (-self._tail[send], self._turn[send], send)
         heapq.heappush(self._ready[self._link[send]], row)
+        self._waits[self._place[self._link[send]]] = True
 
     def _urgent(self, now: float) -> list[int]:
         """Links with something to send and all they need, the most urgent first."""
-        rows = [
-            (heap[0][0] - max(self._left[r] for r, _ in self._ways[link]), *heap[0][1:], link)
-            for link, heap in self._ready.items()
-            if heap and all(self._free[r] <= now for r, _ in self._ways[link])
-        ]
+        can = self._waits & (self._busy[self._needs] <= now).all(axis=1)
+        rows: list[tuple[float, int, int, int]] = []
+        for link in self._links[can].tolist():
+            tail, turn, send = self._ready[link][0]
+            left = max(self._left[r] for r, _ in self._ways[link])
+            rows.append((tail - left, turn, send, link))
         return [row[-1] for row in sorted(rows)]
 
     def _start(self, link: int, now: float) -> tuple[tuple[int, ...], set[float], float]:
@@ -170,11 +182,12 @@ class _ListSchedule:
         ready = self._ready[link]
         count = min(len(ready), max(1, int(self._share * self._expected[link])))
         message = tuple(heapq.heappop(ready)[2] for _ in range(count))
+        self._waits[self._place[link]] = bool(ready)
         self._expected[link] -= count
         frees: set[float] = set()
         for resource, beta in self._ways[link]:
             busy = self._alpha[link] + beta * self._mb * count
-            self._free[resource] = now + busy
+            self._free[resource] = self._busy[resource] = now + busy
             self._left[resource] -= busy
             frees.add(now + busy)
         return message, frees, max(frees)

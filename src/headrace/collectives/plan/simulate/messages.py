@@ -89,7 +89,8 @@ class Messages:
         later.append(waiting)
         earlier.append(self.taken[on])
         after, before = np.concatenate(later), np.concatenate(earlier)
-        edges = np.unique((before * nodes + after)[before != after])
+        edges = np.sort((before * nodes + after)[before != after])
+        edges = edges[np.append(True, np.diff(edges) != 0)[: len(edges)]]
         before, after = edges // max(1, nodes), edges % max(1, nodes)
         self.waits: list[int] = np.bincount(after, minlength=nodes).tolist()
         ends = np.searchsorted(before, np.arange(nodes + 1)).tolist()

@@ -6,7 +6,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.chunks import Carriage, Sends, carriage_of, realize
-from headrace.collectives.plan.templates.shape import REVERSED, backwards, cut, move, unserved
+from headrace.collectives.plan.shape import REVERSED, backwards, cut, move, unserved
 from headrace.collectives.program import Schedule, Transfer
 
 

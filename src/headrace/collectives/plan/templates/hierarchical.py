@@ -4,13 +4,10 @@ After PLink (Luo et al., MLSys 2020), section 4.3: every chunk has a *local mast
 and one of the local masters is its *global master*. Masters rotate from chunk to chunk.
 """
 
-import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.templates.doubling import swaps
-from headrace.collectives.plan.templates.shape import (
+from headrace.collectives.plan.shape import (
     REVERSED,
     Groups,
     backwards,
@@ -19,10 +16,15 @@ from headrace.collectives.plan.templates.shape import (
     pipelined,
     unserved,
 )
+from headrace.collectives.plan.templates.doubling import swaps
+from headrace.collectives.plan.two_level.masters import (
+    Spread,
+    check_capacities,
+    spread_masters,
+    turns,
+)
+from headrace.collectives.plan.two_level.schedule import stages, two_level
 from headrace.collectives.program import Schedule, Transfer
-from headrace.errors import ProgramError
-
-Spread = Literal["proportional", "even"]
 
 
 def hierarchical(
@@ -57,12 +59,14 @@ def hierarchical(
     ProgramError : for gather, scatter and all_to_all (direct moves no byte across twice), or
         groups that do not hold every rank once.
     """
-    check_groups(demand, groups)
-    masters = _Masters(groups, _checked(demand, capacities), spread)
-    lag = demand.ranks if lag is None else lag
+    check_groups(demand.ranks, groups)
+    if demand.collective is Collective.ALLREDUCE:
+        masters = spread_masters(groups, demand.slots, capacities=capacities, spread=spread)
+        return two_level(demand, masters, lag=lag)
+    weights = check_capacities(demand.ranks, capacities)
+    # Half a turn in, as for chunks whose global master is elsewhere.
+    masters = [turns(weights[list(group)], start=len(group) // 2) for group in groups]
     match demand.collective:
-        case Collective.ALLREDUCE:
-            chains = [_aggregate(groups, slot, *masters.next()) for slot in range(demand.slots)]
         case Collective.ALLGATHER | Collective.REDUCE_SCATTER:
             chains = [
                 _enter_groups(groups, rank, demand.block(rank)[k], masters)
@@ -76,7 +80,7 @@ def hierarchical(
             ]
         case _:
             unserved("hierarchical", demand)
-    transfers = pipelined(chains, lag)
+    transfers = pipelined(chains, demand.ranks if lag is None else lag)
     if demand.collective in REVERSED:
         return Schedule.of(demand, backwards(transfers, reduce=True))
     return Schedule.of(demand, transfers)
@@ -94,45 +98,20 @@ def exchange(demand: Demand, groups: Groups, *, lag: int | None = None) -> Sched
     """
     if demand.collective is not Collective.ALLREDUCE:
         unserved("exchange", demand)
-    check_groups(demand, groups)
-    masters = _Masters(groups, (1.0,) * demand.ranks, "proportional")
-    lag = demand.ranks if lag is None else lag
+    masters = spread_masters(groups, demand.slots)
     chains = []
     for slot in range(demand.slots):
-        local, top = masters.next()
-        first, *_, last = _aggregate(groups, slot, local, top)
+        first, *_, last = stages(masters, slot)
+        local = masters.local_master[slot].tolist()
         # Starting with another master each time evens out who reduces by way of scratch.
         turn = [*local[slot % len(local) :], *local[: slot % len(local)]]
         chains.append([first, swaps(turn, slot, demand.slots + slot), last])
+    lag = demand.ranks if lag is None else lag
     return Schedule.of(demand, pipelined(chains, lag), demand.slots)
 
 
-def _checked(demand: Demand, capacities: Sequence[float] | None) -> Sequence[float]:
-    capacities = capacities or (1.0,) * demand.ranks
-    if len(capacities) != demand.ranks:
-        raise ProgramError(f"capacities has {len(capacities)} rows, needs {demand.ranks}")
-    for rank, capacity in enumerate(capacities):
-        if not (math.isfinite(capacity) and capacity > 0):
-            raise ProgramError(f"capacities[{rank}] is {capacity}, needs a finite number above 0")
-    return capacities
-
-
-def _aggregate(groups: Groups, slot: int, local: Sequence[int], top: int) -> list[list[Transfer]]:
-    """Return the four stages of one chunk: up within groups, up and down across, down within."""
-    cell = range(slot, slot + 1)
-    across = [t for master in local if master != local[top] for t in move(local[top], master, cell)]
-    within = [
-        t
-        for group, master in zip(groups, local, strict=True)
-        for rank in group
-        if rank != master
-        for t in move(master, rank, cell)
-    ]
-    return [backwards(within, reduce=True), backwards(across, reduce=True), across, within]
-
-
 def _enter_groups(
-    groups: Groups, source: int, slot: int, masters: "_Masters", *, relay: bool = False
+    groups: Groups, source: int, slot: int, masters: list[Iterator[int]], *, relay: bool = False
 ) -> list[list[Transfer]]:
     """Return the stages that bring a chunk from `source` to all: across first, then within.
 
@@ -150,50 +129,7 @@ def _enter_groups(
         if home and not relay:
             first += [t for rank in others for t in move(source, rank, cell)]
             continue
-        master = masters.of_group(index, without=source if home else None)
+        master = next(rank for turn in masters[index] if (rank := group[turn]) != source)
         first += move(source, master, cell)
         then += [t for rank in others if rank != master for t in move(master, rank, cell)]
     return [first, then]
-
-
-class _Turns:
-    """Smooth weighted round robin: every prefix of the picks is close to the weights."""
-
-    def __init__(self, weights: Sequence[float], start: int = 0) -> None:
-        self._weights = list(weights)
-        self._total = sum(weights)
-        # A different start lets two sequences over the same ranks be out of step.
-        self._credit = [-float((k - start) % len(weights)) * 1e-6 for k in range(len(weights))]
-
-    def next(self) -> int:
-        """Return the index whose turn it is."""
-        self._credit = [c + w for c, w in zip(self._credit, self._weights, strict=True)]
-        best = max(range(len(self._credit)), key=lambda k: self._credit[k])
-        self._credit[best] -= self._total
-        return best
-
-
-class _Masters:
-    """Who masters the next chunk."""
-
-    def __init__(self, groups: Groups, capacities: Sequence[float], spread: Spread) -> None:
-        self._groups = groups
-        weights = [[capacities[rank] for rank in group] for group in groups]
-        shares = [sum(w) for w in weights] if spread == "proportional" else [1.0] * len(groups)
-        self._top = _Turns(shares)
-        # A group's masters rotate apart for the chunks whose global master it has, so that the
-        # global role falls on every rank.
-        self._as_top = [_Turns(w) for w in weights]
-        self._as_other = [_Turns(w, start=len(w) // 2) for w in weights]
-
-    def next(self) -> tuple[list[int], int]:
-        """Return the next chunk's local master in every group, and which of them is global."""
-        top = self._top.next()
-        turns = [*self._as_other[:top], self._as_top[top], *self._as_other[top + 1 :]]
-        return [group[turns[g].next()] for g, group in enumerate(self._groups)], top
-
-    def of_group(self, index: int, without: int | None = None) -> int:
-        """Return the next local master of one group, other than `without`."""
-        while (rank := self._groups[index][self._as_other[index].next()]) == without:
-            pass
-        return rank

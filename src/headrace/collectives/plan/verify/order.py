@@ -13,70 +13,78 @@ one.
 
 from typing import NoReturn
 
+import numpy as np
+
 from headrace.collectives.plan.verify.structure import SEND, Structure, fail
 
 _SHOWN_WAITS = 12
 
 
-def running_order(s: Structure) -> list[int]:
-    """Return all steps in an order in which they can run.
+def running_order(s: Structure) -> np.ndarray:
+    """Return all steps (int64) in an order in which they can run.
 
-    Messages come as a whole, each send just before its receive.
+    Messages come as a whole, each send just before its receive. Mostly the messages' own numbers
+    are such an order, as planners number them; then there is nothing to search for.
 
     Raises
     ------
     VerificationError : with one cycle of steps that wait for each other.
     """
+    in_lane = np.flatnonzero(s.position)
+    later = np.concatenate([in_lane, s.waiting])
+    earlier = np.concatenate([in_lane - 1, s.on])
+    # `Structure` has seen to it that one number is one meeting.
+    sooner = s.message[earlier] < s.message[later]
+    sooner |= (s.message[earlier] == s.message[later]) & (earlier < later)
+    turn = s.message if sooner.all() else _searched(s, later, earlier)
+    arrives = (s.op != SEND) & (s.partner >= 0)
+    send = np.where(arrives, s.partner, np.arange(len(s.op)))
+    return np.lexsort((arrives, send, turn))
+
+
+def _searched(s: Structure, later: np.ndarray, earlier: np.ndarray) -> np.ndarray:
+    """For every step its meeting's turn: what waits for nothing that is left (Kahn 1962)."""
     meeting = _meetings(s)
-    missing = [0] * len(meeting)
-    unlocks: list[list[int]] = [[] for _ in meeting]
-    parts: list[list[int]] = [[] for _ in meeting]
-    for step, node in enumerate(meeting):
-        if s.op[step] == SEND or s.partner[step] < 0:
-            parts[node].append(step)
-        for earlier in _waits_for(s, step):
-            other = meeting[earlier]
-            if other != node:
-                missing[node] += 1
-                unlocks[other].append(node)
-            elif earlier >= step:
-                _report_cycle(s, meeting, {node})
-    ready = [node for node, of in enumerate(parts) if of and not missing[node]]
-    order: list[int] = []
-    for node in ready:  # grows while it is read
-        for step in parts[node]:
-            order.append(step)
-            if s.partner[step] >= 0:
-                order.append(s.partner[step])
-        for later in unlocks[node]:
-            missing[later] -= 1
-            if not missing[later]:
-                ready.append(later)
-    if len(order) < len(meeting):
-        _report_cycle(s, meeting, set(meeting).difference(ready))
-    return order
+    node, other = meeting[later], meeting[earlier]
+    backwards = np.flatnonzero((node == other) & (earlier >= later))
+    if len(backwards):
+        _report_cycle(s, meeting, {int(node[backwards[0]])})
+    apart = node != other
+    node, other = node[apart], other[apart]
+    missing: list[int] = np.bincount(node, minlength=len(meeting)).tolist()
+    by_other = np.lexsort((later[apart], other))
+    unlocks: list[int] = node[by_other].tolist()
+    ends: list[int] = np.searchsorted(other[by_other], np.arange(len(meeting) + 1)).tolist()
+    ready = [at for at in np.unique(meeting).tolist() if not missing[at]]
+    for at in ready:  # grows while it is read
+        for waits in unlocks[ends[at] : ends[at + 1]]:
+            missing[waits] -= 1
+            if not missing[waits]:
+                ready.append(waits)
+    turn = np.full(len(meeting), -1)
+    turn[ready] = np.arange(len(ready))
+    turn = turn[meeting]
+    if (turn < 0).any():
+        _report_cycle(s, meeting, set(meeting[turn < 0].tolist()))
+    return turn
 
 
-def _meetings(s: Structure) -> list[int]:
+def _meetings(s: Structure) -> np.ndarray:
     """For every step its meeting, known by the first send of the message, or by the local step."""
-    meeting: list[int] = []
-    for step, op in enumerate(s.op):
-        joined = op == SEND and s.position[step] > 0 and s.message[step - 1] == s.message[step]
-        meeting.append(meeting[step - 1] if joined else step)
-    return [
-        at if partner < 0 or s.op[step] == SEND else meeting[partner]
-        for step, (at, partner) in enumerate(zip(meeting, s.partner, strict=True))
-    ]
+    step = np.arange(len(s.op))
+    joined = (s.op == SEND) & (s.position > 0) & (np.append(-1, s.message[:-1]) == s.message)
+    meeting = np.maximum.accumulate(np.where(joined, -1, step))
+    return np.where((s.op == SEND) | (s.partner < 0), meeting, meeting[s.partner])
 
 
 def _waits_for(s: Structure, step: int) -> list[int]:
-    return [step - 1, *s.after[step]] if s.position[step] else s.after[step]
+    return [step - 1, *s.after(step)] if s.position[step] else s.after(step)
 
 
-def _report_cycle(s: Structure, meeting: list[int], stuck: set[int]) -> NoReturn:
+def _report_cycle(s: Structure, meeting: np.ndarray, stuck: set[int]) -> NoReturn:
     """Walk from a stuck step to what it waits for until a step comes again."""
     parts: dict[int, list[int]] = {}
-    for step, node in enumerate(meeting):
+    for step, node in enumerate(meeting.tolist()):
         if node in stuck:
             parts.setdefault(node, []).append(step)
     path: list[tuple[int, str]] = []
@@ -86,7 +94,7 @@ def _report_cycle(s: Structure, meeting: list[int], stuck: set[int]) -> NoReturn
         seen[step] = len(path)
         blocker, why = _blocker(s, meeting, stuck, step), "depends on"
         if blocker is None:
-            blocker, why = _held_up(s, meeting, stuck, step, parts[meeting[step]])
+            blocker, why = _held_up(s, meeting, stuck, step, parts[int(meeting[step])])
         elif s.position[step] and blocker == step - 1:
             why = "comes in its lane after"
         path.append((step, why))
@@ -99,20 +107,20 @@ def _report_cycle(s: Structure, meeting: list[int], stuck: set[int]) -> NoReturn
     fail("deadlock: " + " ".join(shown) + ", where the circle closes; needs an order without one")
 
 
-def _blocker(s: Structure, meeting: list[int], stuck: set[int], step: int) -> int | None:
+def _blocker(s: Structure, meeting: np.ndarray, stuck: set[int], step: int) -> int | None:
     """Return a step that never runs, for which `step` itself waits."""
     by_itself = len(stuck) == 1  # a meeting that waits for another never stands alone
     for other in _waits_for(s, step):
-        if meeting[other] in stuck and (by_itself or meeting[other] != meeting[step]):
+        if int(meeting[other]) in stuck and (by_itself or meeting[other] != meeting[step]):
             return other
     return None
 
 
 def _held_up(
-    s: Structure, meeting: list[int], stuck: set[int], step: int, parts: list[int]
+    s: Structure, meeting: np.ndarray, stuck: set[int], step: int, parts: list[int]
 ) -> tuple[int, str]:
     """Return another part of the step's meeting that waits, and how the two hang together."""
-    partner = s.partner[step]
+    partner = int(s.partner[step])
     if partner >= 0 and _blocker(s, meeting, stuck, partner) is not None:
         return partner, "meets"
     other = next(part for part in parts if _blocker(s, meeting, stuck, part) is not None)

@@ -1,8 +1,10 @@
 """The shape of a program: which lanes and steps belong together, and whether they fit.
 
-The first part of the proof; the later parts work on the `Structure` that it returns.
+The first part of the proof; the later parts work on the `Structure` that it returns. Whatever is
+asked of all steps is asked of whole columns at once; what fails is then looked at by itself.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -21,37 +23,46 @@ _ALLOWED = {
     Direction.LOCAL: LOCAL_OPS,
 }
 
+_Problem = tuple[np.ndarray, Callable[[int], str]]
+"""(of every row whether it is wrong, what is wrong with a row that is)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Structure:
-    """A program as plain lists, its lanes paired.
+    """A program as columns of int64, its lanes paired.
 
     Attributes
     ----------
     slots : data and scratch slots at every rank.
     lane_rank, direction, peer, channel : by lane.
     lane, op, slot, src_slot, count : by step.
+    rank : by step, where it runs; never falls, as lanes are sorted by rank and steps by lane.
     position : by step, its place in its lane.
     message : by step, the number of the message that it is part of.
     partner : by step, the other half of a send and receive; -1 for local steps.
-    after : by step, the steps it depends on.
+    waiting, on : by dependency, who waits for whom; sorted.
+    first_wait : (steps + 1,), a step's dependencies are rows ``first_wait[s]`` to
+        ``first_wait[s + 1] - 1``.
     """
 
     demand: Demand
     slots: int
-    lane_rank: list[int]
-    direction: list[int]
-    peer: list[int]
-    channel: list[int]
-    lane: list[int]
-    op: list[int]
-    slot: list[int]
-    src_slot: list[int]
-    count: list[int]
-    position: list[int]
-    message: list[int]
-    partner: list[int]
-    after: list[list[int]]
+    lane_rank: np.ndarray
+    direction: np.ndarray
+    peer: np.ndarray
+    channel: np.ndarray
+    lane: np.ndarray
+    op: np.ndarray
+    slot: np.ndarray
+    src_slot: np.ndarray
+    count: np.ndarray
+    rank: np.ndarray
+    position: np.ndarray
+    message: np.ndarray
+    partner: np.ndarray
+    waiting: np.ndarray
+    on: np.ndarray
+    first_wait: np.ndarray
 
     @classmethod
     def of(cls, program: Program) -> "Structure":
@@ -62,37 +73,41 @@ class Structure:
         VerificationError : if lanes do not pair, or a step or dependency does not fit.
         """
         _check_dimensions(program)
-        lanes, steps = program.lanes, program.steps
+        lanes = {name: column.astype(np.int64) for name, column in program.lanes.items()}
+        steps = {name: column.astype(np.int64) for name, column in program.steps.items()}
         lane_of = steps["lane"]
         first = np.searchsorted(lane_of, np.arange(len(lanes["rank"])))
-        position = np.arange(len(lane_of)) - first[lane_of]
+        waiting = program.dependencies["step"].astype(np.int64)
         structure = cls(
             demand=program.demand,
             slots=program.demand.slots + program.scratch_slots,
-            lane_rank=lanes["rank"].tolist(),
-            direction=lanes["direction"].tolist(),
-            peer=lanes["peer"].tolist(),
-            channel=lanes["channel"].tolist(),
-            lane=lane_of.tolist(),
-            op=steps["op"].tolist(),
-            slot=steps["slot"].tolist(),
-            src_slot=steps["src_slot"].tolist(),
-            count=steps["count"].tolist(),
-            position=position.tolist(),
-            message=steps["message"].tolist(),
-            partner=[-1] * len(lane_of),
-            after=_empty_lists(len(lane_of)),
+            lane_rank=lanes["rank"],
+            direction=lanes["direction"],
+            peer=lanes["peer"],
+            channel=lanes["channel"],
+            lane=lane_of,
+            op=steps["op"],
+            slot=steps["slot"],
+            src_slot=steps["src_slot"],
+            count=steps["count"],
+            rank=lanes["rank"][lane_of],
+            position=np.arange(len(lane_of)) - first[lane_of],
+            message=steps["message"],
+            partner=np.full(len(lane_of), -1, dtype=np.int64),
+            waiting=waiting,
+            on=program.dependencies["on"].astype(np.int64),
+            first_wait=np.searchsorted(waiting, np.arange(len(lane_of) + 1)),
         )
         by_key = _check_lanes(structure)
         _check_steps(structure)
-        _pair_lanes(structure, by_key, np.bincount(lane_of, minlength=len(first)).tolist(), first)
+        _pair_lanes(structure, by_key, first)
         _check_messages(structure)
-        _read_dependencies(structure, program)
+        _check_dependencies(structure)
         return structure
 
-    def rank(self, step: int) -> int:
-        """Return the rank that `step` runs at."""
-        return self.lane_rank[self.lane[step]]
+    def after(self, step: int) -> list[int]:
+        """Return the steps that `step` depends on."""
+        return self.on[self.first_wait[step] : self.first_wait[step + 1]].tolist()
 
     def name_lane(self, lane: int) -> str:
         """Return, for example, ``rank 2, send lane to rank 3, channel 0``."""
@@ -100,15 +115,16 @@ class Structure:
             Direction.SEND: f"send lane to rank {self.peer[lane]}",
             Direction.RECV: f"receive lane from rank {self.peer[lane]}",
             Direction.LOCAL: "local lane",
-        }[Direction(self.direction[lane])]
+        }[Direction(int(self.direction[lane]))]
         return f"rank {self.lane_rank[lane]}, {where}, channel {self.channel[lane]}"
 
     def name(self, step: int) -> str:
         """Return the step's lane, position, op and slots in words."""
-        text = f"{self.name_lane(self.lane[step])}, step {self.position[step]}"
-        op, slots = self.op[step], name_slots(self.slot[step], self.count[step])
+        text = f"{self.name_lane(int(self.lane[step]))}, step {self.position[step]}"
+        op, count = int(self.op[step]), int(self.count[step])
+        slots = name_slots(int(self.slot[step]), count)
         if op in LOCAL_OPS:
-            slots += f" from {name_slots(self.src_slot[step], self.count[step])}"
+            slots += f" from {name_slots(int(self.src_slot[step]), count)}"
         return f"{text} ({Op(op).name} {slots})"
 
 
@@ -122,8 +138,12 @@ def fail(message: str) -> NoReturn:
     raise VerificationError(message)
 
 
-def _empty_lists(count: int) -> list[list[int]]:
-    return [[] for _ in range(count)]
+def _fail_first(problems: list[_Problem]) -> None:
+    """Fail for the first row that has a problem, with the first of those that it has."""
+    rows = [int(bad.argmax()) for bad, _ in problems if bad.any()]
+    if rows:
+        row = min(rows)
+        fail(next(say(row) for bad, say in problems if bad[row]))
 
 
 def _check_dimensions(program: Program) -> None:
@@ -138,7 +158,8 @@ def _check_dimensions(program: Program) -> None:
 def _check_lanes(s: Structure) -> dict[tuple[int, int, int, int], int]:
     """Return lane by (rank, direction, peer, channel)."""
     by_key: dict[tuple[int, int, int, int], int] = {}
-    for lane, key in enumerate(zip(s.lane_rank, s.direction, s.peer, s.channel, strict=True)):
+    columns = (s.lane_rank, s.direction, s.peer, s.channel)
+    for lane, key in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
         rank, direction, peer, _ = key
         if (direction == Direction.LOCAL) != (peer == -1):
             need = "-1" if direction == Direction.LOCAL else "another rank"
@@ -152,50 +173,72 @@ def _check_lanes(s: Structure) -> dict[tuple[int, int, int, int], int]:
 
 
 def _check_steps(s: Structure) -> None:
-    edges = s.demand.buffers
-    for step, op in enumerate(s.op):
-        direction = Direction(s.direction[s.lane[step]])
-        if op not in _ALLOWED[direction]:
-            allowed = " or ".join(sorted(Op(op).name for op in _ALLOWED[direction]))
-            fail(f"{s.name(step)}: op is {Op(op).name}, a {direction.name} lane needs {allowed}")
-        slot, src, count = s.slot[step], s.src_slot[step], s.count[step]
-        _check_range(s, step, slot, edges)
-        if op not in LOCAL_OPS:
-            if src != -1:
-                fail(f"{s.name(step)}: src_slot is {src}, needs -1")
-            continue
-        if src < 0:
-            fail(f"{s.name(step)}: src_slot is {src}, needs the slot to read")
-        _check_range(s, step, src, edges)
-        if abs(slot - src) < count:
-            fail(f"{s.name(step)}: reads {name_slots(src, count)} while it writes some of them")
+    allowed = np.zeros((len(Direction), len(Op)), dtype=bool)
+    for direction, ops in _ALLOWED.items():
+        allowed[direction, sorted(ops)] = True
+    local = np.isin(s.op, sorted(LOCAL_OPS))
+    overlap = local & (np.abs(s.slot - s.src_slot) < s.count)
+
+    def wrong_op(step: int) -> str:
+        direction = Direction(int(s.direction[s.lane[step]]))
+        names = " or ".join(sorted(Op(op).name for op in _ALLOWED[direction]))
+        found = Op(int(s.op[step])).name
+        return f"{s.name(step)}: op is {found}, a {direction.name} lane needs {names}"
+
+    def source(step: int) -> str:
+        need = "the slot to read" if local[step] else "-1"
+        return f"{s.name(step)}: src_slot is {s.src_slot[step]}, needs {need}"
+
+    def overlaps(step: int) -> str:
+        read = name_slots(int(s.src_slot[step]), int(s.count[step]))
+        return f"{s.name(step)}: reads {read} while it writes some of them"
+
+    _fail_first(
+        [
+            (~allowed[s.direction[s.lane], s.op], wrong_op),
+            *_range_problems(s, s.slot, np.ones(len(s.op), dtype=bool)),
+            (local != (s.src_slot >= 0), source),
+            *_range_problems(s, s.src_slot, local),
+            (overlap, overlaps),
+        ]
+    )
 
 
-def _check_range(s: Structure, step: int, slot: int, edges: tuple[int, ...]) -> None:
-    count = s.count[step]
-    if slot + count > s.slots:
-        fail(f"{s.name(step)}: covers {name_slots(slot, count)}, needs slots below {s.slots}")
-    if count == 1:
-        return
-    for edge in edges:
-        if slot < edge < slot + count:
-            fail(f"{s.name(step)}: {name_slots(slot, count)} reach across buffers at slot {edge}")
+def _range_problems(s: Structure, start: np.ndarray, which: np.ndarray) -> list[_Problem]:
+    end, several = start + s.count, which & (s.count > 1)
+    across = [(several & (start < edge) & (edge < end), edge) for edge in s.demand.buffers]
     # Chunks of one block differ in size by up to one element, scratch slots do not: a range of
     # several would lie elsewhere in scratch, byte by byte, than in the data.
-    if slot >= s.demand.slots and s.demand.chunks > 1:
-        fail(
-            f"{s.name(step)}: covers {count} scratch slots, whose sizes differ from those of data "
-            "slots; needs one step for each"
-        )
+    scratch = several & (start >= s.demand.slots) & (s.demand.chunks > 1)
+
+    def words(step: int) -> str:
+        return name_slots(int(start[step]), int(s.count[step]))
+
+    def crosses(edge: int) -> Callable[[int], str]:
+        return lambda step: f"{s.name(step)}: {words(step)} reach across buffers at slot {edge}"
+
+    return [
+        (
+            which & (end > s.slots),
+            lambda step: f"{s.name(step)}: covers {words(step)}, needs slots below {s.slots}",
+        ),
+        *((bad, crosses(edge)) for bad, edge in across),
+        (
+            scratch,
+            lambda step: (
+                f"{s.name(step)}: covers {s.count[step]} scratch slots, whose sizes differ from "
+                "those of data slots; needs one step for each"
+            ),
+        ),
+    ]
 
 
 def _pair_lanes(
-    s: Structure,
-    by_key: dict[tuple[int, int, int, int], int],
-    steps_of_lane: list[int],
-    first: np.ndarray,
+    s: Structure, by_key: dict[tuple[int, int, int, int], int], first: np.ndarray
 ) -> None:
     opposite = {Direction.SEND: Direction.RECV, Direction.RECV: Direction.SEND}
+    length = np.bincount(s.lane, minlength=len(first)).tolist()
+    twin = np.full(len(first), -1, dtype=np.int64)
     for (rank, direction, peer, channel), lane in by_key.items():
         if direction == Direction.LOCAL:
             continue
@@ -206,67 +249,82 @@ def _pair_lanes(
                 f"{s.name_lane(lane)}: found no partner, "
                 f"needs rank {peer}, {word} rank {rank}, channel {channel}"
             )
-        if direction == Direction.RECV:
-            continue
-        sends, receives = steps_of_lane[lane], steps_of_lane[other]
-        if sends != receives:
+        if direction == Direction.SEND and length[lane] != length[other]:
             fail(
-                f"{s.name_lane(lane)}: found {sends} steps, but {receives} in "
+                f"{s.name_lane(lane)}: found {length[lane]} steps, but {length[other]} in "
                 f"{s.name_lane(other)}; needs equally many"
             )
-        for k in range(sends):
-            _pair_steps(s, int(first[lane]) + k, int(first[other]) + k)
+        twin[lane] = other
+    paired = twin[s.lane]
+    s.partner[:] = np.where(paired >= 0, first[paired] + s.position, -1)
+    uneven = (s.op == SEND) & (s.count != s.count[s.partner])
 
-
-def _pair_steps(s: Structure, send: int, receive: int) -> None:
-    if s.count[send] != s.count[receive]:
-        fail(
+    def differ(send: int) -> str:
+        receive = int(s.partner[send])
+        return (
             f"{s.name(send)}: sends {s.count[send]} chunks, but {s.name(receive)} takes "
             f"{s.count[receive]}; needs equal counts"
         )
-    s.partner[send], s.partner[receive] = receive, send
+
+    _fail_first([(uneven, differ)])
 
 
 def _check_messages(s: Structure) -> None:
     """Every message is a run of steps of one lane, and of its partner in the other lane."""
-    home: dict[int, int] = {}  # message -> first step, receives aside
-    for step, message in enumerate(s.message):
-        partner = s.partner[step]
-        follows = s.position[step] > 0
-        if follows and s.message[step - 1] > message:
-            fail(
-                f"{s.name(step)}: is of message {message}, after one of message "
-                f"{s.message[step - 1]}; needs numbers that do not fall within a lane"
-            )
-        joined = follows and s.message[step - 1] == message
-        if s.op[step] in (RECV, RECV_REDUCE):
-            if s.message[partner] != message:
-                fail(
-                    f"{s.name(step)}: is of message {message}, but {s.name(partner)}, which feeds "
-                    f"it, of message {s.message[partner]}; needs the same at both ends"
-                )
-            continue
-        if joined and partner < 0:
-            fail(f"{s.name(step)}: is of the message before it; needs one of its own, being local")
-        if not joined and home.setdefault(message, step) != step:
-            fail(
-                f"{s.name(step)}: is of message {message}, as is {s.name(home[message])}; needs "
-                "the steps of a message one after another in one lane"
-            )
+    before = np.append(-1, s.message[:-1])
+    follows = s.position > 0
+    receives = (s.op == RECV) | (s.op == RECV_REDUCE)
+    joined = follows & (before == s.message)
+    # Receives aside, the first step of a run is its message's home, and the only one.
+    starts = np.flatnonzero(~receives & ~joined)
+    _, home, of = np.unique(s.message[starts], return_index=True, return_inverse=True)
+    homes = np.arange(len(s.op))
+    homes[starts] = starts[home[of]]
+
+    def falls(step: int) -> str:
+        return (
+            f"{s.name(step)}: is of message {s.message[step]}, after one of message "
+            f"{before[step]}; needs numbers that do not fall within a lane"
+        )
+
+    def differs(step: int) -> str:
+        other = int(s.partner[step])
+        return (
+            f"{s.name(step)}: is of message {s.message[step]}, but {s.name(other)}, which feeds "
+            f"it, of message {s.message[other]}; needs the same at both ends"
+        )
+
+    def local(step: int) -> str:
+        return f"{s.name(step)}: is of the message before it; needs one of its own, being local"
+
+    def scattered(step: int) -> str:
+        return (
+            f"{s.name(step)}: is of message {s.message[step]}, as is {s.name(int(homes[step]))}; "
+            "needs the steps of a message one after another in one lane"
+        )
+
+    _fail_first(
+        [
+            (follows & (before > s.message), falls),
+            (receives & (s.message[s.partner] != s.message), differs),
+            (joined & (s.partner < 0), local),
+            (homes != np.arange(len(s.op)), scattered),
+        ]
+    )
 
 
-def _read_dependencies(s: Structure, program: Program) -> None:
-    step, on = program.dependencies["step"], program.dependencies["on"]
-    key = step.astype(np.int64) * max(1, len(s.lane)) + on
-    unsorted = np.flatnonzero(np.diff(key) < 0)
-    if len(unsorted):
-        row = int(unsorted[0]) + 1
-        fail(f"dependencies row {row} ({step[row]} on {on[row]}) is not in sorted order")
-    rows: list[tuple[int, int]] = list(zip(step.tolist(), on.tolist(), strict=True))
-    for later, earlier in rows:
-        if s.rank(later) != s.rank(earlier):
-            fail(
-                f"{s.name(later)} depends on {s.name(earlier)}: needs a step of the same rank "
-                "(only a message orders steps of different ranks)"
-            )
-        s.after[later].append(earlier)
+def _check_dependencies(s: Structure) -> None:
+    key = s.waiting * max(1, len(s.lane)) + s.on
+    unsorted = np.append(False, np.diff(key) < 0) if len(key) else np.zeros(0, dtype=bool)
+
+    def order(row: int) -> str:
+        return f"dependencies row {row} ({s.waiting[row]} on {s.on[row]}) is not in sorted order"
+
+    def elsewhere(row: int) -> str:
+        return (
+            f"{s.name(int(s.waiting[row]))} depends on {s.name(int(s.on[row]))}: needs a step of "
+            "the same rank (only a message orders steps of different ranks)"
+        )
+
+    _fail_first([(unsorted, order)])
+    _fail_first([(s.rank[s.waiting] != s.rank[s.on], elsewhere)])

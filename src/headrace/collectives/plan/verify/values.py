@@ -4,55 +4,25 @@ A value is an item, the mask of ranks combined into it, and the expression that 
 ``a (op) b`` equals ``b (op) a``, but ``(a (op) b) (op) c`` differs from ``a (op) (b (op) c)``, as
 it does for floats. Equal values get equal numbers (each is stored once and found again by its
 parts), so comparing two expressions is exact and costs one integer comparison.
+
+Every write gets what was written last where its step reads; that is known before any value is
+(`history`). What only moves is followed back to where it was combined, or was at first, for all
+writes at once; only what combines is executed one by one, in running order.
 """
 
-from dataclasses import dataclass, field
+import numpy as np
 
 from headrace.collectives.demand import Collective
+from headrace.collectives.plan.verify.conditions import Conditions
+from headrace.collectives.plan.verify.history import History, Writes
 from headrace.collectives.plan.verify.structure import (
-    COPY,
-    RECV,
     RECV_REDUCE,
     REDUCE,
     Structure,
     fail,
 )
 
-_UNDEFINED = -1
-
-
-@dataclass(slots=True)
-class _Values:
-    """All values met so far, each with one number."""
-
-    item: list[int] = field(default_factory=list[int])
-    mask: list[int] = field(default_factory=list[int])
-    _contributed: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-    _combined: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-
-    def contribution(self, item: int, mask: int) -> int:
-        return self._number(self._contributed, (item, mask), item, mask)
-
-    def combine(self, left: int, right: int) -> int:
-        pair = (left, right) if left <= right else (right, left)
-        return self._number(
-            self._combined, pair, self.item[left], self.mask[left] | self.mask[right]
-        )
-
-    def _number(
-        self, known: dict[tuple[int, int], int], key: tuple[int, int], item: int, mask: int
-    ) -> int:
-        number = known.get(key)
-        if number is None:
-            number = known[key] = len(self.item)
-            self.item.append(item)
-            self.mask.append(mask)
-        return number
-
-    def name(self, value: int) -> str:
-        if value == _UNDEFINED:
-            return "nothing (undefined)"
-        return name_value(self.item[value], self.mask[value])
+_NOBODY = -1
 
 
 def name_value(item: int, mask: int) -> str:
@@ -61,119 +31,199 @@ def name_value(item: int, mask: int) -> str:
     return f"item {item} of ranks {{{', '.join(ranks)}}}"
 
 
-def check_values(s: Structure, order: list[int]) -> None:
-    """Execute `order` and compare.
+class Values:
+    """Where every write has its value from, then the values; `read` all histories first.
 
-    Parameters
-    ----------
-    order : all steps, each after all that it waits for, each send just before its receive.
-
-    Raises
-    ------
-    VerificationError : for an undefined read, a contribution combined twice, items mixed up, or a
-        slot that does not hold in the end what the demand wants.
+    A *source* is a write by its number, or, counted on from there, a row of what the demand says
+    is there at first.
     """
-    machine = _Machine(s)
-    for step in order:
-        machine.execute(step)
-    machine.check_wanted()
-    if s.demand.collective in (Collective.ALLREDUCE, Collective.CUSTOM):
-        machine.check_agreement()
 
+    def __init__(self, s: Structure, order: np.ndarray, writes: Writes) -> None:
+        self._s, self._writes = s, writes
+        self._place = np.empty(len(order), dtype=np.int64)
+        self._place[order] = np.arange(len(order))
+        count = len(writes.step)
+        self._demand = Conditions.of(s.demand)
+        before = self._demand.before
+        self._last = np.full(s.demand.ranks * s.slots, _NOBODY)
+        """Of every slot of every rank the source of what it holds: at first, later in the end."""
+        self._last[before.rank * s.slots + before.slot] = count + np.arange(len(before.rank))
+        self._gets = np.full(count, _NOBODY)
+        self._held = np.full(count, _NOBODY)
+        self._combines = np.isin(s.op[writes.step], (RECV_REDUCE, REDUCE))
 
-class _Machine:
-    """The slots of all ranks: what each holds, and the step that wrote it."""
+    def read(self, history: History) -> None:
+        """Note where the writes of some ranks, and those fed from there, get their values from.
 
-    def __init__(self, s: Structure) -> None:
-        self.s = s
-        self.values = _Values()
-        self.held = [[_UNDEFINED] * s.slots for _ in range(s.demand.ranks)]
-        self.wrote = [[-1] * s.slots for _ in range(s.demand.ranks)]
-        for rank, slots in enumerate(self.held):
-            for slot, item, mask in s.demand.initial(rank):
-                slots[slot] = self.values.contribution(item, mask)
+        Raises
+        ------
+        VerificationError : if something is read that is undefined.
+        """
+        cell = history.rank * self._s.slots + history.slot
+        source = np.where(history.before >= 0, history.write[history.before], self._last[cell])
+        reads = ~history.writes
+        undefined = np.flatnonzero(reads & (source < 0))
+        if len(undefined):
+            row = undefined[self._place[history.step[undefined]].argmin()]
+            fail(
+                f"{self._s.name(int(history.step[row]))}: reads slot {history.slot[row]}, which is "
+                "undefined; needs a value"
+            )
+        self._gets[history.write[reads]] = source[reads]
+        self._held[history.write[history.writes]] = source[history.writes]
+        # Rows of a slot are consecutive, in running order: of equal places the last one stays.
+        self._last[cell[history.writes]] = history.write[history.writes]
 
-    def execute(self, step: int) -> None:
-        s, op = self.s, self.s.op[step]
-        if op in (RECV, RECV_REDUCE):
-            send = s.partner[step]
-            arriving = self._read(send, s.rank(send), s.slot[send])
-            self._write(step, arriving, combine=op == RECV_REDUCE)
-        elif op in (COPY, REDUCE):
-            arriving = self._read(step, s.rank(step), s.src_slot[step])
-            self._write(step, arriving, combine=op == REDUCE)
+    def check(self) -> None:
+        """Execute, and compare with what is wanted.
 
-    def _read(self, step: int, rank: int, start: int) -> list[int]:
-        found = self.held[rank][start : start + self.s.count[step]]
-        if _UNDEFINED in found:
-            slot = start + found.index(_UNDEFINED)
-            fail(f"{self.s.name(step)}: reads slot {slot}, which is undefined; needs a value")
-        return found
+        Raises
+        ------
+        VerificationError : for a contribution combined twice, items mixed up, or a slot that does
+            not hold in the end what the demand wants.
+        """
+        count, before = len(self._gets), self._demand.before
+        # Follow what only moves back to where it comes from, twice as far each time.
+        root = np.arange(count + len(before.rank))
+        root[:count] = np.where(self._combines, root[:count], self._gets)
+        while not np.array_equal(further := root[root], root):
+            root = further
+        numbers = _Numbers(self._demand)
+        value = np.full(len(root), _NOBODY)
+        value[count:] = numbers.first
+        self._execute(root, value, numbers)
+        value = value[root]
+        item = np.array(numbers.item, dtype=np.int64)
+        self._check_sizes(value, item, numbers)
+        self._check_wanted(value, item, numbers)
+        if self._s.demand.collective in (Collective.ALLREDUCE, Collective.CUSTOM):
+            self._check_agreement(value)
 
-    def _write(self, step: int, arriving: list[int], *, combine: bool) -> None:
-        rank = self.s.rank(step)
-        slots, wrote = self.held[rank], self.wrote[rank]
-        for slot, value in enumerate(arriving, self.s.slot[step]):
-            self._check_size(step, slot, value)
-            slots[slot] = self._combine(step, slot, slots[slot], value) if combine else value
-            wrote[slot] = step
+    def _execute(self, root: np.ndarray, value: np.ndarray, numbers: "_Numbers") -> None:
+        """Combine, in running order."""
+        writes = np.flatnonzero(self._combines)
+        writes = writes[np.lexsort((writes, self._place[self._writes.step[writes]]))]
+        gets = root[self._gets[writes]].tolist()
+        held = np.where(self._held[writes] >= 0, root[self._held[writes]], _NOBODY).tolist()
+        for write, arriving, there in zip(writes.tolist(), gets, held, strict=True):
+            mine = int(value[there]) if there >= 0 else _NOBODY
+            combined = numbers.combined(mine, int(value[arriving]))
+            if isinstance(combined, str):
+                step, slot = self._target(write)
+                fail(
+                    f"{self._s.name(step)}: combines {numbers.name(int(value[arriving]))} into "
+                    f"slot {slot}, which holds {numbers.name(mine)}; needs {combined}"
+                )
+            value[write] = combined
 
-    def _check_size(self, step: int, slot: int, value: int) -> None:
+    def _target(self, write: int) -> tuple[int, int]:
+        """The step and the slot of a write."""
+        step = int(self._writes.step[write])
+        return step, int(self._s.slot[step]) + write - int(self._writes.first[step])
+
+    def _check_sizes(self, value: np.ndarray, item: np.ndarray, numbers: "_Numbers") -> None:
         """Chunk k of a block covers elements kE//c to (k+1)E//c: sizes differ with k.
 
         How much a step moves is known from its slots alone, so a chunk may only lie where there
         is exactly its room: in scratch, slot s is taken to be as large as chunk s % c.
         """
-        chunks = self.s.demand.chunks
-        if slot % chunks != self.values.item[value] % chunks:
+        s, chunks = self._s, self._s.demand.chunks
+        step = self._writes.step
+        slot = s.slot[step] + np.arange(len(step)) - self._writes.first[step]
+        written = value[: len(step)]
+        wrong = np.flatnonzero(slot % chunks != item[written] % chunks)
+        if len(wrong):
+            write = wrong[self._place[step[wrong]].argmin()]
+            chunk = item[written[write]] % chunks
             fail(
-                f"{self.s.name(step)}: puts {self.values.name(value)}, "
-                f"chunk {self.values.item[value] % chunks} of its block, into slot {slot}, made "
-                f"for chunk {slot % chunks}; needs a slot of that chunk, as sizes can differ"
+                f"{s.name(int(step[write]))}: puts {numbers.name(int(written[write]))}, "
+                f"chunk {chunk} of its block, into slot {slot[write]}, made "
+                f"for chunk {slot[write] % chunks}; needs a slot of that chunk, as sizes can differ"
             )
 
-    def _combine(self, step: int, slot: int, held: int, arriving: int) -> int:
-        values, problem = self.values, ""
-        if held == _UNDEFINED:
-            problem = "a defined value"
-        elif values.item[held] != values.item[arriving]:
-            problem = "the same item"
-        elif values.mask[held] & values.mask[arriving]:
-            problem = "each contribution only once"
-        if problem:
+    def _check_wanted(self, value: np.ndarray, item: np.ndarray, numbers: "_Numbers") -> None:
+        wanted, masks = self._demand.after, self._demand.masks
+        found = self._in_the_end(value)
+        index = {mask: by for by, mask in enumerate(masks)}
+        by = np.array([index.get(mask, _NOBODY) for mask in numbers.mask], dtype=np.int64)
+        # Undefined is looked up like the last value there is, and refused all the same.
+        if not len(item):
+            item = by = np.array([_NOBODY])
+        wrong = (found < 0) | (item[found] != wanted.item) | (by[found] != wanted.by)
+        if wrong.any():
+            row = int(wrong.argmax())
+            rank, slot = int(wanted.rank[row]), int(wanted.slot[row])
+            need = name_value(int(wanted.item[row]), masks[int(wanted.by[row])])
             fail(
-                f"{self.s.name(step)}: combines {values.name(arriving)} into slot {slot}, which "
-                f"holds {values.name(held)}; needs {problem}"
+                f"rank {rank}, slot {slot}: holds {numbers.name(int(found[row]))} in the end"
+                f"{self._last_writer(rank, slot)}; needs {need}"
             )
-        return values.combine(held, arriving)
 
-    def check_wanted(self) -> None:
-        for rank, slots in enumerate(self.held):
-            for slot, item, mask in self.s.demand.final(rank):
-                value = slots[slot]
-                if (
-                    value == _UNDEFINED
-                    or self.values.item[value] != item
-                    or self.values.mask[value] != mask
-                ):
-                    fail(
-                        f"rank {rank}, slot {slot}: holds {self.values.name(value)} in the end"
-                        f"{self._last_writer(rank, slot)}; needs {name_value(item, mask)}"
-                    )
-
-    def check_agreement(self) -> None:
+    def _check_agreement(self, value: np.ndarray) -> None:
         """Equal results must be equal bit by bit: replicas drift apart otherwise."""
-        first: dict[tuple[int, int], tuple[int, int]] = {}
-        for rank, slots in enumerate(self.held):
-            for slot, item, mask in self.s.demand.final(rank):
-                value, of = first.setdefault((item, mask), (slots[slot], rank))
-                if slots[slot] != value:
-                    fail(
-                        f"rank {rank}, slot {slot}: combines the contributions in another order "
-                        f"than rank {of}{self._last_writer(rank, slot)}; needs the same order at "
-                        "every rank, as floats round differently"
-                    )
+        wanted = self._demand.after
+        found = self._in_the_end(value)
+        key = wanted.item * len(self._demand.masks) + wanted.by
+        _, first, of = np.unique(key, return_index=True, return_inverse=True)
+        other = first[of]
+        wrong = np.flatnonzero(found != found[other])
+        if len(wrong):
+            row = wrong[0]
+            rank, slot = int(wanted.rank[row]), int(wanted.slot[row])
+            fail(
+                f"rank {rank}, slot {slot}: combines the contributions in another order "
+                f"than rank {wanted.rank[other[row]]}{self._last_writer(rank, slot)}; needs the "
+                "same order at every rank, as floats round differently"
+            )
+
+    def _in_the_end(self, value: np.ndarray) -> np.ndarray:
+        """What every slot that the demand names holds in the end."""
+        wanted = self._demand.after
+        last = self._last[wanted.rank * self._s.slots + wanted.slot]
+        return np.where(last >= 0, value[last] if len(value) else _NOBODY, _NOBODY)
 
     def _last_writer(self, rank: int, slot: int) -> str:
-        step = self.wrote[rank][slot]
-        return "" if step < 0 else f" (written by {self.s.name(step)})"
+        write = int(self._last[rank * self._s.slots + slot])
+        if not 0 <= write < len(self._writes.step):
+            return ""
+        return f" (written by {self._s.name(int(self._writes.step[write]))})"
+
+
+class _Numbers:
+    """All values met so far, each with one number.
+
+    Attributes
+    ----------
+    item, mask : by number.
+    first : the numbers of what is there before the call, row by row of the conditions.
+    """
+
+    def __init__(self, demand: Conditions) -> None:
+        before = demand.before
+        key = before.item * len(demand.masks) + before.by
+        _, row, self.first = np.unique(key, return_index=True, return_inverse=True)
+        self.item: list[int] = before.item[row].tolist()
+        self.mask = [demand.masks[by] for by in before.by[row].tolist()]
+        self._combined: dict[tuple[int, int], int] = {}
+
+    def combined(self, held: int, arriving: int) -> int | str:
+        """The number of the two combined, or what would have to be there to combine it with."""
+        pair = (held, arriving) if held <= arriving else (arriving, held)
+        number = self._combined.get(pair)
+        if number is not None:
+            return number
+        if held == _NOBODY:
+            return "a defined value"
+        if self.item[held] != self.item[arriving]:
+            return "the same item"
+        if self.mask[held] & self.mask[arriving]:
+            return "each contribution only once"
+        self._combined[pair] = number = len(self.item)
+        self.item.append(self.item[held])
+        self.mask.append(self.mask[held] | self.mask[arriving])
+        return number
+
+    def name(self, value: int) -> str:
+        if value == _NOBODY:
+            return "nothing (undefined)"
+        return name_value(self.item[value], self.mask[value])

@@ -3,6 +3,7 @@ import pytest
 
 from headrace.collectives.measure.group import group_hosts
 from headrace.collectives.measure.tournament import rounds
+from headrace.errors import InputError
 from tests.collectives.measure.network import Network, shuffled_racks
 
 SHAPES = [(2, 2), (4, 4), (2, 2, 2, 2), (3, 3), (3, 3, 3), (5, 2, 1), (8, 8, 8, 8)]
@@ -36,6 +37,49 @@ def met(sizes: tuple[int, ...], seed: int, noise: float, uplink: float):
 def test_racks_are_found_in_any_order_through_noise(seen, sizes, seed: int) -> None:
     matrix, truth = seen(sizes, seed, noise=0.15, uplink=100)
     assert {frozenset(group) for group in group_hosts(matrix)} == truth
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("sizes", [(4, 4), (2, 2, 2, 2), (3, 3, 3), (5, 2, 1)])
+@pytest.mark.parametrize("seen", [alone, met])
+def test_racks_are_found_exactly_through_much_noise(seen, sizes, seed: int) -> None:
+    matrix, truth = seen(sizes, seed, noise=0.3, uplink=100)
+    assert {frozenset(group) for group in group_hosts(matrix)} == truth
+
+
+@pytest.mark.parametrize("hosts", [8, 12, 16, 32])
+def test_no_racks_are_seen_in_much_noise(hosts: int) -> None:
+    for seed in range(5):
+        noise = 0.3 * np.random.default_rng(seed).standard_normal((hosts, hosts))
+        assert group_hosts(5e7 * np.exp(noise)) == (tuple(range(hosts)),)
+
+
+def test_racks_do_not_depend_on_the_order_of_hosts() -> None:
+    matrix, _ = alone((5, 2, 1), 3, noise=0.3, uplink=100)
+    order = np.random.default_rng(0).permutation(8)
+    turned = group_hosts(matrix[np.ix_(order, order)])
+    assert {frozenset(order[list(group)].tolist()) for group in turned} == {
+        frozenset(group) for group in group_hosts(matrix)
+    }
+
+
+def test_hundreds_of_hosts_in_racks_of_many_sizes() -> None:
+    sizes = tuple(range(3, 23))
+    label = np.repeat(np.arange(len(sizes)), sizes)
+    random = np.random.default_rng(4)
+    label = label[random.permutation(len(label))]
+    rate = np.where(label[:, None] == label, 4e8, 1e8)
+    matrix = rate * np.exp(0.3 * random.standard_normal(rate.shape))
+    truth = {tuple(np.flatnonzero(label == rack).tolist()) for rack in range(len(sizes))}
+    assert set(group_hosts(matrix)) == truth
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0, -1.0])
+def test_a_bandwidth_that_is_none_is_named(bad: float) -> None:
+    matrix = np.ones((4, 4))
+    matrix[3, 1] = bad
+    with pytest.raises(InputError, match=r"bandwidth\[3, 1\]"):
+        group_hosts(matrix)
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3, 4, 8, 16])

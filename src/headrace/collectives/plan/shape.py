@@ -1,4 +1,4 @@
-"""What the templates have in common: rank orders, even cuts, reversal, pipelining by order."""
+"""What makers of schedules have in common: groups, orders, even cuts, reversal, pipelining."""
 
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
@@ -83,11 +83,11 @@ def pipelined(chains: Sequence[Sequence[Iterable[Transfer]]], lag: int) -> tuple
     return tuple(t for _, stage, k in keyed for t in chains[k][stage])
 
 
-def check_groups(demand: Demand, groups: Groups) -> None:
+def check_groups(ranks: int, groups: Groups) -> None:
     """Raise ProgramError unless `groups` holds every rank exactly once and no group is empty."""
-    if sorted(rank for group in groups for rank in group) != list(range(demand.ranks)):
+    if sorted(rank for group in groups for rank in group) != list(range(ranks)):
         raise ProgramError(
-            f"groups is {groups}, needs every rank from 0 to {demand.ranks - 1} in one group"
+            f"groups is {groups}, needs every rank from 0 to {ranks - 1} in one group"
         )
     if not all(groups):
         raise ProgramError(f"groups is {groups}, has an empty group; leave it out")

@@ -1,0 +1,99 @@
+"""One rank of a job that adapts, and of static jobs beside it: ``python -m ...autotune_rank TASK``.
+
+The task is JSON: {"buckets", "compute_s", "books", "steps", "static"}. It takes `steps` steps on
+the plan book "adaptive", with adaptation on. Before step n, where `static` has n, it takes a few
+on every other book that `static` names, on groups that are held to it. Rank 0 says every step as it
+ends: whoever started the ranks changes the network meanwhile.
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.network.loop import Loop
+
+WARM_UP = 2
+STATIC_STEPS = 6
+LAST_STEPS = 8
+"""Over so many steps the bytes of every rank are counted in the end."""
+
+
+def main() -> None:
+    """Run."""
+    task = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    world, groups = _groups(task["books"])
+    loop = Loop(task["buckets"], task["compute_s"])
+    held = {name: Loop(task["buckets"], task["compute_s"]) for name in groups}
+    dist.barrier()
+    finished = world.executor.finished()
+    sent = 0
+    for number in range(task["steps"]):
+        if number == task["steps"] - LAST_STEPS:
+            sent = _sent(world)
+        for book in task["static"].get(str(number), ()):
+            say(event="static", before=number, book=book, **_static(held[book], groups[book]))
+        began = time.perf_counter()
+        epochs = loop.step(number, world)
+        ms = (time.perf_counter() - began) * 1e3
+        say(event="step", number=number, ms=ms, epochs=epochs, at=time.time())
+    tell(
+        event="done",
+        calls=loop.calls,
+        finished=world.executor.finished() - finished,
+        wrong=loop.wrong + sum(each.wrong for each in held.values()),
+        changed=loop.changed + sum(each.changed for each in held.values()),
+        digests=loop.digests(),
+        sent=_sent(world) - sent,
+    )
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _groups(books: dict[str, str]) -> tuple[Any, dict[str, Any]]:
+    """The whole job's group, which adapts, and one for every other book, which does not."""
+    os.environ.update(HEADRACE_PLAN_BOOK=books["adaptive"], HEADRACE_ADAPT="on")
+    dist.init_process_group("headrace")
+    os.environ["HEADRACE_ADAPT"] = "off"
+    groups: dict[str, Any] = {}
+    for name, path in books.items():
+        if name != "adaptive":
+            os.environ["HEADRACE_PLAN_BOOK"] = path
+            groups[name] = dist.new_group(backend="headrace")
+    return dist.group.WORLD, groups
+
+
+def _static(loop: Loop, group: Any) -> dict[str, Any]:
+    """Take a few steps by a static plan: their times, and the bytes that this rank sent."""
+    times: list[float] = []
+    sent = _sent(group)
+    for number in range(WARM_UP + STATIC_STEPS):
+        began = time.perf_counter()
+        loop.step(number, group)
+        times.append((time.perf_counter() - began) * 1e3)
+    return {"ms": times[WARM_UP:], "sent": _sent(group) - sent}
+
+
+def _sent(group: Any) -> int:
+    return sum(group.executor.counters()["sent_bytes"])
+
+
+def say(**line: Any) -> None:
+    """Write a line of JSON, at rank 0 only."""
+    if dist.get_rank() == 0:
+        tell(**line)
+
+
+def tell(**line: Any) -> None:
+    """Write a line of JSON."""
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

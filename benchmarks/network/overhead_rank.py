@@ -1,0 +1,54 @@
+"""One rank of a job with adaptation on and off in turn: ``python -m ...overhead_rank TASK``.
+
+The task is JSON: {"buckets", "compute_s", "pairs", "steps"}. Every part makes a group of its own,
+which has all threads of adaptation or none, takes `steps` steps, and closes the group. Rank 0 says
+the times of each; every rank says what processor time a step took it.
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.network.loop import Loop
+
+WARM_UP = 10
+"""Steps: so many adaptation needs to find what a step is."""
+
+
+def main() -> None:
+    """Take turns; who is first changes from pair to pair."""
+    task = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    loop = Loop(task["buckets"], task["compute_s"])
+    for pair in range(task["pairs"]):
+        for mode in ("on", "off") if pair % 2 else ("off", "on"):
+            os.environ["HEADRACE_ADAPT"] = mode
+            group: Any = dist.new_group(backend="headrace")
+            loop.forget()
+            times: list[float] = []
+            cpu = 0.0
+            for number in range(WARM_UP + task["steps"]):
+                if number == WARM_UP:
+                    cpu = time.process_time()
+                began = time.perf_counter()
+                loop.step(number, group)
+                times.append((time.perf_counter() - began) * 1e3)
+            cpu = (time.process_time() - cpu) / task["steps"]
+            told = {"pair": pair, "mode": mode, "ms": times[WARM_UP:], "cpu_ms": cpu * 1e3}
+            swaps = group.switch.epoch
+            dist.destroy_process_group(group)
+            sys.stdout.write(json.dumps({"event": "part", **told, "swaps": swaps}) + "\n")
+            sys.stdout.flush()
+    sys.stdout.write(json.dumps({"event": "done", "wrong": loop.wrong}) + "\n")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

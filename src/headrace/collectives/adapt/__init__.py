@@ -1,0 +1,1 @@
+"""Following the network while a job runs: watch, tune the masters, plan again, swap the plan."""

@@ -1,0 +1,147 @@
+"""Every rank's part: answer what is asked, take part in changes of the plan; on its own thread.
+
+Questions and answers go through the same store as the rounds of `run.agreement`, on a connection of
+the thread's own:
+
+=====================  ======================================================================
+ask                    number of the newest question: what did your connections do?
+traffic/<n>/<rank>     the answer to question n, a table in JSON (see `Traffic.of`)
+=====================  ======================================================================
+
+The thread sleeps between looks at the store. It ends when it is told to, or when the store is lost:
+then training goes on with the plan that it has.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from headrace.collectives.adapt.traffic import Traffic
+from headrace.collectives.run.agreement import Follower, Store
+from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.statistics import ConnectionStatistics
+from headrace.collectives.run.swap import Action, PlanSwitch
+from headrace.errors import CommunicationError
+
+__all__ = ["Agent", "Questions", "look_every_s"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 0.2
+_MOST_LOOKS_PER_S = 2000.0  # of all ranks together, for the store's sake
+_ANSWER_S = 10.0
+_POLL_S = 0.02
+
+
+def look_every_s(ranks: int) -> float:
+    """Return how often a rank looks at the store."""
+    return max(_LOOK_EVERY_S, ranks / _MOST_LOOKS_PER_S)
+
+
+class Agent:
+    """One rank's thread.
+
+    Parameters
+    ----------
+    store : a connection of its own (`run.agreement.own_connection`).
+    handlers : by kind of proposal, see `Follower`.
+    refresh : called now and then (for metrics).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        switch: PlanSwitch,
+        *,
+        stop: threading.Event,
+        handlers: Mapping[str, Callable[[bytes], Action]] | None = None,
+        refresh: Callable[[], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._rank = executor.rank
+        self._statistics = executor.statistics_reader()
+        self._stop = stop
+        self._refresh = refresh
+        self._pause_s = look_every_s(executor.ranks)
+        self._answered = 0
+        self._follower = Follower(
+            store, executor.rank, executor.ranks, switch, handlers=handlers, stop=stop
+        )
+
+    def run(self) -> None:
+        """Take part until told to stop; what the thread does."""
+        try:
+            while not self._stop.wait(self._pause_s):
+                self.look()
+                if self._refresh is not None:
+                    self._refresh()
+        except (CommunicationError, RuntimeError) as error:  # torch's store errors are the latter
+            if not self._stop.is_set():
+                log.info("rank %d adapts no more: %s", self._rank, error)
+
+    def look(self) -> None:
+        """Answer the newest question and take part in the newest round, if there are any."""
+        self._follower.poll()
+        asked = int(self._store.get("ask")) if self._store.check(["ask"]) else 0
+        if asked <= self._answered:
+            return
+        self._answered = asked
+        answer = json.dumps(_answer(self._statistics.read()))
+        self._store.set(f"traffic/{asked}/{self._rank}", answer)
+
+
+class Questions:
+    """Rank 0's side: asks all ranks and puts the answers together.
+
+    Parameters
+    ----------
+    store : a connection of its own.
+    patience_s : longest wait for the slowest rank, in seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        ranks: int,
+        *,
+        stop: threading.Event | None = None,
+        patience_s: float = _ANSWER_S,
+    ) -> None:
+        self._store = store
+        self._ranks = ranks
+        self._stop = stop or threading.Event()
+        self._patience_s = patience_s
+        self._number = 0
+
+    def gather(self) -> Traffic | None:
+        """Return what all connections did since the question before; None if a rank kept silent.
+
+        Raises
+        ------
+        RuntimeError : torch's, if the store is lost.
+        """
+        for rank in range(self._ranks) if self._number else ():
+            self._store.delete_key(self._key(rank))
+        self._number += 1
+        self._store.set("ask", str(self._number))
+        keys = [self._key(rank) for rank in range(self._ranks)]
+        end = time.monotonic() + self._patience_s
+        while not self._store.check(keys):
+            if time.monotonic() > end or self._stop.wait(_POLL_S):
+                return None
+        return Traffic.of([json.loads(self._store.get(key)) for key in keys])
+
+    def _key(self, rank: int) -> str:
+        return f"traffic/{self._number}/{rank}"
+
+
+def _answer(found: ConnectionStatistics) -> dict[str, list[float]]:
+    return {
+        "peer": found.peer.tolist(),
+        "sent_bytes": found.window_sent_bytes.tolist(),
+        "rate_bytes_per_s": found.rate_bytes_per_s.tolist(),
+        "rtt_us": found.rtt_us.tolist(),
+    }

@@ -1,0 +1,112 @@
+"""A plan book brought up to date for a network that was measured again. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from headrace.collectives.adapt.quicktune import quicktune
+from headrace.collectives.adapt.retune import book_masters, by_masters, rescored
+from headrace.collectives.adapt.updated import bandwidth
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.collectives.plan.entries import Entry
+from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.two_level import Masters
+from headrace.errors import InputError
+from headrace.topology import Topology
+
+__all__ = ["Adapted", "Choice", "adapt_book"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Choice:
+    """What became of one range of sizes.
+
+    `before_us` is what the old plan is predicted to take on the network as it is now.
+    """
+
+    entry: Entry
+    before: str
+    before_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Adapted:
+    """The new book, what was chosen for every range, and who masters how much of an allreduce.
+
+    Attributes
+    ----------
+    masters : of the largest allreduce, before (spread evenly, if the old plan had none) and after;
+        None if there is no allreduce.
+    """
+
+    book: PlanBook
+    choices: tuple[Choice, ...]
+    masters: tuple[Masters, Masters] | None
+
+
+def adapt_book(
+    book: PlanBook,
+    topology: Topology,
+    groups: Groups | None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Adapted:
+    """Return the best plans for `topology`: old ones, with masters moved, or made anew.
+
+    Parameters
+    ----------
+    topology, groups : as measured now, for the same hosts in the same order.
+
+    Raises
+    ------
+    InputError : if the ranks are others, or placed otherwise.
+    """
+    _check_same(book.topology, topology)
+    made = build_book(
+        topology,
+        groups=groups,
+        collectives=sorted({entry.collective for entry in book.entries}),
+        progress=progress,
+    )
+    tuned = _tuned(book, topology)
+    choices: list[Choice] = []
+    for entry in made.entries:
+        size = entry.plan.total_bytes
+        old = book.choose(entry.collective, size, entry.root)
+        if old is None:
+            choices.append(Choice(entry=entry, before="nothing", before_us=float("inf")))
+            continue
+        candidates = [now := rescored(old, topology, size), entry.plan]
+        if tuned is not None and entry.collective is Collective.ALLREDUCE:
+            candidates.append(by_masters(now, topology, tuned[1], size))
+        best = min(candidates, key=lambda plan: plan.predicted_us)
+        choices.append(
+            Choice(entry=replace(entry, plan=best), before=old.maker, before_us=now.predicted_us)
+        )
+    adapted = replace(
+        made,
+        entries=tuple(choice.entry for choice in choices),
+        provenance={**made.provenance, "adapted_from": book.digest},
+    )
+    return Adapted(book=adapted, choices=tuple(choices), masters=tuned)
+
+
+def _tuned(book: PlanBook, topology: Topology) -> tuple[Masters, Masters] | None:
+    sizes = [e.plan.total_bytes for e in book.entries if e.collective is Collective.ALLREDUCE]
+    found = book_masters(book, {max(sizes): 1}) if sizes else None
+    return None if found is None else (found, quicktune(found, bandwidth(topology)))
+
+
+def _check_same(before: Topology, now: Topology) -> None:
+    for what, old, new in (
+        ("ranks", before.ranks, now.ranks),
+        ("hosts of ranks", _homes(before), _homes(now)),
+    ):
+        if old != new:
+            raise InputError(
+                f"the profile has {what} {new}, the plan book {old}: adapting is for the same "
+                "ranks on the same hosts; 'headrace collectives plan' makes a book for others"
+            )
+
+
+def _homes(topology: Topology) -> list[str]:
+    return [topology.hosts[host] for host in topology.rank_host]

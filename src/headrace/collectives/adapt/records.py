@@ -1,0 +1,41 @@
+"""What adaptation did and why: kept for whoever asks, and written as lines of JSON if asked to."""
+
+import json
+import logging
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Records"]
+
+log = logging.getLogger(__name__)
+
+_KEPT = 1000
+
+
+class Records:
+    """Events in their order, each a table with at least "event" and "at" (seconds since 1970).
+
+    Parameters
+    ----------
+    path : file to append to (HEADRACE_ADAPT_LOG); None: none. One that cannot be written to is
+        given up with a warning: training goes on.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self.events: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+
+    def add(self, event: str, **facts: Any) -> None:
+        """Record `event`; what is not a number, text or table of these is written as text."""
+        row = {"event": event, "at": round(time.time(), 3), **facts}
+        self.events.append(row)
+        if self._path is None:
+            return
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(row, default=str) + "\n")
+        except OSError as error:
+            log.warning("HEADRACE_ADAPT_LOG is %s: %s; no more is written", self._path, error)
+            self._path = None

@@ -1,0 +1,240 @@
+"""The measured topology brought up to date: which host or uplink has become slower or faster.
+
+What connections achieve is compared with what they achieved under the same plan before. All that
+pass a port (a host's way out or in, a rack's uplink) change by the same factor when the port does,
+and others do not; so a few ports and factors explain many connections. What is kept is the
+factors: the topology of the profile stays the reference, and a port whose factor is back near one
+is as it was measured.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from headrace.topology import BYTES_PER_MB, SharedCapacity, Topology
+
+__all__ = ["Port", "PortRates", "bandwidth", "explain", "ports"]
+
+LEAST_CHANGE = 0.25
+"""A port's rate has changed if by more than this fraction: connections scatter, and those that get
+their data from slow ones slow down somewhat, too."""
+
+LEAST_MORE = 0.5
+"""The same for ports after the first: lesser changes cannot be told from the first's effects."""
+
+_MOST_FOUND = 3
+_WORTH = 0.2
+_AS_MUCH = 0.05
+_LEAST_EVIDENCE = 2
+_SAME = 0.12
+_RESTORED = 0.45
+_LEAST_FACTOR, _MOST_FACTOR = 0.01, 4.0
+_LEAST_SHARE = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """What several links pass: a shared capacity of the topology, or a host's way out or in.
+
+    Attributes
+    ----------
+    links : indices into the topology's links.
+    shared : index into the topology's shared capacities; None: a host's, never measured as such.
+    """
+
+    name: str
+    links: tuple[int, ...]
+    shared: int | None = None
+
+
+def ports(topology: Topology) -> tuple[Port, ...]:
+    """Return what can change as a whole: every shared capacity, and every host's two ways."""
+    found = [
+        Port(name=capacity.name, links=tuple(sorted(capacity.links)), shared=index)
+        for index, capacity in enumerate(topology.shared)
+    ]
+    known = {port.links for port in found}
+    home = topology.rank_host
+    for host, name in enumerate(topology.hosts):
+        for way in ("out", "in"):
+            links = tuple(
+                index
+                for index, link in enumerate(topology.links)
+                if home[link.src] != home[link.dst]
+                and home[link.src if way == "out" else link.dst] == host
+            )
+            if links and links not in known:
+                known.add(links)
+                found.append(Port(name=f"{name}-{way}", links=links))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortRates:
+    """By how much ports differ from the profile: rate now over rate measured.
+
+    Attributes
+    ----------
+    factors : by the port's name; those that are not here are as measured.
+    """
+
+    factors: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def changed(self, factors: Mapping[str, float]) -> "PortRates":
+        """Return the rates after ports have changed by `factors`."""
+        now = dict(self.factors)
+        for name, factor in factors.items():
+            product = min(max(now.get(name, 1.0) * factor, _LEAST_FACTOR), _MOST_FACTOR)
+            # Four digits: two rounds that find the same must say the same.
+            now[name] = float(f"{product:.4g}")
+            # A port that gets faster may not be the narrowest any more: then it is faster still
+            # than its connections show.
+            same = _SAME if factor < 1 else _RESTORED
+            if abs(math.log(product)) < same:
+                del now[name]
+        return PortRates(factors=now)
+
+    def apply(self, topology: Topology) -> Topology:
+        """Return the profile's topology as it is now.
+
+        A link that was as fast as its narrowest port changes with it; another is no faster than
+        its ports are now. A host's way that has changed, and was never measured, becomes a shared
+        capacity.
+        """
+        if not self.factors:
+            return topology
+        before = np.zeros(len(topology.links))
+        after = np.zeros(len(topology.links))
+        betas = topology.columns.beta_us_per_mb
+        shared = list(topology.shared)
+        for port in ports(topology):
+            factor = self.factors.get(port.name, 1.0)
+            index, links = port.shared, list(port.links)
+            beta = float(betas[links].min()) if index is None else shared[index].beta_us_per_mb
+            now = SharedCapacity(name=port.name, links=port.links, beta_us_per_mb=beta / factor)
+            if index is not None:
+                shared[index] = replace(shared[index], beta_us_per_mb=beta / factor)
+            elif factor != 1.0:
+                shared.append(now)
+            before[links] = np.maximum(before[links], beta)
+            after[links] = np.maximum(after[links], now.beta_us_per_mb)
+        limited = betas <= before * (1 + _SAME)
+        changed = np.where(limited, betas / np.where(before > 0, before, 1.0) * after, betas)
+        changed = np.where(limited, changed, np.maximum(betas, after))
+        changed = np.where(before == after, betas, changed)
+        links = tuple(
+            replace(link, beta_us_per_mb=float(beta))
+            for link, beta in zip(topology.links, changed.tolist(), strict=True)
+        )
+        return replace(topology, name=f"{topology.name}-updated", links=links, shared=tuple(shared))
+
+    def described(self) -> str:
+        """Say in words what differs from the profile."""
+        if not self.factors:
+            return "as measured"
+        return ", ".join(f"{name} at {factor:.0%}" for name, factor in sorted(self.factors.items()))
+
+
+def explain(
+    topology: Topology,
+    before: np.ndarray,
+    now: np.ndarray,
+    weight: np.ndarray | None = None,
+) -> dict[str, float]:
+    """Return the ports that have changed and by what factor; empty if nothing says so.
+
+    Greedy in least absolute deviations of logarithms: the port and factor that explain most of
+    what connections changed by, then the next for the other connections, while it is worth it.
+
+    Parameters
+    ----------
+    before, now : (n, n) effective rates from i to j under the same plan, bytes/s; nan: not seen.
+    weight : (n, n) how much each counts (bytes sent); None: all alike.
+    """
+    columns = topology.columns
+    src, dst = columns.src, columns.dst
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.log(now[src, dst] / before[src, dst])
+    weights = np.ones(len(src)) if weight is None else weight[src, dst].astype(np.float64)
+    # a connection that moves next to nothing tells more of latency than of rates
+    seen = np.isfinite(ratio) & (weights > _LEAST_SHARE * weights.max(initial=0.0))
+    weights = np.where(seen, weights, 0.0)
+    left = np.where(seen, ratio, 0.0)
+    found: dict[str, float] = {}
+    first = 0.0
+    for _ in range(_MOST_FOUND):
+        total = float(weights @ np.abs(left))
+        best: tuple[float, float, tuple[Port, ...]] = (0.0, 0.0, ())
+        for suspects in _suspects(topology):
+            if not any(port.name in found for port in suspects):
+                gain, step = _gain(_links(suspects), left, weights)
+                # what explains as much with fewer ports comes first
+                best = max(best, (gain, step, suspects), key=lambda each: each[0])
+        gain, step, suspects = best
+        least = max(_WORTH * total, _AS_MUCH * first)
+        limit = LEAST_CHANGE if not found else LEAST_MORE
+        if not suspects or gain < least or abs(step) < math.log1p(limit):
+            break
+        if found and (weights[_links(suspects)] > 0).sum() < _LEAST_EVIDENCE:
+            break
+        first = first or gain
+        found.update({port.name: math.exp(step) for port in suspects})
+        # the narrowest port decides: what these links do says nothing of the others they pass
+        weights[_links(suspects)] = 0.0
+    return found
+
+
+def _suspects(topology: Topology) -> list[tuple[Port, ...]]:
+    """Return what may change at once: a port, or both ways of one (a host, an uplink)."""
+    alone = ports(topology)
+    by_links = {port.links: port for port in alone}
+    index = topology.link_index
+    pairs: list[tuple[Port, ...]] = []
+    for port in alone:
+        ends = [(topology.links[link].dst, topology.links[link].src) for link in port.links]
+        if all(end in index for end in ends):
+            back = by_links.get(tuple(sorted(index[end] for end in ends)))
+            if back is not None and port.links < back.links:
+                pairs.append((port, back))
+    return [*((port,) for port in alone), *pairs]
+
+
+def _links(suspects: tuple[Port, ...]) -> np.ndarray:
+    return np.concatenate([np.array(port.links) for port in suspects])
+
+
+def _gain(links: np.ndarray, left: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """How much of the deviation goes if these links changed by their median, and that median."""
+    step = _weighted_median(left[links], weights[links])
+    deviation = np.abs(left[links]) - np.abs(left[links] - step)
+    return float(weights[links] @ deviation), step
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    total = weights.sum()
+    if total <= 0:
+        return 0.0
+    order = np.argsort(values, kind="stable")
+    return float(values[order][np.searchsorted(np.cumsum(weights[order]), total / 2)])
+
+
+def bandwidth(topology: Topology, measured: np.ndarray | None = None) -> np.ndarray:
+    """Return (n, n) bytes/s from i to j: what a flow gets alone; 0 on the diagonal.
+
+    Parameters
+    ----------
+    measured : (n, n) bytes/s that counts instead where it is a rate; nan or 0 is none: a
+        connection that carried nothing while others were measured is not slow.
+    """
+    columns = topology.columns
+    beta = columns.beta_us_per_mb.copy()
+    for capacity in topology.shared:
+        links = list(capacity.links)
+        beta[links] = np.maximum(beta[links], capacity.beta_us_per_mb)
+    found = np.zeros((topology.ranks, topology.ranks))
+    found[columns.src, columns.dst] = 1e6 * BYTES_PER_MB / beta
+    if measured is None:
+        return found
+    return np.where(np.isfinite(measured) & (measured > 0), measured, found)

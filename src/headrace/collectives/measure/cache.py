@@ -1,0 +1,161 @@
+"""Profiles that earlier jobs measured, and the plan books made of them, on rank 0's disk.
+
+A profile is kept under a digest of the hosts that it is of: each one's address, what tells its
+network stack from others with that address, and how many ranks it had. The order of ranks does not
+matter. It serves until it expires or is invalidated. What cannot be read is passed over.
+"""
+
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import headrace
+from headrace.artifact import Artifact, canonical_json
+from headrace.collectives.measure.arrange import arranged
+from headrace.collectives.measure.profile import Profile
+from headrace.collectives.plan.book import PlanBook
+from headrace.collectives.plan.verify import VERIFIER_VERSION
+from headrace.errors import ArtifactError, HeadraceError
+
+__all__ = ["HostId", "ProfileCache"]
+
+log = logging.getLogger(__name__)
+
+_MOST_OTHERS = 16  # newest files to look through for one that knows these hosts and more
+_CLOCKS_DIFFER_S = 60.0
+_PROFILE, _BOOK = ".profile", ".book"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HostId:
+    """A host as jobs see it: where its ranks listen, and an identity that lasts until it boots."""
+
+    address: str
+    identity: str
+
+
+class ProfileCache:
+    """The cache in one folder.
+
+    Parameters
+    ----------
+    folder : made at the first use; profiles are in ``profiles``, plan books in ``books``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._profiles = folder / "profiles"
+        self._books = folder / "books"
+
+    def find(self, hosts: Sequence[HostId], now: float | None = None) -> tuple[str, Profile] | None:
+        """Return the key and the profile of the hosts of all ranks (``hosts[rank]``).
+
+        The profile is arranged for these ranks. One of more hosts will do: that is what a job
+        that goes on without some of them finds.
+        """
+        now = time.time() if now is None else now
+        known = [path.stem for path in _newest(self._profiles, _PROFILE)[:_MOST_OTHERS]]
+        for key in dict.fromkeys([_key(hosts), *known]):
+            profile = self._load(key, hosts, now)
+            if profile is not None:
+                return key, profile
+        return None
+
+    def save(self, profile: Profile, hosts: Sequence[HostId]) -> str:
+        """Keep a profile whose rank r runs on ``hosts[r]``, and return its key.
+
+        Where that cannot be done, a warning says so.
+        """
+        key = _key(hosts)
+        identities = {host.address: host.identity for host in hosts}
+        marked = replace(profile, provenance={**profile.provenance, "identities": identities})
+        self._write(self._profiles / f"{key}{_PROFILE}", marked.to_artifact())
+        return key
+
+    def invalidate(self, key: str, reason: str) -> bool:
+        """Forget the profile with this key; returns whether there was one."""
+        path = self._profiles / f"{Path(key).name}{_PROFILE}"
+        try:
+            path.unlink()
+        except OSError:
+            return False
+        log.info("forgot the profile %s: %s", path, reason)
+        return True
+
+    def find_book(self, profile: Profile) -> PlanBook | None:
+        """Return the plan book that was made of a profile; all of it is proven again."""
+        path = self._book_path(profile)
+        if not path.exists():
+            return None
+        try:
+            return PlanBook.load(path)
+        except HeadraceError as error:
+            log.warning("passed over a plan book in the cache: %s", error)
+            return None
+
+    def save_book(self, profile: Profile, book: PlanBook) -> None:
+        """Keep the plan book that was made of a profile; those of old profiles go."""
+        self._write(self._book_path(profile), book.to_artifact())
+        for old in _newest(self._books, _BOOK)[_MOST_OTHERS:]:
+            with suppress(OSError):
+                old.unlink()
+
+    def _load(self, key: str, hosts: Sequence[HostId], now: float) -> Profile | None:
+        path = self._profiles / f"{key}{_PROFILE}"
+        if not path.exists():
+            return None
+        try:
+            profile = Profile.load(path)
+        except HeadraceError as error:
+            log.warning("passed over a profile in the cache: %s", error)
+            return None
+        if profile.expired(now) or profile.measured_at > now + _CLOCKS_DIFFER_S:
+            return None
+        identities = profile.provenance.get("identities")
+        if not isinstance(identities, dict) or any(
+            identities.get(host.address) != host.identity  # pyright: ignore[reportUnknownMemberType]
+            for host in hosts
+        ):
+            return None
+        return arranged(profile, [host.address for host in hosts])
+
+    def _book_path(self, profile: Profile) -> Path:
+        parts = [
+            profile.topology.digest,
+            [list(group) for group in profile.groups],
+            headrace.__version__,
+            VERIFIER_VERSION,
+        ]
+        return self._books / f"{_digest(parts)}{_BOOK}"
+
+    def _write(self, path: Path, artifact: Artifact) -> None:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            artifact.save(path)
+        except (ArtifactError, OSError) as error:
+            log.warning("cannot be kept, the next job will find out again: %s", error)
+
+
+def _key(hosts: Sequence[HostId]) -> str:
+    """The same for the same hosts with the same numbers of ranks, whatever their order."""
+    return _digest(sorted([h.address, h.identity, n] for h, n in Counter(hosts).items()))
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
+
+
+def _newest(folder: Path, suffix: str) -> list[Path]:
+    """Files, the newest first; none if the folder cannot be looked into."""
+    found: list[tuple[float, Path]] = []
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.suffix == suffix:
+                with suppress(OSError):
+                    found.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]

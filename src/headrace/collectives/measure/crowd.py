@@ -1,0 +1,75 @@
+"""Racks that pairs alone do not show: everybody sends at once, each to a different host.
+
+Where an uplink is as fast as one host, a lone pair across it is as fast as one inside. In a crowd
+every host sends and receives one flow: those that stay inside a rack keep the host's rate, those
+that leave it divide the uplink. A *shift* by k is such a crowd (host i sends to host i + k); all
+shifts together have every ordered pair once, in O(N) probes.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from headrace.collectives.measure.effort import Budget, Effort, Progress
+from headrace.collectives.measure.recorder import Recorder, Site, Stage
+from headrace.collectives.measure.tournament import Pair, filled
+
+LEAST_HOSTS = 4
+"""With fewer there are no two racks of which one has two hosts to compete."""
+
+
+class Crowd:
+    """Rates in a crowd, by pair of ranks; what was found outlives the loss of a host."""
+
+    def __init__(self, recorder: Recorder, effort: Effort, budget: Budget) -> None:
+        self.rates: dict[Pair, float] = {}
+        self._recorder = recorder
+        self._effort = effort
+        self._budget = budget
+
+    def gather(
+        self, site: Site, alone: np.ndarray, until: float, progress: Progress
+    ) -> np.ndarray | None:
+        """Return (hosts, hosts) bytes per second in a crowd; None if time is too short for one.
+
+        `alone` are the bandwidths without it: every flow is as long as it would take alone.
+        """
+        plan = list(shifts(len(site.hosts)))
+        for index, pairs in enumerate(plan):
+            if self._budget.left_s(until) <= 0:
+                self._budget.cut("crowd", f"{len(plan) - index} of {len(plan)} shifts left out")
+                break
+            progress(f"crowd, shift {index + 1} of {len(plan)}", index / len(plan))
+            self._shift(site, alone, pairs)
+        hosts = len(site.hosts)
+        rates = np.full((hosts, hosts), np.nan)
+        for a in range(hosts):
+            for b in range(hosts):
+                rates[a, b] = self.rates.get((site.rank(a), site.rank(b)), np.nan)
+        found = np.isfinite(rates)
+        # a pair that is known one way is known
+        return filled(rates) if (found | found.T).sum() >= hosts * (hosts - 1) else None
+
+    def _shift(self, site: Site, alone: np.ndarray, pairs: list[Pair]) -> None:
+        ranks = [(site.rank(a), site.rank(b)) for a, b in pairs]
+        if all(pair in self.rates for pair in ranks):
+            return
+        most = self._effort.most_bytes
+        sizes = [min(alone[pair] * self._effort.crowd_us / 1e6, most) for pair in pairs]
+        times = self._recorder.bulk(Stage.CROWD, ranks, sizes, 1)[:, 0]
+        for pair, size, time_us in zip(ranks, sizes, times.tolist(), strict=True):
+            self.rates[pair] = size / time_us * 1e6
+
+
+def shifts(hosts: int) -> Iterator[list[Pair]]:
+    """Yield crowds that have every ordered pair of `hosts` once, each host once on either side.
+
+    Two hosts never send to each other at once: half way round, half of them wait for the others.
+    """
+    for k in range(1, hosts):
+        pairs = [(i, (i + k) % hosts) for i in range(hosts)]
+        if 2 * k == hosts:
+            yield pairs[:k]
+            yield pairs[k:]
+        else:
+            yield pairs

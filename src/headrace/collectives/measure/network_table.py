@@ -1,0 +1,189 @@
+"""Tables of a network: what pairs of hosts measured, and where the hosts are, if that is known."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace import fields
+from headrace.collectives.measure.affinity import Position
+from headrace.collectives.measure.distances import Scale, pair_distances
+from headrace.collectives.measure.profile import Profile
+from headrace.errors import InputError
+
+__all__ = ["NetworkTable", "load_table", "save_table", "table_of_profile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NetworkTable:
+    """Measurements of all pairs of hosts, from row to column.
+
+    Attributes
+    ----------
+    name : what network it is.
+    positions : of every host, from the outermost level in (`affinity.LEVELS`).
+    latency_us, bandwidth : (n, n) float64, us and bytes/s; nan where nothing was measured, on the
+        diagonal too. None if the network was not asked for it.
+    """
+
+    name: str
+    positions: tuple[Position, ...]
+    latency_us: np.ndarray | None = None
+    bandwidth: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.positions)
+        for name in ("latency_us", "bandwidth"):
+            table = getattr(self, name)
+            if table is not None and table.shape != (n, n):
+                raise InputError(
+                    f"{self.name}: {name} has shape {table.shape}, needs {(n, n)} for {n} positions"
+                )
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts."""
+        return len(self.positions)
+
+    def distances(
+        self, *, latency: bool = True, bandwidth: bool = False, scale: Scale = "log"
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return distances by latency, bandwidth or both, and which are known: `pair_distances`.
+
+        Raises
+        ------
+        InputError : if the table does not have what is asked for.
+        """
+        return pair_distances(
+            latency_us=self.latency_us if latency else None,
+            latency_known=None if self.latency_us is None else ~np.isnan(self.latency_us),
+            bandwidth=self.bandwidth if bandwidth else None,
+            bandwidth_known=None if self.bandwidth is None else ~np.isnan(self.bandwidth),
+            scale=scale,
+        )
+
+
+def table_of_profile(
+    profile: Profile, positions: Sequence[Position], name: str | None = None
+) -> NetworkTable:
+    """Return what hosts had of each other in a profile's tournament.
+
+    Latency is half of the least round trip. Several ranks of a host: the rank that played.
+
+    Parameters
+    ----------
+    positions : of the hosts of ``profile.topology``, in their order.
+    """
+    hosts, pairs = len(profile.topology.hosts), profile.pairs
+    home = np.array(profile.topology.rank_host)
+    src, dst = home[pairs["src"]], home[pairs["dst"]]
+    latency, bandwidth = (np.full((hosts, hosts), np.nan) for _ in range(2))
+    latency[src, dst] = pairs["min_rtt_us"] / 2
+    bandwidth[src, dst] = pairs["bytes_per_s"]
+    return NetworkTable(
+        name=name or profile.topology.name,
+        positions=tuple(positions),
+        latency_us=latency,
+        bandwidth=bandwidth,
+    )
+
+
+def load_table(path: str | Path) -> NetworkTable:
+    """Read a recorded table from JSON or CSV (by the file's suffix).
+
+    JSON: an object with `name`, `positions` (a list for each host) and `latency_us`, `bandwidth`
+    or both (lists of rows); null is a pair that was not measured. CSV: latency alone, a line for
+    each host: its position, slashes between the levels, then a column for each host, us; an empty
+    one is a pair that was not measured.
+
+    Raises
+    ------
+    InputError : naming the file, the field and the row.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    match path.suffix:
+        case ".json":
+            return _from_json(text, path)
+        case ".csv":
+            return _from_csv(text, path)
+        case other:
+            raise InputError(f"{path}: ends in {other!r}, needs .json or .csv")
+
+
+def save_table(table: NetworkTable, path: str | Path) -> None:
+    """Write a table as JSON, four digits a number: `load_table` reads it."""
+    head: dict[str, Any] = {"name": table.name, "positions": [list(p) for p in table.positions]}
+    for name in ("latency_us", "bandwidth"):
+        values = getattr(table, name)
+        if values is not None:
+            head[name] = [
+                [float(f"{x:.4g}") if np.isfinite(x) else None for x in row]
+                for row in values.tolist()
+            ]
+    rows = json.dumps(head).replace("], [", "],\n[")
+    Path(path).write_text(rows + "\n")
+
+
+def _from_json(text: str, path: Path) -> NetworkTable:
+    try:
+        head = fields.table(json.loads(text))
+        positions = tuple(_position(row) for row in fields.items(head["positions"]))
+        tables = {
+            name: _numbers(fields.items(head[name]), len(positions), f"{path}: {name}")
+            for name in ("latency_us", "bandwidth")
+            if name in head
+        }
+        name = fields.text(head.get("name", path.stem))
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: needs an object with 'positions' and 'latency_us' or 'bandwidth': {error!r}"
+        ) from error
+    return _checked(NetworkTable(name=name, positions=positions, **tables), path)
+
+
+def _from_csv(text: str, path: Path) -> NetworkTable:
+    rows = [row for row in csv.reader(text.splitlines()) if row]
+    positions = tuple(tuple(row[0].split("/")) for row in rows)
+    latency = _numbers([row[1:] for row in rows], len(rows), f"{path}: line")
+    return _checked(NetworkTable(name=path.stem, positions=positions, latency_us=latency), path)
+
+
+def _checked(table: NetworkTable, path: Path) -> NetworkTable:
+    if not table.hosts or (table.latency_us is None and table.bandwidth is None):
+        raise InputError(f"{path}: has no measurements, needs latency_us or bandwidth")
+    return table
+
+
+def _position(found: Any) -> Position:
+    entries = fields.items(found)
+    if not all(isinstance(entry, int | str) for entry in entries):
+        raise TypeError(f"position {entries} has other entries than numbers and texts")
+    return tuple(entries)
+
+
+def _numbers(rows: Sequence[Any], hosts: int, where: str) -> np.ndarray:
+    made = np.full((hosts, hosts), np.nan)
+    if len(rows) != hosts:
+        raise InputError(f"{where} has {len(rows)} rows, needs {hosts}, one for each host")
+    for i, row in enumerate(rows):
+        cells = list(row)
+        if len(cells) != hosts:
+            raise InputError(f"{where}[{i}] has {len(cells)} numbers, needs {hosts}")
+        for j, cell in enumerate(cells):
+            if i == j or cell is None or cell == "":
+                continue
+            try:
+                made[i, j] = float(cell)
+            except (TypeError, ValueError):
+                made[i, j] = -1.0
+            if not (np.isfinite(made[i, j]) and made[i, j] > 0):
+                raise InputError(f"{where}[{i}][{j}] is {cell!r}, needs a finite number above 0")
+    return made

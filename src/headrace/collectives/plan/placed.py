@@ -1,0 +1,250 @@
+"""Templates with the ranks in the places that suit the network, found by local search.
+
+A ring takes its ranks in any order, and so do halving-doubling and trees. Where links differ, or
+are missing, most orders go over a slow link or a missing one: the best ring is a bottleneck
+travelling salesman's tour, over capacities that links share. `placed` starts with one order and
+swaps two ranks, moves one, or turns a stretch round, under simulated annealing (Kirkpatrick et al.,
+Science 220, 1983): it accepts what is slower with a chance that falls to nothing. Orders over
+missing links come after all others, the fewer missing the better.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from math import exp
+from typing import Protocol
+
+import numpy as np
+
+from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.plan import templates
+from headrace.collectives.plan.chunks import sends_of
+from headrace.collectives.plan.generators import Setting
+from headrace.collectives.plan.search import SearchEngine
+from headrace.collectives.program import Schedule, Transfer
+from headrace.errors import ProgramError
+from headrace.topology import BYTES_PER_MB, Topology
+
+__all__ = ["Placement", "joined", "placed", "placements"]
+
+Make = Callable[[Sequence[int]], Schedule]
+"""A template with everything settled but the order of the ranks."""
+
+
+class Template(Protocol):
+    """What `templates` has."""
+
+    def __call__(self, demand: Demand, *, order: Sequence[int] | None = None) -> Schedule:
+        """Return the schedule that does `demand`."""
+        ...
+
+
+_CHAIN, _TREES = (16, 64), (8, 32)
+
+_HOT = 0.01
+"""Of the best time: what is slower by so much is accepted with a chance of 1/e at first."""
+
+_FLAT = 64
+"""Trials that all take as long: the network is alike from everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Placement:
+    """The best order found.
+
+    Attributes
+    ----------
+    order : the ranks by place.
+    schedule : the template's, in this order.
+    total_us : under the full cost model.
+    """
+
+    order: tuple[int, ...]
+    schedule: Schedule
+    total_us: float
+
+
+def joined(schedule: Schedule) -> Schedule:
+    """Return `schedule` with transfers that follow each other between two ranks as one message."""
+    transfers = list(schedule.transfers[:1])
+    for before, each in pairwise(schedule.transfers):
+        same = _lane(before) == _lane(each) and each.src != each.dst
+        transfers.append(each._replace(joined=True) if same else each)
+    return replace(schedule, transfers=tuple(transfers))
+
+
+def placed(
+    topology: Topology,
+    make: Make,
+    total_bytes: int,
+    engine: SearchEngine,
+    *,
+    start: Sequence[int],
+    fixed: int | None = None,
+    seed: int = 0,
+    trials: int = 1000,
+) -> Placement:
+    """Return the best order of the ranks that `trials` changes of `start` lead to.
+
+    Equal arguments give equal results.
+
+    Parameters
+    ----------
+    total_bytes : see `Demand.chunk_bytes`.
+    fixed : a rank that keeps its place: the root.
+
+    Raises
+    ------
+    ProgramError : if every order tried needs a link that the topology lacks.
+    """
+    search = _Search(topology, make(start), max(total_bytes, 1), engine)
+    random = np.random.default_rng(seed)
+    first = np.array(start)
+    places = np.flatnonzero(first != (-1 if fixed is None else fixed))
+    renamed = np.empty_like(first)
+    order = best = first
+    cost = least = search.cost(np.arange(len(first)))
+    differs = False
+    for trial in range(trials if len(places) > 1 else 0):
+        changed = order.copy()
+        changed[places] = _changed(order[places], random)
+        renamed[first] = changed
+        found = search.cost(renamed)
+        differs |= found != cost
+        if trial == _FLAT and not differs:
+            break
+        warmth = _HOT * least[1] * (1.0 - trial / trials) ** 2
+        if found <= cost or (
+            found[0] == cost[0] == 0
+            and warmth > 0.0
+            and random.random() < exp((cost[1] - found[1]) / warmth)
+        ):
+            order, cost = changed, found
+        if found < least:
+            best, least = changed, found
+    missing, total_us = least
+    if missing:
+        raise ProgramError(
+            f"every order tried needs links that topology '{topology.name}' lacks, {missing} "
+            "chunks are to be sent over such at least"
+        )
+    chosen = tuple(best.tolist())
+    return Placement(order=chosen, schedule=make(chosen), total_us=total_us)
+
+
+def placements(setting: Setting, total_bytes: int, trials: int) -> Iterator[Placement]:
+    """Yield every template that serves `setting` and takes an order, placed.
+
+    Parameters
+    ----------
+    trials : of all templates together.
+
+    Raises
+    ------
+    ProgramError : if there is no search engine, no such template, or none of them finds its links.
+    """
+    method = setting.method
+    if method.engine is None:
+        raise ProgramError("needs a search engine")
+    makers = list(_makers(setting))
+    if not makers:
+        raise ProgramError("no template of this collective takes its ranks in any order")
+    problems: list[ProgramError] = []
+    for make in makers:
+        try:
+            yield placed(
+                setting.topology,
+                make,
+                total_bytes,
+                method.engine,
+                start=setting.order,
+                fixed=setting.root if setting.collective in ROOTED else None,
+                seed=method.seed,
+                trials=trials // len(makers),
+            )
+        except ProgramError as error:
+            problems.append(error)
+    if len(problems) == len(makers):
+        raise problems[0]
+
+
+def _makers(setting: Setting) -> Iterator[Make]:
+    """Every template for each of its chunk counts."""
+    rooted = setting.collective in (Collective.BROADCAST, Collective.REDUCE)
+    whole = setting.collective is Collective.ALLREDUCE
+    parts = setting.ranks if whole else 1
+    rows = (
+        (templates.ring, _CHAIN if rooted else (parts,)),
+        (templates.halving_doubling, (parts,)),
+        (templates.double_binary_tree, _TREES),
+    )
+    for template, counts in rows:
+        for chunks in counts if setting.method.chunks is None else (setting.method.chunks,):
+            apart = partial(_made, template, setting.demand(chunks))
+            together = partial(_made, template, setting.demand(chunks), join=True)
+            try:
+                messages = [_message_count(make(setting.order)) for make in (apart, together)]
+            except ProgramError:  # it does not serve this collective
+                break
+            yield apart
+            if messages[1] < messages[0]:
+                yield together
+
+
+def _made(
+    template: Template, demand: Demand, order: Sequence[int], *, join: bool = False
+) -> Schedule:
+    made = template(demand, order=order)
+    return joined(made) if join else made
+
+
+def _message_count(schedule: Schedule) -> int:
+    return sum(not each.joined for each in schedule.transfers)
+
+
+def _lane(transfer: Transfer) -> tuple[int, int, int, bool]:
+    return (transfer.src, transfer.dst, transfer.channel, transfer.reduce)
+
+
+def _changed(order: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Swap two, move one, or turn a stretch round."""
+    low, high = sorted(random.choice(len(order), 2, replace=False).tolist())
+    changed = order.copy()
+    match int(random.integers(4)):
+        case 0:
+            changed[[low, high]] = order[[high, low]]
+        case 1:
+            changed[low : high + 1] = np.roll(order[low : high + 1], 1)
+        case 2:
+            changed[low : high + 1] = np.roll(order[low : high + 1], -1)
+        case _:
+            changed[low : high + 1] = order[low : high + 1][::-1]
+    return changed
+
+
+class _Search:
+    """Times orders: the template in another order is the same sends between other ranks."""
+
+    def __init__(
+        self, topology: Topology, first: Schedule, total_bytes: int, engine: SearchEngine
+    ) -> None:
+        self._topology, self._engine = topology, engine
+        self._sends = sends_of(first)
+        self._chunk_mb = first.demand.chunk_bytes(total_bytes) / BYTES_PER_MB
+        self._linked = np.zeros((topology.ranks, topology.ranks), dtype=bool)
+        self._linked[topology.columns.src, topology.columns.dst] = True
+
+    def cost(self, renamed: np.ndarray) -> tuple[int, float]:
+        """Return how many sends lack a link, and the time in us if none does.
+
+        Parameters
+        ----------
+        renamed : (ranks,) who takes the place of every rank.
+        """
+        src, dst = renamed[self._sends.src], renamed[self._sends.dst]
+        missing = int(np.count_nonzero(~self._linked[src, dst]))
+        if missing:
+            return missing, 0.0
+        sends = replace(self._sends, src=src, dst=dst)
+        return 0, self._engine.retime(self._topology, sends, self._chunk_mb).total_us

@@ -1,0 +1,145 @@
+"""Where every chunk lies, or would arrive, at every rank: slots for `chunks.realize`."""
+
+import numpy as np
+
+from headrace.collectives.conditions import conditions
+from headrace.collectives.demand import Demand
+from headrace.collectives.program import Transfer
+from headrace.errors import ProgramError
+
+
+class Places:
+    """A chunk lies where the demand has its item before or after, else in scratch.
+
+    Attributes
+    ----------
+    copies_before : what a rank wants of what it has already, copied there.
+    """
+
+    def __init__(self, demand: Demand, chunks: int) -> None:
+        before = conditions(demand).before
+        self._demand = demand
+        self._items = max(chunks, int(before.item.max(initial=-1)) + 1)
+        self._held = np.sort(before.rank * self._items + before.item)
+        """What is where, as sorted keys: rank times items, plus item."""
+        self._known = np.empty(0, dtype=np.int64)
+        """Keys whose slot is known, sorted, and in `_slots` their slots."""
+        self._slots = np.empty(0, dtype=np.int64)
+        self._passed: dict[tuple[int, int], int] = {}
+        """By rank and place in a block, how many scratch slots are taken."""
+        self._owed: list[tuple[int, int, int]] = []
+        """(rank, item, slot) to be filled in the end."""
+        self.copies_before: list[Transfer] = []
+        if not demand.in_place:
+            known: dict[int, int] = {}
+            for rank in range(demand.ranks):
+                self._settle(rank, known)
+            self._learn(np.array(list(known)), np.array(list(known.values())))
+
+    @property
+    def scratch_slots(self) -> int:
+        """How many scratch slots every rank needs."""
+        return self._demand.chunks * max(self._passed.values(), default=0)
+
+    def _settle(self, rank: int, known: dict[int, int]) -> None:
+        held: dict[int, list[int]] = {}
+        taken: set[int] = set()
+        for slot, item, _ in self._demand.initial(rank):
+            held.setdefault(item, []).append(slot)
+            taken.add(slot)
+        place = {item: slots[0] for item, slots in held.items()}
+        for slot, item, _ in self._demand.final(rank):
+            if slot in held.get(item, ()):
+                continue
+            if slot in taken:
+                self._owed.append((rank, item, slot))
+            elif item in held:
+                self.copies_before.append(Transfer(rank, rank, place[item], slot))
+            elif item in place:
+                self._owed.append((rank, item, slot))
+            else:
+                place[item] = slot
+        known.update((rank * self._items + item, slot) for item, slot in place.items())
+
+    def hops(
+        self, row: np.ndarray, chunk: np.ndarray, src: np.ndarray, dst: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the slots that chunks leave from and arrive in, one send after the other.
+
+        Parameters
+        ----------
+        row : what to call every send in an error.
+
+        Raises
+        ------
+        ProgramError : if a chunk is sent by a rank that does not have it.
+        """
+        here, there = src * self._items + chunk, dst * self._items + chunk
+        arrived, first = np.unique(there, return_index=True)
+        place, known = _found(arrived, here)
+        there_is = known & (first[place] < np.arange(len(here))) if len(arrived) else known
+        there_is |= _found(self._held, here)[1] & (chunk >= 0)
+        lost = np.flatnonzero(~there_is)
+        if len(lost):
+            at = lost[0]
+            raise ProgramError(
+                f"sends: row {row[at]} sends chunk {chunk[at]} from rank {src[at]} to rank "
+                f"{dst[at]}, but rank {src[at]} does not have it yet; needs an order of cause and "
+                "effect"
+            )
+        self._held = np.sort(np.append(self._held, arrived))
+        if self._demand.in_place:
+            return chunk, chunk
+        new = np.sort(first[~_found(self._known, arrived)[1]])
+        slots = [
+            self._passing(*ends)
+            for ends in zip(dst[new].tolist(), chunk[new].tolist(), strict=True)
+        ]
+        self._learn(there[new], np.array(slots, dtype=np.int64))
+        return (
+            self._slots[_found(self._known, here)[0]],
+            self._slots[_found(self._known, there)[0]],
+        )
+
+    def _learn(self, keys: np.ndarray, slots: np.ndarray) -> None:
+        keys = np.append(self._known, keys)
+        order = np.argsort(keys)
+        self._known, self._slots = keys[order], np.append(self._slots, slots)[order]
+
+    def _passing(self, rank: int, chunk: int) -> int:
+        """A scratch slot of its own, made for chunks of its place in a block."""
+        chunks = self._demand.chunks
+        taken = self._passed.get((rank, chunk % chunks), 0)
+        self._passed[rank, chunk % chunks] = taken + 1
+        return self._demand.slots + taken * chunks + chunk % chunks
+
+    def copies_after(self) -> list[Transfer]:
+        """Fill what is owed; what would be overwritten on the way is put aside first.
+
+        Raises
+        ------
+        ProgramError : if what is owed never came.
+        """
+        aside: list[Transfer] = []
+        filled: list[Transfer] = []
+        targets = {(rank, slot) for rank, _, slot in self._owed}
+        keys = np.array([rank * self._items + item for rank, item, _ in self._owed], dtype=np.int64)
+        came = _found(self._held, keys)[1].tolist()
+        places: list[int] = self._slots[_found(self._known, keys)[0]].tolist()
+        moved: dict[tuple[int, int], int] = {}
+        for (rank, item, slot), held, place in zip(self._owed, came, places, strict=True):
+            if not held:
+                raise ProgramError(f"sends: chunk {item} never reaches rank {rank}")
+            if (rank, place) in targets and (rank, item) not in moved:
+                moved[rank, item] = self._passing(rank, item)
+                aside.append(Transfer(rank, rank, place, moved[rank, item]))
+            filled.append(Transfer(rank, rank, moved.get((rank, item), place), slot))
+        return aside + filled
+
+
+def _found(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each of `wanted` is in the sorted `keys`, and whether it is there at all."""
+    if not len(keys):
+        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return place, keys[place] == wanted

@@ -1,0 +1,59 @@
+"""What a demand says is there before the call and wanted after it, as columns.
+
+Read from `Demand.initial` and `Demand.final`, rank by rank, and from nothing else: planners have
+faster ways to the same, which are none of the verifier's business.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.collectives.demand import Demand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """Columns of int64: at `rank`, `slot` holds `item`, combined of the ranks of mask `by`."""
+
+    rank: np.ndarray
+    slot: np.ndarray
+    item: np.ndarray
+    by: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Conditions:
+    """Before and after; `masks` are those that `by` counts, each once."""
+
+    before: Rows
+    after: Rows
+    masks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, demand: Demand) -> "Conditions":
+        """Ask `demand` about every rank."""
+        numbers: dict[int, int] = {}
+        before = _rows(demand, demand.initial, numbers)
+        after = _rows(demand, demand.final, numbers)
+        return cls(before=before, after=after, masks=tuple(numbers))
+
+
+def _rows(
+    demand: Demand, holds: Callable[[int], list[tuple[int, int, int]]], numbers: dict[int, int]
+) -> Rows:
+    parts: list[np.ndarray] = []
+    before: list[tuple[int, int, int]] = []
+    columns = np.empty((3, 0), dtype=np.int64)
+    for rank in range(demand.ranks):
+        found = holds(rank)
+        if found != before:  # many a demand wants the same everywhere
+            columns = np.empty((3, len(found)), dtype=np.int64)
+            if found:
+                columns[0], columns[1], masks = zip(*found, strict=True)
+                columns[2] = [numbers.setdefault(mask, len(numbers)) for mask in masks]
+            before = found
+        parts.append(columns)
+    slot, item, by = np.hstack(parts)
+    rank = np.repeat(np.arange(demand.ranks), [part.shape[1] for part in parts])
+    return Rows(rank=rank, slot=slot, item=item, by=by)

@@ -1,0 +1,173 @@
+"""Measuring and planning at the start of a job that brings no plan book.
+
+Rank 0 looks for a profile of the job's hosts in its cache, or has all ranks measure over the
+connections that were just made; it plans, and hands the plan book to the others through the store.
+"""
+
+import logging
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import headrace.artifact as artifact_io
+from headrace.collectives.demand import Collective
+from headrace.collectives.measure.cache import HostId, ProfileCache
+from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.profile import Profile
+from headrace.collectives.measure.survey import measure_ranks
+from headrace.collectives.measure.words import in_words
+from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.collectives.run.executor import Executor
+from headrace.errors import CommunicationError, HeadraceError
+from headrace.settings import Settings
+
+__all__ = ["EFFORT", "found_book", "invalidate", "quick_book"]
+
+EFFORT = Effort(budget_s=10.0)
+"""What measuring at the start of a job may cost."""
+
+FIRST = (
+    Collective.ALLREDUCE,
+    Collective.REDUCE_SCATTER,
+    Collective.ALLGATHER,
+    Collective.BROADCAST,
+)
+"""What training calls, in the order in which it is planned."""
+
+PLANNING_S = 4.0
+"""No further collective is begun after that."""
+
+_SIZES = tuple(4**k << 10 for k in range(9))  # 1 KiB to 64 MiB
+_ROOTED_FROM = 9  # ranks; with fewer, books plan for every root, which takes longer
+_PROFILE_KEY = "profile_key"
+
+log = logging.getLogger(__name__)
+
+
+def found_book(
+    executor: Executor,
+    store: Any,
+    hosts: Sequence[HostId],
+    settings: Settings,
+    timeout_s: float,
+) -> PlanBook | None:
+    """Return a plan book for the network that the job runs on; every rank calls this.
+
+    Parameters
+    ----------
+    executor : connected, and idle.
+    store : the group's part of torch's store.
+    hosts : every rank's host.
+    settings : rank 0's `measure` and `cache` count.
+    timeout_s : longest wait for rank 0, beside measuring itself.
+
+    Returns
+    -------
+    PlanBook | None
+        The same at every rank; None if rank 0's settings say so, or planning failed.
+
+    Raises
+    ------
+    CommunicationError : naming the host that was lost while measuring; rank 0 did not answer.
+    """
+    first = executor.rank == 0
+    cache = ProfileCache(settings.cache_folder)
+    known = cache.find(hosts) if first and settings.measure == "auto" else None
+    if first:
+        must = settings.measure == "always" or (settings.measure == "auto" and known is None)
+        store.set("measure/begin", "measure" if must else settings.measure)
+    begin = _heard(store, "measure/begin", timeout_s)
+    if begin == b"off":
+        return None
+    profile = None
+    if begin == b"measure":
+        if first:
+            log.info("measuring the network, for at most about %.0f s", EFFORT.budget_s)
+        profile = measure_ranks(executor, [host.address for host in hosts], effort=EFFORT)
+    if not first:
+        raw = _heard(store, "measure/book", timeout_s)
+        return _book(zlib.decompress(raw)) if raw else None
+    if profile is not None:
+        known = (cache.save(profile, hosts), profile)
+    assert known is not None, "rank 0 has found a profile or made one"
+    book = _planned(cache, *known, fresh=profile is not None)
+    store.set("measure/book", zlib.compress(book.to_artifact().to_bytes(), 1) if book else b"")
+    return book
+
+
+def invalidate(book: PlanBook, settings: Settings, reason: str) -> bool:
+    """Forget the cached profile that `book` was made of, as the network is no longer like it.
+
+    Returns whether there was one; a book of the user's own has none. For rank 0, whose cache it
+    is.
+    """
+    key = book.provenance.get(_PROFILE_KEY)
+    return isinstance(key, str) and ProfileCache(settings.cache_folder).invalidate(key, reason)
+
+
+def quick_book(
+    profile: Profile,
+    *,
+    collectives: Iterable[Collective] = FIRST,
+    sizes: Sequence[int] = _SIZES,
+    limit_s: float = PLANNING_S,
+) -> PlanBook:
+    """Plan what training calls first, from templates, for as many collectives as time allows."""
+    started = time.monotonic()
+    topology = profile.topology
+    books: list[PlanBook] = []
+    for collective in collectives:
+        if books and time.monotonic() - started > limit_s:
+            break
+        if collective is Collective.BROADCAST and topology.ranks < _ROOTED_FROM:
+            continue  # one at the start of a job: a template will do
+        books.append(
+            build_book(topology, groups=profile.groups, collectives=[collective], sizes=sizes)
+        )
+    entries = [entry for book in books for entry in book.entries]
+    return replace(
+        books[0], entries=tuple(sorted(entries, key=lambda e: (e.collective, e.root, e.from_bytes)))
+    )
+
+
+def _planned(cache: ProfileCache, key: str, profile: Profile, *, fresh: bool) -> PlanBook | None:
+    """Rank 0's plan book; None, with a warning, if there is none to be had."""
+    started = time.monotonic()
+    book = cache.find_book(profile)
+    try:
+        if book is None:
+            book = quick_book(profile)
+            cache.save_book(profile, book)
+    except HeadraceError as error:
+        log.warning("no plans for the network that was found, templates serve the job: %s", error)
+        return None
+    left_s = profile.measured_at + profile.valid_for_s - time.time()
+    log.info(
+        "network %s: %s; %d plans serve the job (made or read in %.1f s); the profile holds for "
+        "another %.0f min",
+        f"measured in {profile.took_s:.1f} s" if fresh else "known from an earlier job",
+        in_words(profile),
+        len(book.entries),
+        time.monotonic() - started,
+        left_s / 60,
+    )
+    for cut in profile.provenance.get("cut", ()):
+        log.info("while measuring, for want of time: %s", cut)
+    return replace(book, provenance={**book.provenance, _PROFILE_KEY: key})
+
+
+def _heard(store: Any, key: str, timeout_s: float) -> bytes:
+    try:
+        store.wait([key], timedelta(seconds=timeout_s))
+        return bytes(store.get(key))
+    except RuntimeError as error:  # torch's store errors derive from it
+        raise CommunicationError(
+            f"rank 0 did not say within {timeout_s:g} s what plans serve the job ({error})"
+        ) from error
+
+
+def _book(raw: bytes) -> PlanBook:
+    return PlanBook.from_artifact(artifact_io.from_bytes(raw, kind="plan-book"))

@@ -1,0 +1,147 @@
+"""What one rank's connections did: bytes, round-trip times, and how fast they really were.
+
+The kernel keeps the account (TCP_INFO); reading it is one system call per connection and waits
+for nobody. The rate of a connection is what the peer acknowledged over the time in which there was
+something to send and the peer had room for it: an idle connection and a peer that does not read
+say nothing about the network between them.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+__all__ = ["ConnectionStatistics", "StatisticsReader"]
+
+# The kernel counts busy time in ticks of 1 to 10 ms: over less than this a rate would be chance.
+_LEAST_BUSY_US = 20_000
+# Shorter messages spend their time on the way, whatever the bandwidth.
+_LEAST_SEND_BYTES = 8 << 10
+
+
+class Column(IntEnum):
+    """The columns of the native table, whose rows are connections."""
+
+    PEER = 0
+    CHANNEL = 1
+    SENT_BYTES = 2
+    SENDS = 3
+    RECEIVED_BYTES = 4
+    ACKED_BYTES = 5
+    BUSY_US = 6
+    PEER_LIMITED_US = 7
+    BUFFER_LIMITED_US = 8
+    DELIVERY_RATE = 9
+    RTT_US = 10
+    MIN_RTT_US = 11
+    RETRANSMITS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ConnectionStatistics:
+    """One rank's connections by peer: k peers, arrays of shape (k,).
+
+    Attributes
+    ----------
+    window_s : seconds since the reader's last reading; for the first, since it was made.
+    peer : int32, the other rank; ascending.
+    sent_bytes, received_bytes : int64, since the connections were made, headers included.
+    retransmits : int64, segments since the connections were made.
+    window_sent_bytes : int64, in the window.
+    busy_us : float64, in the window: time in which data waited to be sent or acknowledged and the
+        peer had room; of several channels, the longest.
+    rate_bytes_per_s : float64, acknowledged in the window over `busy_us`; nan if there was too
+        little to tell, or only short messages (a few KB).
+    delivery_rate_bytes_per_s : float64, the kernel's newest estimates, summed over channels.
+    rtt_us : float64, smoothed, of the slowest channel that was used in the window (else of all);
+        nan if not known.
+    min_rtt_us : float64, the lowest of the last minutes; nan if not known.
+    """
+
+    window_s: float
+    peer: np.ndarray
+    sent_bytes: np.ndarray
+    received_bytes: np.ndarray
+    retransmits: np.ndarray
+    window_sent_bytes: np.ndarray
+    busy_us: np.ndarray
+    rate_bytes_per_s: np.ndarray
+    delivery_rate_bytes_per_s: np.ndarray
+    rtt_us: np.ndarray
+    min_rtt_us: np.ndarray
+
+
+class StatisticsReader:
+    """Reads an executor's connections; each reading covers the time since the one before.
+
+    Any thread may read.
+
+    Parameters
+    ----------
+    table : returns int64 rows, one per open connection, with the columns of `Column`.
+    """
+
+    def __init__(
+        self, table: Callable[[], np.ndarray], clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._table = table
+        self._clock_s = clock_s
+        self._then_s = clock_s()
+        self._before: dict[tuple[int, int], np.ndarray] = {}
+        self._lock = threading.Lock()
+
+    def read(self) -> ConnectionStatistics:
+        """Return what happened since the last reading; no rows once the executor is closed."""
+        with self._lock:
+            rows, now_s = self._table(), self._clock_s()
+            keys = [(peer, channel) for peer, channel in rows[:, :2].tolist()]
+            nothing = np.zeros(len(Column), dtype=np.int64)
+            before = [self._before.get(key, nothing) for key in keys]
+            moved = rows - np.array(before, dtype=np.int64).reshape(-1, len(Column))
+            window_s, self._then_s = now_s - self._then_s, now_s
+            self._before = dict(zip(keys, rows, strict=True))
+        return _by_peer(rows, moved, window_s)
+
+
+def _by_peer(rows: np.ndarray, moved: np.ndarray, window_s: float) -> ConnectionStatistics:
+    """Put the channels of each peer together; `moved` are the changes in the window."""
+    peers, of_peer = np.unique(rows[:, Column.PEER], return_inverse=True)
+    data = rows[:, Column.CHANNEL] >= 0
+    used = data & (moved[:, Column.SENT_BYTES] > 0)
+
+    def total(values: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
+        weights = values if among is None else np.where(among, values, 0)
+        return np.bincount(of_peer, weights=weights, minlength=len(peers))
+
+    def extreme(values: np.ndarray, among: np.ndarray, pick: np.ufunc) -> np.ndarray:
+        found = np.full(len(peers), np.nan)
+        known = among & (values > 0)
+        pick.at(found, of_peer[known], values[known])
+        return found
+
+    busy_us = np.zeros(len(peers))
+    at_work = moved[:, Column.BUSY_US] - moved[:, Column.PEER_LIMITED_US]
+    np.maximum.at(busy_us, of_peer[data], at_work[data])
+    acked = total(moved[:, Column.ACKED_BYTES], data)
+    long = moved[:, Column.SENT_BYTES] >= _LEAST_SEND_BYTES * moved[:, Column.SENDS]
+    enough = (busy_us >= _LEAST_BUSY_US) & (acked > 0) & (total(used & long) > 0)
+    rate = np.full(len(peers), np.nan)
+    rate[enough] = acked[enough] / (busy_us[enough] / 1e6)
+    rtt = extreme(rows[:, Column.RTT_US], used, np.fmax)
+    idle_rtt = extreme(rows[:, Column.RTT_US], data, np.fmax)
+    return ConnectionStatistics(
+        window_s=window_s,
+        peer=peers.astype(np.int32),
+        sent_bytes=total(rows[:, Column.SENT_BYTES]).astype(np.int64),
+        received_bytes=total(rows[:, Column.RECEIVED_BYTES]).astype(np.int64),
+        retransmits=total(rows[:, Column.RETRANSMITS]).astype(np.int64),
+        window_sent_bytes=total(moved[:, Column.SENT_BYTES]).astype(np.int64),
+        busy_us=busy_us,
+        rate_bytes_per_s=rate,
+        delivery_rate_bytes_per_s=total(rows[:, Column.DELIVERY_RATE], data).astype(np.float64),
+        rtt_us=np.where(np.isnan(rtt), idle_rtt, rtt),
+        min_rtt_us=extreme(rows[:, Column.MIN_RTT_US], np.ones_like(data), np.fmin),
+    )

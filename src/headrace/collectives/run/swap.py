@@ -1,0 +1,312 @@
+"""Changing plans between two collectives, at the same one on every rank, while training runs.
+
+Every rank makes the same collectives in the same order, so their sequence numbers mean the same
+everywhere. A change takes two phases. First each rank *promises* not to make the call with a
+certain number before it has heard the verdict. When all have promised, the change is *committed* at
+the highest of those numbers, which nobody has passed. Who carries the words is `agreement`'s
+business; here is what they mean on one rank.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.collectives.demand import Collective
+from headrace.errors import CommunicationError, InputError
+
+if TYPE_CHECKING:
+    from headrace.collectives.plan.book import PlanBook
+
+__all__ = ["Counted", "PlanSwitch", "RecordedCall"]
+
+MARGIN = 64
+"""How many more calls a rank promises to make at most; enough, and it never has to wait."""
+
+HOLD_S = 30.0
+"""Longest wait for a verdict, in seconds."""
+
+_RECORDED_CALLS = 4096
+_POLL_S = 0.001
+
+log = logging.getLogger(__name__)
+
+RecordedCall = tuple[tuple[Collective, int] | None, float]
+"""((collective, total bytes), when it was made by `time.monotonic`); None: a step ends here."""
+
+Action = Callable[[], None]
+
+
+class Counted(Protocol):
+    """What a switch needs of an executor."""
+
+    rank: int
+    epoch: int
+
+    def submitted(self) -> int:
+        """Collectives begun so far."""
+        ...
+
+    def finished(self) -> int:
+        """Collectives ended so far."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What happens before the call number `at`, or, while it is only promised, not before it."""
+
+    epoch: int
+    at: int
+    action: Action
+    until_s: float  # when a rank that waits for the verdict gives up
+
+
+class _Ended:
+    """What is left of an executor when its group is closed."""
+
+    def __init__(self, executor: Counted) -> None:
+        self.rank, self.epoch = executor.rank, executor.epoch
+        self._count = executor.submitted()
+
+    def submitted(self) -> int:
+        return self._count
+
+    finished = submitted
+
+
+class PlanSwitch:
+    """The plans of one group, one after another.
+
+    Calls are made by one thread at a time (as torch demands of its users); promises and verdicts
+    come from another.
+
+    Parameters
+    ----------
+    executor : counts the group's collectives and marks their messages with the epoch.
+    load : makes a plan book ready and returns what puts it in force.
+    hold_s : longest wait for a verdict, in seconds.
+
+    Attributes
+    ----------
+    armed : whether calls have to come by `turn` first. The one thing that is looked at in every
+        call.
+    """
+
+    def __init__(
+        self,
+        executor: Counted,
+        load: "Callable[[PlanBook], Action]",
+        *,
+        hold_s: float = HOLD_S,
+    ) -> None:
+        self.armed = False
+        self._executor = executor
+        self._load = load
+        self._hold_s = hold_s
+        # `_turning` is held by the calling thread from looking at its number to having changed,
+        # `_state` for a moment by anybody; in this order.
+        self._turning = threading.RLock()
+        self._state = threading.Condition()
+        self._promised: _Change | None = None
+        self._due: deque[_Change] = deque()
+        self._newest = 0
+        self._closed = False
+        self._calls: deque[RecordedCall] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Number of the last change that is in force; 0 at the start."""
+        return self._executor.epoch
+
+    def sequence(self) -> int:
+        """Return the number of collectives that the group has made so far."""
+        return self._executor.submitted()
+
+    # ---- the agent's side -----------------------------------------------------------------
+
+    def prepare(
+        self, epoch: int, book: "PlanBook", *, margin: int = MARGIN, hold_s: float | None = None
+    ) -> int:
+        """Load a book and promise; see `promise`.
+
+        Raises
+        ------
+        InputError : if the book is not for this group.
+        UnverifiedPlanError : if a program comes without its proof.
+        """
+        return self.promise(epoch, self.loaded(book), margin=margin, hold_s=hold_s)
+
+    def loaded(self, book: "PlanBook") -> Action:
+        """Load a book; returns what puts it in force (for `promise`)."""
+        return self._load(book)
+
+    def drained(self, action: Action, deadline_s: float) -> Action:
+        """Return `action` preceded by a wait until all earlier collectives have ended here."""
+
+        def drained() -> None:
+            end = time.monotonic() + deadline_s
+            while self._executor.finished() < self._executor.submitted():
+                if time.monotonic() > end:
+                    raise CommunicationError(
+                        f"rank {self._executor.rank}: the collectives before number "
+                        f"{self.sequence()} did not end within {deadline_s:g} s"
+                    )
+                time.sleep(_POLL_S)
+            action()
+
+        return drained
+
+    def promise(
+        self, epoch: int, action: Action, *, margin: int = MARGIN, hold_s: float | None = None
+    ) -> int:
+        """Promise not to make a call before the verdict on change `epoch` is heard.
+
+        Parameters
+        ----------
+        epoch : number of the change, above all before it.
+        action : what the change is; run by the calling thread between two calls. Collectives that
+            it makes are of the new epoch.
+        margin : how many calls more may be made, at least 1.
+        hold_s : give up waiting this long after the promise (default: the switch's).
+
+        Returns
+        -------
+        int
+            The number of the call: the verdict must not be to change before it.
+        """
+        if margin < 1:
+            raise InputError(f"margin is {margin}, needs at least 1: a call may be under way")
+        until_s = time.monotonic() + (self._hold_s if hold_s is None else hold_s)
+        with self._state:
+            if self._closed:
+                raise CommunicationError("the group was closed")
+            if epoch <= self._newest:
+                raise InputError(f"epoch is {epoch}, needs more than {self._newest}")
+            if self._promised is not None:
+                raise InputError(
+                    f"epoch {self._promised.epoch} is undecided: commit or abort it first"
+                )
+            self._newest = epoch
+            # Before the count is read: a thread that did not see this is at most about to make
+            # the call that has the count as its number.
+            self.armed = True
+            last = self._due[-1].at if self._due else 0
+            at = max(self._executor.submitted(), last) + margin
+            self._promised = _Change(epoch, at, action, until_s)
+            return at
+
+    def commit(self, epoch: int, at: int) -> None:
+        """Make the promised change before call number `at`.
+
+        Raises
+        ------
+        CommunicationError : if this rank does not wait for that verdict any more.
+        InputError : if it may have passed that call already.
+        """
+        with self._state:
+            change = self._promised
+            if change is None or change.epoch != epoch:
+                raise CommunicationError(
+                    f"rank {self._executor.rank} heard too late that plan {epoch} is to begin at "
+                    f"call {at}: it has given up waiting and goes on with plan {self.epoch}"
+                )
+            if at < change.at:
+                raise InputError(f"at is {at}, needs at least the promised {change.at}")
+            self._due.append(_Change(epoch, at, change.action, change.until_s))
+            self._promised = None
+            self._state.notify_all()
+
+    def abort(self, epoch: int) -> None:
+        """Forget the promise (of any other change than the promised: do nothing)."""
+        with self._state:
+            if self._promised is not None and self._promised.epoch == epoch:
+                self._promised = None
+                self._rearm()
+                self._state.notify_all()
+
+    def record(self) -> None:
+        """Begin to keep a record of the calls."""
+        with self._state:
+            self._calls = deque(maxlen=_RECORDED_CALLS)
+            self._rearm()
+
+    def recorded(self) -> list[RecordedCall]:
+        """Return, once, the calls made since this was asked last (the last few thousand)."""
+        calls = self._calls
+        return [] if calls is None else [calls.popleft() for _ in range(len(calls))]
+
+    def mark(self) -> None:
+        """Note in the record, if one is kept, that a training step ends here."""
+        calls = self._calls
+        if calls is not None:
+            calls.append((None, time.monotonic()))
+
+    def close(self) -> None:
+        """Let go of everything; who waits for a verdict gets an error."""
+        with self._state:
+            self._closed = True
+            self._promised = self._calls = None
+            self._due.clear()
+            self._executor = _Ended(self._executor)  # whoever keeps us keeps no connections
+            self._state.notify_all()
+
+    # ---- the calling thread's side --------------------------------------------------------
+
+    def turn(self, collective: Collective, total_bytes: int) -> None:
+        """Do what is due before the next call, which is of `collective`; may wait for a verdict.
+
+        Raises
+        ------
+        CommunicationError : if the group is closed meanwhile; and what a change's action raises.
+        """
+        calls = self._calls
+        if calls is not None:
+            calls.append(((collective, total_bytes), time.monotonic()))
+        if self._promised is None and not self._due:
+            return
+        with self._turning:
+            while (change := self._next()) is not None:
+                self._executor.epoch = change.epoch
+                change.action()
+                log.info(
+                    "rank %d: plan %d from call %d on",
+                    self._executor.rank,
+                    change.epoch,
+                    change.at,
+                )
+
+    def _next(self) -> _Change | None:
+        """Return the change that is due now, after the verdict if there is one to wait for."""
+        with self._state:
+            number = self._executor.submitted()
+            while True:
+                if self._closed:
+                    raise CommunicationError("the group was closed")
+                if self._due and number >= self._due[0].at:
+                    return self._due.popleft()
+                change = self._promised
+                if change is None or number < change.at:
+                    self._rearm()
+                    return None
+                left_s = change.until_s - time.monotonic()
+                if left_s > 0:
+                    self._state.wait(left_s)
+                else:
+                    self._give_up(change)
+
+    def _give_up(self, change: _Change) -> None:
+        self._promised = None
+        log.warning(
+            "rank %d: nobody said in time whether plan %d is to begin; it goes on with plan %d. "
+            "Should others have changed, the next collective ends in an error that says so",
+            self._executor.rank,
+            change.epoch,
+            self.epoch,
+        )
+
+    def _rearm(self) -> None:
+        self.armed = self._calls is not None or self._promised is not None or bool(self._due)

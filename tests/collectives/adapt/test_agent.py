@@ -1,0 +1,116 @@
+"""Questions and answers through a store, by threads, over real connections."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from headrace.collectives.adapt.agent import Agent, Questions
+from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.swap import PlanSwitch
+from tests.collectives.run.stores import MemoryStore
+
+RANKS = 3
+
+
+@pytest.fixture
+def executors() -> Iterator[list[Executor]]:
+    members = [Executor(rank, RANKS, token="agents") for rank in range(RANKS)]
+    addresses = [member.address for member in members]
+    threads = [threading.Thread(target=m.connect, args=(addresses,)) for m in members]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    yield members
+    for member in members:
+        member.close()
+
+
+class Job:
+    """Every rank's agent on a thread of its own."""
+
+    def __init__(self, executors: list[Executor], silent: int = -1) -> None:
+        self.stop = threading.Event()
+        self.values: dict[str, bytes] = {}
+        self.looks = 0
+        self.threads = [
+            threading.Thread(target=self.agent(executor).run)
+            for executor in executors
+            if executor.rank != silent
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def agent(self, executor: Executor) -> Agent:
+        switch = PlanSwitch(executor, lambda _book: lambda: None)
+        store = MemoryStore(self.values, before=lambda *_: self.count())
+        return Agent(store, executor, switch, stop=self.stop)
+
+    def count(self) -> None:
+        self.looks += 1
+
+    def questions(self, patience_s: float = 20.0) -> Questions:
+        return Questions(MemoryStore(self.values), RANKS, stop=self.stop, patience_s=patience_s)
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(5.0)
+            assert not thread.is_alive()
+
+
+def move(src: Executor, dst: Executor, nbytes: int) -> None:
+    """One message."""
+    data, into = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    arriving = dst.recv(into.ctypes.data, nbytes, src.rank, 7)
+    src.wait(src.send(data.ctypes.data, nbytes, dst.rank, 7))
+    dst.wait(arriving)
+
+
+def test_answers_say_what_moved_since_the_question_before(executors: list[Executor]) -> None:
+    with Job(executors) as job:
+        questions = job.questions()
+        assert questions.gather() is not None
+        move(executors[0], executors[2], 3_000_000)
+        found = questions.gather()
+        assert found is not None
+        assert found.sent_bytes[0, 2] >= 3_000_000
+        assert found.sent_bytes.sum() < 3_100_000
+        assert np.isfinite(found.rtt_us[0, 2])
+        nothing = questions.gather()
+        assert nothing is not None
+        assert nothing.sent_bytes.sum() < 1000
+        # old answers do not pile up
+        assert sum(key.startswith("traffic/") for key in job.values) == RANKS
+
+
+def test_a_silent_rank_is_no_answer_and_no_hang(executors: list[Executor]) -> None:
+    with Job(executors, silent=1) as job:
+        began = time.monotonic()
+        assert job.questions(patience_s=1.0).gather() is None
+        assert time.monotonic() - began < 5.0
+
+
+def test_agents_are_mostly_asleep(executors: list[Executor]) -> None:
+    with Job(executors) as job:
+        time.sleep(1.0)
+        # two or three words a look, five looks a second
+        assert job.looks < 10 * 4 * RANKS
+
+
+def test_a_lost_store_ends_the_agent_quietly(executors: list[Executor]) -> None:
+    def lost(_action: str, _key: str) -> None:
+        raise RuntimeError("connection reset")
+
+    switch = PlanSwitch(executors[0], lambda _book: lambda: None)
+    agent = Agent(MemoryStore(before=lost), executors[0], switch, stop=threading.Event())
+    thread = threading.Thread(target=agent.run)
+    thread.start()
+    thread.join(10.0)
+    assert not thread.is_alive()

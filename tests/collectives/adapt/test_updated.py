@@ -1,0 +1,105 @@
+"""Which port has changed, from what connections achieve; and the topology that follows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.collectives.adapt.updated import PortRates, bandwidth, explain, ports
+from headrace.topology import Link, Topology
+from tests.collectives.adapt.clusters import network
+
+
+def rates(topology: Topology, seed: int = 0, noise: float = 0.05) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    known = bandwidth(topology)
+    return known * np.exp(random.normal(0, noise, known.shape))
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        {"host3-out": 0.4, "host3-in": 0.4},
+        {"host0-out": 0.5},
+        {"host6-in": 0.3},
+        {"rack0-uplink-out": 0.2, "rack0-uplink-in": 0.2},
+        {"rack1-uplink-in": 0.25},
+        {"host1-out": 0.4, "host1-in": 0.4, "rack1-uplink-out": 0.1, "rack1-uplink-in": 0.1},
+    ],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_ports_that_changed_are_found_with_their_factors(
+    tmp_path: Path, factors: dict[str, float], seed: int
+) -> None:
+    # uplinks no faster than hosts, so that each is the narrowest on its way
+    topology = network(tmp_path, uplink="400mbit")
+    now = PortRates(factors=factors).apply(topology)
+    found = explain(topology, rates(topology, seed), rates(now, seed + 100))
+    # with two racks, one's way out is the other's way in
+    other = {"rack0-uplink-out": "rack1-uplink-in", "rack1-uplink-out": "rack0-uplink-in"}
+    other |= {b: a for a, b in other.items()}
+    assert {min(name, other.get(name, name)) for name in found} == {
+        min(name, other.get(name, name)) for name in factors
+    }
+    for name, factor in found.items():
+        wanted = factors.get(name, factors.get(other.get(name, "")))
+        assert factor == pytest.approx(wanted, rel=0.15)
+    # and back
+    back = explain(topology, rates(now, seed), rates(topology, seed + 100))
+    assert not PortRates(factors=found).changed(back).factors.keys() - found.keys()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_explains_nothing(tmp_path: Path, seed: int) -> None:
+    topology = network(tmp_path)
+    assert not explain(topology, rates(topology, seed, 0.1), rates(topology, seed + 100, 0.1))
+
+
+def test_connections_that_were_not_used_are_no_evidence(tmp_path: Path) -> None:
+    topology = network(tmp_path)
+    before, now = rates(topology), rates(PortRates(factors={"host3-out": 0.4}).apply(topology))
+    now[np.random.default_rng(0).random(now.shape) < 0.5] = np.nan
+    [(name, factor)] = explain(topology, before, now).items()
+    assert name == "host3-out"
+    assert factor == pytest.approx(0.4, rel=0.15)
+
+
+def test_a_change_that_is_undone_leaves_nothing() -> None:
+    cut = PortRates().changed({"host0-out": 0.4, "host1-in": 0.5})
+    assert cut.changed({"host0-out": 2.45}).factors == {"host1-in": 0.5}
+    assert PortRates().changed({"host0-out": 1.03}).factors == {}
+    assert cut.described() == "host0-out at 40%, host1-in at 50%"
+
+
+def test_links_follow_their_narrowest_port(tmp_path: Path) -> None:
+    topology = network(tmp_path, uplink="200mbit")
+    now = PortRates(factors={"host0-out": 0.25}).apply(topology)
+    before_bw, now_bw = bandwidth(topology), bandwidth(now)
+    # inside the rack the host's way out was the limit; across, the uplink was, at half of that
+    assert now_bw[0, 1] == pytest.approx(before_bw[0, 1] / 4)
+    assert now_bw[0, 5] == pytest.approx(before_bw[0, 5] / 2)
+    assert now_bw[1, 5] == before_bw[1, 5]
+    assert PortRates().apply(topology) is topology
+
+
+def test_a_host_that_was_not_measured_as_shared_becomes_so() -> None:
+    links = tuple(
+        Link(src=a, dst=b, alpha_us=50.0, beta_us_per_mb=20000.0)
+        for a in range(3)
+        for b in range(3)
+        if a != b
+    )
+    plain = Topology(name="t", hosts=("a", "b", "c"), rank_host=(0, 1, 2), links=links)
+    assert [port.name for port in ports(plain)] == [
+        "a-out",
+        "a-in",
+        "b-out",
+        "b-in",
+        "c-out",
+        "c-in",
+    ]
+    now = PortRates(factors={"b-out": 0.5}).apply(plain)
+    [capacity] = now.shared
+    assert (capacity.name, capacity.beta_us_per_mb) == ("b-out", 40000.0)
+    assert {now.links[index].beta_us_per_mb for index in capacity.links} == {40000.0}
+    assert sum(link.beta_us_per_mb == 20000.0 for link in now.links) == 4

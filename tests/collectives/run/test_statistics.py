@@ -1,0 +1,120 @@
+"""What connections did: the sums over channels, the windows, and the rates against real sockets."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan import templates
+from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.verify import verify
+from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.statistics import Column, StatisticsReader
+from tests.conformance.groups import each, group
+
+
+def row(peer: int, channel: int, **values: int) -> list[int]:
+    """A connection; what is not given is 0."""
+    known = {Column[name.upper()]: value for name, value in values.items()}
+    return [peer, channel, *(known.get(column, 0) for column in list(Column)[2:])]
+
+
+def read(*tables: list[list[int]]) -> list:
+    """Read one table after another, a second apart."""
+    waiting, clock = iter(tables), iter(range(100))
+    reader = StatisticsReader(
+        lambda: np.array(next(waiting), np.int64).reshape(-1, len(Column)), lambda: next(clock)
+    )
+    return [reader.read() for _ in tables]
+
+
+def test_channels_are_put_together() -> None:
+    rows = [
+        row(2, 1, sent_bytes=10**6, sends=9, acked_bytes=10**6, busy_us=40_000, rtt_us=30),
+        row(0, -2, sent_bytes=5, sends=1, rtt_us=999, min_rtt_us=3, retransmits=1),
+        row(2, 0, sent_bytes=10**6, sends=9, acked_bytes=10**6, busy_us=50_000, rtt_us=90),
+        row(0, 0, received_bytes=7, rtt_us=8, min_rtt_us=4, retransmits=2, delivery_rate=6),
+    ]
+    (found,) = read(rows)
+    assert found.window_s == 1
+    assert found.peer.tolist() == [0, 2]
+    assert found.peer.dtype == np.int32
+    assert found.sent_bytes.tolist() == [5, 2 * 10**6]
+    assert found.received_bytes.tolist() == [7, 0]
+    assert found.retransmits.tolist() == [3, 0]
+    assert found.delivery_rate_bytes_per_s.tolist() == [6.0, 0.0]
+    assert found.rtt_us.tolist() == [8.0, 90.0]  # the data channels', the slowest
+    np.testing.assert_array_equal(found.min_rtt_us, [3.0, np.nan])
+    np.testing.assert_array_equal(found.rate_bytes_per_s, [np.nan, 2e6 / 0.05])
+
+
+def test_a_window_begins_where_the_last_one_ended() -> None:
+    first = row(1, 0, sent_bytes=10**6, sends=5, acked_bytes=10**6, busy_us=10**6)
+    second = row(1, 0, sent_bytes=10**7, sends=50, acked_bytes=9 * 10**6, busy_us=2 * 10**6)
+    before, after, idle = read([first], [second], [second])
+    assert before.rate_bytes_per_s.tolist() == [10**6]
+    assert after.window_sent_bytes.tolist() == [9 * 10**6]
+    assert after.rate_bytes_per_s.tolist() == [8 * 10**6]
+    assert idle.sent_bytes.tolist() == [10**7]
+    assert idle.window_sent_bytes.tolist() == [0]
+    assert np.isnan(idle.rate_bytes_per_s).all()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"busy_us": 10_000},  # a few ticks of the kernel's clock
+        {"sends": 1000},  # small messages
+        {"acked_bytes": 0},
+        {"peer_limited_us": 95_000},  # the peer did not read
+    ],
+)
+def test_what_says_nothing_of_the_network_gives_no_rate(told: dict[str, int]) -> None:
+    usual = {"sent_bytes": 10**6, "sends": 10, "acked_bytes": 10**6, "busy_us": 100_000}
+    assert read([row(1, 0, **usual)])[0].rate_bytes_per_s.tolist() == [10**7]
+    assert np.isnan(read([row(1, 0, **{**usual, **told})])[0].rate_bytes_per_s).all()
+
+
+def test_a_closed_executor_has_no_connections() -> None:
+    with group(2) as executors:
+        assert executors[0].statistics().peer.tolist() == [1]
+    assert executors[0].statistics().peer.tolist() == []
+
+
+def test_rates_are_those_of_the_links() -> None:
+    rates = {1: 40e6, 2: 20e6}  # from rank 0
+    demand = Demand(collective=Collective.BROADCAST, ranks=3)
+    program = lower(templates.direct(demand))
+    proof = verify(program)
+    stop = threading.Event()
+    asked: list[int] = []
+
+    def watch(executor: Executor) -> None:
+        reader = executor.statistics_reader()
+        while not stop.is_set():
+            asked.append(int(reader.read().sent_bytes.sum()))
+
+    def act(executor: Executor) -> None:
+        loaded, data = executor.load(program, proof), np.ones(500_000)
+        for _ in range(3):
+            executor.run(loaded, [(data.ctypes.data, data.size, 1, 1)], dtype="float64")
+
+    with group(3, channels=1) as executors:
+        for peer, rate in rates.items():
+            executors[0].set_pacing(peer, round(rate))
+        watcher = threading.Thread(target=watch, args=(executors[0],))
+        watcher.start()
+        try:
+            each(executors, act)
+        finally:
+            stop.set()
+            watcher.join()
+        found = executors[0].statistics()
+        assert asked == sorted(asked)
+        assert executors[0].submitted() == executors[0].finished() == 3
+    assert found.peer.tolist() == [1, 2]
+    assert (found.sent_bytes >= 3 * 4_000_000).all()
+    assert (found.window_sent_bytes == found.sent_bytes).all()
+    np.testing.assert_allclose(found.rate_bytes_per_s, list(rates.values()), rtol=0.25)
+    assert (found.rtt_us > 0).all()
