@@ -83,4 +83,6 @@ def measure(report: Report, *, quick: bool) -> None:
                 f"{name}: a template and what is synthesized are both at the proven bound in "
                 f"{', '.join(optimal)}: nothing can beat it, so the bar leaves that out"
             )
+        if least == float("inf"):
+            report.note(f"{name}: nothing to beat (no template, or one at the bound): 1e9 says so")
         report.bar(f"over-templates-{name}", min(least, 1e9))

@@ -72,7 +72,7 @@ def test_all_ranks_get_the_book_of_what_was_measured_and_the_next_job_too(
     assert len({book.digest for book in books}) == 1
     assert books[0].topology.hosts == tuple(host.address for host in HOSTS)
     assert {entry.collective for entry in books[0].entries} >= {Collective.ALLREDUCE}
-    assert re.search(r"network measured in .* s: 3 hosts.* plans serve the job", caplog.text)
+    assert re.search(r"network measured in .* s: .*hosts.* plans serve the job", caplog.text)
 
     caplog.clear()
     monkeypatch.setattr(automatic, "measure_ranks", never)

@@ -41,7 +41,9 @@ PROBE = "probe"
 _PROBE_EFFORT = Effort(budget_s=5.0, repeats=2, second_looks=4)
 _PROBE_DEADLINE_S = 120.0
 _POLL_S = 0.05
-_GOODBYE_S = 2.0
+_GOODBYE_S = 15.0
+"""Longest wait for the threads to end. They hear at once that they shall, but for a call of the
+store or a computation under way; one that outlived the interpreter would end it with an abort."""
 
 
 class RunningJob:

@@ -1,6 +1,7 @@
 """Clusters of equal hosts, as `hierarchy` needs them: hosts, their insides, the rails between."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -155,12 +156,14 @@ def _rail(topology: Topology, hosts: tuple[Host, ...], served: tuple[int, ...]) 
     return Rail(gpu=gpu, served=served, alpha_us=alpha, beta_us_per_mb=beta)
 
 
+@lru_cache(maxsize=16)
 def slowest_betas(topology: Topology) -> np.ndarray:
-    """For every link the largest beta on its way."""
+    """For every link the largest beta on its way (read-only)."""
     betas = topology.columns.beta_us_per_mb.copy()
     for shared in topology.shared:
         links = list(shared.links)
         betas[links] = np.maximum(betas[links], shared.beta_us_per_mb)
+    betas.flags.writeable = False
     return betas
 
 

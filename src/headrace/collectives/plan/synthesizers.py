@@ -40,7 +40,7 @@ _PLACEMENTS = {"quick": 200, "normal": 2000, "thorough": 40_000}
 _RELAYS = {"quick": 40_000, "normal": 400_000, "thorough": 10_000_000}
 """Messages that are timed again, all changes together."""
 
-_SECONDS = {"quick": 2.0, "normal": 6.0, "thorough": 120.0}
+_SECONDS = {"quick": 2.0, "normal": 5.0, "thorough": 120.0}
 """Safety nets of one search."""
 
 _RESTARTS = {"quick": 16, "normal": 128, "thorough": 4096}
@@ -423,8 +423,8 @@ SYNTHESIZERS: tuple[Generator, ...] = (
     Generator("hosts", _hosts, worth=0.01),
     Generator("matching", _matching, worth=0.015),
     Generator("mirrored", _mirrored, worth=0.015),
-    Generator("placed", _placed, worth=0.015),
-    Generator("relays", _relays, worth=0.015),
+    Generator("placed", _placed, worth=0.02),
+    Generator("relays", _relays, worth=0.02),
     Generator("exact", _exact, worth=0.02),
     Generator("packing", _packing, worth=0.03),
     Generator("sketches", _sketches, worth=0.03),

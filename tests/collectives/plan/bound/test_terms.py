@@ -83,7 +83,8 @@ def test_trees_of_what_combines_are_those_of_the_transposed_graph(
     )
     one = bound(topology, Collective.ALLGATHER)
     other = bound(back, Collective.REDUCE_SCATTER)
-    assert one.total_us == pytest.approx(other.total_us, rel=3e-3)
+    # of prices that are tied, which alpha goes with them is the solver's choice
+    assert one.bandwidth_us == pytest.approx(other.bandwidth_us, rel=3e-3)
 
 
 def test_three_racks_are_bound_by_all_their_uplinks_together() -> None:
@@ -216,7 +217,8 @@ def test_a_custom_demand_is_never_bound_above_the_collective_it_is(
     sides = custom.blocks / demand.blocks
     known = lower_bound(topology, demand, 8 * MB)
     found = lower_bound(topology, custom, round(8 * MB * sides))
-    assert found.total_us <= known.total_us * (1 + 1e-3)
+    # without alpha: of prices that are tied, which one goes with them is the solver's choice
+    assert found.bandwidth_us <= known.bandwidth_us * (1 + 1e-3)
     if collective in (Collective.ALLGATHER, Collective.ALL_TO_ALL, Collective.SCATTER):
         flows = max(t.bandwidth_us for t in known.terms if t.name.startswith("flow"))
         assert found.bandwidth_us >= flows * (1 - 1e-3)

@@ -161,13 +161,14 @@ class _Rounding:
         for _ in range(rounds):
             top = load.max()
             busiest = int(load.argmax())
-            best, move = _weight(load), None
+            best, move = float(_weights(load[None])[0]), None
             for source in np.flatnonzero((counts > 0) & (self._load[:, busiest] > 0)).tolist():
                 mine = np.flatnonzero(self._of == self._of[source])
                 after = load - self._load[source] + self._load[mine]
                 tops = after.max(axis=1)
-                for place in np.flatnonzero(tops <= top * (1 + 1e-12)).tolist():
-                    weight = _weight(after[place])
+                places = np.flatnonzero(tops <= top * (1 + 1e-12))
+                weights = _weights(after[places]).tolist()
+                for place, weight in zip(places.tolist(), weights, strict=True):
                     if weight < best * (1 - 1e-9):
                         best, move = weight, (source, int(mine[place]))
             if move is None:
@@ -256,10 +257,11 @@ class _Rounding:
         return found if (found @ self._load).max() < top * (1 - 1e-9) else counts
 
 
-def _weight(load: np.ndarray) -> float:
-    """What a move must lower: high loads count for nearly all."""
-    top = load.max()
-    return float(top * (((load / top) ** 24).sum()) ** (1 / 24)) if top > 0 else 0.0
+def _weights(loads: np.ndarray) -> np.ndarray:
+    """What a move must lower, row by row: high loads count for nearly all."""
+    top = loads.max(axis=1)
+    share = loads / np.where(top > 0, top, 1.0)[:, None]
+    return top * (share**24).sum(axis=1) ** (1 / 24)
 
 
 def load_us(topology: Topology, packing: Packing, tree: np.ndarray, chunk_mb: float) -> float:
