@@ -4,15 +4,16 @@ A ring takes its ranks in any order, and so do halving-doubling and trees. Where
 are missing, most orders go over a slow link or a missing one: the best ring is a bottleneck
 travelling salesman's tour, over capacities that links share. `placed` starts with one order and
 swaps two ranks, moves one, or turns a stretch round, under simulated annealing (Kirkpatrick et al.,
-Science 220, 1983): it accepts what is slower with a chance that falls to nothing. Orders over
-missing links come after all others, the fewer missing the better.
+Science 220, 1983): it accepts what is slower with a chance that falls to nothing. Where there are
+no more orders than trials, every order is tried instead. Orders over missing links come after all
+others, the fewer missing the better.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
-from math import exp
+from itertools import pairwise, permutations
+from math import exp, factorial
 from typing import Protocol
 
 import numpy as np
@@ -87,7 +88,7 @@ def placed(
 ) -> Placement:
     """Return the best order of the ranks that `trials` changes of `start` lead to.
 
-    Equal arguments give equal results.
+    The best of all, where `trials` are enough to try them all. Equal arguments give equal results.
 
     Parameters
     ----------
@@ -98,32 +99,15 @@ def placed(
     ------
     ProgramError : if every order tried needs a link that the topology lacks.
     """
-    search = _Search(topology, make(start), max(total_bytes, 1), engine)
-    random = np.random.default_rng(seed)
+    search = _Search(topology, make, start, max(total_bytes, 1), engine)
     first = np.array(start)
     places = np.flatnonzero(first != (-1 if fixed is None else fixed))
-    renamed = np.empty_like(first)
-    order = best = first
-    cost = least = search.cost(np.arange(len(first)))
-    differs = False
-    for trial in range(trials if len(places) > 1 else 0):
-        changed = order.copy()
-        changed[places] = _changed(order[places], random)
-        renamed[first] = changed
-        found = search.cost(renamed)
-        differs |= found != cost
-        if trial == _FLAT and not differs:
-            break
-        warmth = _HOT * least[1] * (1.0 - trial / trials) ** 2
-        if found <= cost or (
-            found[0] == cost[0] == 0
-            and warmth > 0.0
-            and random.random() < exp((cost[1] - found[1]) / warmth)
-        ):
-            order, cost = changed, found
-        if found < least:
-            best, least = changed, found
-    missing, total_us = least
+    if factorial(len(places)) <= trials:
+        orders = map(np.array, permutations(first[places].tolist()))
+        best = min((_with(first, places, each) for each in orders), key=search.cost)
+    else:
+        best = _annealed(search, first, places, np.random.default_rng(seed), trials)
+    missing, total_us = search.cost(best)
     if missing:
         raise ProgramError(
             f"every order tried needs links that topology '{topology.name}' lacks, {missing} "
@@ -207,6 +191,41 @@ def _lane(transfer: Transfer) -> tuple[int, int, int, bool]:
     return (transfer.src, transfer.dst, transfer.channel, transfer.reduce)
 
 
+def _annealed(
+    search: "_Search",
+    first: np.ndarray,
+    places: np.ndarray,
+    random: np.random.Generator,
+    trials: int,
+) -> np.ndarray:
+    """Return the best order met on a walk from `first` that changes what is at `places`."""
+    order = best = first
+    cost = least = search.cost(first)
+    differs = False
+    for trial in range(trials):
+        changed = _with(order, places, _changed(order[places], random))
+        found = search.cost(changed)
+        differs |= found != cost
+        if trial == _FLAT and not differs:
+            break
+        warmth = _HOT * least[1] * (1.0 - trial / trials) ** 2
+        if found <= cost or (
+            found[0] == cost[0] == 0
+            and warmth > 0.0
+            and random.random() < exp((cost[1] - found[1]) / warmth)
+        ):
+            order, cost = changed, found
+        if found < least:
+            best, least = changed, found
+    return best
+
+
+def _with(order: np.ndarray, places: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    changed = order.copy()
+    changed[places] = ranks
+    return changed
+
+
 def _changed(order: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Swap two, move one, or turn a stretch round."""
     low, high = sorted(random.choice(len(order), 2, replace=False).tolist())
@@ -227,21 +246,25 @@ class _Search:
     """Times orders: the template in another order is the same sends between other ranks."""
 
     def __init__(
-        self, topology: Topology, first: Schedule, total_bytes: int, engine: SearchEngine
+        self,
+        topology: Topology,
+        make: Make,
+        start: Sequence[int],
+        total_bytes: int,
+        engine: SearchEngine,
     ) -> None:
+        schedule = make(start)
         self._topology, self._engine = topology, engine
-        self._sends = sends_of(first)
-        self._chunk_mb = first.demand.chunk_bytes(total_bytes) / BYTES_PER_MB
+        self._start = np.array(start)
+        self._sends = sends_of(schedule)
+        self._chunk_mb = schedule.demand.chunk_bytes(total_bytes) / BYTES_PER_MB
         self._linked = np.zeros((topology.ranks, topology.ranks), dtype=bool)
         self._linked[topology.columns.src, topology.columns.dst] = True
 
-    def cost(self, renamed: np.ndarray) -> tuple[int, float]:
-        """Return how many sends lack a link, and the time in us if none does.
-
-        Parameters
-        ----------
-        renamed : (ranks,) who takes the place of every rank.
-        """
+    def cost(self, order: np.ndarray) -> tuple[int, float]:
+        """Return how many sends lack a link, and the time in us if none does."""
+        renamed = np.empty_like(order)
+        renamed[self._start] = order
         src, dst = renamed[self._sends.src], renamed[self._sends.dst]
         missing = int(np.count_nonzero(~self._linked[src, dst]))
         if missing:
