@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from benchmarks.network.loop import Loop
 
-WARM_UP = 10
-"""Steps: so many adaptation needs to find what a step is."""
+WARM_UP = 30
+"""Steps, in which adaptation finds what a step is and its planning process loads: once a job."""
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from headrace.cli.network import read_network
 from headrace.cli.progress import progress
 
 if TYPE_CHECKING:
-    from headrace.collectives.adapt.by_hand import Choice
+    from headrace.collectives.adapt.retune import Choice
     from headrace.collectives.plan.two_level import Masters
 
 

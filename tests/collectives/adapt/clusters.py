@@ -129,7 +129,7 @@ class SimulatedJob:
         found, self._calls = self._calls, []
         return found
 
-    def gather(self) -> Traffic | None:
+    def gather(self, *, hurry: bool) -> Traffic | None:
         if not self.answers:
             return None
         sent, self._sent = self._sent, np.zeros_like(self._sent)

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from headrace.collectives.adapt.coordinator import Coordinator, Planner
+from headrace.collectives.adapt.coordinator import Coordinator
 from headrace.collectives.adapt.decide import Limits, Phase
+from headrace.collectives.adapt.replan import Answer, Request, answer, plan_calls
+from headrace.collectives.adapt.retune import QUICKTUNE
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.topology import Topology
 from tests.collectives.adapt.clusters import SimulatedJob, book_for, network
 
@@ -16,27 +17,46 @@ SIZE = 4 << 20
 LIMITS = Limits(look_every_s=1.0)
 
 
-def planner(topology: Topology, book: PlanBook, calls: object) -> PlanBook | None:
-    """Templates, as in a short search."""
-    return build_book(
-        topology, groups=book.groups, collectives=(Collective.ALLREDUCE,), sizes=(SIZE,)
-    )
+class InlinePlanner:
+    """Plans when it is polled for the `turns`th time."""
+
+    def __init__(self, turns: int = 2) -> None:
+        self._turns, self._left = turns, 0
+        self._request: Request | None = None
+        self.forgotten = 0
+
+    def begin(self, request: Request) -> None:
+        self._request, self._left = request, self._turns
+
+    def forget(self) -> None:
+        self.forgotten += self._request is not None
+        self._request = None
+
+    def poll(self) -> Answer | None:
+        self._left -= 1
+        if self._request is None or self._left > 0:
+            return None
+        request, self._request = self._request, None
+        return answer(request)
 
 
-def nothing_better(_topology: Topology, _book: PlanBook, _calls: object) -> PlanBook | None:
-    """A planner that fails."""
-    return None
+class FailingPlanner(InlinePlanner):
+    """Finds nothing."""
+
+    def poll(self) -> Answer | None:
+        return Answer(error="out of luck")
 
 
 class Story:
     """A job and its coordinator, step by step; one coordinator's turn after every step."""
 
     def __init__(
-        self, topology: Topology, *, planner: Planner = nothing_better, **job: Any
+        self, topology: Topology, *, planner: InlinePlanner | None = None, **job: Any
     ) -> None:
+        self.planner = planner or InlinePlanner()
         book = book_for(topology, SIZE)
         self.job = SimulatedJob(topology=topology, book=book, sizes=(SIZE, SIZE, 1024), **job)
-        self.coordinator = Coordinator(self.job, book, planner, limits=LIMITS)
+        self.coordinator = Coordinator(self.job, book, self.planner, limits=LIMITS)
 
     def run(self, steps: int, straggle_at: int | None = None) -> None:
         for index in range(steps):
@@ -85,7 +105,7 @@ def test_a_slow_host_is_relieved_and_gets_its_share_back(
     slow_s = story.job.ideal_s()
     assert slow_s > 1.5 * before_s
     story.run(10)
-    assert story.why[0] == "quicktune"
+    assert story.why[0] in (QUICKTUNE, "replan")
     tuned_s = story.job.ideal_s()
     assert tuned_s < 0.8 * slow_s
     story.run(60)
@@ -101,14 +121,53 @@ def test_a_slow_host_is_relieved_and_gets_its_share_back(
 
 
 def test_a_narrowed_uplink_calls_for_another_plan(narrow: Topology) -> None:
-    story = Story(narrow, planner=planner)
+    story = Story(narrow)
     story.run(40)
     story.job.slow({"rack0-uplink-out": 0.15, "rack0-uplink-in": 0.15})
     slow_s = story.job.ideal_s()
     story.run(60)
-    best = planner(story.coordinator.topology, story.job.book, ())
+    best = plan_calls(
+        story.coordinator.topology, story.job.book.groups, [(Collective.ALLREDUCE, SIZE)]
+    )
     assert best is not None
     assert story.job.ideal_s() <= min(slow_s, story.job.ideal_s(best)) * 1.02
+    assert story.coordinator.phase is Phase.WATCHING
+
+
+def test_a_change_while_planning_drops_the_plans(uniform: Topology) -> None:
+    story = Story(uniform, planner=InlinePlanner(turns=30))
+    story.run(40)
+    story.job.slow({"host0-out": 0.5, "host0-in": 0.5})
+    story.run(10)
+    assert story.coordinator.phase is Phase.PLANNING
+    story.job.slow({"host0-out": 0.2, "host0-in": 0.2})
+    story.run(20)
+    assert story.planner.forgotten
+    assert not story.why
+    story.run(60)
+    [first, *_] = story.events("swap")
+    assert first["network"]["host0-out"] == pytest.approx(0.2, rel=0.2)
+
+
+def test_what_comes_back_while_plans_are_made_needs_none(uniform: Topology) -> None:
+    story = Story(uniform, planner=InlinePlanner(turns=30))
+    story.run(40)
+    book = story.job.book
+    story.job.slow({"host0-out": 0.4, "host0-in": 0.4})
+    story.run(10)
+    story.job.slow({})
+    story.run(80)
+    assert story.job.ideal_s() <= 1.02 * story.job.ideal_s(book)
+    assert story.coordinator.topology.digest == uniform.digest
+
+
+def test_plans_that_fail_leave_the_one_there_is(uniform: Topology) -> None:
+    story = Story(uniform, planner=FailingPlanner())
+    story.run(40)
+    story.job.slow({"host0-out": 0.4, "host0-in": 0.4})
+    story.run(40)
+    assert not story.why
+    assert story.events("failed")
     assert story.coordinator.phase is Phase.WATCHING
 
 

@@ -10,11 +10,20 @@ from hypothesis import strategies as st
 
 from headrace.collectives.adapt.by_hand import adapt_book
 from headrace.collectives.adapt.quicktune import quicktune
-from headrace.collectives.adapt.retune import MAKER, book_masters, like, masters_of, retune
+from headrace.collectives.adapt.retune import (
+    FINETUNE,
+    QUICKTUNE,
+    book_masters,
+    like,
+    masters_of,
+    moved,
+    replanned,
+)
 from headrace.collectives.adapt.updated import PortRates, bandwidth
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan import templates
 from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.collectives.plan.generators import GENERATORS
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.portfolio import predict_us
 from headrace.collectives.plan.shape import Groups
@@ -95,33 +104,49 @@ def book_of(topology: Topology, groups: Groups | None = GROUPS) -> PlanBook:
     )
 
 
-def test_a_retuned_book_is_whole_and_keeps_what_is_not_called(topology: Topology) -> None:
+def test_a_replanned_book_is_whole_and_keeps_what_is_not_called(topology: Topology) -> None:
     book = book_of(topology)
     now = PortRates(factors={"host0-out": 0.4, "host0-in": 0.4}).apply(topology)
     found = book_masters(book, {SIZE: 2})
     assert found is not None
-    made = retune(book, now, quicktune(found, bandwidth(now)), (SIZE,))
-    assert made.gain > 0.2
-    [moved] = made.moved
-    assert moved.after == MAKER
-    # what goes over the wire is read, and proven, again
-    read = PlanBook.from_bytes(made.book.to_artifact().to_bytes())
-    assert read.digest == made.book.digest
-    assert {entry.collective for entry in read.entries} == {Collective.ALLREDUCE}
-    small, old = read.choose(Collective.ALLREDUCE, 1), book.choose(Collective.ALLREDUCE, 1)
-    assert small is not None
-    assert old is not None
-    assert small.program.digest == old.program.digest
-
-
-def test_masters_that_do_not_help_are_not_taken(topology: Topology) -> None:
-    book = book_of(topology)
-    made = retune(book, topology, spread_masters(GROUPS, 32, capacities=[9] + [1] * 7), (SIZE,))
-    assert made.gain >= 0
-    forced = retune(
-        book, topology, spread_masters(GROUPS, 32, capacities=[9] + [1] * 7), (SIZE,), force=True
+    made = build_book(
+        now,
+        groups=GROUPS,
+        collectives=(Collective.ALLREDUCE,),
+        sizes=(SIZE,),
+        generators=[each for each in GENERATORS if each.name == "ring"],
     )
-    assert forced.gain < 0
+    adapted = replanned(book, made, quicktune(found, bandwidth(now)))
+    [choice] = adapted.choices
+    assert choice.entry.plan.maker == QUICKTUNE
+    assert choice.entry.plan.predicted_us < 0.8 * choice.before_us
+    # what goes over the wire is read, and proven, again
+    read = PlanBook.from_bytes(adapted.book.to_artifact().to_bytes())
+    assert read.digest == adapted.book.digest
+    old = book.choose(Collective.ALLGATHER, SIZE)
+    kept = read.choose(Collective.ALLGATHER, SIZE)
+    assert kept is not None
+    assert old is not None
+    assert kept.program.digest == old.program.digest
+
+
+def test_only_masters_of_what_is_called_move(topology: Topology) -> None:
+    book = build_book(
+        topology,
+        groups=GROUPS,
+        collectives=(Collective.ALLREDUCE, Collective.ALLGATHER),
+        sizes=(1 << 10, SIZE),
+        generators=[each for each in GENERATORS if each.name == "hierarchical"],
+    )
+    uneven = spread_masters(GROUPS, 32, capacities=[9] + [1] * 7)
+    made = moved(book, topology, uneven, [(Collective.ALLREDUCE, SIZE)] * 2)
+    [choice] = made.choices
+    assert choice.entry.plan.maker == FINETUNE
+    assert choice.entry.plan.predicted_us > choice.before_us
+    tuned = book_masters(made.book, {SIZE: 1}, spread=False)
+    assert tuned is not None
+    assert tuned.local_counts[0] > 2 * tuned.local_counts[1]
+    assert PlanBook.from_bytes(made.book.to_artifact().to_bytes()).digest == made.book.digest
 
 
 def test_a_book_is_adapted_by_hand(small: Topology) -> None:

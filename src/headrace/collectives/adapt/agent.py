@@ -4,7 +4,8 @@ Questions and answers go through the same store as the rounds of `run.agreement`
 the thread's own:
 
 =====================  ======================================================================
-ask                    number of the newest question: what did your connections do?
+ask                    number of the newest question, what did your connections do?, and whether
+                       more will follow soon
 traffic/<n>/<rank>     the answer to question n, a table in JSON (see `Traffic.of`)
 =====================  ======================================================================
 
@@ -30,14 +31,18 @@ __all__ = ["Agent", "Questions", "look_every_s"]
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.2
+_HURRIED_S = 0.02
+_HURRY_S = 5.0
+"""So long after a question in a hurry a rank looks more often: a plan may follow."""
+
 _MOST_LOOKS_PER_S = 2000.0  # of all ranks together, for the store's sake
 _ANSWER_S = 10.0
 _POLL_S = 0.02
 
 
-def look_every_s(ranks: int) -> float:
+def look_every_s(ranks: int, *, hurry: bool = False) -> float:
     """Return how often a rank looks at the store."""
-    return max(_LOOK_EVERY_S, ranks / _MOST_LOOKS_PER_S)
+    return max(_HURRIED_S if hurry else _LOOK_EVERY_S, ranks / _MOST_LOOKS_PER_S)
 
 
 class Agent:
@@ -65,7 +70,8 @@ class Agent:
         self._statistics = executor.statistics_reader()
         self._stop = stop
         self._refresh = refresh
-        self._pause_s = look_every_s(executor.ranks)
+        self._ranks = executor.ranks
+        self._hurry_until_s = 0.0
         self._answered = 0
         self._follower = Follower(
             store, executor.rank, executor.ranks, switch, handlers=handlers, stop=stop
@@ -74,7 +80,7 @@ class Agent:
     def run(self) -> None:
         """Take part until told to stop; what the thread does."""
         try:
-            while not self._stop.wait(self._pause_s):
+            while not self._stop.wait(self._pause_s()):
                 self.look()
                 if self._refresh is not None:
                     self._refresh()
@@ -85,12 +91,19 @@ class Agent:
     def look(self) -> None:
         """Answer the newest question and take part in the newest round, if there are any."""
         self._follower.poll()
-        asked = int(self._store.get("ask")) if self._store.check(["ask"]) else 0
+        if not self._store.check(["ask"]):
+            return
+        asked, hurry = json.loads(self._store.get("ask"))
         if asked <= self._answered:
             return
         self._answered = asked
+        if hurry:
+            self._hurry_until_s = time.monotonic() + _HURRY_S
         answer = json.dumps(_answer(self._statistics.read()))
         self._store.set(f"traffic/{asked}/{self._rank}", answer)
+
+    def _pause_s(self) -> float:
+        return look_every_s(self._ranks, hurry=time.monotonic() < self._hurry_until_s)
 
 
 class Questions:
@@ -116,8 +129,12 @@ class Questions:
         self._patience_s = patience_s
         self._number = 0
 
-    def gather(self) -> Traffic | None:
+    def gather(self, *, hurry: bool = False) -> Traffic | None:
         """Return what all connections did since the question before; None if a rank kept silent.
+
+        Parameters
+        ----------
+        hurry : more will follow soon: another question, or another plan.
 
         Raises
         ------
@@ -126,7 +143,7 @@ class Questions:
         for rank in range(self._ranks) if self._number else ():
             self._store.delete_key(self._key(rank))
         self._number += 1
-        self._store.set("ask", str(self._number))
+        self._store.set("ask", json.dumps([self._number, hurry]))
         keys = [self._key(rank) for rank in range(self._ranks)]
         end = time.monotonic() + self._patience_s
         while not self._store.check(keys):

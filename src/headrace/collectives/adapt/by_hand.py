@@ -1,32 +1,19 @@
 """A plan book brought up to date for a network that was measured again. Pure."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headrace.collectives.adapt.quicktune import quicktune
-from headrace.collectives.adapt.retune import book_masters, by_masters, rescored
+from headrace.collectives.adapt.retune import Choice, book_masters, replanned
 from headrace.collectives.adapt.updated import bandwidth
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
-from headrace.collectives.plan.entries import Entry
 from headrace.collectives.plan.shape import Groups
 from headrace.collectives.plan.two_level import Masters
 from headrace.errors import InputError
 from headrace.topology import Topology
 
-__all__ = ["Adapted", "Choice", "adapt_book"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Choice:
-    """What became of one range of sizes.
-
-    `before_us` is what the old plan is predicted to take on the network as it is now.
-    """
-
-    entry: Entry
-    before: str
-    before_us: float
+__all__ = ["Adapted", "adapt_book"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,26 +55,8 @@ def adapt_book(
         progress=progress,
     )
     tuned = _tuned(book, topology)
-    choices: list[Choice] = []
-    for entry in made.entries:
-        size = entry.plan.total_bytes
-        old = book.choose(entry.collective, size, entry.root)
-        if old is None:
-            choices.append(Choice(entry=entry, before="nothing", before_us=float("inf")))
-            continue
-        candidates = [now := rescored(old, topology, size), entry.plan]
-        if tuned is not None and entry.collective is Collective.ALLREDUCE:
-            candidates.append(by_masters(now, topology, tuned[1], size))
-        best = min(candidates, key=lambda plan: plan.predicted_us)
-        choices.append(
-            Choice(entry=replace(entry, plan=best), before=old.maker, before_us=now.predicted_us)
-        )
-    adapted = replace(
-        made,
-        entries=tuple(choice.entry for choice in choices),
-        provenance={**made.provenance, "adapted_from": book.digest},
-    )
-    return Adapted(book=adapted, choices=tuple(choices), masters=tuned)
+    found = replanned(book, made, None if tuned is None else tuned[1])
+    return Adapted(book=found.book, choices=found.choices, masters=tuned)
 
 
 def _tuned(book: PlanBook, topology: Topology) -> tuple[Masters, Masters] | None:

@@ -1,7 +1,8 @@
 """Rank 0's part: watch the steps, and carry out what `decide` says. No threads in here.
 
 `Coordinator.turn` is called now and then, on a thread of its own; what it does to the job goes
-through a `Job`, so that tests can give it a simulated one.
+through a `Job`, and plans are made by a `Planner` while it goes on watching, so that tests can give
+it simulated ones.
 """
 
 import logging
@@ -20,36 +21,34 @@ from headrace.collectives.adapt.decide import (
     decide,
 )
 from headrace.collectives.adapt.finetune import Finetune
-from headrace.collectives.adapt.quicktune import quicktune
+from headrace.collectives.adapt.forecast import Forecast
+from headrace.collectives.adapt.network import KnownNetwork
 from headrace.collectives.adapt.records import Records
-from headrace.collectives.adapt.retune import Call, Retuned, book_masters, calls_us, retune
+from headrace.collectives.adapt.replan import Answer, Request
+from headrace.collectives.adapt.retune import FINETUNE, Call, book_masters
 from headrace.collectives.adapt.steps import Change, ChangeDetector, StepClock
-from headrace.collectives.adapt.traffic import Traffic, typical_rates
-from headrace.collectives.adapt.updated import PortRates, bandwidth, explain
+from headrace.collectives.adapt.traffic import Traffic
+from headrace.collectives.adapt.updated import LEAST_CHANGE, bandwidth
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.two_level import Masters
 from headrace.errors import HeadraceError
 from headrace.topology import Topology
 
-__all__ = ["Coordinator", "Job"]
+__all__ = ["Coordinator", "Job", "Planner"]
 
 log = logging.getLogger(__name__)
 
 WORTH = 0.05
-"""A plan of another kind has to be predicted this much faster: the simulator is not exact."""
-
-TUNING_WORTH = 0.02
-"""Masters that move within a plan of the same kind: there predictions compare better."""
+"""Another plan has to be predicted this much faster: the simulator is not exact."""
 
 FINETUNE_LOSS = 0.03
 """Finetune goes by measurements, which scatter: not against the simulator by more than this."""
 
-_WINDOWS = 5
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+ROUTINE_CHANGE = 0.6
+"""What a routine look takes for a change, while steps say nothing: what is less gains little."""
 
-Planner = Callable[[Topology, PlanBook, Sequence[Call]], PlanBook | None]
-"""Plans calls anew for a topology, with the groups of a book; None: it failed or was ended."""
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
 
 class Job(Protocol):
@@ -64,10 +63,14 @@ class Job(Protocol):
         """Return the calls made since this was asked last: ((collective, bytes), seconds)."""
         ...
 
-    def gather(self) -> Traffic | None:
+    def gather(self, *, hurry: bool) -> Traffic | None:
         """Ask all ranks what their connections did since they were last asked.
 
         None: not all answered in time.
+
+        Parameters
+        ----------
+        hurry : more questions will follow soon.
         """
         ...
 
@@ -80,19 +83,33 @@ class Job(Protocol):
         ...
 
 
+class Planner(Protocol):
+    """Plans in the background (`replan.BackgroundPlanner`)."""
+
+    def begin(self, request: Request) -> None:
+        """Ask for plans; what was asked before is forgotten."""
+        ...
+
+    def forget(self) -> None:
+        """Drop what was asked for."""
+        ...
+
+    def poll(self) -> Answer | None:
+        """Return the answer; None while there is none."""
+        ...
+
+
 class Coordinator:
     """Adapts one job.
 
     Parameters
     ----------
     book : what serves the job; its topology is the reference for what changes.
-    planner : for plans that moving masters cannot reach.
     outdated : called with a reason when the network is no longer as it was measured.
 
     Attributes
     ----------
     book : the one in force, or agreed on.
-    topology : the network as far as known now.
     detector : knows how long steps take.
     traffic : what was gathered last.
     steps, step_s : how many there were, and how long the last one took.
@@ -121,16 +138,14 @@ class Coordinator:
         self._outdated = outdated
         self._state = State(limits=limits or Limits())
         self._clock = StepClock()
-        self._reference = self.topology = book.topology
-        self._ports = PortRates()
-        self._windows: list[Traffic] = []
+        self._network = KnownNetwork(book.topology)
+        self._forecast = Forecast()
         self._found: dict[str, float] = {}
         self._finetune = Finetune()
         self._masters: Masters | None = None
         self._tried: list[tuple[float, PlanBook]] = []
+        self._asked_s = 0.0
         self._awaited: int | None = None
-        self._before: tuple[float, float] | None = None
-        self._predicted: tuple[str, dict[tuple[str, int], float]] = ("", {})
 
     # ---- what others may ask --------------------------------------------------------------
 
@@ -138,6 +153,11 @@ class Coordinator:
     def phase(self) -> Phase:
         """Where adaptation is."""
         return self._state.phase
+
+    @property
+    def topology(self) -> Topology:
+        """The network as far as known now."""
+        return self._network.topology
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -150,248 +170,217 @@ class Coordinator:
 
     def predicted_us(self) -> float | None:
         """Return the predicted time of a step's calls with the plan in force, network as known."""
-        return self._calls_us(self.book)
+        return self._forecast.calls_us(self.book, self.topology, self.calls)
 
     # ---- one turn -------------------------------------------------------------------------
 
     def turn(self, now_s: float) -> float:
         """Do what there is to do; returns after how many seconds to come again."""
         change: Change | None = None
-        for step in self._clock.feed(self._job.calls()):
+        ended = self._clock.feed(self._job.calls())
+        for step in ended:
             self.steps += 1
             self.step_s = step.duration_s
             change = self.detector.add(step) or change
+        if not ended and not self._planning and self._awaited is None:
+            return self._pause_s()  # nothing is new
         if self._awaited is not None:
             if self._job.epoch < self._awaited:
                 return self._pause_s()
             self._in_force()
             change = None
-        seen = self._observe(now_s, change)
+        self._note(change)
+        seen = self._observe(now_s, change=change, outcome=self._planned())
         while True:
             before = self._state.phase
-            self._remember(seen)
             self._state, action = decide(self._state, seen)
             if action is Action.WAIT:
                 return self._pause_s()
-            outcome, found = self._do(action, before)
-            if self._awaited is not None:
-                self._state, _ = decide(self._state, self._observe(now_s, None, outcome=outcome))
+            self._planner.forget()
+            result = self._do(action, before)
+            if result is None:
                 return self._pause_s()
-            if action in (Action.RESET, Action.ACCEPT):
-                return self._pause_s()
-            seen = self._observe(now_s, None, outcome=outcome, found=found)
+            seen = self._observe(now_s, **result)
+
+    @property
+    def _planning(self) -> bool:
+        return self._state.phase in (Phase.PLANNING, Phase.FINETUNING)
 
     def _pause_s(self) -> float:
+        if self._planning:
+            return _SHORTEST_PAUSE_S
         step = self.detector.latest_s or _LONGEST_PAUSE_S
-        return min(max(step / 2, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+        return min(max(step / 4, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
 
-    def _observe(self, now_s: float, change: Change | None, **more: Any) -> Observation:
+    def _observe(self, now_s: float, **more: Any) -> Observation:
         return Observation(
             now_s=now_s,
             steps=self.detector.steps,
             step_s=self.detector.latest_s,
             suspect=self.detector.suspects,
-            change=change,
-            expected_s=self._expected_s(),
-            altered=bool(self._ports.factors),
+            expected_s=self._forecast.step_s(self.predicted_us()),
+            altered=bool(self._network.rates.factors),
+            tunable=self._masters is not None,
             **more,
         )
 
-    def _remember(self, seen: Observation) -> None:
-        """Note what steps and their calls took before adaptation sets off."""
-        if self._state.phase is not Phase.WATCHING:
-            return
-        step_s = self.detector.reference_s if seen.change is None else seen.change.before_s
-        calls_us = self._calls_us(self.book)
-        if step_s is not None and calls_us is not None:
-            self._before = (step_s, calls_us / 1e6)
-        if seen.change is not None:
-            self._tried = [(seen.change.after_s, self.book)]
-            self.records.add("change", before_s=seen.change.before_s, after_s=seen.change.after_s)
-
-    def _expected_s(self) -> float | None:
-        """How long a step should take now: its calls as predicted, the rest as before.
-
-        Calls may overlap one another and computing: then they counted for less than predicted.
-        """
-        calls_us = self._calls_us(self.book)
-        if self._before is None or calls_us is None:
-            return None
-        step_s, calls_s = self._before
-        return max(0.0, step_s - calls_s) + calls_us / 1e6 * min(1.0, step_s / calls_s)
-
-    def _calls_us(self, book: PlanBook) -> float | None:
-        topology = self.topology
-        if self._predicted[0] != topology.digest:
-            self._predicted = (topology.digest, {})
-        return calls_us(book, topology, self.calls, self._predicted[1]) if self.calls else None
+    def _note(self, change: Change | None) -> None:
+        """Note what steps take, and their calls are predicted to, before adaptation sets off."""
+        if self._state.phase is Phase.WATCHING:
+            step_s = self.detector.reference_s if change is None else change.before_s
+            self._forecast.start_from(step_s, self.predicted_us())
+        if change is not None:
+            self._tried = [(change.after_s, self.book)]
+            self.records.add("change", before_s=change.before_s, after_s=change.after_s)
 
     # ---- what decide() asks for -----------------------------------------------------------
 
-    def _do(self, action: Action, phase: Phase) -> tuple[Outcome | None, dict[str, float] | None]:
-        began, used = time.monotonic(), time.thread_time()
-        try:
-            return self._done(action, phase)
-        except HeadraceError as error:
-            log.warning("adaptation: %s failed: %s", action, error)
-            self.records.add("failed", action=action, error=str(error))
-            return Outcome.FAILED, None
-        finally:
-            took_s, cpu_s = time.monotonic() - began, time.thread_time() - used
-            if action not in (Action.RESET, Action.LOOK, Action.ACCEPT):
-                self.records.add(
-                    "did", action=action, took_s=round(took_s, 3), cpu_s=round(cpu_s, 3)
-                )
-
-    def _done(self, action: Action, phase: Phase) -> tuple[Outcome | None, dict[str, float] | None]:
+    def _do(self, action: Action, phase: Phase) -> dict[str, Any] | None:
+        """Do it; returns what is to be told of it now, None if there is nothing."""
         match action:
             case Action.LOOK:
-                return None, self._look()
+                return {"found": self._look()}
             case Action.RESET:
-                self._gather()
+                self._gather(hurry=True)
             case Action.ACCEPT:
                 self._accept(phase)
-            case Action.QUICKTUNE:
-                return self._quicktune(), None
+            case Action.PLAN:
+                self._plan()
             case Action.FINETUNE:
-                return self._finetune_once(), None
-            case Action.REPLAN:
-                return self._replan(), None
+                return self._finetuned()
             case Action.REVERT:
-                return self._revert(), None
+                return {"outcome": self._revert()}
             case Action.PROBE:
-                return self._probe(), None
+                return {"outcome": self._probe()}
             case Action.WAIT:
                 pass
-        return None, None
+        return None
 
-    def _gather(self) -> Traffic | None:
-        self.traffic = self._job.gather()
+    def _gather(self, *, hurry: bool) -> Traffic | None:
+        self.traffic = self._job.gather(hurry=hurry)
         return self.traffic
 
     def _look(self) -> dict[str, float] | None:
-        """Say by what factor ports have changed since the reference."""
-        traffic = self._gather()
+        """Say by what factor ports have changed."""
+        routine = self._state.phase is Phase.WATCHING
+        traffic = self._gather(hurry=not routine)
         if traffic is None:
             return None
-        if not self._windows:  # nothing to compare with: not even that nothing has changed
-            return {} if self._state.phase is Phase.WATCHING else None
-        self._found = explain(
-            self._reference,
-            typical_rates(self._windows),
-            traffic.rate_bytes_per_s,
-            traffic.sent_bytes,
-        )
+        self._found = self._network.changes(traffic, ROUTINE_CHANGE if routine else LEAST_CHANGE)
         if self._found:
-            self.records.add("look", found=self._found)
+            self.records.add("look", found=self._found, phase=self._state.phase)
         return self._found
 
     def _accept(self, phase: Phase) -> None:
         """Compare with the present from now on: with more of the same, or with it alone."""
         if phase is not Phase.WATCHING:
             self.records.add("settled", step_s=self.detector.latest_s, phase=phase)
-            if self._ports.factors:
-                self._outdated(self._ports.described())
-            self._windows.clear()
-            if self._gather() is None or self.detector.steps < self._state.limits.settle_steps:
+            if self._network.rates.factors:
+                self._outdated(self._network.rates.described())
+            self._network.forget()
+            self._tried = []
+            enough = self.detector.steps >= self._state.limits.settle_steps
+            if self._gather(hurry=False) is None or not enough:
                 return
         if self.traffic is not None:
-            self._windows = [*self._windows[1 - _WINDOWS :], self.traffic]
+            self._network.normal(self.traffic)
 
-    def _quicktune(self) -> Outcome:
-        # faster, and no port says why: as measured, that is
-        self._ports = self._ports.changed(self._found) if self._found else PortRates()
-        self.topology = self._ports.apply(self._reference)
-        log.info("the network has changed: %s", self._ports.described())
+    def _plan(self) -> None:
+        self._network.believe(self._found)
+        log.info("the network has changed: %s", self._network.rates.described())
+        self.records.add("plan", network=dict(self._network.rates.factors))
         self._finetune = Finetune()
-        masters = book_masters(self.book, self._sizes())
-        if masters is None:
-            return Outcome.KEPT
-        self._masters = quicktune(masters, bandwidth(self.topology))
-        made = retune(self.book, self.topology, self._masters, self._sizes())
-        return self._swap("quicktune", made.book, made.gain, made)
+        self._ask(None)
 
-    def _finetune_once(self) -> Outcome:
-        traffic = self._gather()
+    def _finetuned(self) -> dict[str, Any] | None:
+        traffic = self._gather(hurry=True)
         if self._masters is None or traffic is None:
-            return Outcome.KEPT
+            return {"outcome": Outcome.KEPT}
+        self._network.normal(traffic)
         rates = bandwidth(self.topology, traffic.rate_bytes_per_s)
         sent = traffic.sent_bytes / max(1, self.detector.steps)
         better = self._finetune.step(self._masters, sent, rates, traffic.rtt_us)
         if better is None:
-            return Outcome.KEPT
-        made = retune(self.book, self.topology, better, self._sizes(), force=True)
-        if made.gain < -FINETUNE_LOSS:
-            self.records.add("kept", why="finetune", predicted_gain=made.gain)
-            return Outcome.KEPT
-        self._masters = better
-        return self._swap("finetune", made.book, None, made)
-
-    def _replan(self) -> Outcome:
-        calls = sorted(set(self.calls))
-        now_us = self._calls_us(self.book)
-        if not calls or now_us is None:
-            return Outcome.KEPT
-        book = self._planner(self.topology, self.book, calls)
-        if book is None:
-            return Outcome.FAILED
-        new_us = self._calls_us(book)
-        return self._swap("replan", book, 0.0 if new_us is None else 1 - new_us / now_us)
+            return {"outcome": Outcome.KEPT}
+        self._ask(better)
+        return None
 
     def _revert(self) -> Outcome:
         best = min(self._tried, key=lambda each: each[0])[1] if self._tried else self.book
-        if best.digest == self.book.digest:
-            return Outcome.KEPT
-        return self._swap("revert", best, None)
+        return Outcome.KEPT if best.digest == self.book.digest else self._swap("revert", best)
 
     def _probe(self) -> Outcome:
-        self.records.add("probe")
+        began = time.monotonic()
         topology = self._job.probe()
+        self.records.add("probe", took_s=round(time.monotonic() - began, 3))
         if topology is None:
             return Outcome.FAILED
-        self._reference = self.topology = topology
-        self._ports = PortRates()
-        self._windows.clear()
+        self._network.measured(topology)
+        self._found = {}
         self.detector.restart()
         self._outdated("it was measured again")
         return Outcome.MEASURED
 
-    def _sizes(self) -> Counter[int]:
-        return Counter(size for name, size in self.calls if name is Collective.ALLREDUCE)
+    # ---- planning and swapping ------------------------------------------------------------
 
-    # ---- swapping -------------------------------------------------------------------------
+    def _ask(self, masters: Masters | None) -> None:
+        self._asked_s = time.monotonic()
+        self._planner.begin(
+            Request(topology=self.topology, book=self.book, calls=self.calls, masters=masters)
+        )
 
-    def _swap(
-        self, why: str, book: PlanBook, gain: float | None, made: Retuned | None = None
-    ) -> Outcome:
-        """Swap to `book` if it is predicted to gain enough (None: whatever is predicted)."""
-        facts: dict[str, Any] = {"network": dict(self._ports.factors), "predicted_gain": gain}
-        if made is not None:
-            facts["plans"] = [
-                [each.total_bytes, each.before, each.before_us, each.after, each.after_us]
-                for each in made.moved
-            ]
-        if gain is not None and gain < (WORTH if made is None else TUNING_WORTH):
+    def _planned(self) -> Outcome | None:
+        """Swap to what has been planned, if it is better; None: nothing has."""
+        answer = self._planner.poll() if self._planning else None
+        if answer is None:
+            return None
+        tuning = self._state.phase is Phase.FINETUNING
+        took_s = round(time.monotonic() - self._asked_s, 3)
+        if answer.book is None:
+            log.warning("planning anew failed: %s", answer.error)
+            self.records.add("failed", error=answer.error, took_s=took_s)
+            return Outcome.FAILED
+        facts: dict[str, Any] = {
+            "network": dict(self._network.rates.factors),
+            "predicted_gain": answer.gain,
+            "plans": answer.plans,
+            "planned_in_s": took_s,
+        }
+        why = FINETUNE if tuning else answer.why
+        if answer.gain < (-FINETUNE_LOSS if tuning else WORTH):
             self.records.add("kept", why=why, **facts)
             return Outcome.KEPT
+        return self._swap(why, answer.book, **facts)
+
+    def _swap(self, why: str, book: PlanBook, **facts: Any) -> Outcome:
         if self.detector.latest_s is not None and self.detector.steps >= 2:
             self._tried.append((self.detector.latest_s, self.book))
         began = time.monotonic()
-        epoch = self._job.swap(book)
+        try:
+            epoch = self._job.swap(book)
+        except HeadraceError as error:
+            log.warning("changing plans failed: %s", error)
+            epoch = None
         facts["agreed_in_s"] = round(time.monotonic() - began, 3)
         if epoch is None:
             self.records.add("refused", why=why, **facts)
             return Outcome.FAILED
         self._awaited, self.book = epoch, book
+        self._masters = self._movable()
         self.swaps[why] += 1
         self.records.add("swap", why=why, epoch=epoch, book=book.digest[:12], **facts)
         log.info("swap to plan %d (%s)", epoch, why)
         return Outcome.SWAPPED
 
+    def _movable(self) -> Masters | None:
+        """The masters of the plan that moves most bytes, if it has any."""
+        sizes = Counter(size for name, size in self.calls if name is Collective.ALLREDUCE)
+        return book_masters(self.book, sizes, spread=False)
+
     def _in_force(self) -> None:
         """The first call was served by the new plan: what was seen of the old one is no guide."""
         self._awaited = None
         self.detector.restart()
-        self._windows.clear()
-        self._gather()
+        self._network.forget()
+        self._gather(hurry=True)
         self.records.add("in_force", epoch=self._job.epoch)

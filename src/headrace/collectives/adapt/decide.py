@@ -5,16 +5,18 @@ what came of them with its next observation; nothing here waits, measures or kno
 
 ::
 
-    watching --steps changed--> diagnosing --explained--> quicktune --> finetune, until its stop
-       |  ^                         |                                            |
-       |  |                         `--slower, unexplained--.                    v
-       |  `-----------------------------------------------  |  <---- replan, if it finds better
-       |                                                    v                    ^
-       `--ports changed, seen in two looks--> quicktune    probe ----------------'
+    watching --steps changed--> diagnosing --explained--> planning --swapped--> settling <--.
+       |  ^                        |   ^                     ^                  |     |     |
+       |  |                        |   | steps changed,      |                  |     v     |
+       |  `- faster, or no answer -'   | whatever goes on    |                  |  finetuning
+       |                           |                         |                  v
+       |                           `-slower, unexplained--> probing <-- far from what was expected
+       `--ports changed, seen in two looks------------> planning
 
 A look gathers what connections achieve; a port that is found changed in two routine looks in a row
 sets adaptation off as well, because a host that recovers after its load was moved away makes steps
-little faster.
+little faster. Planning and Finetune's plans take time, in which training, and this, go on: a change
+of the steps drops whatever is under way, and diagnosis begins anew.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,32 +33,32 @@ class Phase(StrEnum):
 
     WATCHING = "watching"
     DIAGNOSING = "diagnosing"
-    QUICKTUNING = "quicktuning"
+    PLANNING = "planning"
+    SETTLING = "settling"
     FINETUNING = "finetuning"
     REVERTING = "reverting"
     PROBING = "probing"
-    REPLANNING = "replanning"
 
 
 class Action(StrEnum):
-    """What the coordinator is to do.
+    """What the coordinator is to do; all but WAIT drop what is being planned.
 
-    WAIT: nothing, until there are more steps. RESET: begin a new window of statistics. LOOK: end
+    WAIT: nothing, until there is more to know. RESET: begin a new window of statistics. LOOK: end
     the window and say which ports have changed in it. ACCEPT: take the present state of the
-    network as the one to compare with. QUICKTUNE, FINETUNE, REPLAN: look for a better plan and
-    swap to it. REVERT: swap back to the plan that had the shortest steps. PROBE: measure the
-    network between two steps.
+    network as the one to compare with. PLAN: have Quicktune and the templates plan for the
+    network as it is now. FINETUNE: have some masters moved. Both swap if that is better. REVERT:
+    swap back to the plan that had the shortest steps. PROBE: measure the network between two
+    steps.
     """
 
     WAIT = "wait"
     RESET = "reset"
     LOOK = "look"
     ACCEPT = "accept"
-    QUICKTUNE = "quicktune"
+    PLAN = "plan"
     FINETUNE = "finetune"
     REVERT = "revert"
     PROBE = "probe"
-    REPLAN = "replan"
 
 
 class Outcome(StrEnum):
@@ -77,7 +79,9 @@ class Limits:
     settle_steps : steps under a new plan before it is judged: the first may hold calls of both.
     look_every_s : between routine looks; one costs every rank well under a millisecond.
     look_steps : a window shorter than this many steps may miss connections that take turns.
-    looks : routine looks in a row that have to agree, as nothing else confirms them.
+    looks : routine looks in a row that have to find the same port, as nothing else confirms them.
+    looks_unexplained : looks at steps that became slower, before the network is measured again:
+        a few more steps may show what it was, or that it was nothing that stays.
     worse : steps so much longer than the best so far are a reason to go back.
     finetune_rounds : Finetune has a stop rule of its own; this one is for plans that oscillate.
     better, stale : so many rounds of Finetune in a row without steps that much shorter end it.
@@ -90,6 +94,7 @@ class Limits:
     look_every_s: float = 2.0
     look_steps: int = 3
     looks: int = 2
+    looks_unexplained: int = 3
     worse: float = 0.08
     finetune_rounds: int = 8
     better: float = 0.01
@@ -110,9 +115,10 @@ class Observation:
     suspect : the latest step was beyond the limit; one more makes it a change.
     change : steps began to take another time.
     found : what a look found: ports and the factors that they changed by; None if none was made.
-    outcome : of the action asked for last, if that was one that has any.
+    outcome : of the action asked for last, if that was one that has any, and it has ended.
     expected_s : how long a step should take with the plan in force, if that can be told.
     altered : whether the network is believed to differ from what was measured.
+    tunable : whether the plan in force has masters that Finetune could move.
     """
 
     now_s: float
@@ -124,6 +130,7 @@ class Observation:
     outcome: Outcome | None = None
     expected_s: float | None = None
     altered: bool = False
+    tunable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,30 +139,37 @@ class State:
 
     Attributes
     ----------
+    looking : whether a look was asked for.
+    alert : whether the window was begun because a step was suspect.
     looked_s, looked_steps : when the window of statistics began.
-    looks : routine looks in a row that found a change.
+    suspected : the ports that the last routine looks all found changed.
+    looks : how many looks in a row these are; while diagnosing, looks that explained nothing.
     change : of the steps, which set adaptation off; None if a look did.
     best_s : the shortest steps since.
-    rounds, stale : of Finetune, and those in a row that brought nothing.
-    replanned : whether all makers of plans have been asked since.
+    rounds, stale : plans tried since, and those in a row that brought nothing.
     probed_s : when the network was measured last.
     """
 
     phase: Phase = Phase.WATCHING
     limits: Limits = field(default_factory=Limits)
     looking: bool = False
+    alert: bool = False
     looked_s: float = 0.0
+    looked_steps: int = 0
+    suspected: frozenset[str] = frozenset()
     looks: int = 0
     change: Change | None = None
     best_s: float | None = None
     rounds: int = 0
     stale: int = 0
-    replanned: bool = False
     probed_s: float | None = None
 
 
 def decide(state: State, seen: Observation) -> tuple[State, Action]:
     """Return the next state, and what to do."""
+    if seen.change is not None:
+        began = _fresh(state, seen, seen.change.after_s)
+        return _look(replace(began, phase=Phase.DIAGNOSING, change=seen.change), seen)
     return _DECIDE[state.phase](state, seen)
 
 
@@ -164,156 +178,155 @@ _Decided = tuple[State, Action]
 
 def _watching(state: State, seen: Observation) -> _Decided:
     limits = state.limits
-    if seen.change is not None:
-        started = replace(
-            _fresh(state, seen), phase=Phase.DIAGNOSING, change=seen.change, looking=True
-        )
-        return started, Action.LOOK
-    if state.looking and seen.found is not None:
-        looks = state.looks + 1 if seen.found else 0
-        state = replace(state, looking=False, looks=looks, looked_s=seen.now_s)
-        if looks >= limits.looks:
-            return replace(_fresh(state, seen), phase=Phase.QUICKTUNING), Action.QUICKTUNE
-        # what one look found is compared with the same as before by the next
-        return state, Action.WAIT if looks else Action.ACCEPT
-    if state.looking:  # the ranks did not answer
-        return replace(state, looking=False, looked_s=seen.now_s), Action.WAIT
-    if seen.suspect:
+    if state.looking:
+        return _looked(replace(state, looking=False, looked_s=seen.now_s), seen)
+    if seen.suspect and not state.alert:
         # if the next step confirms it, the window holds nothing but the change
-        return replace(state, looked_s=seen.now_s), Action.RESET
+        return replace(state, alert=True, looked_s=seen.now_s), Action.RESET
+    state = replace(state, alert=seen.suspect)
     if seen.now_s - state.looked_s >= limits.look_every_s and seen.steps >= limits.look_steps:
-        return replace(state, looking=True), Action.LOOK
+        return _look(state, seen)
     return state, Action.WAIT
 
 
+def _looked(state: State, seen: Observation) -> _Decided:
+    """Judge a routine look."""
+    if seen.found is None:  # the ranks did not answer
+        return state, Action.WAIT
+    again = state.suspected & seen.found.keys()
+    looks = state.looks + 1 if again else min(1, len(seen.found))
+    state = replace(state, looks=looks, suspected=again or frozenset(seen.found))
+    if looks >= state.limits.looks:
+        return _plan(_fresh(state, seen, seen.step_s))
+    # what one look found is compared with the same as before by the next
+    return state, Action.WAIT if looks else Action.ACCEPT
+
+
 def _diagnosing(state: State, seen: Observation) -> _Decided:
+    if not state.looking:
+        enough = seen.steps - state.looked_steps >= state.limits.settle_steps
+        return _look(state, seen) if enough else (state, Action.WAIT)
+    state = replace(state, looking=False)
     if seen.found is None:
-        return _watch(state, seen), Action.ACCEPT  # the ranks did not answer
-    if seen.found:
-        return replace(state, phase=Phase.QUICKTUNING, looking=False), Action.QUICKTUNE
-    if state.change is not None and not state.change.slower and seen.altered:
-        # most likely what had become slow is as before; if not, its plan goes again
-        return replace(state, phase=Phase.QUICKTUNING, looking=False), Action.QUICKTUNE
-    if state.change is not None and state.change.slower and _may_probe(state, seen):
-        return replace(state, phase=Phase.PROBING, probed_s=seen.now_s), Action.PROBE
-    return _watch(state, seen), Action.ACCEPT
-
-
-def _quicktuning(state: State, seen: Observation) -> _Decided:
-    if seen.outcome is None:
-        return _settled(state, seen)
-    if seen.outcome is Outcome.SWAPPED:
+        return _watch(state, seen)  # the ranks did not answer
+    slower = state.change is not None and state.change.slower
+    # Faster, and no port says why: most likely what had become slow is as before. If not, the plan
+    # made for that goes again.
+    if seen.found or (seen.altered and not slower):
+        return _plan(state)
+    state = replace(state, looks=state.looks + 1)
+    if not slower:
+        return _watch(state, seen)
+    if state.looks < state.limits.looks_unexplained:
         return state, Action.WAIT
-    return _replan(state)
+    return _probe(state, seen) or _watch(state, seen)
 
 
-def _finetuning(state: State, seen: Observation) -> _Decided:
-    if seen.outcome is None:
-        return _settled(state, seen)
-    if seen.outcome is Outcome.SWAPPED:
-        return state, Action.WAIT
-    return _replan(state)
+def _planning(state: State, seen: Observation) -> _Decided:
+    match seen.outcome:
+        case None:
+            return state, Action.WAIT
+        case Outcome.SWAPPED:
+            return replace(state, phase=Phase.SETTLING), Action.WAIT
+        case Outcome.KEPT:
+            return _finished(state, seen)
+        case _:
+            return _watch(state, seen)
 
 
-def _settled(state: State, seen: Observation) -> _Decided:
+def _settling(state: State, seen: Observation) -> _Decided:
     """Judge a plan once there are enough steps of it: go on with Finetune, or back."""
     limits = state.limits
-    if seen.steps < state.limits.settle_steps or seen.step_s is None:
+    if seen.steps < limits.settle_steps or seen.step_s is None:
         return state, Action.WAIT
-    if _worse(state, seen):
+    if state.best_s is not None and seen.step_s > state.best_s * (1 + limits.worse):
         return replace(state, phase=Phase.REVERTING), Action.REVERT
     gained = state.best_s is None or seen.step_s < state.best_s * (1 - limits.better)
+    best_s = seen.step_s if state.best_s is None else min(seen.step_s, state.best_s)
     stale = 0 if gained else state.stale + 1
-    state = replace(_best(state, seen), rounds=state.rounds + 1, stale=stale)
-    if stale >= limits.stale or state.rounds > limits.finetune_rounds:
-        return _replan(state)
+    state = replace(state, best_s=best_s, rounds=state.rounds + 1, stale=stale)
+    if not seen.tunable or stale >= limits.stale or state.rounds > limits.finetune_rounds:
+        return _finished(state, seen)
     return replace(state, phase=Phase.FINETUNING), Action.FINETUNE
 
 
-def _reverting(state: State, seen: Observation) -> _Decided:
-    if seen.outcome is Outcome.SWAPPED:
-        return state, Action.WAIT
-    if seen.outcome is None and seen.steps < state.limits.settle_steps:
-        return state, Action.WAIT
-    if not state.replanned and seen.outcome is not Outcome.FAILED:
-        return _replan(state)
-    return _watch(state, seen), Action.ACCEPT
-
-
-def _replanning(state: State, seen: Observation) -> _Decided:
-    if seen.outcome is Outcome.SWAPPED:
-        return state, Action.WAIT
-    if seen.outcome is None:
-        if seen.steps < state.limits.settle_steps or seen.step_s is None:
+def _finetuning(state: State, seen: Observation) -> _Decided:
+    match seen.outcome:
+        case None:
             return state, Action.WAIT
-        if _worse(state, seen):
-            return replace(state, phase=Phase.REVERTING), Action.REVERT
-        state = _best(state, seen)
-    if _above_expected(state, seen) and _may_probe(state, seen):
-        return replace(state, phase=Phase.PROBING, probed_s=seen.now_s), Action.PROBE
-    return _watch(state, seen), Action.ACCEPT
+        case Outcome.SWAPPED:
+            return replace(state, phase=Phase.SETTLING), Action.WAIT
+        case _:
+            return _finished(state, seen)
+
+
+def _reverting(state: State, seen: Observation) -> _Decided:
+    under_way = seen.outcome is None and seen.steps < state.limits.settle_steps
+    if under_way or seen.outcome is Outcome.SWAPPED:
+        return state, Action.WAIT
+    return _watch(state, seen)
 
 
 def _probing(state: State, seen: Observation) -> _Decided:
     if seen.outcome is Outcome.MEASURED:
         # plans made before are for a network that is gone: the next is not compared with them
-        return _replan(replace(state, best_s=None))
-    return _watch(state, seen), Action.ACCEPT
+        return _plan(replace(state, best_s=None))
+    return _watch(state, seen)
 
 
-def _replan(state: State) -> _Decided:
-    return replace(state, phase=Phase.REPLANNING, replanned=True), Action.REPLAN
+def _finished(state: State, seen: Observation) -> _Decided:
+    """No better plan is in sight: watch on, unless steps take far too long for what is believed."""
+    late = (
+        seen.expected_s is not None
+        and seen.step_s is not None
+        and seen.step_s > seen.expected_s * state.limits.above_expected
+    )
+    return (_probe(state, seen) if late else None) or _watch(state, seen)
 
 
-def _fresh(state: State, seen: Observation) -> State:
-    """Set off: what the steps take now is what any plan has to beat."""
-    now_s = seen.change.after_s if seen.change is not None else seen.step_s
+def _plan(state: State) -> _Decided:
+    return replace(state, phase=Phase.PLANNING), Action.PLAN
+
+
+def _look(state: State, seen: Observation) -> _Decided:
+    return replace(state, looking=True, looked_s=seen.now_s, looked_steps=seen.steps), Action.LOOK
+
+
+def _probe(state: State, seen: Observation) -> _Decided | None:
+    """Have the network measured, if that has not just been done."""
+    if state.probed_s is not None and seen.now_s - state.probed_s < state.limits.probe_every_s:
+        return None
+    return replace(state, phase=Phase.PROBING, probed_s=seen.now_s), Action.PROBE
+
+
+def _watch(state: State, seen: Observation) -> _Decided:
+    watching = _fresh(state, seen, None)
+    return replace(watching, phase=Phase.WATCHING), Action.ACCEPT
+
+
+def _fresh(state: State, seen: Observation, step_s: float | None) -> State:
+    """Forget what led here; any plan has to beat steps of `step_s`."""
     return replace(
         state,
+        looking=False,
+        alert=False,
+        looked_s=seen.now_s,
+        looked_steps=0,
+        suspected=frozenset(),
+        looks=0,
         change=None,
-        best_s=now_s,
+        best_s=step_s,
         rounds=0,
         stale=0,
-        replanned=False,
-        looks=0,
-        looked_s=seen.now_s,
     )
-
-
-def _watch(state: State, seen: Observation) -> State:
-    return replace(
-        state, phase=Phase.WATCHING, looking=False, looks=0, change=None, looked_s=seen.now_s
-    )
-
-
-def _best(state: State, seen: Observation) -> State:
-    if seen.step_s is None or (state.best_s is not None and state.best_s <= seen.step_s):
-        return state
-    return replace(state, best_s=seen.step_s)
-
-
-def _worse(state: State, seen: Observation) -> bool:
-    if state.best_s is None or seen.step_s is None:
-        return False
-    return seen.step_s > state.best_s * (1 + state.limits.worse)
-
-
-def _above_expected(state: State, seen: Observation) -> bool:
-    if seen.expected_s is None or seen.step_s is None:
-        return False
-    return seen.step_s > seen.expected_s * state.limits.above_expected
-
-
-def _may_probe(state: State, seen: Observation) -> bool:
-    return state.probed_s is None or seen.now_s - state.probed_s >= state.limits.probe_every_s
 
 
 _DECIDE: Mapping[Phase, Callable[[State, Observation], _Decided]] = {
     Phase.WATCHING: _watching,
     Phase.DIAGNOSING: _diagnosing,
-    Phase.QUICKTUNING: _quicktuning,
+    Phase.PLANNING: _planning,
+    Phase.SETTLING: _settling,
     Phase.FINETUNING: _finetuning,
     Phase.REVERTING: _reverting,
     Phase.PROBING: _probing,
-    Phase.REPLANNING: _replanning,
 }

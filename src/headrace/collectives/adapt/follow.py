@@ -17,12 +17,10 @@ from headrace.collectives.adapt.coordinator import Coordinator
 from headrace.collectives.adapt.records import Records
 from headrace.collectives.adapt.replan import BackgroundPlanner
 from headrace.collectives.adapt.traffic import Traffic
-from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.measure.effort import Effort
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.plan.book import PlanBook
-from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.run.agreement import PLAN, Proposer, own_connection
 from headrace.collectives.run.automatic import invalidate
 from headrace.collectives.run.executor import Executor
@@ -70,9 +68,9 @@ class RunningJob:
         """Return the calls since this was asked last."""
         return self._switch.recorded()
 
-    def gather(self) -> Traffic | None:
+    def gather(self, *, hurry: bool) -> Traffic | None:
         """Ask all ranks what their connections did."""
-        return self._questions.gather()
+        return self._questions.gather(hurry=hurry)
 
     def swap(self, book: PlanBook) -> int | None:
         """Agree on another plan book."""
@@ -119,13 +117,15 @@ class Adaptation:
         self._book = book
         self._executor = executor
         self._job: RunningJob | None = None
+        self._planner: BackgroundPlanner | None = None
         self.coordinator: Coordinator | None = None
         if executor.rank == 0:
             self._job = RunningJob(own_connection(store), executor, switch, self._stop)
+            self._planner = BackgroundPlanner()
             self.coordinator = Coordinator(
                 self._job,
                 book,
-                BackgroundPlanner(self._stop),
+                self._planner,
                 outdated=lambda reason: invalidate(book, settings, reason),
                 records=Records(settings.adapt_log),
             )
@@ -162,16 +162,17 @@ class Adaptation:
 
     def _coordinate(self) -> None:
         assert self.coordinator is not None
+        assert self._planner is not None
         pause_s = 0.0
         try:
-            # loads SciPy, which takes a while, before it is needed in a hurry
-            topology = self._book.topology
-            lower_bound(topology, Demand(collective=Collective.ALLREDUCE, ranks=topology.ranks), 1)
+            self._planner.start()
             while not self._stop.wait(pause_s):
                 pause_s = self.coordinator.turn(time.monotonic())
-        except (HeadraceError, RuntimeError) as error:  # torch's store errors are the latter
+        except (HeadraceError, OSError, RuntimeError) as error:  # torch's store raises the latter
             if not self._stop.is_set():
                 log.info("no more adaptation: %s", error)
+        finally:
+            self._planner.close()
 
     def _probing(self, payload: bytes) -> Action:
         """Return what measures, for the thread that makes the calls."""

@@ -1,6 +1,6 @@
-"""From masters to a plan book for the network as it is now, with predictions for both. Pure."""
+"""Plan books for the network as it is now: masters moved, or planned anew. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,111 +25,127 @@ from headrace.collectives.program import Op, Program
 from headrace.topology import Topology
 
 __all__ = [
-    "MAKER",
-    "Moved",
+    "FINETUNE",
+    "QUICKTUNE",
+    "Call",
+    "Choice",
     "Retuned",
     "book_masters",
-    "by_masters",
     "calls_us",
     "like",
     "masters_of",
-    "rescored",
-    "retune",
+    "moved",
+    "replanned",
 ]
 
-MAKER = "two_level"
-"""The maker's name of plans that are made here."""
+QUICKTUNE, FINETUNE = "quicktune", "finetune"
+"""The makers' names of plans whose masters were moved."""
 
 Call = tuple[Collective, int]
 """A collective and its bytes, as `Demand.chunk_bytes` counts them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """What became of one allreduce entry: who made its plan, and the predictions for both.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Choice:
+    """What became of one range of sizes.
 
-    `before_us` and `after_us` are for `total_bytes` on the network as it is now.
+    `before_us` is what the plan `before` is predicted to take on the network as it is now, for the
+    bytes that `entry.plan` was made for.
     """
 
-    total_bytes: int
+    entry: Entry
     before: str
     before_us: float
-    after: str
-    after_us: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Retuned:
-    """A book of allreduces for the network as it is now, and what changed."""
+    """A book for the network as it is now, and what was chosen where."""
 
     book: PlanBook
-    moved: tuple[Moved, ...]
-
-    @property
-    def gain(self) -> float:
-        """By how much all calls together are predicted to be faster: 0.2 is 20% less time."""
-        before = sum(each.before_us for each in self.moved)
-        return 1 - sum(each.after_us for each in self.moved) / before if before else 0.0
+    choices: tuple[Choice, ...]
 
 
-def retune(
-    book: PlanBook,
-    topology: Topology,
-    masters: Masters,
-    sizes: Iterable[int],
-    *,
-    force: bool = False,
-) -> Retuned:
-    """Return the allreduces of `book` for `topology`, by `masters` where that is faster.
+def moved(book: PlanBook, topology: Topology, masters: Masters, calls: Sequence[Call]) -> Retuned:
+    """Return `book` with `masters` for the two-level allreduces that `calls` use.
 
     Parameters
     ----------
     masters : of whatever number of chunks; each plan gets as many as suit its size, divided alike.
-    sizes : bytes of the allreduces that are called: their entries are tuned, the others kept.
-    force : use `masters` even if the simulator thinks less of them than of the plan there is.
 
     Raises
     ------
     ProgramError : if masters and topology are of different ranks.
     """
     entries: list[Entry] = []
-    moved: list[Moved] = []
-    wanted = sorted(set(sizes))
+    choices: list[Choice] = []
+    groups = masters.groups
     for entry in book.entries:
-        if entry.collective is not Collective.ALLREDUCE:
-            continue
-        used = [size for size in wanted if _serves(entry, size)]
-        total_bytes = used[-1] if used else entry.plan.total_bytes
-        plan = rescored(entry.plan, topology, total_bytes)
+        used = [size for name, size in calls if name is entry.collective and _serves(entry, size)]
+        total_bytes = max(used, default=entry.plan.total_bytes)
+        now = _rescored(entry.plan, topology, total_bytes)
+        if used and masters_of(entry.plan.program, groups) is not None:
+            tuned = _by_masters(now, topology, masters, total_bytes, FINETUNE)
+            entries.append(replace(entry, plan=tuned))
+        else:
+            entries.append(replace(entry, plan=now))
         if used:
-            tuned = by_masters(plan, topology, masters, total_bytes)
-            best = tuned if force or tuned.predicted_us < plan.predicted_us else plan
-            moved.append(
-                Moved(
-                    total_bytes=total_bytes,
-                    before=plan.maker,
-                    before_us=plan.predicted_us,
-                    after=best.maker,
-                    after_us=best.predicted_us,
-                )
-            )
-            plan = best
-        entries.append(replace(entry, plan=plan))
+            choices.append(Choice(entry=entries[-1], before=now.maker, before_us=now.predicted_us))
     made = PlanBook(
         topology=topology,
         groups=book.groups,
         entries=tuple(entries),
-        provenance={**book.provenance, "retuned_from": book.digest, "topology": topology.digest},
+        provenance={**book.provenance, "adapted_from": book.digest, "topology": topology.digest},
     )
-    return Retuned(book=made, moved=tuple(moved))
+    return Retuned(book=made, choices=tuple(choices))
 
 
-def book_masters(book: PlanBook, sizes: Mapping[int, int]) -> Masters | None:
+def replanned(book: PlanBook, made: PlanBook, masters: Masters | None) -> Retuned:
+    """Return the best plan for every range of `made`: its own, that of `book`, or by `masters`.
+
+    Parameters
+    ----------
+    made : planned for the network as it is now.
+    masters : for allreduces; None: there are none.
+    """
+    topology = made.topology
+    choices: list[Choice] = []
+    for entry in made.entries:
+        size = entry.plan.total_bytes
+        old = book.choose(entry.collective, size, entry.root)
+        if old is None:
+            choices.append(Choice(entry=entry, before="nothing", before_us=float("inf")))
+            continue
+        candidates = [now := _rescored(old, topology, size), entry.plan]
+        if masters is not None and entry.collective is Collective.ALLREDUCE:
+            candidates.append(_by_masters(now, topology, masters, size, QUICKTUNE))
+        best = min(candidates, key=lambda plan: plan.predicted_us)
+        choices.append(
+            Choice(entry=replace(entry, plan=best), before=old.maker, before_us=now.predicted_us)
+        )
+    kept = [
+        replace(entry, plan=_rescored(entry.plan, topology, entry.plan.total_bytes))
+        for entry in book.entries
+        if made.choose(entry.collective, entry.plan.total_bytes, entry.root) is None
+    ]
+    entries = [choice.entry for choice in choices] + kept
+    adapted = replace(
+        made,
+        entries=tuple(sorted(entries, key=lambda e: (e.collective, e.root, e.from_bytes))),
+        provenance={**made.provenance, "adapted_from": book.digest},
+    )
+    return Retuned(book=adapted, choices=tuple(choices))
+
+
+def book_masters(
+    book: PlanBook, sizes: Mapping[int, int], *, spread: bool = True
+) -> Masters | None:
     """Return the masters of the plan that moves most bytes, or spread ones if it has none.
 
     Parameters
     ----------
     sizes : bytes of the allreduces of a step, and how often each is called.
+    spread : False: None if it has none.
 
     Returns
     -------
@@ -149,7 +165,9 @@ def book_masters(book: PlanBook, sizes: Mapping[int, int]) -> Masters | None:
     chunks = chunk_count(largest, book.topology.ranks)
     groups = book.groups or (tuple(range(book.topology.ranks)),)
     found = masters_of(plan.program, groups)
-    return spread_masters(groups, chunks) if found is None else like(found, chunks)
+    if found is not None:
+        return like(found, chunks)
+    return spread_masters(groups, chunks) if spread else None
 
 
 def masters_of(program: Program, groups: Groups) -> Masters | None:
@@ -233,18 +251,20 @@ def _serves(entry: Entry, size: int) -> bool:
     return entry.from_bytes <= size and (entry.to_bytes is None or size < entry.to_bytes)
 
 
-def rescored(plan: Plan, topology: Topology, total_bytes: int) -> Plan:
+def _rescored(plan: Plan, topology: Topology, total_bytes: int) -> Plan:
     """Return the same program's plan for another topology or size, with no candidates."""
     return _plan(plan, plan.maker, plan.program, plan.proof, topology, total_bytes)
 
 
-def by_masters(plan: Plan, topology: Topology, masters: Masters, total_bytes: int) -> Plan:
+def _by_masters(
+    plan: Plan, topology: Topology, masters: Masters, total_bytes: int, maker: str
+) -> Plan:
     """Return the allreduce by `masters` that could take the place of `plan`."""
     n = topology.ranks
     chunks = chunk_count(total_bytes, n)
     demand = Demand(collective=Collective.ALLREDUCE, ranks=n, chunks=chunks)
     program = lower(two_level(demand, like(masters, chunks)))
-    made = _plan(plan, MAKER, program, verify(program), topology, total_bytes)
+    made = _plan(plan, maker, program, verify(program), topology, total_bytes)
     return replace(
         made,
         candidates=tuple(

@@ -41,11 +41,13 @@ class Step:
     """A step: when its first call was made and how long after that the next step's was, in s.
 
     `pattern` counts the call sequences found so far: steps of different ones do not compare.
+    Unless it is `sure`, it may turn out to be a part of a step.
     """
 
     start_s: float
     duration_s: float
     pattern: int
+    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,7 @@ class StepClock:
         self._covered_s = 0.0  # by its steps since
         self._breaks = 0
         self._whole = 0  # steps since the pattern was left, or found
+        self._sure = False  # whether times have been asked how long the pattern is
         self._marked: float | None = None
 
     @property
@@ -111,6 +114,7 @@ class StepClock:
         """Take the training loop's word for where a step ends."""
         if self._marked is None:
             self._found += 1
+            self._sure = True
         else:
             self._pattern = tuple(self._keys)
             steps.append(self._step(self._marked, time_s))
@@ -132,13 +136,16 @@ class StepClock:
             self._at = (self._at + 1) % len(self._pattern)
             if self._at == 0 and self._whole in _REGROUPED_AT:
                 self._adopt(len(self._pattern), self._whole * len(self._pattern))
+                self._sure = True
         else:
             self._whole = 0
             self._seek()
             self._doubt(time_s)
 
     def _step(self, start_s: float, end_s: float) -> Step:
-        return Step(start_s=start_s, duration_s=end_s - start_s, pattern=self._found)
+        return Step(
+            start_s=start_s, duration_s=end_s - start_s, pattern=self._found, sure=self._sure
+        )
 
     def _seek(self) -> None:
         """Wait for the pattern to come round again, or for another one to show."""
@@ -175,6 +182,7 @@ class StepClock:
         if period is None or period == len(self._pattern):
             return
         self._adopt(period, _REGROUPED_AT[-1] * period)
+        self._sure = len(self._keys) >= _REGROUPED_AT[0] * period
 
     def _adopt(self, period: int, count: int) -> None:
         """Take the last `period` calls for the pattern, or more if the last `count` say so."""
@@ -260,7 +268,7 @@ class ChangeDetector:
         self._steps += 1
         self._latest.append(duration)
         reference = self.reference_s
-        if reference is None:
+        if reference is None or not step.sure:
             self._regime.append(duration)
             return None
         side = self._side(duration, reference)

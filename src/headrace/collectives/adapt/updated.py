@@ -142,6 +142,8 @@ def explain(
     before: np.ndarray,
     now: np.ndarray,
     weight: np.ndarray | None = None,
+    *,
+    least: float = LEAST_CHANGE,
 ) -> dict[str, float]:
     """Return the ports that have changed and by what factor; empty if nothing says so.
 
@@ -152,6 +154,7 @@ def explain(
     ----------
     before, now : (n, n) effective rates from i to j under the same plan, bytes/s; nan: not seen.
     weight : (n, n) how much each counts (bytes sent); None: all alike.
+    least : a port has changed if its rate differs by more than this fraction.
     """
     columns = topology.columns
     src, dst = columns.src, columns.dst
@@ -173,9 +176,9 @@ def explain(
                 # what explains as much with fewer ports comes first
                 best = max(best, (gain, step, suspects), key=lambda each: each[0])
         gain, step, suspects = best
-        least = max(_WORTH * total, _AS_MUCH * first)
-        limit = LEAST_CHANGE if not found else LEAST_MORE
-        if not suspects or gain < least or abs(step) < math.log1p(limit):
+        worth = max(_WORTH * total, _AS_MUCH * first)
+        limit = least if not found else max(least, LEAST_MORE)
+        if not suspects or gain < worth or abs(step) < math.log1p(limit):
             break
         if found and (weights[_links(suspects)] > 0).sum() < _LEAST_EVIDENCE:
             break

@@ -1,0 +1,38 @@
+"""How long a training step should take: the plan's predictions set against what was measured."""
+
+from collections.abc import Sequence
+
+from headrace.collectives.adapt.retune import Call, calls_us
+from headrace.collectives.plan.book import PlanBook
+from headrace.topology import Topology
+
+__all__ = ["Forecast"]
+
+
+class Forecast:
+    """Predictions for steps, from one whose time was measured and whose calls were predicted."""
+
+    def __init__(self) -> None:
+        self._known: tuple[str, dict[tuple[str, int], float]] = ("", {})
+        self._before: tuple[float, float] | None = None
+
+    def calls_us(self, book: PlanBook, topology: Topology, calls: Sequence[Call]) -> float | None:
+        """Return the predicted time of `calls`, one after another; None if one has no plan."""
+        if self._known[0] != topology.digest:
+            self._known = (topology.digest, {})
+        return calls_us(book, topology, calls, self._known[1]) if calls else None
+
+    def start_from(self, step_s: float | None, predicted_us: float | None) -> None:
+        """Note what a step took while its calls were predicted to take so long."""
+        if step_s is not None and predicted_us is not None:
+            self._before = (step_s, predicted_us / 1e6)
+
+    def step_s(self, predicted_us: float | None) -> float | None:
+        """Return how long a step should take: its calls as predicted, the rest as before.
+
+        Calls may overlap one another and computing: then they counted for less than predicted.
+        """
+        if self._before is None or predicted_us is None:
+            return None
+        step_s, calls_s = self._before
+        return max(0.0, step_s - calls_s) + predicted_us / 1e6 * min(1.0, step_s / calls_s)

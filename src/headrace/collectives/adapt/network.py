@@ -1,0 +1,58 @@
+"""What adaptation believes of the network: as it was measured, and what has changed since."""
+
+from collections.abc import Mapping
+
+from headrace.collectives.adapt.traffic import Traffic, typical_rates
+from headrace.collectives.adapt.updated import LEAST_CHANGE, PortRates, explain
+from headrace.topology import Topology
+
+__all__ = ["KnownNetwork"]
+
+_WINDOWS = 5
+
+
+class KnownNetwork:
+    """A measured topology, ports whose rates have changed since, and what connections do normally.
+
+    Attributes
+    ----------
+    topology : as it is now, as far as known.
+    rates : of ports, relative to what was measured.
+    """
+
+    def __init__(self, measured: Topology) -> None:
+        self._measured = self.topology = measured
+        self.rates = self._normal_rates = PortRates()
+        self._windows: list[Traffic] = []
+
+    def changes(self, traffic: Traffic, least: float = LEAST_CHANGE) -> dict[str, float]:
+        """Return by what factor which ports differ from what is normal; {}: nothing says so."""
+        if not self._windows:
+            return {}
+        return explain(
+            self._measured,
+            typical_rates(self._windows),
+            traffic.rate_bytes_per_s,
+            traffic.sent_bytes,
+            least=least,
+        )
+
+    def believe(self, changes: Mapping[str, float]) -> None:
+        """Take what `changes` said for true. {}: what had changed is as it was measured again."""
+        self.rates = self._normal_rates.changed(changes) if changes else PortRates()
+        self.topology = self.rates.apply(self._measured)
+
+    def measured(self, topology: Topology) -> None:
+        """Begin anew with a topology that was just measured."""
+        self._measured = self.topology = topology
+        self.rates = PortRates()
+        self.forget()
+
+    def normal(self, traffic: Traffic) -> None:
+        """Add a window in which nothing changed, under the plan in force."""
+        self._windows = [*self._windows[1 - _WINDOWS :], traffic]
+
+    def forget(self) -> None:
+        """Forget what was normal: under another plan, or from now on, something else is."""
+        self._windows.clear()
+        self._normal_rates = self.rates

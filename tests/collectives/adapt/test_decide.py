@@ -1,0 +1,152 @@
+"""The state machine of adaptation, transition by transition, and under any sequence of events."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.collectives.adapt.decide import (
+    Action,
+    Limits,
+    Observation,
+    Outcome,
+    Phase,
+    State,
+    decide,
+)
+from headrace.collectives.adapt.steps import Change
+
+SLOWER = Change(before_s=0.1, after_s=0.2)
+FASTER = Change(before_s=0.2, after_s=0.1)
+SEEN = Observation(now_s=100.0, steps=10, step_s=0.1)
+PORTS = {"host0-out": 0.4}
+
+
+def test_a_suspect_step_begins_one_window() -> None:
+    state, action = decide(State(looked_s=99.0), replace(SEEN, suspect=True))
+    assert action is Action.RESET
+    state, action = decide(state, replace(SEEN, now_s=100.1, suspect=True))
+    assert action is Action.WAIT
+    state, _ = decide(state, replace(SEEN, now_s=100.2))
+    _, action = decide(state, replace(SEEN, now_s=100.3, suspect=True))
+    assert action is Action.RESET
+
+
+def test_two_routine_looks_have_to_find_the_same_port() -> None:
+    def look(state: State, now_s: float, *ports: str) -> tuple[State, Action]:
+        state, action = decide(state, replace(SEEN, now_s=now_s))
+        assert action is Action.LOOK
+        return decide(state, replace(SEEN, now_s=now_s, found=dict.fromkeys(ports, 2.0)))
+
+    state, action = look(State(), 10.0, "a")
+    assert action is Action.WAIT
+    state, action = look(state, 20.0, "b")
+    assert action is Action.WAIT
+    again, action = look(state, 30.0, "a", "b")
+    assert (again.phase, action) == (Phase.PLANNING, Action.PLAN)
+    again, action = look(state, 30.0)
+    assert (again.phase, action) == (Phase.WATCHING, Action.ACCEPT)
+
+
+def test_what_nothing_explains_is_looked_at_again_before_it_is_measured() -> None:
+    state, action = decide(State(), replace(SEEN, steps=2, change=SLOWER))
+    steps, looks = 2, 0
+    while action is not Action.PROBE:
+        assert steps < 40
+        if action is Action.LOOK:
+            looks += 1
+            state, action = decide(state, replace(SEEN, steps=steps, found={}))
+        else:
+            steps += 1
+            state, action = decide(state, replace(SEEN, steps=steps))
+    assert looks == Limits().looks_unexplained
+    state, action = decide(state, replace(SEEN, outcome=Outcome.MEASURED))
+    assert action is Action.PLAN
+    # and not a second time within ten minutes
+    state, action = decide(state, replace(SEEN, outcome=Outcome.KEPT, expected_s=0.01))
+    assert (state.phase, action) == (Phase.WATCHING, Action.ACCEPT)
+
+
+def test_steps_that_became_faster_end_what_slow_ones_began() -> None:
+    state, _ = decide(State(), replace(SEEN, change=SLOWER))
+    state, action = decide(state, replace(SEEN, found=PORTS))
+    assert (state.phase, action) == (Phase.PLANNING, Action.PLAN)
+    state, action = decide(state, replace(SEEN, change=FASTER, altered=True))
+    assert (state.phase, action) == (Phase.DIAGNOSING, Action.LOOK)
+    _, action = decide(state, replace(SEEN, found={}, altered=True))
+    assert action is Action.PLAN
+    _, action = decide(state, replace(SEEN, found={}))
+    assert action is Action.ACCEPT
+
+
+def test_plans_are_tuned_while_that_helps_and_taken_back_if_they_are_worse() -> None:
+    state = State(phase=Phase.PLANNING, best_s=0.2)
+    state, _ = decide(state, replace(SEEN, outcome=Outcome.SWAPPED))
+    assert state.phase is Phase.SETTLING
+    _, action = decide(state, replace(SEEN, steps=1))
+    assert action is Action.WAIT
+    _, action = decide(state, replace(SEEN, step_s=0.15))
+    assert action is Action.ACCEPT
+    worse, action = decide(state, replace(SEEN, step_s=0.25, tunable=True))
+    assert (worse.phase, action) == (Phase.REVERTING, Action.REVERT)
+    rounds = 0
+    step_s = 0.19
+    while state.phase is not Phase.WATCHING:
+        state, action = decide(state, replace(SEEN, step_s=step_s, tunable=True))
+        if action is Action.FINETUNE:
+            rounds += 1
+            step_s *= 0.9 if rounds < 3 else 1.0
+            state, action = decide(state, replace(SEEN, outcome=Outcome.SWAPPED))
+            assert action is Action.WAIT
+    assert rounds == 3 + Limits().stale - 1
+
+
+@st.composite
+def observations(draw: st.DrawFn) -> Observation:
+    return Observation(
+        now_s=0.0,
+        steps=draw(st.integers(0, 10)),
+        step_s=draw(st.sampled_from([None, 0.1, 0.2])),
+        suspect=draw(st.booleans()),
+        change=draw(st.sampled_from([None, None, None, SLOWER, FASTER])),
+        expected_s=draw(st.sampled_from([None, 0.1])),
+        altered=draw(st.booleans()),
+        tunable=draw(st.booleans()),
+    )
+
+
+@given(
+    st.lists(observations(), max_size=60),
+    st.data(),
+)
+def test_whatever_happens_it_goes_on_and_comes_to_rest(
+    seen: list[Observation], data: st.DataObject
+) -> None:
+    """As the coordinator does it: what is asked for is answered, plans some time later."""
+    outcomes = st.sampled_from([Outcome.SWAPPED, Outcome.KEPT, Outcome.FAILED])
+    state, probes = State(), 0
+    quiet = [replace(SEEN, steps=20 + number) for number in range(100)]
+    for number, each in enumerate([*seen, *quiet]):
+        now = replace(each, now_s=float(number))
+        if state.phase in (Phase.PLANNING, Phase.FINETUNING) and data.draw(st.booleans()):
+            now = replace(now, outcome=data.draw(outcomes))
+        for _ in range(20):
+            state, action = decide(state, now)
+            now = replace(now, change=None, outcome=None, found=None)
+            match action:
+                case Action.LOOK:
+                    calm = number >= len(seen)
+                    found = {} if calm else data.draw(st.sampled_from([None, {}, PORTS]))
+                    now = replace(now, found=found)
+                case Action.REVERT:
+                    now = replace(now, outcome=data.draw(outcomes))
+                case Action.PROBE:
+                    probes += 1
+                    measured = data.draw(st.sampled_from([Outcome.MEASURED, Outcome.FAILED]))
+                    now = replace(now, outcome=measured)
+                case _:
+                    break
+        else:
+            raise AssertionError("it did not come to wait")
+    assert probes <= 1
+    assert state.phase in (Phase.WATCHING, Phase.PLANNING)
