@@ -28,7 +28,7 @@ from headrace.collectives.adapt.replan import Answer, Request
 from headrace.collectives.adapt.retune import FINETUNE, Call, book_masters
 from headrace.collectives.adapt.steps import Change, ChangeDetector, StepClock
 from headrace.collectives.adapt.traffic import Traffic
-from headrace.collectives.adapt.updated import LEAST_CHANGE, bandwidth
+from headrace.collectives.adapt.updated import bandwidth
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.two_level import Masters
@@ -146,6 +146,7 @@ class Coordinator:
         self._tried: list[tuple[float, PlanBook]] = []
         self._asked_s = 0.0
         self._awaited: int | None = None
+        self._awaited_s: float | None = None
 
     # ---- what others may ask --------------------------------------------------------------
 
@@ -266,15 +267,32 @@ class Coordinator:
         traffic = self._gather(hurry=not routine)
         if traffic is None:
             return None
-        self._found = self._network.changes(traffic, ROUTINE_CHANGE if routine else LEAST_CHANGE)
+        change = self._state.change
+        slower = None if change is None else change.slower
+        found = self._network.changes(traffic, slower=slower)
+        self._found = self._worth_a_plan(found) if routine else found
         if self._found:
             self.records.add("look", found=self._found, phase=self._state.phase)
         return self._found
 
+    def _worth_a_plan(self, found: dict[str, float]) -> dict[str, float]:
+        """What counts in a routine look: large changes, and slow ports that get faster at all."""
+        slow = [name for name, rate in self._network.rates.factors.items() if rate < 1]
+        return {
+            name: factor
+            for name, factor in found.items()
+            if max(factor, 1 / factor) > 1 + ROUTINE_CHANGE or (factor > 1 and name in slow)
+        }
+
     def _accept(self, phase: Phase) -> None:
         """Compare with the present from now on: with more of the same, or with it alone."""
         if phase is not Phase.WATCHING:
-            self.records.add("settled", step_s=self.detector.latest_s, phase=phase)
+            self.records.add(
+                "settled",
+                phase=phase,
+                step_s=self.detector.latest_s,
+                expected_s=self._forecast.step_s(self.predicted_us()),
+            )
             if self._network.rates.factors:
                 self._outdated(self._network.rates.described())
             self._network.forget()
@@ -306,13 +324,19 @@ class Coordinator:
         return None
 
     def _revert(self) -> Outcome:
-        best = min(self._tried, key=lambda each: each[0])[1] if self._tried else self.book
-        return Outcome.KEPT if best.digest == self.book.digest else self._swap("revert", best)
+        step_s, best = min(self._tried, key=lambda each: each[0], default=(None, self.book))
+        if best.digest == self.book.digest:
+            return Outcome.KEPT
+        return self._swap("revert", best, step_s)
 
     def _probe(self) -> Outcome:
         began = time.monotonic()
+        facts = {
+            "step_s": self.detector.latest_s,
+            "expected_s": self._forecast.step_s(self.predicted_us()),
+        }
         topology = self._job.probe()
-        self.records.add("probe", took_s=round(time.monotonic() - began, 3))
+        self.records.add("probe", took_s=round(time.monotonic() - began, 3), **facts)
         if topology is None:
             return Outcome.FAILED
         self._network.measured(topology)
@@ -350,9 +374,11 @@ class Coordinator:
         if answer.gain < (-FINETUNE_LOSS if tuning else WORTH):
             self.records.add("kept", why=why, **facts)
             return Outcome.KEPT
-        return self._swap(why, answer.book, **facts)
+        # Finetune moves little: what steps take now is what they will take, within limits
+        return self._swap(why, answer.book, self.detector.latest_s if tuning else None, **facts)
 
-    def _swap(self, why: str, book: PlanBook, **facts: Any) -> Outcome:
+    def _swap(self, why: str, book: PlanBook, step_s: float | None, **facts: Any) -> Outcome:
+        """Swap to `book`, with which steps take `step_s`, if that is known."""
         if self.detector.latest_s is not None and self.detector.steps >= 2:
             self._tried.append((self.detector.latest_s, self.book))
         began = time.monotonic()
@@ -365,7 +391,7 @@ class Coordinator:
         if epoch is None:
             self.records.add("refused", why=why, **facts)
             return Outcome.FAILED
-        self._awaited, self.book = epoch, book
+        self._awaited, self._awaited_s, self.book = epoch, step_s, book
         self._masters = self._movable()
         self.swaps[why] += 1
         self.records.add("swap", why=why, epoch=epoch, book=book.digest[:12], **facts)
@@ -378,9 +404,10 @@ class Coordinator:
         return book_masters(self.book, sizes, spread=False)
 
     def _in_force(self) -> None:
-        """The first call was served by the new plan: what was seen of the old one is no guide."""
+        """The first call was served by the new plan."""
         self._awaited = None
-        self.detector.restart()
-        self._network.forget()
+        self.detector.restart(self._awaited_s)
+        if self._awaited_s is None:  # what was seen of the old plan is no guide
+            self._network.forget()
         self._gather(hurry=True)
         self.records.add("in_force", epoch=self._job.epoch)

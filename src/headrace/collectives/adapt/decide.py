@@ -76,8 +76,9 @@ class Limits:
 
     Attributes
     ----------
-    settle_steps : steps under a new plan before it is judged: the first may hold calls of both.
-    look_every_s : between routine looks; one costs every rank well under a millisecond.
+    settle_steps : steps under a new plan before it is judged.
+    look_every_s : between routine looks; one costs every rank well under a millisecond. Half of
+        that while the network is not as it was measured: what got slow may recover.
     look_steps : a window shorter than this many steps may miss connections that take turns.
     looks : routine looks in a row that have to find the same port, as nothing else confirms them.
     looks_unexplained : looks at steps that became slower, before the network is measured again:
@@ -85,8 +86,9 @@ class Limits:
     worse : steps so much longer than the best so far are a reason to go back.
     finetune_rounds : Finetune has a stop rule of its own; this one is for plans that oscillate.
     better, stale : so many rounds of Finetune in a row without steps that much shorter end it.
-    above_expected : steps this many times as long as expected call for measuring again. Between
-        plans of different kinds the simulator errs by up to a fifth where cores are short.
+    above_expected : steps this many times as long as expected call for measuring again, unless
+        other plans have made them shorter by `helped`. Between plans of different kinds the
+        simulator errs by up to a fifth where cores are short.
     probe_every_s : probing stops training for seconds; it should take up to a percent or so.
     """
 
@@ -100,6 +102,7 @@ class Limits:
     better: float = 0.01
     stale: int = 2
     above_expected: float = 1.25
+    helped: float = 0.1
     probe_every_s: float = 600.0
 
 
@@ -111,7 +114,7 @@ class Observation:
     ----------
     now_s : a steady clock.
     steps : since the last swap, reset of the clock, or change.
-    step_s : median of the latest steps; None before the first.
+    step_s : of the latest steps; None before the first.
     suspect : the latest step was beyond the limit; one more makes it a change.
     change : steps began to take another time.
     found : what a look found: ports and the factors that they changed by; None if none was made.
@@ -145,7 +148,7 @@ class State:
     suspected : the ports that the last routine looks all found changed.
     looks : how many looks in a row these are; while diagnosing, looks that explained nothing.
     change : of the steps, which set adaptation off; None if a look did.
-    best_s : the shortest steps since.
+    began_s, best_s : steps when it set off, and the shortest since.
     rounds, stale : plans tried since, and those in a row that brought nothing.
     probed_s : when the network was measured last.
     """
@@ -159,6 +162,7 @@ class State:
     suspected: frozenset[str] = frozenset()
     looks: int = 0
     change: Change | None = None
+    began_s: float | None = None
     best_s: float | None = None
     rounds: int = 0
     stale: int = 0
@@ -184,7 +188,8 @@ def _watching(state: State, seen: Observation) -> _Decided:
         # if the next step confirms it, the window holds nothing but the change
         return replace(state, alert=True, looked_s=seen.now_s), Action.RESET
     state = replace(state, alert=seen.suspect)
-    if seen.now_s - state.looked_s >= limits.look_every_s and seen.steps >= limits.look_steps:
+    every_s = limits.look_every_s / (2 if seen.altered else 1)
+    if seen.now_s - state.looked_s >= every_s and seen.steps >= limits.look_steps:
         return _look(state, seen)
     return state, Action.WAIT
 
@@ -276,10 +281,12 @@ def _probing(state: State, seen: Observation) -> _Decided:
 
 def _finished(state: State, seen: Observation) -> _Decided:
     """No better plan is in sight: watch on, unless steps take far too long for what is believed."""
+    limits = state.limits
     late = (
         seen.expected_s is not None
         and seen.step_s is not None
-        and seen.step_s > seen.expected_s * state.limits.above_expected
+        and seen.step_s > seen.expected_s * limits.above_expected
+        and (state.began_s is None or seen.step_s > state.began_s * (1 - limits.helped))
     )
     return (_probe(state, seen) if late else None) or _watch(state, seen)
 
@@ -315,6 +322,7 @@ def _fresh(state: State, seen: Observation, step_s: float | None) -> State:
         suspected=frozenset(),
         looks=0,
         change=None,
+        began_s=step_s,
         best_s=step_s,
         rounds=0,
         stale=0,

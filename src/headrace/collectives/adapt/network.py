@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from headrace.collectives.adapt.traffic import Traffic, typical_rates
-from headrace.collectives.adapt.updated import LEAST_CHANGE, PortRates, explain
+from headrace.collectives.adapt.updated import PortRates, explain
 from headrace.topology import Topology
 
 __all__ = ["KnownNetwork"]
@@ -25,8 +25,13 @@ class KnownNetwork:
         self.rates = self._normal_rates = PortRates()
         self._windows: list[Traffic] = []
 
-    def changes(self, traffic: Traffic, least: float = LEAST_CHANGE) -> dict[str, float]:
-        """Return by what factor which ports differ from what is normal; {}: nothing says so."""
+    def changes(self, traffic: Traffic, *, slower: bool | None = None) -> dict[str, float]:
+        """Return by what factor which ports differ from what is normal; {}: nothing says so.
+
+        Parameters
+        ----------
+        slower : whether it is known that something got slower, or faster; None: either.
+        """
         if not self._windows:
             return {}
         return explain(
@@ -34,7 +39,7 @@ class KnownNetwork:
             typical_rates(self._windows),
             traffic.rate_bytes_per_s,
             traffic.sent_bytes,
-            least=least,
+            slower=slower,
         )
 
     def believe(self, changes: Mapping[str, float]) -> None:

@@ -231,6 +231,7 @@ class ChangeDetector:
         self._suspects: list[float] = []
         self._latest: deque[float] = deque(maxlen=_SETTLED)
         self._steps = 0
+        self._mixed = False
 
     @property
     def reference_s(self) -> float | None:
@@ -239,8 +240,14 @@ class ChangeDetector:
 
     @property
     def latest_s(self) -> float | None:
-        """Median of the last few steps; None before the first."""
-        return statistics.median(self._latest) if self._latest else None
+        """Mean of the last few steps; None before the first.
+
+        A single straggler counts for no more than twice the median.
+        """
+        if not self._latest:
+            return None
+        most = 2 * statistics.median(self._latest)
+        return statistics.fmean(min(each, most) for each in self._latest)
 
     @property
     def steps(self) -> int:
@@ -252,9 +259,17 @@ class ChangeDetector:
         """Whether the latest step was beyond the limit, so that one more makes a change."""
         return bool(self._suspects)
 
-    def restart(self) -> None:
-        """Forget the regime: what comes next is expected to differ (another plan serves)."""
-        self._regime.clear()
+    def restart(self, like_s: float | None = None) -> None:
+        """Forget the regime: what comes next is expected to differ (another plan serves).
+
+        The step under way is of both and does not count.
+
+        Parameters
+        ----------
+        like_s : how long steps will take, where that is known; None: it will be seen.
+        """
+        self._regime = [] if like_s is None else [like_s] * _SETTLED
+        self._mixed = True
         self._suspects.clear()
         self._latest.clear()
         self._steps = 0
@@ -264,6 +279,10 @@ class ChangeDetector:
         if step.pattern != self._pattern:
             self._pattern = step.pattern
             self.restart()
+            self._mixed = False
+        if self._mixed:
+            self._mixed = False
+            return None
         duration = step.duration_s
         self._steps += 1
         self._latest.append(duration)
@@ -282,6 +301,7 @@ class ChangeDetector:
             return None
         after = list(self._suspects)
         self.restart()
+        self._mixed = False
         self._regime, self._steps = after, len(after)
         self._latest.extend(after)
         return Change(before_s=reference, after_s=statistics.median(after))

@@ -29,7 +29,6 @@ _WORTH = 0.2
 _AS_MUCH = 0.05
 _LEAST_EVIDENCE = 2
 _SAME = 0.12
-_RESTORED = 0.45
 _LEAST_FACTOR, _MOST_FACTOR = 0.01, 4.0
 _LEAST_SHARE = 0.02
 
@@ -83,17 +82,20 @@ class PortRates:
     factors: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def changed(self, factors: Mapping[str, float]) -> "PortRates":
-        """Return the rates after ports have changed by `factors`."""
+        """Return the rates after ports have changed by `factors`.
+
+        A slow port that gets faster counts as being as measured again. Its connections cannot tell
+        how much faster: its load was moved away, and other ports are narrower now. Should it be
+        less, then plans that rely on it turn out to be slow.
+        """
         now = dict(self.factors)
         for name, factor in factors.items():
-            product = min(max(now.get(name, 1.0) * factor, _LEAST_FACTOR), _MOST_FACTOR)
-            # Four digits: two rounds that find the same must say the same.
-            now[name] = float(f"{product:.4g}")
-            # A port that gets faster may not be the narrowest any more: then it is faster still
-            # than its connections show.
-            same = _SAME if factor < 1 else _RESTORED
-            if abs(math.log(product)) < same:
-                del now[name]
+            before = now.pop(name, 1.0)
+            product = min(max(before * factor, _LEAST_FACTOR), _MOST_FACTOR)
+            restored = before < 1 < factor
+            if not restored and abs(math.log(product)) >= _SAME:
+                # Four digits: two rounds that find the same must say the same.
+                now[name] = float(f"{product:.4g}")
         return PortRates(factors=now)
 
     def apply(self, topology: Topology) -> Topology:
@@ -143,7 +145,7 @@ def explain(
     now: np.ndarray,
     weight: np.ndarray | None = None,
     *,
-    least: float = LEAST_CHANGE,
+    slower: bool | None = None,
 ) -> dict[str, float]:
     """Return the ports that have changed and by what factor; empty if nothing says so.
 
@@ -154,7 +156,7 @@ def explain(
     ----------
     before, now : (n, n) effective rates from i to j under the same plan, bytes/s; nan: not seen.
     weight : (n, n) how much each counts (bytes sent); None: all alike.
-    least : a port has changed if its rate differs by more than this fraction.
+    slower : whether it is known that ports got slower, or faster; None: either.
     """
     columns = topology.columns
     src, dst = columns.src, columns.dst
@@ -173,11 +175,13 @@ def explain(
         for suspects in _suspects(topology):
             if not any(port.name in found for port in suspects):
                 gain, step = _gain(_links(suspects), left, weights)
+                if slower is not None and slower != (step < 0):
+                    continue
                 # what explains as much with fewer ports comes first
                 best = max(best, (gain, step, suspects), key=lambda each: each[0])
         gain, step, suspects = best
         worth = max(_WORTH * total, _AS_MUCH * first)
-        limit = least if not found else max(least, LEAST_MORE)
+        limit = LEAST_CHANGE if not found else LEAST_MORE
         if not suspects or gain < worth or abs(step) < math.log1p(limit):
             break
         if found and (weights[_links(suspects)] > 0).sum() < _LEAST_EVIDENCE:
