@@ -146,7 +146,8 @@ class Coordinator:
         self._tried: list[tuple[float, PlanBook]] = []
         self._asked_s = 0.0
         self._awaited: int | None = None
-        self._awaited_s: float | None = None
+        self._expected_s: float | None = None
+        self._scatter = 0.0
 
     # ---- what others may ask --------------------------------------------------------------
 
@@ -218,6 +219,7 @@ class Coordinator:
             now_s=now_s,
             steps=self.detector.steps,
             step_s=self.detector.latest_s,
+            scatter=self._scatter,
             suspect=self.detector.suspects,
             expected_s=self._forecast.step_s(self.predicted_us()),
             altered=bool(self._network.rates.factors),
@@ -230,6 +232,8 @@ class Coordinator:
         if self._state.phase is Phase.WATCHING:
             step_s = self.detector.reference_s if change is None else change.before_s
             self._forecast.start_from(step_s, self.predicted_us())
+            if change is None:
+                self._scatter = self.detector.scatter
         if change is not None:
             self._tried = [(change.after_s, self.book)]
             self.records.add("change", before_s=change.before_s, after_s=change.after_s)
@@ -391,7 +395,9 @@ class Coordinator:
         if epoch is None:
             self.records.add("refused", why=why, **facts)
             return Outcome.FAILED
-        self._awaited, self._awaited_s, self.book = epoch, step_s, book
+        if why != FINETUNE:  # that moves too little to change what connections do
+            self._network.under(self.book.digest, book.digest)
+        self._awaited, self._expected_s, self.book = epoch, step_s, book
         self._masters = self._movable()
         self.swaps[why] += 1
         self.records.add("swap", why=why, epoch=epoch, book=book.digest[:12], **facts)
@@ -406,8 +412,6 @@ class Coordinator:
     def _in_force(self) -> None:
         """The first call was served by the new plan."""
         self._awaited = None
-        self.detector.restart(self._awaited_s)
-        if self._awaited_s is None:  # what was seen of the old plan is no guide
-            self._network.forget()
+        self.detector.restart(self._expected_s)
         self._gather(hurry=True)
         self.records.add("in_force", epoch=self._job.epoch)

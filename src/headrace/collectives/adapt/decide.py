@@ -83,7 +83,8 @@ class Limits:
     looks : routine looks in a row that have to find the same port, as nothing else confirms them.
     looks_unexplained : looks at steps that became slower, before the network is measured again:
         a few more steps may show what it was, or that it was nothing that stays.
-    worse : steps so much longer than the best so far are a reason to go back.
+    worse, sigmas : steps so much longer than the best so far, and by so many of the standard
+        deviations of a step, are a reason to go back. (Means of four steps differ by 0.7.)
     finetune_rounds : Finetune has a stop rule of its own; this one is for plans that oscillate.
     better, stale : so many rounds of Finetune in a row without steps that much shorter end it.
     above_expected : steps this many times as long as expected call for measuring again, unless
@@ -92,12 +93,13 @@ class Limits:
     probe_every_s : probing stops training for seconds; it should take up to a percent or so.
     """
 
-    settle_steps: int = 3
+    settle_steps: int = 4
     look_every_s: float = 2.0
     look_steps: int = 3
     looks: int = 2
     looks_unexplained: int = 3
     worse: float = 0.08
+    sigmas: float = 1.5
     finetune_rounds: int = 8
     better: float = 0.01
     stale: int = 2
@@ -115,6 +117,7 @@ class Observation:
     now_s : a steady clock.
     steps : since the last swap, reset of the clock, or change.
     step_s : of the latest steps; None before the first.
+    scatter : standard deviation of a step over its time, before adaptation set off.
     suspect : the latest step was beyond the limit; one more makes it a change.
     change : steps began to take another time.
     found : what a look found: ports and the factors that they changed by; None if none was made.
@@ -127,6 +130,7 @@ class Observation:
     now_s: float
     steps: int = 0
     step_s: float | None = None
+    scatter: float = 0.0
     suspect: bool = False
     change: Change | None = None
     found: Mapping[str, float] | None = None
@@ -244,7 +248,8 @@ def _settling(state: State, seen: Observation) -> _Decided:
     limits = state.limits
     if seen.steps < limits.settle_steps or seen.step_s is None:
         return state, Action.WAIT
-    if state.best_s is not None and seen.step_s > state.best_s * (1 + limits.worse):
+    worse = 1 + max(limits.worse, limits.sigmas * seen.scatter)
+    if state.best_s is not None and seen.step_s > state.best_s * worse:
         return replace(state, phase=Phase.REVERTING), Action.REVERT
     gained = state.best_s is None or seen.step_s < state.best_s * (1 - limits.better)
     best_s = seen.step_s if state.best_s is None else min(seen.step_s, state.best_s)

@@ -250,6 +250,12 @@ class ChangeDetector:
         return statistics.fmean(min(each, most) for each in self._latest)
 
     @property
+    def scatter(self) -> float:
+        """Standard deviation of steps in the present regime over their median; 0: too few."""
+        reference = self.reference_s
+        return 0.0 if reference is None else self._scatter(reference)
+
+    @property
     def steps(self) -> int:
         """How many steps there have been since the last restart."""
         return self._steps
