@@ -207,7 +207,12 @@ def _said(record: dict[str, Any]) -> str:
     named = [str(record[key]) for key in ("why", "phase", "action") if record.get(key)]
     took = [f"{record['took_s']:.1f} s"] if "took_s" in record else []
     ports = [f"{port} x{factor:.2f}" for port, factor in found.items()]
-    return " ".join([record["event"], *named, *took, *ports])
+    times = [
+        f"{name[:-2]} {record[name] * 1e3:.0f} ms"
+        for name in ("before_s", "after_s", "step_s", "best_s", "expected_s")
+        if record.get(name)
+    ]
+    return " ".join([record["event"], *named, *took, *ports, *times])
 
 
 def _recovery(

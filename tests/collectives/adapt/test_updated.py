@@ -7,6 +7,7 @@ import pytest
 
 from headrace.collectives.adapt.updated import PortRates, bandwidth, explain, ports
 from headrace.topology import Link, Topology
+from headrace.topology.presets import uniform
 from tests.collectives.adapt.clusters import network
 
 
@@ -68,6 +69,7 @@ def test_a_change_that_is_undone_leaves_nothing() -> None:
     cut = PortRates().changed({"host0-out": 0.4, "host1-in": 0.5})
     assert cut.changed({"host0-out": 2.45}).factors == {"host1-in": 0.5}
     assert PortRates().changed({"host0-out": 1.03}).factors == {}
+
     assert cut.described() == "host0-out at 40%, host1-in at 50%"
 
 
@@ -103,3 +105,21 @@ def test_a_host_that_was_not_measured_as_shared_becomes_so() -> None:
     assert (capacity.name, capacity.beta_us_per_mb) == ("b-out", 40000.0)
     assert {now.links[index].beta_us_per_mb for index in capacity.links} == {40000.0}
     assert sum(link.beta_us_per_mb == 20000.0 for link in now.links) == 4
+
+
+def test_what_got_slow_together_recovers_together() -> None:
+    cut = PortRates().changed({"a-out": 0.4, "a-in": 0.4}).changed({"b": 0.5})
+    assert cut.changed({"a-out": 1.4}).factors == {"b": 0.5}
+    assert cut.changed({"b": 0.8}).factors == {"a-out": 0.4, "a-in": 0.4, "b": 0.4}
+
+
+@pytest.mark.parametrize("slower", [True, False])
+def test_a_change_that_is_known_is_explained_by_no_other(slower: bool) -> None:
+    topology = uniform(4)
+    before = bandwidth(topology)
+    now = before.copy()
+    now[0, :] *= 0.4
+    now[:, 2] *= 3.0
+    found = explain(topology, before, now, slower=slower)
+    assert found
+    assert all((factor < 1) is slower for factor in found.values())

@@ -280,12 +280,15 @@ class Coordinator:
         return self._found
 
     def _worth_a_plan(self, found: dict[str, float]) -> dict[str, float]:
-        """What counts in a routine look: large changes, and slow ports that get faster at all."""
-        slow = [name for name, rate in self._network.rates.factors.items() if rate < 1]
+        """What counts while steps do not say that anything changed.
+
+        That is large changes, and slow ports that get faster at all.
+        """
         return {
             name: factor
             for name, factor in found.items()
-            if max(factor, 1 / factor) > 1 + ROUTINE_CHANGE or (factor > 1 and name in slow)
+            if max(factor, 1 / factor) > 1 + ROUTINE_CHANGE
+            or (factor > 1 and name in self._network.slow)
         }
 
     def _accept(self, phase: Phase) -> None:
@@ -299,10 +302,10 @@ class Coordinator:
             )
             if self._network.rates.factors:
                 self._outdated(self._network.rates.described())
-            self._network.forget()
+            self._network.settle()
             self._tried = []
             enough = self.detector.steps >= self._state.limits.settle_steps
-            if self._gather(hurry=False) is None or not enough:
+            if self._gather(hurry=False) is None or not enough or self._network.settled:
                 return
         if self.traffic is not None:
             self._network.normal(self.traffic)
@@ -318,6 +321,10 @@ class Coordinator:
         traffic = self._gather(hurry=True)
         if self._masters is None or traffic is None:
             return {"outcome": Outcome.KEPT}
+        self._found = self._worth_a_plan(self._network.changes(traffic))
+        if self._found:
+            self.records.add("look", found=self._found, phase=self._state.phase)
+            return {"found": self._found}
         self._network.normal(traffic)
         rates = bandwidth(self.topology, traffic.rate_bytes_per_s)
         sent = traffic.sent_bytes / max(1, self.detector.steps)
@@ -385,6 +392,7 @@ class Coordinator:
         """Swap to `book`, with which steps take `step_s`, if that is known."""
         if self.detector.latest_s is not None and self.detector.steps >= 2:
             self._tried.append((self.detector.latest_s, self.book))
+        facts |= {"step_s": self.detector.latest_s, "best_s": self._state.best_s}
         began = time.monotonic()
         try:
             epoch = self._job.swap(book)
@@ -395,8 +403,7 @@ class Coordinator:
         if epoch is None:
             self.records.add("refused", why=why, **facts)
             return Outcome.FAILED
-        if why != FINETUNE:  # that moves too little to change what connections do
-            self._network.under(self.book.digest, book.digest)
+        self._network.under(self.book.digest, book.digest, alike=why == FINETUNE)
         self._awaited, self._expected_s, self.book = epoch, step_s, book
         self._masters = self._movable()
         self.swaps[why] += 1

@@ -76,7 +76,8 @@ class Limits:
 
     Attributes
     ----------
-    settle_steps : steps under a new plan before it is judged.
+    settle_steps : steps under a new plan before it is judged: their median is to outweigh the two
+        that connections used for the first time may hold up.
     look_every_s : between routine looks; one costs every rank well under a millisecond. Half of
         that while the network is not as it was measured: what got slow may recover.
     look_steps : a window shorter than this many steps may miss connections that take turns.
@@ -84,7 +85,7 @@ class Limits:
     looks_unexplained : looks at steps that became slower, before the network is measured again:
         a few more steps may show what it was, or that it was nothing that stays.
     worse, sigmas : steps so much longer than the best so far, and by so many of the standard
-        deviations of a step, are a reason to go back. (Means of four steps differ by 0.7.)
+        deviations of a step, are a reason to go back. (Medians of five steps differ by 0.8.)
     finetune_rounds : Finetune has a stop rule of its own; this one is for plans that oscillate.
     better, stale : so many rounds of Finetune in a row without steps that much shorter end it.
     above_expected : steps this many times as long as expected call for measuring again, unless
@@ -93,7 +94,7 @@ class Limits:
     probe_every_s : probing stops training for seconds; it should take up to a percent or so.
     """
 
-    settle_steps: int = 4
+    settle_steps: int = 5
     look_every_s: float = 2.0
     look_steps: int = 3
     looks: int = 2
@@ -116,7 +117,7 @@ class Observation:
     ----------
     now_s : a steady clock.
     steps : since the last swap, reset of the clock, or change.
-    step_s : of the latest steps; None before the first.
+    step_s : median of the latest steps; None before the first.
     scatter : standard deviation of a step over its time, before adaptation set off.
     suspect : the latest step was beyond the limit; one more makes it a change.
     change : steps began to take another time.
@@ -261,6 +262,8 @@ def _settling(state: State, seen: Observation) -> _Decided:
 
 
 def _finetuning(state: State, seen: Observation) -> _Decided:
+    if seen.found:  # what made steps shorter, or longer, was not Finetune
+        return _plan(_fresh(state, seen, seen.step_s))
     match seen.outcome:
         case None:
             return state, Action.WAIT

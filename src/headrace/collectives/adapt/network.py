@@ -51,7 +51,14 @@ class KnownNetwork:
             traffic.rate_bytes_per_s,
             traffic.sent_bytes,
             slower=slower,
+            recovering=self.slow,
         )
+
+    @property
+    def slow(self) -> tuple[str, ...]:
+        """Names of the ports that are believed to be slower than measured."""
+        rates = self._normal.rates.factors
+        return tuple(name for name, rate in rates.items() if rate < 1)
 
     def believe(self, changes: Mapping[str, float]) -> None:
         """Take what `changes` said for true. {}: what had changed is as it was measured again."""
@@ -63,25 +70,32 @@ class KnownNetwork:
         self._measured = self.topology = topology
         self.rates = PortRates()
         self._by_plan.clear()
-        self.forget()
+        self._normal = _Normal(self.rates)
 
     def normal(self, traffic: Traffic) -> None:
         """Add a window in which nothing changed, under the plan in force."""
         self._normal.windows = [*self._normal.windows[1 - _WINDOWS :], traffic]
 
-    def forget(self) -> None:
-        """Forget what is normal under the plan in force: from now on something else is."""
-        self._normal.rates = self.rates
-        self._normal.windows.clear()
+    def settle(self) -> None:
+        """Take what is believed for settled: what was seen while it was not is no guide."""
+        if self._normal.rates != self.rates:
+            self._normal = _Normal(self.rates)
 
-    def under(self, before: str, plan: str) -> None:
+    @property
+    def settled(self) -> bool:
+        """Whether it is known what is normal now."""
+        return bool(self._normal.windows)
+
+    def under(self, before: str, plan: str, *, alike: bool = False) -> None:
         """Another plan serves: what was normal when it did so before, if ever, counts again.
 
         Parameters
         ----------
         before, plan : names of the plans.
+        alike : they differ too little for connections to do anything else.
         """
         self._by_plan[before] = self._normal
-        self._normal = self._by_plan.pop(plan, _Normal(self.rates))
+        if not alike:
+            self._normal = self._by_plan.pop(plan, _Normal(self.rates))
         while len(self._by_plan) > _PLANS:
             self._by_plan.pop(next(iter(self._by_plan)))

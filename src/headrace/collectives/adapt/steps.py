@@ -31,6 +31,7 @@ _COVERED = 0.8
 _REGROUPED_AT = (16, 64, 256)
 _CONSECUTIVE = 2
 _SETTLED = 4
+_LATEST = 5
 _REFERENCE = 32
 _SIGMAS = 4.0
 _MAD_TO_SIGMA = 1.4826
@@ -229,7 +230,7 @@ class ChangeDetector:
         self._pattern = 0
         self._regime: list[float] = []
         self._suspects: list[float] = []
-        self._latest: deque[float] = deque(maxlen=_SETTLED)
+        self._latest: deque[float] = deque(maxlen=_LATEST)
         self._steps = 0
         self._mixed = False
 
@@ -240,14 +241,8 @@ class ChangeDetector:
 
     @property
     def latest_s(self) -> float | None:
-        """Mean of the last few steps; None before the first.
-
-        A single straggler counts for no more than twice the median.
-        """
-        if not self._latest:
-            return None
-        most = 2 * statistics.median(self._latest)
-        return statistics.fmean(min(each, most) for each in self._latest)
+        """Median of the last few steps; None before the first."""
+        return statistics.median(self._latest) if self._latest else None
 
     @property
     def scatter(self) -> float:

@@ -8,7 +8,7 @@ is as it was measured.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -84,16 +84,20 @@ class PortRates:
     def changed(self, factors: Mapping[str, float]) -> "PortRates":
         """Return the rates after ports have changed by `factors`.
 
-        A slow port that gets faster counts as being as measured again. Its connections cannot tell
-        how much faster: its load was moved away, and other ports are narrower now. Should it be
-        less, then plans that rely on it turn out to be slow.
+        A slow port that gets faster counts as being as measured again, and so do those that got
+        slow together with it, by the same factor. Its connections cannot tell how much faster: its
+        load was moved away, and other ports are narrower now. Should it be less, then plans that
+        rely on it turn out to be slow.
         """
         now = dict(self.factors)
         for name, factor in factors.items():
-            before = now.pop(name, 1.0)
+            before = self.factors.get(name, 1.0)
+            if before < 1 < factor:
+                now = {port: rate for port, rate in now.items() if rate != before}
+                continue
             product = min(max(before * factor, _LEAST_FACTOR), _MOST_FACTOR)
-            restored = before < 1 < factor
-            if not restored and abs(math.log(product)) >= _SAME:
+            now.pop(name, None)
+            if abs(math.log(product)) >= _SAME:
                 # Four digits: two rounds that find the same must say the same.
                 now[name] = float(f"{product:.4g}")
         return PortRates(factors=now)
@@ -146,6 +150,7 @@ def explain(
     weight: np.ndarray | None = None,
     *,
     slower: bool | None = None,
+    recovering: Collection[str] = (),
 ) -> dict[str, float]:
     """Return the ports that have changed and by what factor; empty if nothing says so.
 
@@ -156,7 +161,9 @@ def explain(
     ----------
     before, now : (n, n) effective rates from i to j under the same plan, bytes/s; nan: not seen.
     weight : (n, n) how much each counts (bytes sent); None: all alike.
-    slower : whether it is known that ports got slower, or faster; None: either.
+    slower : whether ports got slower, or faster; None: as the one that explains most. One cause
+        has one direction; what deviates the other way is its consequence, or noise.
+    recovering : names of ports that may get faster all the same.
     """
     columns = topology.columns
     src, dst = columns.src, columns.dst
@@ -175,7 +182,8 @@ def explain(
         for suspects in _suspects(topology):
             if not any(port.name in found for port in suspects):
                 gain, step = _gain(_links(suspects), left, weights)
-                if slower is not None and slower != (step < 0):
+                recovers = step > 0 and all(port.name in recovering for port in suspects)
+                if slower is not None and slower != (step < 0) and not recovers:
                     continue
                 # what explains as much with fewer ports comes first
                 best = max(best, (gain, step, suspects), key=lambda each: each[0])
@@ -187,6 +195,7 @@ def explain(
         if found and (weights[_links(suspects)] > 0).sum() < _LEAST_EVIDENCE:
             break
         first = first or gain
+        slower = step < 0 if slower is None else slower
         found.update({port.name: math.exp(step) for port in suspects})
         # the narrowest port decides: what these links do says nothing of the others they pass
         weights[_links(suspects)] = 0.0
