@@ -302,10 +302,12 @@ PUBLIC = {
     "headrace.collectives.plan.verify": {"Proof", "VERIFIER_VERSION", "verify"},
     "headrace.collectives.run.agreement": {
         "Follower",
+        "NEWS",
         "Outcome",
         "PLAN",
         "Proposer",
         "Store",
+        "announce",
         "own_connection",
     },
     "headrace.collectives.run.statistics": {"ConnectionStatistics", "StatisticsReader"},

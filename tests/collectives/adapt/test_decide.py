@@ -48,6 +48,14 @@ def test_two_routine_looks_have_to_find_the_same_port() -> None:
     assert (again.phase, action) == (Phase.WATCHING, Action.ACCEPT)
 
 
+def test_one_look_is_enough_where_steps_agree() -> None:
+    looking = State(looking=True)
+    seen = replace(SEEN, reference_s=0.12, found={"a": 1.5})
+    assert decide(looking, seen)[1] is Action.PLAN
+    assert decide(looking, replace(seen, reference_s=0.1))[1] is Action.WAIT
+    assert decide(looking, replace(seen, found={"a": 0.5}))[1] is Action.WAIT
+
+
 def test_what_nothing_explains_is_looked_at_again_before_it_is_measured() -> None:
     state, action = decide(State(), replace(SEEN, steps=2, change=SLOWER))
     steps, looks = 2, 0

@@ -136,7 +136,7 @@ def test_all_ranks_change_at_the_same_calls(
                 job.go_on(changes[-1].at)  # else changes pile up
         job.go_on()
     job.check(changes)
-    assert set(job.values) == {"begun", "latest"}  # all keys are gone
+    assert set(job.values) == {"begun", "latest", "news"}  # all keys are gone
     for rank in range(ranks):
         made = [(number, at) for number, at in job.done[rank]]
         wanted = [(n, c.at) for n, c in enumerate(changes) if c.at is not None]

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from headrace.collectives.adapt.traffic import Traffic
-from headrace.collectives.run.agreement import Follower, Store
+from headrace.collectives.run.agreement import NEWS, Follower, Store, announce
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.statistics import ConnectionStatistics
 from headrace.collectives.run.swap import Action, PlanSwitch
@@ -30,14 +30,14 @@ __all__ = ["Agent", "Questions", "look_every_s"]
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 0.2
+_LOOK_EVERY_S = 0.4
 _HURRIED_S = 0.02
 _HURRY_S = 5.0
 """So long after a question in a hurry a rank looks more often: a plan may follow."""
 
 _MOST_LOOKS_PER_S = 2000.0  # of all ranks together, for the store's sake
 _ANSWER_S = 10.0
-_POLL_S = 0.02
+_POLL_S = 0.1
 
 
 def look_every_s(ranks: int, *, hurry: bool = False) -> float:
@@ -73,6 +73,7 @@ class Agent:
         self._ranks = executor.ranks
         self._hurry_until_s = 0.0
         self._answered = 0
+        self._news: bytes | None = None
         self._follower = Follower(
             store, executor.rank, executor.ranks, switch, handlers=handlers, stop=stop
         )
@@ -90,6 +91,13 @@ class Agent:
 
     def look(self) -> None:
         """Answer the newest question and take part in the newest round, if there are any."""
+        self._follower.note_pace()
+        if self._news is None and not self._store.check([NEWS]):
+            return
+        news = self._store.get(NEWS)
+        if news == self._news:
+            return
+        self._news = news
         self._follower.poll()
         if not self._store.check(["ask"]):
             return
@@ -144,10 +152,11 @@ class Questions:
             self._store.delete_key(self._key(rank))
         self._number += 1
         self._store.set("ask", json.dumps([self._number, hurry]))
+        announce(self._store)
         keys = [self._key(rank) for rank in range(self._ranks)]
         end = time.monotonic() + self._patience_s
         while not self._store.check(keys):
-            if time.monotonic() > end or self._stop.wait(_POLL_S):
+            if time.monotonic() > end or self._stop.wait(_HURRIED_S if hurry else _POLL_S):
                 return None
         return Traffic.of([json.loads(self._store.get(key)) for key in keys])
 

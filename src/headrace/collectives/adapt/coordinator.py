@@ -219,6 +219,7 @@ class Coordinator:
             now_s=now_s,
             steps=self.detector.steps,
             step_s=self.detector.latest_s,
+            reference_s=self.detector.reference_s,
             scatter=self._scatter,
             suspect=self.detector.suspects,
             expected_s=self._forecast.step_s(self.predicted_us()),

@@ -82,6 +82,7 @@ class Limits:
         that while the network is not as it was measured: what got slow may recover.
     look_steps : a window shorter than this many steps may miss connections that take turns.
     looks : routine looks in a row that have to find the same port, as nothing else confirms them.
+    eased : one look is enough if it found ports faster while steps became this much shorter.
     looks_unexplained : looks at steps that became slower, before the network is measured again:
         a few more steps may show what it was, or that it was nothing that stays.
     worse, sigmas : steps so much longer than the best so far, and by so many of the standard
@@ -98,6 +99,7 @@ class Limits:
     look_every_s: float = 2.0
     look_steps: int = 3
     looks: int = 2
+    eased: float = 0.08
     looks_unexplained: int = 3
     worse: float = 0.08
     sigmas: float = 1.5
@@ -118,6 +120,7 @@ class Observation:
     now_s : a steady clock.
     steps : since the last swap, reset of the clock, or change.
     step_s : median of the latest steps; None before the first.
+    reference_s : what steps took before; None: not known.
     scatter : standard deviation of a step over its time, before adaptation set off.
     suspect : the latest step was beyond the limit; one more makes it a change.
     change : steps began to take another time.
@@ -131,6 +134,7 @@ class Observation:
     now_s: float
     steps: int = 0
     step_s: float | None = None
+    reference_s: float | None = None
     scatter: float = 0.0
     suspect: bool = False
     change: Change | None = None
@@ -206,7 +210,13 @@ def _looked(state: State, seen: Observation) -> _Decided:
     again = state.suspected & seen.found.keys()
     looks = state.looks + 1 if again else min(1, len(seen.found))
     state = replace(state, looks=looks, suspected=again or frozenset(seen.found))
-    if looks >= state.limits.looks:
+    eased = (
+        seen.step_s is not None
+        and seen.reference_s is not None
+        and seen.step_s < seen.reference_s * (1 - state.limits.eased)
+        and any(factor > 1 for factor in seen.found.values())
+    )
+    if looks >= state.limits.looks or eased:
         return _plan(_fresh(state, seen, seen.step_s))
     # what one look found is compared with the same as before by the next
     return state, Action.WAIT if looks else Action.ACCEPT

@@ -13,7 +13,8 @@ verdict            {"at": number of the call to change at}, or {"reason": why no
 heard/<rank>       the rank reads no more; when all are that far, the keys are deleted
 =================  ===========================================================================
 
-``begun`` is the number of the newest round; so is ``latest``, once its offer is there. Loading
+``begun`` is the number of the newest round; so is ``latest``, once its offer is there. ``news``
+changes whenever there is something to look for. Loading
 comes before promising, as it takes much longer: no rank ever waits for another's loading. All waits
 look again and again (a torch store writes a warning for each of its own waits that runs out) and
 have a deadline.
@@ -28,15 +29,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, cast
+from uuid import uuid4
 
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.run.swap import MARGIN, Action, PlanSwitch
 from headrace.errors import CommunicationError, HeadraceError
 
-__all__ = ["PLAN", "Follower", "Outcome", "Proposer", "Store", "own_connection"]
+__all__ = ["NEWS", "PLAN", "Follower", "Outcome", "Proposer", "Store", "announce", "own_connection"]
 
 PLAN = "plan"
 """The kind of proposals that bring a plan book."""
+
+NEWS = "news"
+"""The key that ranks look at, and at others only when it has changed: looking is what costs."""
 
 _PART_BYTES = 4 << 20  # torch's TCP store takes no values above 8 MiB
 _POLL_S = 0.005
@@ -75,6 +80,11 @@ def own_connection(store: Any) -> Store:
     clone = store.clone()
     clone.set_timeout(timedelta(seconds=_STORE_TIMEOUT_S))
     return cast(Store, PrefixStore("agreement", clone))
+
+
+def announce(store: Store) -> None:
+    """Have all ranks look at what was just written."""
+    store.set(NEWS, uuid4().hex)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +189,7 @@ class Proposer:
         }
         self._words.say(f"{self.epoch}/offer", json.dumps(offer))
         self._words.say("latest", str(self.epoch))
+        self._words.announce()
 
     def _decide(self) -> tuple[int | None, str]:
         missing = self._missing("ready", self._load_s)
@@ -271,7 +282,7 @@ class Follower:
         ------
         CommunicationError : if the store is lost. Training goes on with the plan that it has.
         """
-        self._pace.note()
+        self.note_pace()
         newest = int(self._words.hear("latest") or 0)
         if newest <= self._epoch:
             return None
@@ -280,6 +291,10 @@ class Follower:
             return self._take_part(newest)
         finally:
             self._switch.abort(newest)  # unless it was committed
+
+    def note_pace(self) -> None:
+        """Note how many calls have been made; now and then, for promises go by their pace."""
+        self._pace.note()
 
     def _take_part(self, epoch: int) -> Outcome:
         offer = self._words.hear(f"{epoch}/offer")
@@ -374,6 +389,9 @@ class _Words:
 
     def say(self, key: str, value: str | bytes) -> None:
         self._guarded(lambda: self._store.set(key, value))
+
+    def announce(self) -> None:
+        self._guarded(lambda: announce(self._store))
 
     def all_said(self, keys: list[str]) -> bool:
         return bool(self._guarded(lambda: self._store.check(keys)))
