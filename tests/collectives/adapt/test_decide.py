@@ -109,6 +109,14 @@ def test_plans_are_tuned_while_that_helps_and_taken_back_if_they_are_worse() -> 
     assert rounds == 3 + Limits().stale - 1
 
 
+def test_finetune_takes_no_credit_for_a_network_that_recovers() -> None:
+    state = State(phase=Phase.SETTLING, best_s=0.13)
+    seen = replace(SEEN, tunable=True, reference_s=0.13, altered=True)
+    state, action = decide(state, seen)
+    assert (state.phase, action) == (Phase.DIAGNOSING, Action.LOOK)
+    assert decide(state, replace(seen, found={}))[1] is Action.PLAN
+
+
 @st.composite
 def observations(draw: st.DrawFn) -> Observation:
     return Observation(

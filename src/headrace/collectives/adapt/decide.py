@@ -89,6 +89,8 @@ class Limits:
         deviations of a step, are a reason to go back. (Medians of five steps differ by 0.8.)
     finetune_rounds : Finetune has a stop rule of its own; this one is for plans that oscillate.
     better, stale : so many rounds of Finetune in a row without steps that much shorter end it.
+    not_tuned : steps that became so much shorter when Finetune moved a few masters did so for
+        another reason.
     above_expected : steps this many times as long as expected call for measuring again, unless
         other plans have made them shorter by `helped`. Between plans of different kinds the
         simulator errs by up to a fifth where cores are short.
@@ -106,6 +108,7 @@ class Limits:
     finetune_rounds: int = 8
     better: float = 0.01
     stale: int = 2
+    not_tuned: float = 0.12
     above_expected: float = 1.25
     helped: float = 0.1
     probe_every_s: float = 600.0
@@ -120,7 +123,8 @@ class Observation:
     now_s : a steady clock.
     steps : since the last swap, reset of the clock, or change.
     step_s : median of the latest steps; None before the first.
-    reference_s : what steps took before; None: not known.
+    reference_s : what steps are compared with: what they took before, under this plan or one that
+        hardly differs; None: not known.
     scatter : standard deviation of a step over its time, before adaptation set off.
     suspect : the latest step was beyond the limit; one more makes it a change.
     change : steps began to take another time.
@@ -181,12 +185,16 @@ class State:
 def decide(state: State, seen: Observation) -> tuple[State, Action]:
     """Return the next state, and what to do."""
     if seen.change is not None:
-        began = _fresh(state, seen, seen.change.after_s)
-        return _look(replace(began, phase=Phase.DIAGNOSING, change=seen.change), seen)
+        return _diagnose(state, seen, seen.change)
     return _DECIDE[state.phase](state, seen)
 
 
 _Decided = tuple[State, Action]
+
+
+def _diagnose(state: State, seen: Observation, change: Change) -> _Decided:
+    began = _fresh(state, seen, change.after_s)
+    return _look(replace(began, phase=Phase.DIAGNOSING, change=change), seen)
 
 
 def _watching(state: State, seen: Observation) -> _Decided:
@@ -259,6 +267,8 @@ def _settling(state: State, seen: Observation) -> _Decided:
     limits = state.limits
     if seen.steps < limits.settle_steps or seen.step_s is None:
         return state, Action.WAIT
+    if seen.reference_s is not None and seen.step_s < seen.reference_s * (1 - limits.not_tuned):
+        return _diagnose(state, seen, Change(before_s=seen.reference_s, after_s=seen.step_s))
     worse = 1 + max(limits.worse, limits.sigmas * seen.scatter)
     if state.best_s is not None and seen.step_s > state.best_s * worse:
         return replace(state, phase=Phase.REVERTING), Action.REVERT
