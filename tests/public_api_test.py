@@ -162,7 +162,7 @@ PUBLIC = {
         "sends_of",
     },
     "headrace.collectives.plan.cost_model": {"CostModel", "EXECUTOR", "FULL", "MODELS"},
-    "headrace.collectives.plan.exact": {"Exact", "exact_schedule", "time_unit_us"},
+    "headrace.collectives.plan.exact": {"Exact", "exact_schedule", "proved_us", "time_unit_us"},
     "headrace.collectives.plan.guided.autosketch": {"AutoSketch", "Tried", "autosketch"},
     "headrace.collectives.plan.hierarchy": {"hierarchical_plans"},
     "headrace.collectives.plan.hosts": {"Host", "Rail", "hosts_of", "rails_of", "slowest_betas"},

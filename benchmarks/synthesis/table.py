@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from benchmarks.harness import Report
 from benchmarks.synthesis.cases import CASES, TORI, Case
+from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.generators import Method
 from headrace.collectives.plan.plan import Plan
@@ -58,6 +59,7 @@ def _nominal(report: Report, case: Case) -> float:
             case=case.name,
             ours_us=plan.predicted_us,
             bound_us=plan.bound.total_us,
+            split_bound_us=_split_bound_us(plan, case),
             gap=plan.gap,
             made_by=plan.maker,
             chunks=plan.program.demand.chunks,
@@ -86,6 +88,7 @@ def _perturbed(report: Report, case: Case, seeds: Iterable[int]) -> float:
                 seed=seed,
                 ours_us=plan.predicted_us,
                 bound_us=plan.bound.total_us,
+                split_bound_us=_split_bound_us(plan, case),
                 gap=plan.gap,
                 made_by=plan.maker,
                 chunks=plan.program.demand.chunks,
@@ -93,6 +96,13 @@ def _perturbed(report: Report, case: Case, seeds: Iterable[int]) -> float:
             )
         report.bar(f"gap-{model}-perturbed-{case.name}", worst)
     return slowest
+
+
+def _split_bound_us(plan: Plan, case: Case) -> float | None:
+    """Where the row fixes the chunks, for which `bound_us` holds: the bound if they were free."""
+    if case.chunks is None:
+        return None
+    return lower_bound(plan.topology, plan.program.demand, plan.total_bytes).total_us
 
 
 def _planned(topology: Topology, case: Case) -> tuple[Plan, float]:

@@ -13,6 +13,13 @@ with the relaxations of neither. Time is an integer of a unit in which all costs
 there is one of use; else costs are rounded *down*, so that the solver's bound stays a bound, and
 the schedule found is timed again with the costs themselves.
 
+Of messages of several chunks, which pay alpha once, this model knows nothing. What bounds them too
+is the same model with alpha in the arrival alone, not in what a send holds (`proved_us`). Let a
+message of k chunks of c MB start at s, and all that it holds have the rate beta: it holds that for
+alpha + k beta c. As sends of one chunk each that start at s, s + beta c, ... they hold it within
+that time, and the last arrives when the message does, at s + alpha + k beta c: every schedule is
+also one of the relaxed model.
+
 A group of permutations makes images equal: far fewer variables, but solutions may be lost, so the
 solver's bound is not used then, only the counting bound (`unsplit`).
 """
@@ -33,7 +40,7 @@ from headrace.errors import ProgramError
 from headrace.solver import Parameters, Proved, Stop, import_cp_model, solve_cpsat
 from headrace.topology import Topology
 
-__all__ = ["Exact", "exact_schedule", "time_unit_us"]
+__all__ = ["Exact", "exact_schedule", "proved_us", "time_unit_us"]
 
 _UNITS = 20_000
 """Where costs have no common unit, the time of the start (or of all sends) is so many."""
@@ -104,6 +111,20 @@ def exact_schedule(
     )
 
 
+def proved_us(topology: Topology, carriage: Carriage, chunk_mb: float) -> float:
+    """Return a time that no schedule of whole chunks beats, however many travel as one message.
+
+    What is proved in a quarter of a unit of deterministic time, a second or so. It holds if all
+    that a link holds has one rate.
+
+    Raises
+    ------
+    ProgramError : if a chunk cannot reach a target.
+    """
+    model = _Exact(topology, carriage, chunk_mb, None, None, alpha_holds=False)
+    return model.solve(Parameters(deterministic=0.25)).bound_us
+
+
 def time_unit_us(costs_us: np.ndarray) -> float | None:
     """Return the largest unit of which all `costs_us` are multiples; None if it is very small."""
     fractions = [Fraction(float(us)).limit_denominator(10_000) for us in np.unique(costs_us)]
@@ -126,23 +147,29 @@ class _Exact:
         chunk_mb: float,
         symmetry: np.ndarray | None,
         hint: Sends | None,
+        *,
+        alpha_holds: bool = True,
     ) -> None:
         self._topology, self._carriage = topology, carriage
         self._ends = [(link.src, link.dst) for link in topology.links]
         ways, self._resources = routes(topology, range(len(self._ends)), keep_links=True)
         alpha = [link.alpha_us for link in topology.links]
         # By link: how long it holds every resource, and when the chunk is there.
-        self._holds = [
-            [(resource, alpha[k] + beta * chunk_mb) for resource, beta in ways[k]]
-            for k in range(len(self._ends))
+        every = range(len(self._ends))
+        each = [[(resource, beta * chunk_mb) for resource, beta in ways[k]] for k in every]
+        self._takes = [
+            us + max(held for _, held in row) for us, row in zip(alpha, each, strict=True)
         ]
-        self._takes = [max(us for _, us in held) for held in self._holds]
+        self._holds = [
+            [(resource, us + held if alpha_holds else held) for resource, held in row]
+            for us, row in zip(alpha, each, strict=True)
+        ]
         perms = [] if symmetry is None else [np.asarray(perm) for perm in symmetry]
         self._symmetric = len(perms) > 1
         self._class = send_classes(topology, carriage, perms)
         self._cut_us = most_urgent_cut(topology, carriage, chunk_mb).us
-        every = np.array([us for held in self._holds for _, us in held])
-        unit = time_unit_us(every)
+        costs = [*self._takes, *(us for held in self._holds for _, us in held)]
+        unit = time_unit_us(np.array(costs))
         self._exactly = unit is not None
         self._unit = unit or self._cut_us / _UNITS
         self._hint = hint

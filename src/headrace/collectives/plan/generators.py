@@ -137,8 +137,11 @@ class Setting:
         return tuple(rank for group in self.groups for rank in group)
 
     def bound(self, demand: Demand, total_bytes: int) -> Bound:
-        """Return the bound on all plans: chunks whose number is given may not be split."""
-        if self.method.chunks is None:
+        """Return the bound on all plans.
+
+        Chunks whose number is given may not be split, unless the cost model streams them.
+        """
+        if self.method.chunks is None or self.method.model.streaming:
             return lower_bound(self.topology, demand, total_bytes)
         from headrace.collectives.plan.bound.unsplit import unsplit_bound  # loads SciPy
 

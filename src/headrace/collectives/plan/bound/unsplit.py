@@ -17,8 +17,10 @@ tail. If x chunks cross more often, ``K + x <= m(T)`` and ``K - x <= m'(T)``, so
 
 The smallest T that satisfies both is the bound.
 
-Small cases without alpha, in which all that a message holds is equally fast, are given to
-constraint programming (`exact`): what it proves, usually the optimum, is a term as well.
+Small cases in which all that a message holds is equally fast are given to constraint programming
+(`exact.proved_us`): what it proves is a term as well. Without alpha it is usually the optimum;
+with alpha that of a relaxation in which alpha delays a chunk but holds nothing, so that messages
+of several chunks gain nothing by sharing it.
 
 Flows know neither the rounding (seven 1 MB chunks over links of 23, 23, 46 and 46 us/MB take 69
 us, not 53.67) nor that the last chunk into a host still has to be spread in it.
@@ -46,8 +48,8 @@ _CLOSE = 1e-10  # relative; times of single chunks are farther apart
 _MOST_RANKS = 300
 """Beyond so many ranks no distances between all are made."""
 
-_MOST_PROVED = 64
-"""Deliveries (chunks times receivers) up to which constraint programming is asked."""
+_MOST_PROVED = 300
+"""Sends there could be (chunks times links) up to which constraint programming is asked."""
 
 _COMBINING = (Collective.REDUCE, Collective.REDUCE_SCATTER)
 
@@ -93,21 +95,21 @@ def unsplit_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound
 
 @lru_cache(maxsize=64)
 def _proved_us(graph: Topology, demand: Demand, chunk_mb: float) -> float | None:
-    """What `exact_schedule` proves of a small case; None where it says nothing.
+    """What constraint programming proves of a small case; None where it says nothing.
 
-    It sends one chunk a message. That is no restriction only where alpha is nothing and all that a
-    message holds it holds for the same time: a message of two chunks over a slow link holds a fast
-    NIC in one go and leaves it to others, two messages come back to it.
+    It sends one chunk a message. That is no restriction only where all that a message holds it
+    holds for the same time: a message of two chunks over a slow link holds a fast NIC in one go
+    and leaves it to others, two messages come back to it.
     """
     carriage = carriage_of(demand)
-    if carriage.targets.sum() > _MOST_PROVED or any(link.alpha_us > 0 for link in graph.links):
+    if carriage.chunks * len(graph.links) > _MOST_PROVED:
         return None
     ways, _ = routes(graph, range(len(graph.links)))
     if any(len({beta for _, beta in way}) > 1 for way in ways.values()):
         return None
-    from headrace.collectives.plan.exact import exact_schedule  # loads OR-Tools
+    from headrace.collectives.plan.exact import proved_us  # loads OR-Tools
 
-    return exact_schedule(graph, carriage, chunk_mb).bound_us
+    return proved_us(graph, carriage, chunk_mb)
 
 
 def most_urgent_cut(topology: Topology, carriage: Carriage, chunk_mb: float) -> Count:
