@@ -14,6 +14,8 @@ from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.generators import Method, Setting
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.placed import joined, placed, placements
+from headrace.collectives.plan.search import Found
+from headrace.collectives.plan.sends import Sends
 from headrace.collectives.plan.simulate import simulate
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Schedule
@@ -155,3 +157,21 @@ def test_parts_that_follow_each_other_are_one_message() -> None:
     assert len(together.transfers) == len(apart.transfers)
     machine = presets.dgx2(1)
     assert simulated_us(together, machine) < simulated_us(apart, machine)
+
+
+def test_what_is_nowhere_near_gets_a_quarter_of_the_trials() -> None:
+    class Counting(NativeSearch):
+        count = 0
+
+        def retime(self, topology: Topology, sends: Sends, chunk_mb: float) -> Found:
+            self.count += 1
+            return super().retime(topology, sends, chunk_mb)
+
+    topology = perturbed(presets.uniform(9), 1)
+    make = partial(ring, Demand(collective=Collective.ALLGATHER, ranks=9))
+    counts: list[int] = []
+    for beat_us in (float("inf"), 1.0):
+        engine = Counting()
+        placed(topology, make, MB, engine, start=range(9), trials=400, beat_us=beat_us)
+        counts.append(engine.count)
+    assert counts[1] <= 110 < 300 < counts[0]

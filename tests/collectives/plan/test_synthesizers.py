@@ -14,7 +14,7 @@ from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective, predict_us
 from headrace.collectives.plan.synthesizers import EVERYONE, SYNTHESIZERS
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.program import Program
+from headrace.collectives.program import Program, Schedule
 from headrace.collectives.run.search import NativeSearch
 from headrace.errors import HeadraceError, ProgramError
 from headrace.topology import Topology
@@ -157,6 +157,37 @@ def test_an_interrupt_in_a_search_keeps_the_templates() -> None:
     plan = plan_collective(TOPOLOGIES[0], Collective.ALLREDUCE, MB, generators=rows, method=QUICK)
     assert plan.maker in {row.name for row in GENERATORS}
     assert plan.candidates[-1].note == "interrupted"
+
+
+def test_finer_cuts_of_what_is_far_behind_are_not_tried() -> None:
+    row = next(row for row in SYNTHESIZERS if row.name == "packing")
+    method = Method(model=FULL, engine=NativeSearch())
+    for best_us, counts in ((float("inf"), [8, 24]), (1.0, [8])):
+        setting = Setting.of(
+            ndv2(nodes=1),
+            Collective.ALLGATHER,
+            groups=None,
+            root=0,
+            aims=(MB,),
+            method=method,
+            best_us=lambda _, us=best_us: us,
+        )
+        assert [made.demand.chunks for made in row.schedules(setting)] == counts
+
+
+def test_makers_are_told_the_best_so_far() -> None:
+    told: dict[str, float] = {}
+
+    def ask(setting: Setting) -> Sequence[Schedule]:
+        told[setting.method.effort] = setting.best_us(MB)
+        return ()
+
+    topology, rows = torus((2, 2)), (*GENERATORS, Generator("curious", ask))
+    made = plan_collective(topology, Collective.ALLGATHER, MB, generators=rows, method=QUICK)
+    assert told.pop("quick") == made.predicted_us
+    patient = Method(model=FULL, effort="thorough")
+    plan_collective(topology, Collective.ALLGATHER, MB, generators=rows, method=patient)
+    assert told == {"thorough": float("inf")}
 
 
 def test_the_table_is_frozen() -> None:

@@ -76,6 +76,8 @@ class Setting:
     given : the demand, where a collective's name, ranks and root do not say all: a custom one, or
         an all_to_all_v. Its chunks are those of one block.
     report : called with a line on how the search is doing: incumbent, bound, gap.
+    best_us : the time of the best so far at a size in bytes, to drop what will not beat it;
+        infinite where there is none, and for those who may take as long as it helps.
     """
 
     topology: Topology
@@ -87,6 +89,7 @@ class Setting:
     method: Method = METHOD
     given: Demand | None = None
     report: Callable[[str], None] = field(default=lambda _text: None, compare=False)
+    best_us: Callable[[int], float] = field(default=lambda _bytes: float("inf"), compare=False)
 
     @classmethod
     def of(
@@ -100,7 +103,8 @@ class Setting:
         aims: tuple[int, ...] = (),
         method: Method = METHOD,
         given: Demand | None = None,
-        report: Callable[[str], None] | None = None,
+        report: Callable[[str], None] = lambda _text: None,
+        best_us: Callable[[int], float] = lambda _bytes: float("inf"),
     ) -> "Setting":
         """Check `groups` (or find them in the topology); raises ProgramError."""
         if given is not None and given.ranks != topology.ranks:
@@ -117,7 +121,8 @@ class Setting:
             aims=aims,
             method=method,
             given=given,
-            **({} if report is None else {"report": report}),
+            report=report,
+            best_us=best_us,
         )
         for found in (groups, setting.groups):
             if found:

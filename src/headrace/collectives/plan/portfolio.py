@@ -157,6 +157,7 @@ class Portfolio:
             method=method,
             given=given,
             report=lambda text: tell(f"{at[0]}: {text}", at[1]),
+            best_us=lambda aim: made._best_us(aim),
         )
         entrants: list[_Entrant] = []
         absent: list[Candidate] = []
@@ -231,8 +232,7 @@ class Portfolio:
 
     def _close_enough(self, worth: float) -> str:
         """Who is so close to the bound that little is left to search for, if somebody is."""
-        method = self.setting.method
-        if method.model.streaming or method.effort == "thorough" or not self.entrants:
+        if not self._judges():
             return ""
         makers: list[str] = []
         for aim in self.setting.aims:
@@ -242,6 +242,15 @@ class Portfolio:
                 return ""
             makers.append(self.entrants[best].maker)
         return f"not asked: {' and '.join(sorted(set(makers)))} is within {worth:.1%} of the bound"
+
+    def _judges(self) -> bool:
+        """Whether what there is may keep others from searching."""
+        method = self.setting.method
+        patient = method.model.streaming or method.effort == "thorough"
+        return bool(self.entrants) and not patient
+
+    def _best_us(self, total_bytes: int) -> float:
+        return self._fastest(total_bytes)[1] if self._judges() else float("inf")
 
     def _fastest(self, total_bytes: int) -> tuple[int, float]:
         """Who takes least time, and how long; who cannot be that one is not simulated for it."""

@@ -49,6 +49,9 @@ _RESTARTS = {"quick": 16, "normal": 128, "thorough": 4096}
 _MOST_DELIVERIES = 120_000
 """Chunks times receivers that one program may have here; orbits are for more."""
 
+_FAR = 1.2
+"""Times the best so far: what a coarse cut is slower by, a finer one does not make up for."""
+
 _EXACT_DELIVERIES = {"quick": 24, "normal": 120, "thorough": 400}
 _EXACT_WORK = {"quick": 1.0, "normal": 10.0, "thorough": 100.0}
 """Deterministic time of CP-SAT; a dense network takes several seconds for a unit."""
@@ -212,7 +215,9 @@ def _packing(setting: Setting) -> Iterator[Schedule]:
             setting.report(f"{chunks} chunks, throughput within {packing.gap:.1%} of its bound")
             through = routes(packing, rounded(setting.topology, packing, carriage))
             if method.engine is None:
-                sends, _ = in_order(setting.topology, carriage, chunk_mb, through, batch_share=0.5)
+                sends, total_us = in_order(
+                    setting.topology, carriage, chunk_mb, through, batch_share=0.5
+                )
             else:
                 how = SearchSettings(
                     seed=method.seed,
@@ -221,13 +226,16 @@ def _packing(setting: Setting) -> Iterator[Schedule]:
                     limit_s=_SECONDS[method.effort],
                 )
                 try:
-                    sends = method.engine.search(
+                    found = method.engine.search(
                         setting.topology, carriage, chunk_mb, routes=through, settings=how
-                    ).sends
+                    )
                 except SearchInterrupted as interrupt:
                     yield realize(demand, interrupt.found.sends)
                     raise
+                sends, total_us = found.sends, found.total_us
             yield realize(demand, sends)
+            if total_us > _FAR * setting.best_us(aim):
+                break
 
 
 def _exact(setting: Setting) -> Iterator[Schedule]:

@@ -97,7 +97,9 @@ def test_only_whole_chunks_are_bound_as_such() -> None:
     """A chain streams within a chunk: such a plan was below the bound for whole chunks."""
     chain = network([(0, 1, 10.0), (1, 2, 10.0), (2, 1, 10.0), (1, 0, 10.0)], {})
     demand = Demand(collective=Collective.BROADCAST, ranks=3)
-    split, whole = (find(chain, demand, 1_000_000).total_us for find in (lower_bound, unsplit_bound))
+    split, whole = (
+        find(chain, demand, 1_000_000).total_us for find in (lower_bound, unsplit_bound)
+    )
     assert (split, whole) == (pytest.approx(10), pytest.approx(20))
     for model, chunks, expected in (
         (FULL, 1, whole),

@@ -104,6 +104,12 @@ _PLANS = {
         limit_s=1800.0,
     ),
 }
+_COSTLY = 3e5
+"""Chunk deliveries times links: to synthesize more takes seconds."""
+
+_NEAR, _FAR = 1.1, 1.2
+"""Times the best so far: what looks worse and is costly is not synthesized, not cut finer."""
+
 _SHARES = (0.4, 0.7, 1.0)
 """Of the budget, that are spent after each round of looks."""
 
@@ -117,8 +123,9 @@ class Tried:
 
     Attributes
     ----------
-    looked_us : what a brief look got; infinite if it got nothing, and then `problem` says why.
+    looked_us : what a brief look got; infinite if it got nothing.
     total_us : what synthesis in earnest got; None where there was none.
+    problem : why there was nothing, if something was in the way.
     """
 
     sketch: Sketch
@@ -168,6 +175,8 @@ def autosketch(setting: Setting, total_bytes: int) -> AutoSketch:
             raise
         if not search.best:
             search.finish(finals=1)
+        if not search.best:
+            raise
     return search.result()
 
 
@@ -211,6 +220,8 @@ class _Search:
         first = given[:1] if self.setting.method.chunks else given[1:2]
         ways = connections(topology)
         self._look((self._sized(way, chunks) for way in ways for chunks in first), _SHARES[0])
+        if not any(self._promising(row, _FAR) for row in self._ranking()):
+            return
         for row in self._ranking()[:2]:
             bare = next(way for way in ways if way.internode == row.sketch.internode)
             self._look((self._sized(bare, chunks) for chunks in given), _SHARES[1])
@@ -222,7 +233,9 @@ class _Search:
         """Synthesize those that did best, and the best with other policies."""
         left = self.plan.finals if finals is None else finals
         for row in self._ranking():
-            if left and not (self.best and (self._enough() or self._late())):
+            if not self._promising(row, _NEAR):
+                row.problem = "at first sight far behind the best so far, and costly to synthesize"
+            elif left and not (self.best and (self._enough() or self._late())):
                 left -= self._earnest(row)
         if self.best and self.plan.policies and not self.interrupted:
             chunk_bytes = self.best[0].demand.chunk_bytes(self.total_bytes)
@@ -321,6 +334,11 @@ class _Search:
             symmetry=problem.group.ranks.astype(np.int32) if problem.group.size > 1 else None,
             settings=SearchSettings(seed=self.setting.method.seed, restarts=_LOOK_RESTARTS),
         ).total_us
+
+    def _promising(self, row: _Row, times: float) -> bool:
+        """Whether to go on with it: it costs little, or looks so many times as slow at most."""
+        best_us = self.setting.best_us(self.total_bytes)
+        return row.looked_us <= times * best_us or self._cost(row) <= _COSTLY
 
     def _earnest(self, row: _Row) -> bool:
         """Synthesize; whether it worked."""
