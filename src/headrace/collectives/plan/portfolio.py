@@ -7,6 +7,7 @@ and is not simulated. What counts is the predicted time plus, if the cost model 
 for the busiest rank's steps.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +30,12 @@ __all__ = ["GENERATORS", "Method", "Portfolio", "plan_collective", "predict_us",
 
 _MAX_PIECES = 1500
 """Coarser than the simulator's default; the one that is kept is simulated again, finely."""
+
+_SPENT_S = 7.5
+"""Seconds for every size after which nobody else is asked to search: a safety net.
+
+In processor time, so that what else the machine does matters little.
+"""
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the fraction that is done."""
@@ -162,11 +169,12 @@ class Portfolio:
         entrants: list[_Entrant] = []
         absent: list[Candidate] = []
         made = cls(setting=setting, entrants=entrants, absent=absent)
+        began = time.thread_time()
         for done, generator in enumerate(generators):
             at = (f"{collective}: {generator.name}", done / len(generators))
             tell(*at)
-            if generator.worth is not None and (winner := made._close_enough(generator.worth)):
-                absent.append(Candidate(maker=generator.name, chunks=0, note=winner))
+            if note := made._enough(generator.worth, time.thread_time() - began):
+                absent.append(Candidate(maker=generator.name, chunks=0, note=note))
                 continue
             try:
                 for schedule in generator.schedules(setting):
@@ -230,10 +238,16 @@ class Portfolio:
             f"{', or '.join(helps)}"
         )
 
+    def _enough(self, worth: float | None, spent_s: float) -> str:
+        """Why whose search is `worth` so much need not be asked; empty: it has to be."""
+        if worth is None or not self._judges():
+            return ""
+        if spent_s > _SPENT_S * len(self.setting.aims):
+            return f"not asked: others took more than {_SPENT_S:g} s for every size"
+        return self._close_enough(worth)
+
     def _close_enough(self, worth: float) -> str:
         """Who is so close to the bound that little is left to search for, if somebody is."""
-        if not self._judges():
-            return ""
         makers: list[str] = []
         for aim in self.setting.aims:
             best, best_us = self._fastest(aim)
