@@ -310,6 +310,7 @@ PUBLIC = {
         "announce",
         "own_connection",
     },
+    "headrace.collectives.run.groups": {"aggregation_groups"},
     "headrace.collectives.run.statistics": {"ConnectionStatistics", "StatisticsReader"},
     "headrace.collectives.run.swap": {"Counted", "PlanSwitch", "RecordedCall"},
     "headrace.collectives.run.automatic": {

@@ -37,5 +37,5 @@ def measure(report: Report, *, quick: bool) -> None:
     report.bar(BAR, max(times))
     report.note(
         f"survey of 16 hosts: from starting 16 processes to the profile; median "
-        f"{statistics.median(times):.1f} s; the survey's own budget is 15 s of probing"
+        f"{statistics.median(times):.1f} s; the survey's own budget is 12 s of probing"
     )

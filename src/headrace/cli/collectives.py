@@ -49,7 +49,7 @@ def measure(
     budget: Annotated[
         float,
         typer.Option(help="Seconds that it may take; what does not fit is cut, and said.", min=1),
-    ] = 15.0,
+    ] = 12.0,
 ) -> None:
     """Measure links, groups and shared capacities, and write a profile.
 

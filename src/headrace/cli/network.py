@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_network(path: Path) -> tuple[Topology, tuple[tuple[int, ...], ...] | None]:
-    """Return the topology, and the groups of ranks if they were measured.
+    """Return the topology, and the groups of ranks if it was measured.
 
     Raises
     ------
@@ -33,10 +33,11 @@ def read_network(path: Path) -> tuple[Topology, tuple[tuple[int, ...], ...] | No
         return Topology.load(path), None
     if artifact.kind == "profile":
         from headrace.collectives.measure import Profile
+        from headrace.collectives.run.groups import aggregation_groups
 
         profile = Profile.from_artifact(artifact, str(path))
         _warn_if_old(profile, path)
-        return profile.topology, profile.groups
+        return profile.topology, aggregation_groups(profile)
     raise InputError(
         f"{path}: field 'kind' is {artifact.kind!r}, needs 'profile' "
         "(from 'headrace collectives measure') or 'topology'"

@@ -7,9 +7,11 @@ import pytest
 
 from headrace.collectives.adapt.coordinator import Coordinator
 from headrace.collectives.adapt.decide import Limits, Phase
+from headrace.collectives.adapt.network import KnownNetwork
 from headrace.collectives.adapt.replan import Answer, Request, answer, plan_calls
 from headrace.collectives.adapt.retune import QUICKTUNE
 from headrace.collectives.demand import Collective
+from headrace.errors import InputError
 from headrace.topology import Topology
 from tests.collectives.adapt.clusters import SimulatedJob, book_for, network
 
@@ -189,6 +191,27 @@ def test_ranks_that_do_not_answer_stop_nothing(uniform: Topology) -> None:
     story.run(40)
     assert not story.why
     assert story.coordinator.phase is Phase.WATCHING
+
+
+def test_what_fails_is_recorded_and_adaptation_goes_on(
+    uniform: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(uniform)
+    story.run(40)
+
+    def fail(*_: object, **__: object) -> None:
+        raise InputError("bandwidth[0, 1] is 0")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KnownNetwork, "changes", fail)
+        story.job.slow({"host0-out": 0.4, "host0-in": 0.4})
+        story.run(10)
+    assert story.events("failed")
+    assert not story.why
+    assert story.coordinator.phase is Phase.WATCHING
+    story.job.slow({"host0-out": 0.1, "host0-in": 0.1})
+    story.run(20)
+    assert story.why
 
 
 def test_a_refused_swap_leaves_the_plan(uniform: Topology) -> None:

@@ -176,3 +176,33 @@ def test_a_change_is_found_in_noise() -> None:
     [(index, change)] = changes(noise.tolist())
     assert index == 31
     assert change.ratio == pytest.approx(2.0, rel=0.15)
+
+
+def test_steps_that_may_be_parts_of_steps_change_nothing() -> None:
+    """Three equal calls a step look like three steps until times have been asked."""
+    clock, detector = StepClock(), ChangeDetector()
+    calls = [("same", 100.0 + 0.3 * step + at) for step in range(40) for at in (0.0, 0.01, 0.02)]
+    found = [detector.add(step) for step in fed(clock, calls)]
+    assert found
+    assert not any(found)
+    assert len(clock.pattern) == 3
+
+
+def after_restart(durations: Sequence[float], like_s: float | None) -> list[int]:
+    """At which steps after a restart a change is found."""
+    detector = ChangeDetector()
+    steps = [
+        Step(start_s=float(index), duration_s=duration, pattern=1)
+        for index, duration in enumerate([1.0] * 10 + list(durations))
+    ]
+    for step in steps[:10]:
+        detector.add(step)
+    detector.restart(like_s)
+    assert detector.steps == 0
+    return [index for index, step in enumerate(steps[10:]) if detector.add(step)]
+
+
+def test_what_another_plan_takes_is_seen_unless_it_is_known() -> None:
+    assert after_restart([2.0] * 10, None) == []
+    assert after_restart([2.0] * 10, 1.0) == [2]  # the first is of both plans
+    assert after_restart([5.0, *[1.0] * 9], 1.0) == []

@@ -199,7 +199,12 @@ class Coordinator:
             if action is Action.WAIT:
                 return self._pause_s()
             self._planner.forget()
-            result = self._do(action, before)
+            try:
+                result = self._do(action, before)
+            except HeadraceError as error:
+                log.warning("adaptation: %s failed: %s", action, error)
+                self.records.add("failed", action=action, error=str(error))
+                result = {"outcome": Outcome.FAILED}
             if result is None:
                 return self._pause_s()
             seen = self._observe(now_s, **result)

@@ -29,7 +29,7 @@ class Effort:
     valid_for_s : how long the profile is worth something.
     """
 
-    budget_s: float = 15.0
+    budget_s: float = 12.0
     tournament_us: float = 20_000.0
     crowd_us: float = 20_000.0
     quiet_us: float = 40_000.0

@@ -21,6 +21,7 @@ from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.measure.words import in_words
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.groups import aggregation_groups
 from headrace.errors import CommunicationError, HeadraceError
 from headrace.settings import Settings
 
@@ -117,16 +118,14 @@ def quick_book(
 ) -> PlanBook:
     """Plan what training calls first, from templates, for as many collectives as time allows."""
     started = time.monotonic()
-    topology = profile.topology
+    topology, groups = profile.topology, aggregation_groups(profile)
     books: list[PlanBook] = []
     for collective in collectives:
         if books and time.monotonic() - started > limit_s:
             break
         if collective is Collective.BROADCAST and topology.ranks < _ROOTED_FROM:
             continue  # one at the start of a job: a template will do
-        books.append(
-            build_book(topology, groups=profile.groups, collectives=[collective], sizes=sizes)
-        )
+        books.append(build_book(topology, groups=groups, collectives=[collective], sizes=sizes))
     entries = [entry for book in books for entry in book.entries]
     return replace(
         books[0], entries=tuple(sorted(entries, key=lambda e: (e.collective, e.root, e.from_bytes)))

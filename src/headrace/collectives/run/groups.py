@@ -1,0 +1,59 @@
+"""Groups for two-level plans of a measured network: its racks, or, where none show, the best.
+
+Noise can hide racks, and hosts without racks may still be nearer to some than to others. Then
+clusters of the embedding are tried, sqrt(n) of them and other numbers (PLink 4.1.3). Who decides is
+the simulator, on the topology that was measured.
+"""
+
+import numpy as np
+
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.measure.group import Groups, candidate_groups
+from headrace.collectives.measure.profile import Profile
+from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.portfolio import predict_us
+from headrace.collectives.plan.two_level import chunk_count, fitted_masters, two_level
+
+__all__ = ["aggregation_groups"]
+
+_WORTH = 0.05
+"""Groups that measurements do not show have to be predicted this much faster than none."""
+
+_BYTES = 4 << 20
+_LEAST_HOSTS, _MOST_HOSTS = 4, 32
+"""Fewer make no two groups of two; of more, trying takes longer than a job should wait."""
+
+
+def aggregation_groups(profile: Profile, total_bytes: int = _BYTES) -> Groups:
+    """Return the groups of ranks over which to aggregate.
+
+    The racks of the profile; if it has none, those over which an allreduce of `total_bytes` is
+    predicted to be fastest; a single group if none promise 5%, or not all pairs were measured.
+    """
+    topology, racks = profile.topology, profile.groups
+    if len(racks) > 1:
+        return racks
+    hosts = len(topology.hosts)
+    bandwidth = profile.matrix("bytes_per_s")
+    known = np.isfinite(bandwidth) | np.eye(hosts, dtype=bool)
+    if not _LEAST_HOSTS <= hosts <= _MOST_HOSTS or not known.all():
+        return racks
+    chunks = chunk_count(total_bytes, topology.ranks)
+    demand = Demand(collective=Collective.ALLREDUCE, ranks=topology.ranks, chunks=chunks)
+
+    def predicted_us(groups: Groups) -> float:
+        program = lower(two_level(demand, fitted_masters(topology, groups, chunks)))
+        return predict_us(program, topology, total_bytes)
+
+    members = [
+        [rank for rank, home in enumerate(topology.rank_host) if home == host]
+        for host in range(hosts)
+    ]
+
+    def of_ranks(groups: Groups) -> Groups:
+        return tuple(
+            sorted(tuple(sorted(r for h in group for r in members[h])) for group in groups)
+        )
+
+    best = candidate_groups(bandwidth, cost=lambda groups: predicted_us(of_ranks(groups)))[0]
+    return of_ranks(best.groups) if best.cost < (1 - _WORTH) * predicted_us(racks) else racks

@@ -1,0 +1,72 @@
+"""What is believed of a network, and under which plan what is normal."""
+
+import numpy as np
+import pytest
+
+from headrace.collectives.adapt.network import KnownNetwork
+from headrace.collectives.adapt.traffic import Traffic
+from headrace.collectives.adapt.updated import PortRates, bandwidth, ports
+from headrace.topology.presets import uniform
+
+TOPOLOGY = uniform(4)
+OUT = next(
+    (port.name,)
+    for port in ports(TOPOLOGY)
+    if all(TOPOLOGY.links[link].src == 0 for link in port.links)
+)
+
+
+def traffic(factors: dict[str, float], scale: float = 1.0) -> Traffic:
+    """What connections achieve when ports have these rates, as far as a plan lets them."""
+    rates = bandwidth(PortRates(factors=factors).apply(TOPOLOGY)) * scale
+    np.fill_diagonal(rates, np.nan)
+    sent = np.ones((4, 4)) - np.eye(4)
+    return Traffic(sent_bytes=sent, rate_bytes_per_s=rates, rtt_us=np.full((4, 4), 100.0))
+
+
+def test_nothing_is_known_to_have_changed_before_anything_was_seen() -> None:
+    network = KnownNetwork(TOPOLOGY)
+    assert network.changes(traffic({})) == {}
+    assert not network.settled
+
+
+def test_believing_and_settling() -> None:
+    network = KnownNetwork(TOPOLOGY)
+    network.normal(traffic({}))
+    found = network.changes(traffic(dict.fromkeys(OUT, 0.4)))
+    assert found == pytest.approx(dict.fromkeys(OUT, 0.4), rel=0.01)
+    network.believe(found)
+    assert network.topology.digest != TOPOLOGY.digest
+    # until it is settled, the old normal is what is compared with
+    network.believe(network.changes(traffic(dict.fromkeys(OUT, 0.2))))
+    assert network.rates.factors == pytest.approx(dict.fromkeys(OUT, 0.2), rel=0.01)
+    network.settle()
+    assert not network.settled
+    network.normal(traffic(dict.fromkeys(OUT, 0.2)))
+    network.settle()
+    assert network.settled, "nothing is forgotten while the same is believed"
+    network.believe(network.changes(traffic({})))
+    assert network.topology.digest == TOPOLOGY.digest
+
+
+def test_what_was_normal_under_a_plan_is_known_when_it_serves_again() -> None:
+    network = KnownNetwork(TOPOLOGY)
+    network.normal(traffic({}))
+    network.under("first", "second")
+    assert not network.settled
+    network.normal(traffic({}, scale=0.5))  # another plan, other rates
+    network.under("second", "tuned", alike=True)
+    assert network.settled
+    network.under("tuned", "first")
+    assert network.settled
+    found = network.changes(traffic(dict.fromkeys(OUT, 0.4)))
+    assert found == pytest.approx(dict.fromkeys(OUT, 0.4), rel=0.01)
+
+
+def test_measuring_begins_anew() -> None:
+    network = KnownNetwork(TOPOLOGY)
+    network.normal(traffic({}))
+    network.believe(dict.fromkeys(OUT, 0.4))
+    network.measured(uniform(4))
+    assert not network.settled
+    assert not network.rates.factors

@@ -1,0 +1,46 @@
+"""One rank of a job that torchrun starts again when a host is lost; run by test_elastic.py."""
+
+import dataclasses
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import headrace.torch  # noqa: F401 - registers the backend where headrace is not installed
+from headrace.collectives.run import automatic
+
+STEPS = 60
+
+
+def main() -> None:
+    folder, host = Path(sys.argv[1]), sys.argv[2]
+    (folder / f"{host}.pid").write_text(str(os.getpid()))
+    automatic.EFFORT = dataclasses.replace(
+        automatic.EFFORT, budget_s=5.0, tournament_us=5000, quiet_us=8000, sharing_us=8000
+    )
+    dist.init_process_group("headrace", timeout=timedelta(seconds=60))
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    done = folder / "steps"
+    first = torch.tensor([int(done.read_text()) if done.exists() else 0])
+    dist.broadcast(first, 0)
+    for step in range(int(first), STEPS):
+        tensor = torch.full((1 << 16,), float(rank + 1))
+        dist.all_reduce(tensor)
+        assert (tensor == ranks * (ranks + 1) / 2).all()
+        if rank == 0:
+            (folder / "new").write_text(str(step + 1))
+            (folder / "new").replace(done)
+        time.sleep(0.02)
+    group = dist.distributed_c10d._get_default_group()
+    choice = group._caller._chooser.choose("allreduce", 1 << 18)
+    print(f"{host}: {STEPS} steps, the last over {ranks} ranks by {choice.origin}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

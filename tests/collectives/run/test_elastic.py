@@ -1,0 +1,82 @@
+"""A host is lost: torchrun starts the job again, and the survivors get plans for themselves."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from headrace.testbed import Testbed, TestbedSpec
+
+SPEC = TestbedSpec.from_table(
+    {
+        "defaults": {"host_rate": "400mbit", "uplink_rate": "200mbit"},
+        "racks": [{"hosts": 2}, {"hosts": 1}],
+    }
+)
+JOB = Path(__file__).with_name("elastic_job.py")
+DEADLINE_S = 150.0
+
+
+def agent(testbed: Testbed, index: int, folder: Path) -> "subprocess.Popen[str]":
+    """Start torchrun on a host; the first keeps the rendezvous."""
+    host = testbed.hosts[index]
+    conf = {
+        "is_host": int(index == 0),
+        "join_timeout": 60,
+        "last_call_timeout": 4,
+        "keep_alive_interval": 1,
+        "keep_alive_max_attempt": 3,
+    }
+    return testbed.popen(
+        host.name,
+        [
+            sys.executable,
+            *("-m", "torch.distributed.run", "--nnodes=2:3", "--nproc-per-node=1"),
+            *("--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=elastic"),
+            f"--rdzv-endpoint={testbed.hosts[0].address}:{testbed.record.master_port}",
+            f"--rdzv-conf={','.join(f'{key}={value}' for key, value in conf.items())}",
+            f"--local-addr={host.address}",
+            *(str(JOB), str(folder), host.name),
+        ],
+        env={
+            "HEADRACE_MEASURE": "auto",
+            "HEADRACE_CACHE": str(folder / "cache"),
+            "HEADRACE_LOG_LEVEL": "info",
+            "OMP_NUM_THREADS": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def steps(folder: Path) -> int:
+    path = folder / "steps"
+    return int(path.read_text()) if path.exists() else 0
+
+
+def test_survivors_of_a_lost_host_go_on_with_plans_of_their_own(tmp_path: Path) -> None:
+    with Testbed.up(SPEC, fallback=os.geteuid() != 0 or None) as testbed:
+        agents = [agent(testbed, index, tmp_path) for index in range(3)]
+        try:
+            end = time.monotonic() + DEADLINE_S
+            while steps(tmp_path) < 10:
+                assert all(each.poll() is None for each in agents), agents[0].communicate()
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            agents[2].kill()
+            os.kill(int((tmp_path / f"{testbed.hosts[2].name}.pid").read_text()), signal.SIGKILL)
+            said = [each.communicate(timeout=DEADLINE_S)[0] for each in agents[:2]]
+        finally:
+            for each in agents:
+                each.kill()
+                each.communicate()
+    text = "\n".join(said)
+    assert [each.returncode for each in agents[:2]] == [0, 0], text
+    assert "died" in text
+    assert "network measured in" in text
+    assert "network known from an earlier job: 2 hosts" in text
+    for host in testbed.hosts[:2]:
+        assert f"{host.name}: 60 steps, the last over 2 ranks by plan book" in text
