@@ -6,6 +6,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,7 +36,7 @@ def main() -> None:
             (folder / "new").write_text(str(step + 1))
             (folder / "new").replace(done)
         time.sleep(0.02)
-    group = dist.distributed_c10d._get_default_group()
+    group: Any = dist.distributed_c10d._get_default_group()
     choice = group._caller._chooser.choose("allreduce", 1 << 18)
     print(f"{host}: {STEPS} steps, the last over {ranks} ranks by {choice.origin}", flush=True)
     dist.destroy_process_group()

@@ -10,10 +10,10 @@ from headrace.collectives.run.groups import aggregation_groups
 from tests.collectives.measure.network import Network, shuffled_racks
 
 
-def measured(sizes: tuple[int, ...], **network: float) -> Profile:
+def measured(sizes: tuple[int, ...], noise: float = 0.0) -> Profile:
     topology, _ = shuffled_racks(sizes, 3)
     hosts = [topology.hosts[host] for host in topology.rank_host]
-    return survey(Network(topology, **network), hosts)
+    return survey(Network(topology, noise=noise), hosts)
 
 
 def hidden(profile: Profile) -> Profile:
