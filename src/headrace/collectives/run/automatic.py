@@ -45,6 +45,9 @@ _SIZES = tuple(4**k << 10 for k in range(9))  # 1 KiB to 64 MiB
 _ROOTED_FROM = 9  # ranks; with fewer, books plan for every root, which takes longer
 _PROFILE_KEY = "profile_key"
 
+_measured: set[tuple[HostId, ...]] = set()
+"""By this job, whose later groups need not measure again, whatever the settings say."""
+
 log = logging.getLogger(__name__)
 
 
@@ -76,9 +79,13 @@ def found_book(
     """
     first = executor.rank == 0
     cache = ProfileCache(settings.cache_folder)
-    known = cache.find(hosts) if first and settings.measure == "auto" else None
+    known = None
+    if first and settings.measure != "off":
+        anew = settings.measure == "always" and tuple(hosts) not in _measured
+        known = None if anew else cache.find(hosts)
+        _measured.add(tuple(hosts))
     if first:
-        must = settings.measure == "always" or (settings.measure == "auto" and known is None)
+        must = settings.measure != "off" and known is None
         store.set("measure/begin", "measure" if must else settings.measure)
     begin = _heard(store, "measure/begin", timeout_s)
     if begin == b"off":
