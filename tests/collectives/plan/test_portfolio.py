@@ -335,22 +335,28 @@ def test_the_table_is_frozen() -> None:
     assert Setting(topology=uniform(2), collective=Collective.ALLREDUCE).demand(1) == demand
 
 
-def test_nobody_else_is_asked_to_search_after_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But templates are, and a plan there is in any case."""
+def test_nobody_is_asked_to_search_for_little_after_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But templates are, and whoever may still make much of it."""
 
     def makes(setting: Setting) -> Iterator[Schedule]:
         yield direct(setting.demand(1))
 
     rows = (
-        Generator("first", makes, worth=-1.0),
-        Generator("second", makes, worth=-1.0),
+        Generator("first", makes, worth=0.0),
+        Generator("second", makes, worth=0.0),
         Generator("template", makes),
     )
     method = Method(model=FULL)
-    for limit_s, asked in ((1e9, ["first", "second", "template"]), (-1.0, ["first", "template"])):
-        monkeypatch.setattr(portfolio_module, "_SPENT_S", limit_s)
+    all_three = ["first", "second", "template"]
+    for late_s, late_worth, asked in (
+        (1e9, 10.0, all_three),
+        (-1.0, 10.0, ["first", "template"]),
+        (-1.0, 0.0, all_three),
+    ):
+        monkeypatch.setattr(portfolio_module, "_LATE_S", late_s)
+        monkeypatch.setattr(portfolio_module, "_LATE_WORTH", late_worth)
         made = Portfolio.of(
             two_racks(), Collective.ALLGATHER, (MIB,), generators=rows, method=method
         )
         assert [entrant.maker for entrant in made.entrants] == asked
-        assert all("not asked: others took more" in each.note for each in made.absent)
+        assert all("not asked: first is within" in each.note for each in made.absent)

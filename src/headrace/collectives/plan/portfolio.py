@@ -31,8 +31,8 @@ __all__ = ["GENERATORS", "Method", "Portfolio", "plan_collective", "predict_us",
 _MAX_PIECES = 1500
 """Coarser than the simulator's default; the one that is kept is simulated again, finely."""
 
-_SPENT_S = 7.5
-"""Seconds for every size after which nobody else is asked to search: a safety net.
+_LATE_S, _LATE_WORTH = 7.5, 0.1
+"""After so many seconds for every size nobody is asked to search for less than a tenth.
 
 In processor time, so that what else the machine does matters little.
 """
@@ -242,9 +242,8 @@ class Portfolio:
         """Why whose search is `worth` so much need not be asked; empty: it has to be."""
         if worth is None or not self._judges():
             return ""
-        if spent_s > _SPENT_S * len(self.setting.aims):
-            return f"not asked: others took more than {_SPENT_S:g} s for every size"
-        return self._close_enough(worth)
+        late = spent_s > _LATE_S * len(self.setting.aims)
+        return self._close_enough(max(worth, _LATE_WORTH) if late else worth)
 
     def _close_enough(self, worth: float) -> str:
         """Who is so close to the bound that little is left to search for, if somebody is."""
