@@ -150,6 +150,18 @@ def test_less_than_a_fifth_is_no_change(factor: float) -> None:
     assert not list(changes([1.0] * 20 + [factor] * 50))
 
 
+@pytest.mark.parametrize("recovery", [True, False])
+def test_a_seventh_less_is_a_change_where_recovery_is_expected(recovery: bool) -> None:
+    detector = ChangeDetector()
+    detector.recovery = recovery
+    steps = [
+        Step(start_s=float(index), duration_s=duration, pattern=1)
+        for index, duration in enumerate([1.0] * 10 + [0.86] * 10)
+    ]
+    found = [change for step in steps if (change := detector.add(step))]
+    assert [change.slower for change in found] == [False] * recovery
+
+
 def test_single_stragglers_are_ignored() -> None:
     durations = [1.0 if k % 5 else 30.0 for k in range(100)]
     assert not list(changes(durations))

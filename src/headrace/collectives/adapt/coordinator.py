@@ -179,6 +179,7 @@ class Coordinator:
     def turn(self, now_s: float) -> float:
         """Do what there is to do; returns after how many seconds to come again."""
         change: Change | None = None
+        self.detector.recovery = bool(self._network.slow)
         ended = self._clock.feed(self._job.calls())
         for step in ended:
             self.steps += 1

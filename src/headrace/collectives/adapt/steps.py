@@ -23,6 +23,9 @@ MARK: Final = None
 CHANGE = 0.2
 """So much longer or shorter is a change (section 4.3)."""
 
+EASED = 0.12
+"""So much shorter is a change where something that got slow is expected to recover."""
+
 _HISTORY = 4096
 _LOOK_EVERY = 16
 _PATIENCE = 4
@@ -224,9 +227,14 @@ class ChangeDetector:
     straggler, such as a step that writes a checkpoint, is none. After a change, or `restart`, the
     reference is made anew, and nothing is reported until it rests on `_SETTLED` steps: what has
     just changed has to change by as much again to be reported once more.
+
+    Attributes
+    ----------
+    recovery : whether something got slow that may recover: then `EASED` is enough downwards.
     """
 
     def __init__(self) -> None:
+        self.recovery = False
         self._pattern = 0
         self._regime: list[float] = []
         self._suspects: list[float] = []
@@ -308,8 +316,10 @@ class ChangeDetector:
         return Change(before_s=reference, after_s=statistics.median(after))
 
     def _side(self, duration: float, reference: float) -> int:
-        limit = 1 + max(CHANGE, _SIGMAS * self._scatter(reference))
-        return (duration > reference * limit) - (duration < reference / limit)
+        scatter = _SIGMAS * self._scatter(reference)
+        up = 1 + max(CHANGE, scatter)
+        down = 1 + max(EASED if self.recovery else CHANGE, scatter)
+        return (duration > reference * up) - (duration < reference / down)
 
     def _scatter(self, reference: float) -> float:
         deviations = [abs(each - reference) for each in self._regime]
