@@ -321,6 +321,7 @@ PUBLIC = {
     },
     "headrace.collectives.run.search": {"NativeSearch"},
     "headrace.demo": {"TrainingResult", "run_training"},
+    "headrace.files": {"read_text"},
     "headrace.report": {"page_of"},
     "headrace.solver": {
         "LinearModel",

@@ -120,9 +120,7 @@ def measure(report: Report, *, quick: bool) -> None:
             env={**WHERE, "HEADRACE_ADAPT_LOG": str(log), "OMP_NUM_THREADS": "1"},
             on_event=conditions.hear,
         )
-        records = (
-            [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        )
+        records = _records(log)
     _timeline(report, lines, records, plan, size)
     _recovery(report, lines, plan, steps)
     _integrity(report, lines)

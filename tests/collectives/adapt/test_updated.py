@@ -69,7 +69,6 @@ def test_a_change_that_is_undone_leaves_nothing() -> None:
     cut = PortRates().changed({"host0-out": 0.4, "host1-in": 0.5})
     assert cut.changed({"host0-out": 2.45}).factors == {"host1-in": 0.5}
     assert PortRates().changed({"host0-out": 1.03}).factors == {}
-
     assert cut.described() == "host0-out at 40%, host1-in at 50%"
 
 

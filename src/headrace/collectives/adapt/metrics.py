@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 _WRITE_EVERY_S = 5.0
 _LOOPBACK = "127.0.0.1"
-_MB = 1e6
 
 
 class Metrics(Collector):

@@ -14,6 +14,7 @@ from headrace.collectives.measure.affinity import Position
 from headrace.collectives.measure.distances import Scale, pair_distances
 from headrace.collectives.measure.profile import Profile
 from headrace.errors import InputError
+from headrace.files import read_text
 
 __all__ = ["NetworkTable", "load_table", "save_table", "table_of_profile"]
 
@@ -105,10 +106,7 @@ def load_table(path: str | Path) -> NetworkTable:
     InputError : naming the file, the field and the row.
     """
     path = Path(path)
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    text = read_text(path)
     match path.suffix:
         case ".json":
             return _from_json(text, path)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from headrace import fields
 from headrace.errors import InputError
+from headrace.files import read_text
 
 __all__ = ["Run", "read_round_trips", "read_run"]
 
@@ -52,12 +53,7 @@ def read_run(file: str | Path) -> Run:
     InputError : naming the file and the field, what was found and what is needed.
     """
     path = Path(file)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not text: {error}") from error
+    text = read_text(path)
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -73,12 +69,8 @@ def read_round_trips(file: str | Path) -> dict[tuple[str, str], float]:
     InputError : naming the file and the line.
     """
     path = Path(file)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
     found: dict[tuple[str, str], float] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         cells = [cell.strip() for cell in line.split(",")]
         if not line.strip() or (number == 1 and cells[-1] in ("us", "rtt_us")):
             continue

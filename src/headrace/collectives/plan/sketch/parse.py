@@ -17,6 +17,7 @@ from headrace.collectives.plan.sketch.sketch import (
     Symmetry,
 )
 from headrace.errors import SketchError
+from headrace.files import read_text
 
 _T = TypeVar("_T")
 _MAX = 1 << 20  # no count or rank of a sketch is larger
@@ -33,13 +34,7 @@ def load_sketch(path: str | Path) -> Sketch:
     SketchError : naming the file and the field, what was found and what is allowed.
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SketchError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise SketchError(f"{path}: cannot be read: byte {error.start} is no UTF-8") from error
-    return parse_sketch(text, name=path.stem, source=str(path))
+    return parse_sketch(read_text(path, SketchError), name=path.stem, source=str(path))
 
 
 def parse_sketch(text: str, *, name: str = "sketch", source: str = "sketch") -> Sketch:
