@@ -58,7 +58,7 @@ class Native:
         self.rank, self.ranks = task["rank"], task["ranks"]
         self._book = PlanBook.load(task["backends"][name])
         self._executor = Executor(
-            self.rank, self.ranks, host=task["listen"], token=name, channels=2
+            self.rank, self.ranks, host=task["listen"], secret=name, channels=2
         )
         folder = Path(task["folder"])
         publish(folder / f"{name}-{self.rank}.address", self._executor.address)

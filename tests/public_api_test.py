@@ -300,6 +300,8 @@ PUBLIC = {
         "two_level",
     },
     "headrace.collectives.plan.verify": {"Proof", "VERIFIER_VERSION", "verify"},
+    "headrace.collectives.run.aggregate": {"aggregate"},
+    "headrace.collectives.run.variable": {"all_gather_variable", "all_to_all_variable"},
     "headrace.collectives.run.agreement": {
         "Follower",
         "NEWS",

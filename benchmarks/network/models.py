@@ -38,12 +38,14 @@ class Workload:
 
 
 def _convolutional() -> list[nn.Module]:
+    # Smooth throughout: at a kink (of ReLU, of a maximum) the last bit of a sum can decide which
+    # way a gradient goes, and two right sums of one gradient would train different networks.
     return [
-        nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.ReLU()),
-        nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(64, 256, 3, padding=1), nn.GroupNorm(8, 256)),
-        nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 512)),
-        nn.Sequential(nn.LayerNorm(512), nn.ReLU(), nn.Linear(512, 768)),
-        nn.Sequential(nn.LayerNorm(768), nn.ReLU(), nn.Linear(768, 10)),
+        nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.GELU()),
+        nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(64, 256, 3, padding=1), nn.GroupNorm(8, 256)),
+        nn.Sequential(nn.GELU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1024, 512)),
+        nn.Sequential(nn.LayerNorm(512), nn.GELU(), nn.Linear(512, 768)),
+        nn.Sequential(nn.LayerNorm(768), nn.GELU(), nn.Linear(768, 10)),
     ]
 
 

@@ -26,7 +26,7 @@ def main() -> None:
     """Connect, load, run, write."""
     task = json.loads(sys.argv[1])
     rank, ranks, folder = task["rank"], task["ranks"], Path(task["folder"])
-    executor = Executor(rank, ranks, host=task["listen"], token="two-level")
+    executor = Executor(rank, ranks, host=task["listen"], secret="two-level")
     publish(folder / f"{rank}.address", executor.address)
     executor.connect([await_text(folder / f"{r}.address") for r in range(ranks)])
     made = pickle.loads(Path(task["programs"]).read_bytes())

@@ -34,6 +34,15 @@ std::vector<Segment> segments_of(const nb::sequence& rows) {
   return segments;
 }
 
+// Takes over the descriptors of (socket, peer, channel, memory) rows; memory is -1 for none.
+std::vector<Link> links_of(const std::vector<std::tuple<int, int, int, int>>& rows) {
+  std::vector<Link> links;
+  for (auto [fd, peer, channel, memory] : rows) {
+    links.push_back({Fd(fd), peer, channel, Fd(memory)});
+  }
+  return links;
+}
+
 // Python holds the box, native code the program: dropping the last reference to a program on the
 // executor's own thread must not need the GIL.
 struct ProgramBox {
@@ -99,6 +108,24 @@ void bind_executor(nb::module_& module) {
       .value("bor", Operator::kBor)
       .value("bxor", Operator::kBxor);
 
+  nb::enum_<Kind>(module, "Kind")
+      .value("allreduce", Kind::kAllreduce)
+      .value("reduce", Kind::kReduce)
+      .value("broadcast", Kind::kBroadcast)
+      .value("allgather", Kind::kAllgather)
+      .value("gather", Kind::kGather)
+      .value("reduce_scatter", Kind::kReduceScatter)
+      .value("scatter", Kind::kScatter)
+      .value("all_to_all", Kind::kAllToAll)
+      .value("all_to_all_v", Kind::kAllToAllV)
+      .value("custom", Kind::kCustom);
+
+  nb::enum_<Priority>(module, "Priority")
+      .value("urgent", Priority::kUrgent)
+      .value("normal", Priority::kNormal)
+      .value("background", Priority::kBackground);
+  module.attr("PRIORITIES") = kPriorities;
+
   module.def(
       "supports", [](DataType type, Operator op) { return reduce_kernel(type, op) != nullptr; },
       "type"_a, "operator"_a, "Whether the operator has a meaning for the data type.");
@@ -112,19 +139,20 @@ void bind_executor(nb::module_& module) {
              Column<std::int32_t> lane_channel, Column<std::int32_t> step_lane,
              Column<std::uint8_t> step_op, Column<std::int32_t> step_slot,
              Column<std::int32_t> step_source_slot, Column<std::int32_t> step_count,
-             Column<std::int32_t> dependency_step, Column<std::int32_t> dependency_on) {
+             Column<std::int32_t> dependency_step, Column<std::int32_t> dependency_on, Kind kind,
+             std::uint32_t mark) {
             ProgramColumns columns{span_of(lane_direction),   span_of(lane_peer),
                                    span_of(lane_channel),     span_of(step_lane),
                                    span_of(step_op),          span_of(step_slot),
                                    span_of(step_source_slot), span_of(step_count),
                                    span_of(dependency_step),  span_of(dependency_on)};
             new (self) ProgramBox{std::make_shared<const Program>(
-                rank, ranks, slots, scratch_slots, result_slot, result_slots, columns)};
+                rank, ranks, slots, scratch_slots, result_slot, result_slots, columns, kind, mark)};
           },
           nb::kw_only(), "rank"_a, "ranks"_a, "slots"_a, "scratch_slots"_a, "result_slot"_a,
           "result_slots"_a, "lane_direction"_a, "lane_peer"_a, "lane_channel"_a, "step_lane"_a,
           "step_op"_a, "step_slot"_a, "step_source_slot"_a, "step_count"_a, "dependency_step"_a,
-          "dependency_on"_a)
+          "dependency_on"_a, "kind"_a, "mark"_a)
       .def_prop_ro("channels", [](const ProgramBox& self) { return self.program->channels(); });
 
   nb::class_<Completions>(module, "Completions", "Finished tasks of one or more executors.")
@@ -149,39 +177,47 @@ void bind_executor(nb::module_& module) {
   nb::class_<Executor>(module, "Executor", "Runs programs between the ranks of one group.")
       .def(
           "__init__",
-          [](Executor* self, int rank, int ranks, const std::string& host, const std::string& token,
-             int channels, std::shared_ptr<Completions> completions, std::int64_t fail_at_io) {
-            Executor::Options options{rank,          ranks,     host,
-                                      token,         channels,  std::move(completions),
-                                      check_signals, fail_at_io};
+          [](Executor* self, int rank, int ranks, int channels,
+             std::shared_ptr<Completions> completions, std::int64_t fail_at_call) {
+            Executor::Options options{rank,          ranks,
+                                      channels,      std::move(completions),
+                                      check_signals, {.calls_left = fail_at_call}};
             new (self) Executor(std::move(options));
           },
-          nb::kw_only(), "rank"_a, "ranks"_a, "host"_a, "token"_a, "channels"_a, "completions"_a,
-          "fail_at_io"_a)
-      .def_prop_ro("address", &Executor::address)
-      .def("connect", &Executor::connect, "addresses"_a, "deadline_s"_a,
-           nb::call_guard<nb::gil_scoped_release>())
+          nb::kw_only(), "rank"_a, "ranks"_a, "channels"_a, "completions"_a, "fail_at_call"_a)
+      .def(
+          "connect",
+          [](Executor& self, const std::vector<std::tuple<int, int, int, int>>& rows) {
+            auto links = links_of(rows);
+            nb::gil_scoped_release release;
+            self.connect(std::move(links));
+          },
+          "links"_a, "Take over (socket, peer, channel, memory or -1), all of them.")
       .def(
           "submit",
           [](Executor& self, const ProgramBox& box, const nb::sequence& segments, DataType type,
-             Operator op, bool average, std::uint32_t epoch, double deadline_s, bool notify) {
+             Operator op, bool average, std::uint32_t epoch, Priority priority, double deadline_s,
+             bool notify) {
             Executor::Call call{
-                box.program, segments_of(segments), type, op, average, epoch, deadline_s, notify};
+                box.program, segments_of(segments), type, op, average, epoch, priority, deadline_s,
+                notify};
             nb::gil_scoped_release release;
             return self.submit(call);
           },
-          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a, "deadline_s"_a,
-          "notify"_a)
+          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a, "priority"_a,
+          "deadline_s"_a, "notify"_a)
       .def(
           "run",
           [](Executor& self, const ProgramBox& box, const nb::sequence& segments, DataType type,
-             Operator op, bool average, std::uint32_t epoch, double deadline_s) {
+             Operator op, bool average, std::uint32_t epoch, Priority priority, double deadline_s) {
             Executor::Call call{
-                box.program, segments_of(segments), type, op, average, epoch, deadline_s, false};
+                box.program, segments_of(segments), type, op, average, epoch, priority, deadline_s,
+                false};
             nb::gil_scoped_release release;
             self.run(call);
           },
-          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a, "deadline_s"_a)
+          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a, "priority"_a,
+          "deadline_s"_a)
       .def("send", &Executor::send, "address"_a, "nbytes"_a, "peer"_a, "tag"_a, "deadline_s"_a,
            "notify"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("receive", &Executor::receive, "address"_a, "nbytes"_a, "peer"_a, "tag"_a,
@@ -210,6 +246,9 @@ void bind_executor(nb::module_& module) {
              values["received_bytes"] = received;
              return values;
            })
+      .def("abort", &Executor::abort, "reason"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("report", &Executor::report, nb::call_guard<nb::gil_scoped_release>(),
+           "What is under way, lane by lane; after a failure, what was when it came.")
       .def("submitted", &Executor::submitted, "Collectives submitted so far.")
       .def("finished", &Executor::finished, "Collectives finished so far, well or not.")
       .def("statistics", &statistics,

@@ -15,13 +15,24 @@ constexpr std::size_t kReceiveBudget = 256 << 10;
 constexpr std::size_t kSendBudget = 1 << 20;
 // A payload of at least this size is read to its place at once instead of through staging.
 constexpr std::uint64_t kDirectBytes = 8 << 10;
+constexpr std::size_t kLargestElement = 16;
+// A collective over so many bytes writes more than stays in the caches until somebody reads it.
+constexpr std::uint64_t kBeyondCaches = 8 << 20;
 // Read along with a direct payload: the next header and small payloads.
 constexpr std::size_t kReadAhead = 4 << 10;
 
 Header header_of(const Collective& collective, std::uint32_t lane, std::uint64_t bytes) {
   return {collective.epoch, collective.sequence,
-          static_cast<std::uint32_t>(collective.program->lanes()[lane].channel),
+          static_cast<std::uint32_t>(collective.program->lanes()[lane].channel) |
+              std::uint32_t{collective.signature} << 16,
           static_cast<std::uint32_t>(bytes)};
+}
+
+std::string described(const Header& header) {
+  return "collective " + std::to_string(header.collective) + " (" +
+         describe(static_cast<Signature>(header.lane >> 16)) + ", plan " +
+         std::to_string(header.epoch) + ", channel " + std::to_string(header.lane & 0xffff) +
+         ") with " + std::to_string(header.length) + " bytes";
 }
 
 }  // namespace
@@ -54,7 +65,7 @@ void DataStream::add_receive(std::shared_ptr<Collective> collective, std::uint32
 void DataStream::drop() {
   sends_.clear();
   receives_.clear();
-  set_closed();  // perhaps in the middle of a frame: nothing more can be read or sent
+  connection().close();  // perhaps in the middle of a frame: nothing more can be read or sent
 }
 
 // Leaves finished lanes and empty steps behind; returns whether there were any.
@@ -125,11 +136,11 @@ void DataStream::commit(std::size_t sent) {
 
 bool DataStream::send_some() {
   bool any = trim(sends_);
-  while (can_write() && !sends_.empty()) {
+  while (!sends_.empty()) {
     Batch batch;
     gather(batch);
     if (batch.count == 0) break;
-    auto sent = send(batch.parts.data(), static_cast<int>(batch.count), batch.bytes);
+    auto sent = connection().send(batch.parts.data(), static_cast<int>(batch.count));
     if (sent == 0) break;
     commit(sent);
     trim(sends_);
@@ -144,18 +155,32 @@ void DataStream::check(const LaneRef& expected) const {
   auto wanted = header_of(*collective, lane, bytes);
   if (std::memcmp(&wanted, &incoming_, sizeof wanted) == 0) return;
   auto text = "rank " + std::to_string(peer()) + " sent ";
-  if (incoming_.collective == wanted.collective && incoming_.epoch != wanted.epoch) {
+  bool same_call = incoming_.collective == wanted.collective;
+  if (same_call && incoming_.epoch != wanted.epoch) {
     throw ProtocolError(text + "collective " + std::to_string(wanted.collective) + " of plan " +
                         std::to_string(incoming_.epoch) + ", which runs by plan " +
                         std::to_string(wanted.epoch) +
                         " here: the ranks did not change plans at the same call");
   }
-  auto show = [](const Header& h) {
-    return "collective " + std::to_string(h.collective) + " epoch " + std::to_string(h.epoch) +
-           " channel " + std::to_string(h.lane) + " with " + std::to_string(h.length) + " bytes";
-  };
-  throw ProtocolError(text + show(incoming_) + " where " + show(wanted) +
+  throw ProtocolError(text + described(incoming_) + " where " + described(wanted) +
                       " was expected: do all ranks make the same calls with the same sizes?");
+}
+
+void DataStream::check_unexpected(std::uint32_t started) {
+  if (in_payload_) return;
+  auto came = connection().peek(sizeof(Header), sizeof(Header));
+  if (came.size() < sizeof(Header)) return;
+  Header header;
+  std::memcpy(&header, came.data(), sizeof header);
+  // Numbers wrap around.
+  bool begun = static_cast<std::int32_t>(header.collective - started) < 0;
+  bool wanted =
+      !receives_.empty() &&
+      static_cast<std::int32_t>(header.collective - receives_.front().collective->sequence) >= 0;
+  if (!begun || wanted) return;
+  throw ProtocolError("rank " + std::to_string(peer()) + " sent " + described(header) +
+                      ", of which nothing was expected from it: do all ranks make the same calls "
+                      "with the same sizes?");
 }
 
 bool DataStream::held_back() const {
@@ -163,90 +188,61 @@ bool DataStream::held_back() const {
   auto index = collective->current(lane);
   const auto& state = collective->states[index];
   if (state.bytes == 0) return !collective->unblocked(index);
-  if (!in_payload_ || staged() == 0) return false;
+  if (!in_payload_ || !connection().holds_bytes()) return false;
   auto room = collective->allowed(index) - state.done;
   if (collective->step(index).op == Op::kReceiveReduce) room -= room % collective->element_size;
   return room == 0;
 }
 
-// Uses what is staged; returns whether anything was used.
-bool DataStream::consume() {
-  bool any = false;
-  for (;;) {
-    any |= trim(receives_);
-    // Frames of a collective not yet submitted here stay where they are.
-    if (receives_.empty()) return any;
-    auto& [collective, lane] = receives_.front();
-    auto index = collective->current(lane);
-    auto& state = collective->states[index];
-    if (state.bytes == 0) return any;  // an empty step that is still blocked: no frame is its own
-    if (!in_payload_) {
-      if (!take_header(incoming_)) return any;
-      check(receives_.front());
-      in_payload_ = true;
-      any = true;
-    }
-    auto usable = std::min<std::uint64_t>(staged(), collective->allowed(index) - state.done);
-    if (collective->step(index).op == Op::kReceiveReduce) {
-      usable -= usable % collective->element_size;
-      if (usable == 0) return any;
-      collective->kernel(state.data + state.done, front(), usable / collective->element_size);
-    } else {
-      if (usable == 0) return any;
-      std::memcpy(state.data + state.done, front(), usable);
-    }
-    use(usable);
-    state.done += usable;
+// Moves a piece of what has come to where the plan wants it; returns how far it got. Frames of a
+// collective not yet submitted here stay where they are, which holds the sender back.
+bool DataStream::receive_piece(std::size_t& budget) {
+  bool any = trim(receives_);
+  if (receives_.empty()) return any;
+  auto& [collective, lane] = receives_.front();
+  auto index = collective->current(lane);
+  auto& state = collective->states[index];
+  if (state.bytes == 0) return any;  // an empty step that is still blocked: no frame is its own
+  bool reduces = collective->step(index).op == Op::kReceiveReduce;
+  if (!in_payload_) {
+    // A large payload goes straight to its place, so nothing of it is fetched with the header.
+    bool direct = !reduces && state.bytes >= kDirectBytes;
+    if (!take_header(incoming_, direct ? sizeof(Header) : kFetchBytes)) return any;
+    check(receives_.front());
+    in_payload_ = true;
     any = true;
-    if (state.done < state.bytes) return any;
+  }
+  auto room = std::min<std::uint64_t>(collective->allowed(index) - state.done, budget);
+  std::size_t moved = 0;
+  if (!reduces) {
+    if (room == 0) return any;
+    bool rest = room == state.bytes - state.done;
+    moved = connection().receive(
+        state.data + state.done, room,
+        {.ahead = rest ? kReadAhead : 0, .past_caches = collective->bytes >= kBeyondCaches});
+  } else {
+    auto came = connection().peek(collective->element_size, kFetchBytes);
+    moved = std::min<std::size_t>(came.size(), room);
+    moved -= moved % collective->element_size;
+    if (moved > 0) {
+      collective->kernel(state.data + state.done, came.data(), moved / collective->element_size);
+      connection().use(moved);
+    }
+  }
+  if (moved == 0) return any;
+  state.done += moved;
+  budget -= moved;
+  if (state.done == state.bytes) {
     in_payload_ = false;
     collective->pass(lane);
   }
-}
-
-// Reads from the socket to where the plan wants it; returns whether anything came.
-bool DataStream::read_payload(std::size_t& budget) {
-  std::size_t limit = kStagingBytes;
-  if (!receives_.empty()) {
-    auto& [collective, lane] = receives_.front();
-    auto index = collective->current(lane);
-    auto& state = collective->states[index];
-    bool direct = collective->step(index).op == Op::kReceive && state.bytes >= kDirectBytes;
-    if (direct && !in_payload_ && staged() < sizeof(Header)) {
-      limit = sizeof(Header) - staged();  // the payload after it goes straight to its place
-    } else if (direct && in_payload_ && staged() == 0) {
-      auto room = collective->allowed(index) - state.done;
-      if (room == 0) return false;
-      bool rest = room == state.bytes - state.done;
-      iovec parts[2] = {{state.data + state.done, room}, staging_part(kReadAhead)};
-      auto received = receive(parts, rest ? 2 : 1, room + (rest ? parts[1].iov_len : 0));
-      auto payload = std::min<std::uint64_t>(received, room);
-      state.done += payload;
-      add_staged(received - payload);
-      budget -= std::min(budget, received);
-      if (state.done == state.bytes) {
-        in_payload_ = false;
-        collective->pass(lane);
-      }
-      return received > 0;
-    }
-  }
-  auto before = staged();
-  // Nothing is waiting for this stream, or what is staged is blocked: leave the rest with the
-  // kernel, which holds the sender back.
-  if (receives_.empty() || before >= kStagingBytes / 2) return false;
-  bool came = fill(limit);
-  budget -= std::min(budget, staged() - before);
-  return came;
+  return true;
 }
 
 bool DataStream::receive_some() {
-  bool any = consume();
+  bool any = false;
   std::size_t budget = kReceiveBudget;
-  while (can_read() && budget > 0 && read_payload(budget)) {
-    any = true;
-    consume();
-  }
+  while (budget >= kLargestElement && receive_piece(budget)) any = true;
   return any;
 }
 

@@ -9,11 +9,6 @@
 
 namespace headrace {
 
-// The peer sent what the plan does not expect.
-class ProtocolError : public std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 class DataStream final : public Stream {
  public:
   using Stream::Stream;
@@ -21,7 +16,10 @@ class DataStream final : public Stream {
   void add_send(std::shared_ptr<Collective> collective, std::uint32_t lane);
   void add_receive(std::shared_ptr<Collective> collective, std::uint32_t lane);
 
-  bool progress() override;  // throws ProtocolError
+  bool progress() override;
+  // Throws ProtocolError if the next frame belongs to a collective that was begun here (all below
+  // `started` were) without anything to receive from this peer.
+  void check_unexpected(std::uint32_t started);
   bool busy() const override { return !sends_.empty() || (!receives_.empty() && !held_back()); }
   void drop() override;
 
@@ -38,8 +36,7 @@ class DataStream final : public Stream {
   bool receive_some();
   // Whether what already came waits here for other lanes: the peer may have left since.
   bool held_back() const;
-  bool consume();
-  bool read_payload(std::size_t& budget);
+  bool receive_piece(std::size_t& budget);
   void check(const LaneRef& expected) const;
   static bool trim(std::deque<LaneRef>& lanes);
 

@@ -1,11 +1,15 @@
 #include "executor/executor.hpp"
 
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "transport/shm/connection.hpp"
+#include "transport/tcp/connection.hpp"
 
 namespace headrace {
 namespace {
@@ -17,6 +21,9 @@ using namespace std::chrono_literals;
 constexpr auto kVerdictPatience = 1s;
 // How often a waiting driver looks at deadlines and interrupts.
 constexpr auto kTick = 100ms;
+// How long a driver looks for bytes in shared memory before it sleeps.
+constexpr auto kSpin = 50us;
+constexpr auto kStare = 2us;  // and how long before it lets others have the processor
 
 std::uint64_t next_handle() {
   static std::atomic<std::uint64_t> last{0};
@@ -35,12 +42,10 @@ std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
 
 Executor::Executor(Options options)
     : options_(std::move(options)),
-      mesh_(options_.rank, options_.ranks, options_.host, options_.token, options_.channels),
-      faults_(options_.fail_at_io),
+      faults_(options_.faults),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       mailbox_([this](const auto& message, const auto& error) { complete(message, error); }),
-      traffic_(static_cast<std::size_t>(options_.ranks)),
       controls_(static_cast<std::size_t>(options_.ranks)),
       messages_(static_cast<std::size_t>(options_.ranks)),
       channels_(static_cast<std::size_t>(options_.ranks)) {
@@ -53,35 +58,76 @@ Executor::Executor(Options options)
 
 Executor::~Executor() { close(); }
 
-void Executor::connect(const std::vector<std::string>& addresses, double deadline_s) {
-  auto links = mesh_.connect(addresses, after(deadline_s), options_.interrupted);
+std::unique_ptr<Connection> Executor::connection_of(Link& link) {
+  std::unique_ptr<Connection> made;
+  if (link.memory) {
+    made = std::make_unique<shm::Connection>(std::move(link.fd), link.memory,
+                                             options_.rank < link.peer);
+  } else {
+    made = std::make_unique<tcp::Connection>(std::move(link.fd));
+  }
+  if (!faults_.any()) return made;
+  return std::make_unique<faulty::Connection>(std::move(made), faults_);
+}
+
+void Executor::connect(std::vector<Link> links) {
   Lock state(state_);
   std::lock_guard members(members_);
   if (connected_) throw std::invalid_argument("this executor is already connected");
+  const auto data_channels = kPriorities * options_.channels;
+  for (auto& data : channels_) data.resize(static_cast<std::size_t>(data_channels));
   for (auto& link : links) {
-    auto peer = static_cast<std::size_t>(link.peer);
     auto channel = link.channel;
+    auto member = link.peer >= 0 && link.peer < options_.ranks && link.peer != options_.rank;
+    if (!member || channel < kControlChannel || channel >= data_channels) {
+      throw std::invalid_argument("no connection to rank " + std::to_string(link.peer) +
+                                  " on channel " + std::to_string(channel) + " is wanted");
+    }
+    auto peer = static_cast<std::size_t>(link.peer);
+    auto connection = connection_of(link);
     if (channel == kControlChannel) {
-      auto stream = std::make_unique<ControlStream>(std::move(link), faults_, traffic_[peer]);
+      auto stream = std::make_unique<ControlStream>(std::move(connection), link.peer, channel);
       controls_[peer] = stream.get();
       streams_.push_back(std::move(stream));
     } else if (channel == kPointToPointChannel) {
       auto stream =
-          std::make_unique<MessageStream>(std::move(link), faults_, traffic_[peer], mailbox_);
+          std::make_unique<MessageStream>(std::move(connection), link.peer, channel, mailbox_);
       messages_[peer] = stream.get();
       streams_.push_back(std::move(stream));
     } else {
-      auto stream = std::make_unique<DataStream>(std::move(link), faults_, traffic_[peer]);
-      channels_[peer].resize(static_cast<std::size_t>(options_.channels));
+      auto stream = std::make_unique<DataStream>(std::move(connection), link.peer, channel);
       channels_[peer][static_cast<std::size_t>(channel)] = stream.get();
       streams_.push_back(std::move(stream));
     }
     auto* stream = streams_.back().get();
+    bool memory = stream->connection().shares_memory();
+    shares_memory_ |= memory;
+    has_sockets_ |= !memory && channel != kControlChannel;
     epoll_event event{EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, {.ptr = stream}};
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stream->fd(), &event) != 0) {
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stream->connection().fd(), &event) != 0) {
       throw CommunicationError(std::string("cannot watch a connection: ") + std::strerror(errno));
     }
   }
+  auto expected = static_cast<std::size_t>((options_.ranks - 1) * (data_channels + 2));
+  if (streams_.size() != expected) {
+    throw std::invalid_argument(std::to_string(streams_.size()) + " connections, " +
+                                std::to_string(expected) + " are needed");
+  }
+  // The order in which a pass looks at them: control, urgent data, messages, other data.
+  auto place = [this](const std::unique_ptr<Stream>& stream) {
+    auto channel = stream->channel();
+    if (channel == kControlChannel) return -2;
+    if (channel == kPointToPointChannel) return options_.channels;
+    return channel < options_.channels ? channel : channel + 1;
+  };
+  std::stable_sort(streams_.begin(), streams_.end(),
+                   [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  first_background_ =
+      std::partition_point(streams_.begin(), streams_.end(),
+                           [&](const auto& stream) {
+                             return stream->channel() < (kPriorities - 1) * options_.channels;
+                           }) -
+      streams_.begin();
   connected_ = true;
   thread_ = std::thread([this] { io_thread(); });
 }
@@ -110,6 +156,7 @@ std::shared_ptr<Collective> Executor::bind(const Call& call) {
   auto task =
       std::make_shared<Collective>(call.program, call.segments, call.type, call.op, call.average);
   task->epoch = call.epoch;
+  task->priority = call.priority;
   return task;
 }
 
@@ -267,9 +314,42 @@ void Executor::cancel(std::uint64_t handle) {
   fail(options_.rank, rank_text(options_.rank) + " cancelled " + task->describe());
 }
 
+std::string Executor::report_tasks() const {
+  std::string text;
+  for (const auto& task : active_) text += "  " + task->report() + "\n";
+  for (const auto& stream : streams_) {
+    if (!stream->connection().closed_at()) continue;
+    text += "  the connection to rank " + std::to_string(stream->peer()) + " on channel " +
+            std::to_string(stream->channel()) + " has ended\n";
+  }
+  return text;
+}
+
+void Executor::abort(const std::string& reason) {
+  Lock state(state_);
+  take_inbox();
+  fail(options_.rank, rank_text(options_.rank) + " ended the group: " + reason);
+}
+
+std::string Executor::report() {
+  Lock state(state_);
+  {
+    std::lock_guard lock(tasks_);
+    if (!failure_.empty()) return failure_;
+  }
+  return report_tasks();
+}
+
 Counters Executor::counters() {
   Lock state(state_);
-  return {finished_collectives_, finished_messages_, traffic_};
+  std::vector<PeerBytes> peers(static_cast<std::size_t>(options_.ranks));
+  for (const auto& stream : streams_) {
+    const auto& traffic = stream->connection().traffic();
+    auto& peer = peers[static_cast<std::size_t>(stream->peer())];
+    peer.sent_bytes += traffic.sent_bytes;
+    peer.received_bytes += traffic.received_bytes;
+  }
+  return {finished_collectives_, finished_messages_, std::move(peers)};
 }
 
 std::vector<ConnectionStatistics> Executor::statistics() {
@@ -277,8 +357,10 @@ std::vector<ConnectionStatistics> Executor::statistics() {
   std::vector<ConnectionStatistics> found;
   found.reserve(streams_.size());
   for (const auto& stream : streams_) {
-    found.push_back({stream->peer(), stream->channel(), stream->sent_bytes(), stream->sends(),
-                     stream->received_bytes(), tcp_statistics(stream->fd())});
+    const auto& connection = stream->connection();
+    const auto& traffic = connection.traffic();
+    found.push_back({stream->peer(), stream->channel(), traffic.sent_bytes, traffic.sends,
+                     traffic.received_bytes, tcp_statistics(connection.fd())});
   }
   return found;
 }
@@ -286,7 +368,7 @@ std::vector<ConnectionStatistics> Executor::statistics() {
 void Executor::set_pacing(int peer, std::uint64_t bytes_per_s) {
   Lock state(state_);
   for (auto& stream : streams_) {
-    if (stream->peer() == peer) headrace::set_pacing(stream->fd(), bytes_per_s);
+    if (stream->peer() == peer) tcp::set_pacing(stream->connection().fd(), bytes_per_s);
   }
 }
 
@@ -295,7 +377,6 @@ void Executor::close() {
     std::lock_guard lock(tasks_);
     if (std::exchange(closed_, true)) return;
   }
-  mesh_.stop_listening();
   {
     Lock state(state_);
     stop_ = true;
@@ -329,8 +410,7 @@ void Executor::close() {
 
 void Executor::abandon() {
   closed_ = true;
-  for (auto& stream : streams_) stream->abandon();
-  mesh_.stop_listening();
+  for (auto& stream : streams_) stream->connection().abandon();
   epoll_.reset();
   event_.reset();
   if (thread_.joinable()) thread_.detach();
@@ -372,13 +452,15 @@ void Executor::drive(Lock& state, const Task* target) {
       while (pass() && !finished()) {
       }
       if (finished()) break;
-      wait_for_events(state);
-      check_deadlines();
+      if (!spin(state)) wait_for_events(state);
       // Asking after interrupts can cost more than a small collective: once a tick is enough.
-      if (target == nullptr || !options_.interrupted || Clock::now() - looked < kTick) continue;
+      auto now = Clock::now();
+      if (now - looked < kTick) continue;
+      looked = now;
+      check_deadlines(now);
+      if (target == nullptr || !options_.interrupted) continue;
       state.unlock();
       options_.interrupted();
-      looked = Clock::now();
       state.lock();
     }
   } catch (...) {
@@ -389,11 +471,54 @@ void Executor::drive(Lock& state, const Task* target) {
   driving_ = false;
 }
 
+// Looks again and again for a while: a peer that shares our memory answers sooner than a sleeper
+// wakes. Returns whether something moved.
+bool Executor::spin(Lock& state) {
+  if (!shares_memory_) return false;
+  auto begin = Clock::now();
+  // An answer is often there before a system call would have returned, unless it has to come from
+  // a rank that waits for our processor: the last time tells.
+  while (stares_ && Clock::now() - begin < kStare) {
+    if (stop_ || pass()) return true;
+  }
+  stares_ = false;
+  auto end = begin + kSpin;
+  do {
+    state.unlock();
+    ::sched_yield();  // ranks may outnumber processors
+    state.lock();
+    if (has_sockets_) look_for_events(state, 0);
+    if (stop_ || pass()) {
+      stares_ = Clock::now() - begin < kStare;
+      return true;
+    }
+  } while (Clock::now() < end);
+  return false;
+}
+
 void Executor::wait_for_events(Lock& state) {
+  if (!shares_memory_) {
+    look_for_events(state, static_cast<int>(kTick.count()));
+    return;
+  }
+  for (auto& stream : streams_) stream->connection().announce_sleep(true);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  bool news = false;
+  try {
+    for (auto& stream : streams_) news |= stream->connection().news();
+  } catch (const ProtocolError& error) {
+    fail(options_.rank, error.what());
+    news = true;
+  }
+  if (!news) look_for_events(state, static_cast<int>(kTick.count()));
+  for (auto& stream : streams_) stream->connection().announce_sleep(false);
+}
+
+void Executor::look_for_events(Lock& state, int timeout_ms) {
   epoll_event events[64];
-  state.unlock();
-  int n = ::epoll_wait(epoll_.get(), events, 64, static_cast<int>(kTick.count()));
-  state.lock();
+  if (timeout_ms > 0) state.unlock();
+  int n = ::epoll_wait(epoll_.get(), events, 64, timeout_ms);
+  if (timeout_ms > 0) state.lock();
   if (stop_) return;
   for (int i = 0; i < n; ++i) {
     if (events[i].data.ptr == nullptr) {
@@ -404,7 +529,8 @@ void Executor::wait_for_events(Lock& state) {
     auto mask = events[i].events;
     bool hangup = mask & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
     static_cast<Stream*>(events[i].data.ptr)
-        ->ready(mask & EPOLLIN || hangup, mask & EPOLLOUT || hangup, hangup);
+        ->connection()
+        .ready(mask & EPOLLIN || hangup, mask & EPOLLOUT || hangup, hangup);
   }
 }
 
@@ -412,7 +538,11 @@ bool Executor::pass() {
   take_inbox();
   bool any = false;
   try {
-    for (auto& stream : streams_) any |= stream->progress();
+    for (std::size_t i = 0; i < streams_.size(); ++i) {
+      // What is in the background moves when nothing else can.
+      if (i == first_background_ && any) break;
+      any |= streams_[i]->progress();
+    }
   } catch (const ProtocolError& error) {
     fail(options_.rank, error.what());
     return false;
@@ -470,11 +600,13 @@ void Executor::start(const std::shared_ptr<Task>& task) {
     return;
   }
   auto collective = std::dynamic_pointer_cast<Collective>(task);
+  started_ = collective->sequence + 1;
   const auto& lanes = collective->program->lanes();
   for (std::uint32_t l = 0; l < lanes.size(); ++l) {
     if (lanes[l].direction == Direction::kLocal || lanes[l].steps == 0) continue;
-    auto* stream = channels_[static_cast<std::size_t>(lanes[l].peer)]
-                            [static_cast<std::size_t>(lanes[l].channel)];
+    auto channel = static_cast<int>(collective->priority) * options_.channels + lanes[l].channel;
+    auto* stream =
+        channels_[static_cast<std::size_t>(lanes[l].peer)][static_cast<std::size_t>(channel)];
     if (lanes[l].direction == Direction::kSend) {
       stream->add_send(collective, l);
     } else {
@@ -494,22 +626,33 @@ void Executor::judge() {
     }
   }
   if (active_.empty()) return;
+  try {
+    for (auto& peer : channels_) {
+      for (auto* data : peer) {
+        if (data != nullptr) data->check_unexpected(started_);
+      }
+    }
+  } catch (const ProtocolError& error) {
+    fail(options_.rank, error.what());
+    return;
+  }
   for (auto& stream : streams_) {
     auto peer = stream->peer();
     auto& control = *controls_[static_cast<std::size_t>(peer)];
-    if (!stream->closed_at() && !control.closed_at()) continue;
+    if (!stream->connection().closed_at() && !control.connection().closed_at()) continue;
     // What the peer sent before it ended is still used; only a connection that has run dry and is
     // needed counts at once.
     bool needed =
         stream->busy() || (stream->channel() == kPointToPointChannel && mailbox_.waits_for(peer));
-    bool dry = stream->closed_at().has_value() && needed;
-    auto since = stream->closed_at() ? *stream->closed_at() : *control.closed_at();
+    bool dry = stream->connection().closed_at().has_value() && needed;
+    auto since = stream->connection().closed_at() ? *stream->connection().closed_at()
+                                                  : *control.connection().closed_at();
     bool patient = Clock::now() - since < kVerdictPatience;
     if (control.said_goodbye()) {
       if (!dry) continue;
       fail(peer,
            rank_text(peer) + " left the group before " + active_.front()->describe() + " was done");
-    } else if (control.closed_at()) {
+    } else if (control.connection().closed_at()) {
       if (!dry && patient) continue;
       fail(peer, rank_text(peer) + " died: its connection to " + rank_text(options_.rank) +
                      " ended without a goodbye during " + active_.front()->describe());
@@ -522,8 +665,7 @@ void Executor::judge() {
   }
 }
 
-void Executor::check_deadlines() {
-  auto now = Clock::now();
+void Executor::check_deadlines(Clock::time_point now) {
   for (const auto& task : active_) {
     if (now < task->deadline) continue;
     auto text = rank_text(options_.rank) + " ran out of time in " + task->describe();
@@ -563,6 +705,7 @@ void Executor::fail(int culprit, const std::string& text) {
     std::lock_guard lock(tasks_);
     if (!error_.empty()) return;
     error_ = text;
+    failure_ = report_tasks();
   }
   for (auto* control : controls_) {
     if (control != nullptr) control->send_abort(culprit, text);

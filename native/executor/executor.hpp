@@ -2,7 +2,8 @@
 //
 // One thread at a time drives the connections: the caller of `run` or `wait` where it can (no
 // thread switch on the way of a small message), else the executor's own thread. Collectives
-// proceed in submission order on every connection; different connections proceed on their own.
+// of one priority proceed in submission order on every connection; different connections proceed on
+// their own.
 // Errors are sticky: after one, every call throws its cause.
 #pragma once
 
@@ -21,15 +22,21 @@
 #include "executor/data_stream.hpp"
 #include "executor/message_stream.hpp"
 #include "executor/task.hpp"
-#include "transport/mesh.hpp"
+#include "transport/faulty/connection.hpp"
 #include "transport/statistics.hpp"
 
 namespace headrace {
 
+struct PeerBytes {
+  std::uint64_t sent_bytes = 0;
+  std::uint64_t received_bytes = 0;
+};
+
+// Bytes are those of the connections that are open.
 struct Counters {
   std::uint64_t collectives = 0;
   std::uint64_t messages = 0;
-  std::vector<Traffic> peers;
+  std::vector<PeerBytes> peers;
 };
 
 class Executor {
@@ -39,20 +46,20 @@ class Executor {
   struct Options {
     int rank = 0;
     int ranks = 1;
-    std::string host = "127.0.0.1";
-    std::string token;
     int channels = 1;
     std::shared_ptr<Completions> completions;  // made if absent
     std::function<void()> interrupted;
-    std::int64_t fail_at_io = 0;  // tests: the n-th send or receive fails
+    faulty::Faults faults;  // tests
   };
 
   explicit Executor(Options options);
   ~Executor();
 
-  const std::string& address() const { return mesh_.address(); }
   const std::shared_ptr<Completions>& completions() const { return options_.completions; }
-  void connect(const std::vector<std::string>& addresses, double deadline_s);
+  // Takes over the connections: to every peer its control and point-to-point channels and
+  // `channels` data channels for each priority, most urgent first, each once. Throws
+  // std::invalid_argument if one is missing.
+  void connect(std::vector<Link> links);
 
   struct Call {
     std::shared_ptr<const Program> program;
@@ -61,6 +68,7 @@ class Executor {
     Operator op = Operator::kSum;
     bool average = false;
     std::uint32_t epoch = 0;
+    Priority priority = Priority::kNormal;
     double deadline_s = 60;
     bool notify = false;
   };
@@ -80,6 +88,12 @@ class Executor {
   bool poll(std::uint64_t handle);
   // Forgets an unmatched receive; ends the group for anything that peers may already count on.
   void cancel(std::uint64_t handle);
+
+  // Ends the group for all ranks: what is under way fails here and there, and says why.
+  void abort(const std::string& reason);
+
+  // What is under way, lane by lane; after a failure, what was when it came. For people to read.
+  std::string report();
 
   Counters counters();
   // Collectives submitted, and finished (well or not), so far. From any thread, without waiting.
@@ -108,10 +122,14 @@ class Executor {
   void drive(Lock& state, const Task* target);
   bool pass();
   void take_inbox();
+  std::unique_ptr<Connection> connection_of(Link& link);
+  bool spin(Lock& state);
+  void look_for_events(Lock& state, int timeout_ms);
   void wait_for_events(Lock& state);
   void judge();
-  void check_deadlines();
+  void check_deadlines(Clock::time_point now);
   void complete(const std::shared_ptr<Task>& task, const std::string& error);
+  std::string report_tasks() const;
   void fail(int culprit, const std::string& text);
   void io_thread();
   void wake();
@@ -120,8 +138,7 @@ class Executor {
   void throw_if_failed();
 
   Options options_;
-  Mesh mesh_;
-  Faults faults_;
+  faulty::Faults faults_;
 
   // `state_` guards the connections and the tasks in progress.
   std::mutex state_;
@@ -131,11 +148,15 @@ class Executor {
   Fd epoll_;
   Fd event_;
   Mailbox mailbox_;
-  std::vector<Traffic> traffic_;
-  std::vector<std::unique_ptr<Stream>> streams_;    // to add or remove, `members_` is needed, too
-  std::vector<ControlStream*> controls_;            // by peer; null for ourselves
-  std::vector<MessageStream*> messages_;            // by peer
-  std::vector<std::vector<DataStream*>> channels_;  // by peer, channel
+  std::vector<std::unique_ptr<Stream>> streams_;  // to add or remove, `members_` is needed, too
+  std::uint32_t started_ = 0;                     // collectives below this number were begun
+  bool stares_ = true;                            // before it yields its processor
+  bool shares_memory_ = false;                    // some connection does
+  bool has_sockets_ = false;                      // some data goes over sockets
+  std::vector<ControlStream*> controls_;          // by peer; null for ourselves
+  std::vector<MessageStream*> messages_;          // by peer
+  std::size_t first_background_ = 0;              // of the streams, which are in order of priority
+  std::vector<std::vector<DataStream*>> channels_;  // by peer, priority and channel
   std::vector<std::shared_ptr<Task>> active_;
   std::atomic<std::uint64_t> finished_collectives_{0};
   std::uint64_t finished_messages_ = 0;
@@ -156,7 +177,8 @@ class Executor {
   std::vector<std::shared_ptr<Task>> inbox_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Task>> by_handle_;
   std::atomic<std::uint64_t> submitted_{0};
-  std::string error_;  // the first cause, once failed
+  std::string error_;    // the first cause, once failed
+  std::string failure_;  // what was under way then
   bool closed_ = false;
   bool connected_ = false;
 

@@ -10,9 +10,9 @@ using namespace headrace::testing;
 
 namespace {
 
-void ring_allreduce_sums() {
+void ring_allreduce_sums(Via via) {
   for (int ranks : {1, 2, 3, 5}) {
-    Group group(ranks);
+    Group group(ranks, {via});
     for (std::size_t size : {0, 1, 2, 7, 1000, 300'001}) {
       group.each([&](int rank, Executor& executor) {
         std::vector<std::int32_t> data(size);
@@ -28,10 +28,10 @@ void ring_allreduce_sums() {
 }
 
 // Many collectives in flight, submitted asynchronously, some waited for in reverse order.
-void overlaps_collectives() {
+void overlaps_collectives(Via via) {
   constexpr int kRanks = 3;
   constexpr int kCalls = 20;
-  Group group(kRanks);
+  Group group(kRanks, {via});
   group.each([&](int rank, Executor& executor) {
     auto program = program_of(rank, kRanks, kRanks, ring_allreduce(kRanks));
     std::vector<std::vector<float>> data;
@@ -52,9 +52,9 @@ void overlaps_collectives() {
 
 // Submissions from one thread race with waits of another that keeps taking and leaving the
 // connections: none may be overlooked.
-void submits_beside_a_driver() {
+void submits_beside_a_driver(Via via) {
   constexpr int kCalls = 300;
-  Group group(2);
+  Group group(2, {via});
   group.each([&](int rank, Executor& executor) {
     auto program = program_of(rank, 2, 2, ring_allreduce(2));
     std::vector<std::uint64_t> values(kCalls, 1);
@@ -90,8 +90,44 @@ void submits_beside_a_driver() {
   });
 }
 
-void averages_and_notifies() {
+// A small collective is done long before the large one that was submitted first.
+void urgent_overtakes() {
   Group group(2);
+  for (int rank : {0, 1}) group[rank].set_pacing(1 - rank, 40'000'000);
+  group.each([&](int rank, Executor& executor) {
+    std::vector<float> large(4 << 20, 1.0f);
+    std::vector<float> small(10, 1.0f);
+    auto program = program_of(rank, 2, 2, ring_allreduce(2));
+    auto handle = executor.submit(call_on(large, program, DataType::kFloat32));
+    auto call = call_on(small, program, DataType::kFloat32);
+    call.priority = Priority::kUrgent;
+    executor.run(call);
+    CHECK(!executor.poll(handle));
+    for (float value : small) CHECK(value == 2.0f);
+    executor.wait(handle);
+    for (float value : large) CHECK(value == 2.0f);
+  });
+}
+
+// What is in the background was submitted first and is done last, but is done.
+void background_yields(Via via) {
+  Group group(3, {via});
+  group.each([&](int rank, Executor& executor) {
+    std::vector<float> large(8 << 20, 1.0f);
+    std::vector<float> normal(1 << 20, 1.0f);
+    auto program = program_of(rank, 3, 3, ring_allreduce(3));
+    auto call = call_on(large, program, DataType::kFloat32);
+    call.priority = Priority::kBackground;
+    auto handle = executor.submit(call);
+    executor.run(call_on(normal, program, DataType::kFloat32));
+    CHECK(!executor.poll(handle));
+    executor.wait(handle);
+    for (float value : large) CHECK(value == 3.0f);
+  });
+}
+
+void averages_and_notifies(Via via) {
+  Group group(2, {via});
   group.each([&](int rank, Executor& executor) {
     std::vector<double> data(100, rank + 1.0);
     auto call = call_on(data, program_of(rank, 2, 2, ring_allreduce(2)), DataType::kFloat64);
@@ -104,8 +140,8 @@ void averages_and_notifies() {
   });
 }
 
-void messages_match_by_tag_and_source() {
-  Group group(3);
+void messages_match_by_tag_and_source(Via via) {
+  Group group(3, {via});
   group.each([&](int rank, Executor& executor) {
     if (rank != 0) {
       // Two messages, the second tag is received first; large enough to be in flight for long.
@@ -141,8 +177,8 @@ void messages_match_by_tag_and_source() {
   });
 }
 
-void refuses_what_does_not_fit() {
-  Group group(2, 1);
+void refuses_what_does_not_fit(Via via) {
+  Group group(2, {via});
   std::vector<float> data(10);
   auto program = program_of(0, 2, 2, ring_allreduce(2));
   auto call = call_on(data, program, DataType::kFloat32);
@@ -162,10 +198,14 @@ void refuses_what_does_not_fit() {
 }  // namespace
 
 int main() {
-  ring_allreduce_sums();
-  overlaps_collectives();
-  submits_beside_a_driver();
-  averages_and_notifies();
-  messages_match_by_tag_and_source();
-  refuses_what_does_not_fit();
+  for (auto via : {Via::kTcp, Via::kMemory, Via::kBoth}) {
+    ring_allreduce_sums(via);
+    overlaps_collectives(via);
+    submits_beside_a_driver(via);
+    averages_and_notifies(via);
+    messages_match_by_tag_and_source(via);
+    refuses_what_does_not_fit(via);
+    background_yields(via);
+  }
+  urgent_overtakes();
 }

@@ -25,8 +25,8 @@ bool mentions(const std::string& text, const std::string& part) {
 }
 
 // One rank never joins a collective: the others run out of time together.
-void deadline_names_the_rank_that_is_waited_for() {
-  Group group(3);
+void deadline_names_the_rank_that_is_waited_for(Via via) {
+  Group group(3, {via});
   group.each([&](int rank, Executor& executor) {
     if (rank == 2) return;
     std::vector<float> data(100'000);
@@ -40,8 +40,8 @@ void deadline_names_the_rank_that_is_waited_for() {
   });
 }
 
-void leaving_early_is_named() {
-  Group group(3);
+void leaving_early_is_named(Via via) {
+  Group group(3, {via});
   group.each([&](int rank, Executor& executor) {
     if (rank == 1) return executor.close();
     std::vector<float> data(100'000);
@@ -52,8 +52,8 @@ void leaving_early_is_named() {
   });
 }
 
-void disagreeing_sizes_are_named() {
-  Group group(2);
+void disagreeing_sizes_are_named(Via via) {
+  Group group(2, {via});
   std::atomic<int> told{0};
   group.each([&](int rank, Executor& executor) {
     std::vector<float> data(rank == 0 ? 1000 : 2000);
@@ -65,9 +65,47 @@ void disagreeing_sizes_are_named() {
   CHECK(told == 2);
 }
 
+// Sizes agree, but not what is to be done with the bytes.
+void disagreeing_calls_are_named(Via via) {
+  for (auto [type, op, text_of_0] :
+       {std::tuple{DataType::kFloat32, Operator::kMax, "of float32 by max"},
+        std::tuple{DataType::kInt32, Operator::kSum, "of int32 by sum"}}) {
+    Group group(2, {via});
+    std::atomic<int> told{0};
+    group.each([&, type = type, op = op, text_of_0 = text_of_0](int rank, Executor& executor) {
+      std::vector<float> data(1000);
+      auto call = call_on(data, program_of(rank, 2, 2, ring_allreduce(2)), DataType::kFloat32);
+      if (rank == 0) {
+        call.type = type;
+        call.op = op;
+      }
+      auto text = thrown<CommunicationError>([&] { executor.run(call); });
+      told += mentions(text, text_of_0) && mentions(text, "of float32 by sum") ? 1 : 0;
+    });
+    CHECK(told == 2);
+  }
+}
+
+// By rank 0's plan rank 2 gets something from rank 0, by rank 2's it does not: that is told long
+// before the deadline.
+void unexpected_steps_are_named(Via via) {
+  Group group(3, {via});
+  std::atomic<int> told{0};
+  auto begin = Clock::now();
+  group.each([&](int rank, Executor& executor) {
+    std::vector<float> data(1000);
+    std::vector<Transfer> transfers{{0, 1, 0, false}, {1, 2, 0, false}};
+    if (rank == 0) transfers = {{0, 2, 0, false}, {2, 0, 0, true}};
+    auto call = call_on(data, program_of(rank, 3, 1, transfers), DataType::kFloat32);
+    auto text = thrown<CommunicationError>([&] { executor.run(call); });
+    told += mentions(text, "rank 0 sent collective 0") && mentions(text, "nothing was expected");
+  });
+  CHECK(told == 3 && Clock::now() - begin < std::chrono::seconds(5));
+}
+
 // One rank changed plans a call earlier than the other: an error, whatever the bytes say.
-void different_plans_are_named() {
-  Group group(2);
+void different_plans_are_named(Via via) {
+  Group group(2, {via});
   std::atomic<int> told{0};
   group.each([&](int rank, Executor& executor) {
     std::vector<float> data(1000);
@@ -108,13 +146,13 @@ void failing_amid_a_message_is_survived() {
 
 // The n-th send or receive of rank 0 fails, for n = 1, 2, ...: all ranks either succeed (a control
 // connection that breaks after the work is done hurts nobody) or get an error, and nothing leaks.
-void every_broken_call_is_survived() {
+void every_broken_call_is_survived(Via via) {
   auto before = open_descriptors();
   int failures = 0;
   for (std::int64_t n = 1; n <= 24; ++n) {
     std::atomic<int> failed{0};
     {
-      Group group(3, 1, n);
+      Group group(3, {.via = via, .faults_of_rank_0 = {.calls_left = n}});
       group.each([&](int rank, Executor& executor) {
         std::vector<float> data(100'000, 1.0f);
         auto program = program_of(rank, 3, 3, ring_allreduce(3));
@@ -133,13 +171,29 @@ void every_broken_call_is_survived() {
   CHECK(open_descriptors() == before);
 }
 
+// Every call of rank 0 moves three bytes at most: no element, no header comes in one piece.
+void few_bytes_at_a_time_are_enough(Via via) {
+  Group group(3, {.via = via, .faults_of_rank_0 = {.most_bytes = 3}});
+  group.each([&](int rank, Executor& executor) {
+    std::vector<double> data(5'000, rank + 0.5);
+    auto program = program_of(rank, 3, 3, ring_allreduce(3));
+    executor.run(call_on(data, program, DataType::kFloat64));
+    for (double value : data) CHECK(value == 4.5);
+  });
+}
+
 }  // namespace
 
 int main() {
-  deadline_names_the_rank_that_is_waited_for();
-  leaving_early_is_named();
-  disagreeing_sizes_are_named();
-  different_plans_are_named();
+  for (auto via : {Via::kTcp, Via::kMemory, Via::kBoth}) {
+    deadline_names_the_rank_that_is_waited_for(via);
+    leaving_early_is_named(via);
+    disagreeing_sizes_are_named(via);
+    disagreeing_calls_are_named(via);
+    unexpected_steps_are_named(via);
+    different_plans_are_named(via);
+    every_broken_call_is_survived(via);
+    few_bytes_at_a_time_are_enough(via);
+  }
   failing_amid_a_message_is_survived();
-  every_broken_call_is_survived();
 }

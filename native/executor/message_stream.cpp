@@ -102,10 +102,12 @@ void MessageStream::drop() {
   sends_.clear();
   receiving_.reset();
   keeping_.reset();
-  set_closed();  // perhaps in the middle of a frame: nothing more can be read or sent
+  dropped_ = true;
+  connection().close();  // perhaps in the middle of a frame: nothing more can be read or sent
 }
 
 bool MessageStream::progress() {
+  if (dropped_) return false;
   bool sent = send_some();
   bool received = receive_some();
   return sent || received;
@@ -113,7 +115,7 @@ bool MessageStream::progress() {
 
 bool MessageStream::send_some() {
   bool any = false;
-  while (can_write() && !sends_.empty()) {
+  while (!sends_.empty()) {
     auto message = sends_.front();
     Header header{static_cast<std::uint32_t>(message->bytes >> 32), message->tag, kPointToPointLane,
                   static_cast<std::uint32_t>(message->bytes)};
@@ -122,7 +124,7 @@ bool MessageStream::send_some() {
         {reinterpret_cast<char*>(&header) + header_sent_, sizeof header - header_sent_},
         {message->data + message->moved, left}};
     auto total = parts[0].iov_len + left;
-    auto sent = send(parts, 2, total);
+    auto sent = connection().send(parts, 2);
     if (sent == 0) break;
     any = true;
     auto of_header = std::min(sent, parts[0].iov_len);
@@ -147,55 +149,42 @@ void MessageStream::finish_incoming() {
   if (auto kept = std::exchange(keeping_, nullptr)) mailbox_.arrived(kept);
 }
 
-bool MessageStream::consume() {
-  bool any = false;
-  for (;;) {
-    if (!in_payload_) {
-      Header header;
-      if (mailbox_.full_for(peer()) || !take_header(header)) return any;
-      any = true;
-      in_payload_ = true;
-      bytes_ = std::uint64_t{header.epoch} << 32 | header.length;
-      moved_ = 0;
-      receiving_ = mailbox_.match(peer(), header.collective);
-      if (receiving_) receiving_->source = peer();
-      if (receiving_ && receiving_->bytes != bytes_) {
-        mailbox_.finish(receiving_, mismatch(*receiving_, peer(), bytes_));
-        receiving_.reset();
-        // The payload is read all the same, so that later messages can be.
-        keeping_ = std::make_shared<Unexpected>();
-        keeping_->data.resize(bytes_);
-      }
-      if (!receiving_ && !keeping_) keeping_ = mailbox_.keep(peer(), header.collective, bytes_);
-    }
-    auto usable = std::min<std::uint64_t>(staged(), bytes_ - moved_);
-    if (usable > 0) {
-      std::memcpy(target() + moved_, front(), usable);
-      use(usable);
-      moved_ += usable;
-      any = true;
-    }
-    if (moved_ < bytes_) return any;
-    finish_incoming();
+// Finds the place of the message whose header came.
+void MessageStream::begin_incoming(const Header& header) {
+  in_payload_ = true;
+  bytes_ = std::uint64_t{header.epoch} << 32 | header.length;
+  moved_ = 0;
+  receiving_ = mailbox_.match(peer(), header.collective);
+  if (receiving_) receiving_->source = peer();
+  if (receiving_ && receiving_->bytes != bytes_) {
+    mailbox_.finish(receiving_, mismatch(*receiving_, peer(), bytes_));
+    receiving_.reset();
+    // The payload is read all the same, so that later messages can be.
+    keeping_ = std::make_shared<Unexpected>();
+    keeping_->data.resize(bytes_);
   }
+  if (!receiving_ && !keeping_) keeping_ = mailbox_.keep(peer(), header.collective, bytes_);
 }
 
 bool MessageStream::receive_some() {
-  bool any = consume();
+  bool any = false;
   std::size_t budget = kReceiveBudget;
-  while (can_read() && budget > 0) {
-    if (in_payload_ && staged() == 0 && bytes_ - moved_ > 0) {
-      iovec part{target() + moved_, bytes_ - moved_};
-      auto received = receive(&part, 1, part.iov_len);
-      if (received == 0) break;
-      moved_ += received;
-      budget -= std::min(budget, received);
-      if (moved_ == bytes_) finish_incoming();
-    } else if (!fill(kStagingBytes)) {
-      break;
+  while (budget > 0) {
+    if (!in_payload_) {
+      Header header;
+      if (mailbox_.full_for(peer()) || !take_header(header)) return any;
+      begin_incoming(header);
+      any = true;
     }
-    any = true;
-    consume();
+    if (moved_ < bytes_) {
+      auto room = std::min<std::uint64_t>(bytes_ - moved_, budget);
+      auto received = connection().receive(target() + moved_, room, {});
+      if (received == 0) return any;
+      moved_ += received;
+      budget -= received;
+      any = true;
+    }
+    if (moved_ == bytes_) finish_incoming();
   }
   return any;
 }

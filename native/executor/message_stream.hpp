@@ -56,8 +56,9 @@ class Mailbox {
 
 class MessageStream final : public Stream {
  public:
-  MessageStream(Link link, Faults& faults, Traffic& traffic, Mailbox& mailbox)
-      : Stream(std::move(link), faults, traffic), mailbox_(mailbox) {}
+  MessageStream(std::unique_ptr<Connection> connection, int peer, std::int32_t channel,
+                Mailbox& mailbox)
+      : Stream(std::move(connection), peer, channel), mailbox_(mailbox) {}
 
   void add_send(std::shared_ptr<Message> message) { sends_.push_back(std::move(message)); }
 
@@ -68,11 +69,12 @@ class MessageStream final : public Stream {
  private:
   bool send_some();
   bool receive_some();
-  bool consume();
+  void begin_incoming(const Header& header);
   std::byte* target() const;
   void finish_incoming();
 
   Mailbox& mailbox_;
+  bool dropped_ = false;
   std::deque<std::shared_ptr<Message>> sends_;
   std::size_t header_sent_ = 0;
   bool in_payload_ = false;

@@ -29,14 +29,25 @@ bool is_local(const Step& step) { return step.op == Op::kCopy || step.op == Op::
 
 }  // namespace
 
+const char* name_of(Kind kind) {
+  static constexpr const char* names[kKinds] = {
+      "allreduce",      "reduce",  "broadcast",  "allgather",    "gather",
+      "reduce_scatter", "scatter", "all_to_all", "all_to_all_v", "custom collective"};
+  auto index = static_cast<std::size_t>(kind);
+  return index < kKinds ? names[index] : "unknown collective";
+}
+
 Program::Program(int rank, int ranks, std::uint32_t slots, std::uint32_t scratch_slots,
-                 std::uint32_t result_slot, std::uint32_t result_slots, const ProgramColumns& in)
+                 std::uint32_t result_slot, std::uint32_t result_slots, const ProgramColumns& in,
+                 Kind kind, std::uint32_t mark)
     : rank_(rank),
       ranks_(ranks),
       slots_(slots),
       scratch_slots_(scratch_slots),
       result_slot_(result_slot),
-      result_slots_(result_slots) {
+      result_slots_(result_slots),
+      kind_(kind),
+      mark_(mark) {
   require(result_slot + std::uint64_t{result_slots} <= slots, "result slots out of range", 0);
   for (std::size_t i = 0; i < in.lane_peer.size(); ++i) {
     auto direction = static_cast<Direction>(in.lane_direction[i]);

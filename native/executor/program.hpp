@@ -7,6 +7,22 @@
 
 namespace headrace {
 
+// What the program is a plan for; the executor only tells it to others.
+enum class Kind : std::uint8_t {
+  kAllreduce,
+  kReduce,
+  kBroadcast,
+  kAllgather,
+  kGather,
+  kReduceScatter,
+  kScatter,
+  kAllToAll,
+  kAllToAllV,
+  kCustom,
+};
+inline constexpr int kKinds = 10;
+const char* name_of(Kind kind);
+
 enum class Op : std::uint8_t { kSend, kReceive, kReceiveReduce, kCopy, kReduce };
 enum class Direction : std::uint8_t { kSend, kReceive, kLocal };
 
@@ -48,10 +64,12 @@ struct ProgramColumns {
 
 class Program {
  public:
-  // Slots [result_slot, result_slot + result_slots) hold this rank's result (for averages).
+  // Slots [result_slot, result_slot + result_slots) hold this rank's result (for averages); `mark`
+  // is some bits of the digest of the program of all ranks.
   // Throws std::invalid_argument when an index is out of range or a lane holds a foreign op.
   Program(int rank, int ranks, std::uint32_t slots, std::uint32_t scratch_slots,
-          std::uint32_t result_slot, std::uint32_t result_slots, const ProgramColumns& columns);
+          std::uint32_t result_slot, std::uint32_t result_slots, const ProgramColumns& columns,
+          Kind kind = Kind::kCustom, std::uint32_t mark = 0);
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
@@ -60,6 +78,8 @@ class Program {
   std::uint32_t result_slot() const { return result_slot_; }
   std::uint32_t result_slots() const { return result_slots_; }
   std::int32_t channels() const { return channels_; }
+  Kind kind() const { return kind_; }
+  std::uint32_t mark() const { return mark_; }
   const std::vector<Lane>& lanes() const { return lanes_; }
   const std::vector<Step>& steps() const { return steps_; }
   std::span<const Dependency> dependencies(const Step& step) const {
@@ -74,6 +94,8 @@ class Program {
   std::uint32_t result_slot_;
   std::uint32_t result_slots_;
   std::int32_t channels_ = 0;
+  Kind kind_;
+  std::uint32_t mark_;
   std::vector<Lane> lanes_;
   std::vector<Step> steps_;
   std::vector<Dependency> dependencies_;

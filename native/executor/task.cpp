@@ -44,7 +44,31 @@ Slot range(const std::vector<Slot>& slots, std::uint32_t first, std::uint32_t co
   return whole;
 }
 
+bool combines(Kind kind) {
+  return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter ||
+         kind == Kind::kCustom;
+}
+
+// Where nothing is combined, type and operator are whatever the caller filled in.
+Signature signature_of(const Program& program, DataType type, Operator op, bool average) {
+  auto bits = static_cast<unsigned>(program.kind()) | (program.mark() & 7) << 13;
+  if (combines(program.kind())) {
+    bits |= static_cast<unsigned>(type) << 4 | static_cast<unsigned>(op) << 9 |
+            static_cast<unsigned>(average) << 12;
+  }
+  return static_cast<Signature>(bits);
+}
+
 }  // namespace
+
+std::string describe(Signature signature) {
+  auto kind = static_cast<Kind>(signature & 15);
+  std::string text = name_of(kind);
+  if (!combines(kind)) return text;
+  bool average = signature >> 12 & 1;
+  return text + " of " + name_of(static_cast<DataType>(signature >> 4 & 31)) + " by " +
+         (average ? "average" : name_of(static_cast<Operator>(signature >> 9 & 7)));
+}
 
 Collective::Collective(std::shared_ptr<const Program> from, const std::vector<Segment>& segments,
                        DataType data_type, Operator op, bool averaged)
@@ -52,12 +76,14 @@ Collective::Collective(std::shared_ptr<const Program> from, const std::vector<Se
       type(data_type),
       element_size(static_cast<std::uint32_t>(element_bytes(data_type))),
       kernel(reduce_kernel(data_type, op)),
-      average(averaged) {
+      average(averaged),
+      signature(signature_of(*program, data_type, op, averaged)) {
   auto slots = cut(segments, element_size);
   if (slots.size() != program->slots()) {
     throw std::invalid_argument("the segments make " + std::to_string(slots.size()) +
                                 " slots, the program has " + std::to_string(program->slots()));
   }
+  for (const auto& slot : slots) bytes += slot.bytes;
   if (average) {
     for (std::uint32_t k = 0; k < program->result_slots(); ++k) {
       const auto& slot = slots[program->result_slot() + k];
@@ -163,7 +189,7 @@ void Collective::finish_result() {
 }
 
 std::string Collective::describe() const {
-  std::string text = "collective " + std::to_string(sequence);
+  auto text = "collective " + std::to_string(sequence) + " (" + headrace::describe(signature) + ")";
   const auto& lanes = program->lanes();
   // A lane that is held back by its dependencies waits for this rank, not for its peer.
   auto waits_for_peer = [this](std::uint32_t lane) {
@@ -180,6 +206,32 @@ std::string Collective::describe() const {
     if (position[l] == lanes[l].steps || lanes[l].direction != Direction::kSend) continue;
     return text + " waiting to send to rank " + std::to_string(lanes[l].peer) + " (step " +
            std::to_string(position[l]) + " of " + std::to_string(lanes[l].steps) + ")";
+  }
+  return text;
+}
+
+std::string Collective::report() const {
+  auto text = "collective " + std::to_string(sequence) + ": " + headrace::describe(signature) +
+              ", plan " + std::to_string(epoch) + ", priority " +
+              std::to_string(static_cast<int>(priority)) + "; lanes:";
+  const auto& lanes = program->lanes();
+  for (std::uint32_t l = 0; l < lanes.size(); ++l) {
+    const auto& lane = lanes[l];
+    static constexpr const char* names[] = {"send to rank ", "receive from rank ", "local"};
+    text += "\n    ";
+    text += names[static_cast<std::size_t>(lane.direction)];
+    if (lane.direction != Direction::kLocal) {
+      text += std::to_string(lane.peer) + " on channel " + std::to_string(lane.channel);
+    }
+    text += ": " + std::to_string(position[l]) + " of " + std::to_string(lane.steps) + " steps";
+    if (lane_finished(l)) continue;
+    auto index = current(l);
+    const auto& state = states[index];
+    text += ", the next has " + std::to_string(state.done) + " of " + std::to_string(state.bytes) +
+            " bytes";
+    auto possible = allowed(index);
+    bool blocked = state.bytes == 0 ? !unblocked(index) : possible == state.done;
+    text += blocked ? ", held back by other lanes" : ", waits for the peer";
   }
   return text;
 }

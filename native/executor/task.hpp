@@ -10,7 +10,7 @@
 
 #include "executor/program.hpp"
 #include "reduce/reduce.hpp"
-#include "transport/mesh.hpp"
+#include "transport/connection.hpp"
 
 namespace headrace {
 
@@ -31,7 +31,8 @@ struct Task {
   bool done = false;
   std::string error;  // empty: succeeded
   virtual ~Task() = default;
-  virtual std::string describe() const = 0;  // what it is and what it waits for
+  virtual std::string describe() const = 0;                  // what it is and what it waits for
+  virtual std::string report() const { return describe(); }  // all about it, on several lines
 };
 
 struct StepState {
@@ -42,6 +43,16 @@ struct StepState {
   bool passed = false;     // its lane has gone on to the next step
 };
 
+// Which connections a collective uses, so that a small one does not wait behind a large one. In the
+// background bytes move when no other can.
+enum class Priority : std::uint8_t { kUrgent, kNormal, kBackground };
+inline constexpr int kPriorities = 3;
+
+// What ranks must agree on beside sizes, in the upper half of a header's `lane`: bits 0-3 kind, 4-8
+// type, 9-11 operator, 12 average, 13-15 of the program's mark.
+using Signature = std::uint16_t;
+std::string describe(Signature signature);
+
 // One collective bound to its buffers.
 struct Collective final : Task {
   // Throws std::invalid_argument if the segments do not fit the program.
@@ -49,6 +60,7 @@ struct Collective final : Task {
              DataType type, Operator op, bool average);
 
   std::string describe() const override;
+  std::string report() const override;
 
   // Bytes of step `index` that its dependencies allow so far (in all, not from `done` on).
   std::uint64_t allowed(std::uint32_t index) const;
@@ -84,8 +96,11 @@ struct Collective final : Task {
   std::uint32_t element_size;
   ReduceKernel kernel;
   bool average;
+  std::uint64_t bytes = 0;  // of all slots but scratch
+  Signature signature;
   std::uint32_t sequence = 0;
   std::uint32_t epoch = 0;
+  Priority priority = Priority::kNormal;
   std::vector<StepState> states;
   std::vector<std::uint32_t> position;  // per lane: steps finished
   std::uint32_t lanes_left = 0;

@@ -1,6 +1,14 @@
 // For the native tests: groups of ranks as threads, and programs from lists of transfers.
 #pragma once
 
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -10,7 +18,9 @@
 #include <tuple>
 #include <vector>
 
+#include "check.hpp"
 #include "executor/executor.hpp"
+#include "transport/wire.hpp"
 
 namespace headrace::testing {
 
@@ -93,20 +103,80 @@ inline std::vector<Transfer> ring_allreduce(int ranks) {
   return transfers;
 }
 
+// Two ends of a TCP connection over loopback.
+inline std::pair<Fd, Fd> tcp_pair() {
+  Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  CHECK(::bind(listener.get(), any, size) == 0 && ::listen(listener.get(), 1) == 0);
+  CHECK(::getsockname(listener.get(), any, &size) == 0);
+  Fd dialled(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  CHECK(::connect(dialled.get(), any, size) == 0);
+  Fd accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  int yes = 1;
+  for (const auto* fd : {&dialled, &accepted}) {
+    CHECK(::setsockopt(fd->get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes) == 0);
+    CHECK(::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK) == 0);
+  }
+  return {std::move(dialled), std::move(accepted)};
+}
+
+inline std::pair<Fd, Fd> unix_pair() {
+  int ends[2];
+  CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+inline Fd memory_of(std::size_t ring_bytes) {
+  Fd memory(::memfd_create("test", MFD_CLOEXEC));
+  CHECK(memory && ::ftruncate(memory.get(), static_cast<off_t>(4096 + 2 * ring_bytes)) == 0);
+  return memory;
+}
+
+enum class Via { kTcp, kMemory, kBoth };  // both: one host has the even ranks, one the odd ones
+
+// The links of every rank; rings of the smallest size make them run full often.
+inline std::vector<std::vector<Link>> links_of(int ranks, int channels, Via via,
+                                               std::size_t ring_bytes = 16 << 10) {
+  std::vector<std::vector<Link>> links(static_cast<std::size_t>(ranks));
+  for (int a = 0; a < ranks; ++a) {
+    for (int b = a + 1; b < ranks; ++b) {
+      bool memory = via == Via::kMemory || (via == Via::kBoth && a % 2 == b % 2);
+      for (auto channel = kControlChannel; channel < kPriorities * channels; ++channel) {
+        auto [mine, its] = memory ? unix_pair() : tcp_pair();
+        Fd shared = memory && channel != kControlChannel ? memory_of(ring_bytes) : Fd();
+        Fd same(shared ? ::dup(shared.get()) : -1);
+        links[static_cast<std::size_t>(a)].push_back(
+            {std::move(mine), b, channel, std::move(shared)});
+        links[static_cast<std::size_t>(b)].push_back({std::move(its), a, channel, std::move(same)});
+      }
+    }
+  }
+  return links;
+}
+
+struct GroupOptions {
+  Via via = Via::kTcp;
+  int channels = 1;
+  faulty::Faults faults_of_rank_0{};
+};
+
 class Group {
  public:
-  explicit Group(int ranks, int channels = 1, std::int64_t fail_rank_0_at = 0) {
-    std::vector<std::string> addresses;
+  explicit Group(int ranks, GroupOptions wanted = {}) {
+    auto links = links_of(ranks, wanted.channels, wanted.via);
     for (int r = 0; r < ranks; ++r) {
       Executor::Options options;
       options.rank = r;
       options.ranks = ranks;
-      options.channels = channels;
-      options.fail_at_io = r == 0 ? fail_rank_0_at : 0;
+      options.channels = wanted.channels;
+      if (r == 0) options.faults = wanted.faults_of_rank_0;
       executors_.push_back(std::make_unique<Executor>(options));
-      addresses.push_back(executors_.back()->address());
+      executors_.back()->connect(std::move(links[static_cast<std::size_t>(r)]));
     }
-    each([&](int, Executor& executor) { executor.connect(addresses, 10); });
   }
 
   template <class Action>

@@ -56,6 +56,21 @@ std::size_t element_bytes(DataType type) {
   return sizes[static_cast<std::size_t>(type)];
 }
 
+const char* name_of(DataType type) {
+  static constexpr const char* names[kDataTypes] = {"float32", "float64", "float16", "bfloat16",
+                                                    "int8",    "uint8",   "int16",   "int32",
+                                                    "int64",   "bool"};
+  auto index = static_cast<std::size_t>(type);
+  return index < kDataTypes ? names[index] : "unknown type";
+}
+
+const char* name_of(Operator op) {
+  static constexpr const char* names[kOperators] = {"sum",  "product", "min", "max",
+                                                    "band", "bor",     "bxor"};
+  auto index = static_cast<std::size_t>(op);
+  return index < kOperators ? names[index] : "unknown operator";
+}
+
 ReduceKernel reduce_kernel(DataType type, Operator op) {
   static const KernelTable& table = best_kernels();
   return table[static_cast<std::size_t>(type)][static_cast<std::size_t>(op)];

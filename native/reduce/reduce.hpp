@@ -24,6 +24,8 @@ enum class Operator : std::uint8_t { kSum, kProduct, kMin, kMax, kBand, kBor, kB
 inline constexpr int kOperators = 7;
 
 std::size_t element_bytes(DataType type);
+const char* name_of(DataType type);
+const char* name_of(Operator op);
 
 // Pointers need no alignment. `count` is in elements.
 using ReduceKernel = void (*)(void* destination, const void* source, std::size_t count);

@@ -47,13 +47,43 @@ class Operator(enum.Enum):
 
     bxor = 6
 
+class Kind(enum.Enum):
+    allreduce = 0
+
+    reduce = 1
+
+    broadcast = 2
+
+    allgather = 3
+
+    gather = 4
+
+    reduce_scatter = 5
+
+    scatter = 6
+
+    all_to_all = 7
+
+    all_to_all_v = 8
+
+    custom = 9
+
+class Priority(enum.Enum):
+    urgent = 0
+
+    normal = 1
+
+    background = 2
+
+PRIORITIES: int = 3
+
 def supports(type: DataType, operator: Operator) -> bool:
     """Whether the operator has a meaning for the data type."""
 
 class Program:
     """One rank's part of a program."""
 
-    def __init__(self, *, rank: int, ranks: int, slots: int, scratch_slots: int, result_slot: int, result_slots: int, lane_direction: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_lane: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], step_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_source_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_count: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dependency_step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dependency_on: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+    def __init__(self, *, rank: int, ranks: int, slots: int, scratch_slots: int, result_slot: int, result_slots: int, lane_direction: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_peer: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], lane_channel: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_lane: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_op: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], step_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_source_slot: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], step_count: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dependency_step: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dependency_on: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], kind: Kind, mark: int) -> None: ...
 
     @property
     def channels(self) -> int: ...
@@ -74,16 +104,14 @@ class Completions:
 class Executor:
     """Runs programs between the ranks of one group."""
 
-    def __init__(self, *, rank: int, ranks: int, host: str, token: str, channels: int, completions: Completions, fail_at_io: int) -> None: ...
+    def __init__(self, *, rank: int, ranks: int, channels: int, completions: Completions, fail_at_call: int) -> None: ...
 
-    @property
-    def address(self) -> str: ...
+    def connect(self, links: Sequence[tuple[int, int, int, int]]) -> None:
+        """Take over (socket, peer, channel, memory or -1), all of them."""
 
-    def connect(self, addresses: Sequence[str], deadline_s: float) -> None: ...
+    def submit(self, program: Program, segments: Sequence, type: DataType, operator: Operator, average: bool, epoch: int, priority: Priority, deadline_s: float, notify: bool) -> int: ...
 
-    def submit(self, program: Program, segments: Sequence, type: DataType, operator: Operator, average: bool, epoch: int, deadline_s: float, notify: bool) -> int: ...
-
-    def run(self, program: Program, segments: Sequence, type: DataType, operator: Operator, average: bool, epoch: int, deadline_s: float) -> None: ...
+    def run(self, program: Program, segments: Sequence, type: DataType, operator: Operator, average: bool, epoch: int, priority: Priority, deadline_s: float) -> None: ...
 
     def send(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool) -> int: ...
 
@@ -97,6 +125,13 @@ class Executor:
     def cancel(self, handle: int) -> None: ...
 
     def counters(self) -> dict: ...
+
+    def abort(self, reason: str) -> None: ...
+
+    def report(self) -> str:
+        """
+        What is under way, lane by lane; after a failure, what was when it came.
+        """
 
     def submitted(self) -> int:
         """Collectives submitted so far."""

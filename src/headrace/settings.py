@@ -31,6 +31,8 @@ class Settings:
         ``headrace testbed``.
     log_level : HEADRACE_LOG_LEVEL, one of debug, info, warning, error: what the backend writes to
         stderr. An application that sets up logging itself decides instead.
+    shared_memory : HEADRACE_SHARED_MEMORY, on or off: whether ranks of one host move data through
+        memory that they share (else through TCP).
     measure : HEADRACE_MEASURE, whether the start of a job on several hosts that brings no plan book
         measures the network (some 10 s) and plans for it: auto (unless a profile of these hosts is
         cached and valid), always, or off. Rank 0's counts.
@@ -52,6 +54,7 @@ class Settings:
     pace: Path | None = None
     testbed_address: str | None = None
     log_level: str = "warning"
+    shared_memory: bool = True
     measure: str = "auto"
     cache: Path | None = None
     adapt: bool = True
@@ -200,6 +203,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str, str], object]]] = {
     "log_level": ("HEADRACE_LOG_LEVEL", _log_level),
     "measure": ("HEADRACE_MEASURE", _measure),
     "cache": ("HEADRACE_CACHE", _folder),
+    "shared_memory": ("HEADRACE_SHARED_MEMORY", _switch),
     "adapt": ("HEADRACE_ADAPT", _switch),
     "adapt_log": ("HEADRACE_ADAPT_LOG", _target),
     "metrics": ("HEADRACE_METRICS", _file_or_port),

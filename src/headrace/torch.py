@@ -5,6 +5,8 @@ Torch also calls `register` by itself, through the package's entry points, so th
 group is made.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -26,6 +28,21 @@ def step() -> None:
     from headrace.collectives.run.create import mark_step
 
     mark_step()
+
+
+@contextmanager
+def background() -> Generator[None]:
+    """Let the collectives that this thread begins inside yield to all others.
+
+    Their bytes move when no others can. All ranks have to do so with the same calls.
+    """
+    from headrace.collectives.run.caller import in_background
+
+    token = in_background.set(True)
+    try:
+        yield
+    finally:
+        in_background.reset(token)
 
 
 def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:

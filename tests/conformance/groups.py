@@ -27,9 +27,12 @@ def each(executors: list[Executor], action: Callable[[Executor], None]) -> None:
 
 
 @contextmanager
-def group(ranks: int, channels: int = 2) -> Iterator[list[Executor]]:
+def group(ranks: int, channels: int = 2, *, shared_memory: bool = True) -> Iterator[list[Executor]]:
     """A connected group."""
-    executors = [Executor(rank, ranks, token="tests", channels=channels) for rank in range(ranks)]
+    executors = [
+        Executor(rank, ranks, secret="tests", channels=channels, shared_memory=shared_memory)
+        for rank in range(ranks)
+    ]
     addresses = [executor.address for executor in executors]
     try:
         each(executors, lambda executor: executor.connect(addresses, 20.0))

@@ -840,6 +840,58 @@ def mistakes_get_clear_errors() -> None:
     dist.all_reduce(torch.ones(1))  # and none of them broke the group
 
 
+@check
+def lengths_that_only_the_sender_knows() -> None:
+    from headrace.collectives.run.variable import all_gather_variable, all_to_all_variable
+
+    n, limit = len(everyone()), 3 * len(everyone())
+    blocks = all_gather_variable(torch.full((3 * me(), 2), float(me())), limit)
+    for rank, block in enumerate(blocks):
+        assert torch.equal(block, torch.full((3 * rank, 2), float(rank)))
+    sent = [torch.full((me() + dst,), 10 * me() + dst) for dst in everyone()]
+    for src, block in enumerate(all_to_all_variable(sent, limit)):
+        assert torch.equal(block, torch.full((src + me(),), 10 * src + me()))
+    # one rank is over the limit: all are told, by the same call
+    with raises(RuntimeError, f"rank {n - 1} brings {limit} rows", f"limit is {limit - 1}"):
+        all_gather_variable(torch.ones(limit if me() == n - 1 else 1), limit - 1)
+    with raises(RuntimeError, "limit"):
+        all_to_all_variable(
+            [torch.ones(limit if me() == 0 and dst == n - 1 else 1) for dst in everyone()], 1
+        )
+    if n > 1:
+        with raises(ValueError, "limits differ"):
+            all_gather_variable(torch.ones(1), 5 + me())
+
+
+@check
+def aggregation_by_any_function() -> None:
+    from headrace.collectives.run.aggregate import aggregate
+
+    for size in SIZES:
+        tensor = make(me(), size, torch.float32)
+        aggregate(tensor, lambda rows: rows.median(dim=0).values)
+        assert torch.equal(tensor, torch.stack(made(size, torch.float32)).median(dim=0).values)
+    # neither associative nor commutative: the order of the ranks counts
+    tensor = make(me(), 100, torch.float64)
+    aggregate(
+        tensor, lambda rows: (rows * torch.arange(1.0, len(rows) + 1).double()[:, None]).sum(0)
+    )
+    assert torch.equal(tensor, sum((k + 1) * one for k, one in enumerate(made(100, torch.float64))))
+
+
+@check
+def calls_in_the_background() -> None:
+    import headrace.torch
+
+    large, small = torch.ones(1_000_000), torch.ones(10)
+    with headrace.torch.background():
+        work = dist.all_reduce(large, async_op=True)
+    dist.all_reduce(small)
+    work.wait()
+    assert (large == len(everyone())).all()
+    assert (small == len(everyone())).all()
+
+
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("headrace", timeout=timedelta(seconds=60))

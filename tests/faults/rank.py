@@ -36,7 +36,7 @@ def outlive(parent: int) -> None:
 def main() -> None:
     rank, ranks, deadline_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     before = descriptors()
-    executor = Executor(rank, ranks, token="kill-test")
+    executor = Executor(rank, ranks, secret="kill-test")
     print(executor.address, flush=True)
     executor.connect(sys.stdin.readline().split(), 20.0)
     demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks)

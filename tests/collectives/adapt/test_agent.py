@@ -17,7 +17,7 @@ RANKS = 3
 
 @pytest.fixture
 def executors() -> Iterator[list[Executor]]:
-    members = [Executor(rank, RANKS, token="agents") for rank in range(RANKS)]
+    members = [Executor(rank, RANKS, secret="agents", shared_memory=False) for rank in range(RANKS)]
     addresses = [member.address for member in members]
     threads = [threading.Thread(target=m.connect, args=(addresses,)) for m in members]
     for thread in threads:

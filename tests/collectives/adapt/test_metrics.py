@@ -15,7 +15,7 @@ from headrace.collectives.run.swap import PlanSwitch
 
 @pytest.fixture
 def metrics() -> Iterator[Metrics]:
-    executor = Executor(0, 1)
+    executor = Executor(0, 1, secret="metrics")
     executor.connect([executor.address])
     switch = PlanSwitch(executor, lambda _book: lambda: None)
     yield Metrics(0, switch, executor.statistics_reader())

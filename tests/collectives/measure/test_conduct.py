@@ -17,7 +17,10 @@ QUICK = Effort(tournament_us=2000, quiet_us=3000, sharing_us=2000, most_bytes=1e
 
 def together(hosts: Sequence[str], part: Callable[[Member], object]) -> list[object]:
     """Run `part` at every rank, each in a thread of its own; returns results or errors by rank."""
-    executors = [executor.Executor(rank, len(hosts)) for rank in range(len(hosts))]
+    executors = [
+        executor.Executor(rank, len(hosts), secret="hosts", shared_memory=False)
+        for rank in range(len(hosts))
+    ]
     addresses = [one.address for one in executors]
     results: list[object] = [None] * len(hosts)
 

@@ -40,7 +40,10 @@ def job(
     """Run `found_book` at every rank, each in a thread; returns books or errors by rank."""
     store = HashStore()
     store.set_timeout(timedelta(seconds=30))
-    executors = [Executor(rank, len(hosts)) for rank in range(len(hosts))]
+    executors = [
+        Executor(rank, len(hosts), secret="hosts", shared_memory=False)
+        for rank in range(len(hosts))
+    ]
     addresses = [executor.address for executor in executors]
     results: list[Any] = [None] * len(hosts)
 

@@ -24,7 +24,7 @@ from tests.conformance.groups import each
 @contextmanager
 def two(timeout_s: float = 20.0) -> Iterator[list[Caller]]:
     executors = [
-        Executor(rank, 2, token="tests", completions=completion_thread.queue) for rank in range(2)
+        Executor(rank, 2, secret="tests", completions=completion_thread.queue) for rank in range(2)
     ]
     addresses = [executor.address for executor in executors]
     callers = [Caller(executor, Chooser(2), timeout_s) for executor in executors]
@@ -139,4 +139,4 @@ def reduce(caller: Caller) -> PendingWork:
     tensor, options = torch.ones(3), asynchronous()
     known = caller.reduction(tensor, options.reduceOp)
     bound = binding.in_place(tensor, known.chunks)
-    return caller.submit(known.program, bound, [tensor], options, known.dtype, known.operator)
+    return caller.submit(known, bound, [tensor], options, known.dtype, known.operator)

@@ -27,12 +27,12 @@ def together(count: int, act: Callable[[int, Any], Any]) -> list[Any]:
         return list(pool.map(guarded, range(count)))
 
 
-def test_everybody_learns_the_token_and_the_hosts() -> None:
+def test_everybody_learns_the_secret_and_the_hosts() -> None:
     meetings = together(
         3, lambda r, s: Rendezvous(s, r, 3, 20).meet(interface=None, book_digest="")
     )
-    assert {meeting.token for meeting in meetings} == {meetings[0].token}
-    assert len(meetings[0].token) == 32
+    assert {meeting.secret for meeting in meetings} == {meetings[0].secret}
+    assert len(meetings[0].secret) == 32
     assert all(meeting.rank_host == (0, 0, 0) for meeting in meetings)
     assert all(meeting.host == "127.0.0.1" for meeting in meetings)
 
@@ -101,11 +101,11 @@ def test_the_rank_that_asks_for_the_most_channels_gets_them() -> None:
 def test_a_group_made_again_does_not_read_what_the_first_wrote() -> None:
     store = dist.HashStore()
     first, second = of_this_group(store, 0), of_this_group(store, 0)
-    first.set("token", "first")
-    assert not second.check(["token"])
-    second.set("token", "second")
-    assert of_this_group(store, 1).get("token") == b"first"
-    assert of_this_group(store, 1).get("token") == b"second"
+    first.set("secret", "first")
+    assert not second.check(["secret"])
+    second.set("secret", "second")
+    assert of_this_group(store, 1).get("secret") == b"first"
+    assert of_this_group(store, 1).get("secret") == b"second"
 
 
 def test_the_way_to_the_store_is_found_behind_all_prefixes() -> None:

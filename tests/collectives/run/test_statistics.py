@@ -77,7 +77,7 @@ def test_what_says_nothing_of_the_network_gives_no_rate(told: dict[str, int]) ->
 
 
 def test_a_closed_executor_has_no_connections() -> None:
-    with group(2) as executors:
+    with group(2, shared_memory=False) as executors:
         assert executors[0].statistics().peer.tolist() == [1]
     assert executors[0].statistics().peer.tolist() == []
 
@@ -100,7 +100,7 @@ def test_rates_are_those_of_the_links() -> None:
         for _ in range(3):
             executor.run(loaded, [(data.ctypes.data, data.size, 1, 1)], dtype="float64")
 
-    with group(3, channels=1) as executors:
+    with group(3, channels=1, shared_memory=False) as executors:
         for peer, rate in rates.items():
             executors[0].set_pacing(peer, round(rate))
         watcher = threading.Thread(target=watch, args=(executors[0],))

@@ -145,18 +145,13 @@ class HeadraceGroup(dist.ProcessGroup):
         if caller.switch.armed:
             caller.switch.turn(Collective.ALLREDUCE, elements * tensor.itemsize)
         known = caller.reductions.get((tensor.dtype, elements, op)) or caller.reduction(tensor, op)
-        program, chunks, dtype, operator, direct = known
+        _, _, chunks, dtype, operator, direct = known
         if not (direct and tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg()):
             binding.check_result(tensor)
             bound = binding.in_place(binding.real(tensor), chunks)
-            return caller.call(program, bound, tensors, opts, dtype, operator)
+            return caller.call(known, bound, tensors, opts, dtype, operator)
         rows = ((tensor.data_ptr(), elements, 1, chunks),)
-        if opts.asyncOp:
-            return caller.submit(program, Bound(rows, None, ()), tensors, opts, dtype, operator)
-        caller.executor.run(
-            program, rows, dtype=dtype, operator=operator, deadline_s=caller.deadline_s(opts)
-        )
-        return DONE
+        return caller.call(known, Bound(rows, None, ()), tensors, opts, dtype, operator)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or AllreduceCoalescedOptions()
@@ -168,7 +163,7 @@ class HeadraceGroup(dist.ProcessGroup):
             self._caller.switch.turn(Collective.ALLREDUCE, flat.nbytes)
         known = self._caller.reduction(flat, opts.reduceOp)
         bound = binding.in_place(binding.real(flat), known.chunks)._replace(after=copy_back)
-        return self._caller.call(known.program, bound, tensors, opts, known.dtype, known.operator)
+        return self._caller.call(known, bound, tensors, opts, known.dtype, known.operator)
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or BroadcastOptions()
@@ -176,7 +171,7 @@ class HeadraceGroup(dist.ProcessGroup):
         binding.check(tensor)
         ready = self._caller.ready(Collective.BROADCAST, tensor.nbytes, opts.rootRank)
         bound = binding.in_place(tensor, ready.chunks, moved=True)
-        return self._caller.call(ready.program, bound, tensors, opts)
+        return self._caller.call(ready, bound, tensors, opts)
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or ReduceOptions()
@@ -189,7 +184,7 @@ class HeadraceGroup(dist.ProcessGroup):
             binding.check_result(tensor)
             bind = binding.in_place
         bound = bind(binding.real(tensor), ready.chunks)
-        return self._caller.call(ready.program, bound, tensors, opts, dtype, operator)
+        return self._caller.call(ready, bound, tensors, opts, dtype, operator)
 
     def allgather(self, outputs: TensorLists, inputs: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or AllgatherOptions()
@@ -201,7 +196,7 @@ class HeadraceGroup(dist.ProcessGroup):
         else:
             ready = self._caller.ready(Collective.ALLGATHER, own.nbytes * self._ranks)
             bound = self._gathered(blocks, own, ready)
-        return self._caller.call(ready.program, bound, blocks, opts)
+        return self._caller.call(ready, bound, blocks, opts)
 
     def all_gather_single(
         self, output: torch.Tensor, own: torch.Tensor, opts: Any = None
@@ -210,7 +205,7 @@ class HeadraceGroup(dist.ProcessGroup):
         checks.whole("all_gather_single", output, own, self._ranks)
         ready = self._caller.ready(Collective.ALLGATHER, output.nbytes)
         bound = self._gathered([output], own, ready)
-        return self._caller.call(ready.program, bound, [output], opts)
+        return self._caller.call(ready, bound, [output], opts)
 
     def allgather_coalesced(
         self, outputs: TensorLists, inputs: Tensors, opts: Any = None
@@ -254,7 +249,7 @@ class HeadraceGroup(dist.ProcessGroup):
             checks.blocks("scatter", blocks, output, self._rank, self._ranks)
         ready = self._caller.ready(Collective.SCATTER, output.nbytes * self._ranks, opts.rootRank)
         bound = binding.scattered(blocks, output, self._rank, self._ranks, ready.chunks, moved=True)
-        return self._caller.call(ready.program, bound, outputs, opts)
+        return self._caller.call(ready, bound, outputs, opts)
 
     def reduce_scatter(self, outputs: Tensors, inputs: TensorLists, opts: Any = None) -> dist.Work:
         (output,), (blocks,) = outputs, inputs
@@ -280,9 +275,7 @@ class HeadraceGroup(dist.ProcessGroup):
         checks.list_of("all_to_all", "input", inputs, self._ranks)
         checks.one_dtype("all_to_all", [*outputs, *inputs])
         ready = self._caller.ready_for_blocks(Collective.ALL_TO_ALL)
-        return self._caller.call(
-            ready.program, binding.exchanged_lists(outputs, inputs), outputs, opts
-        )
+        return self._caller.call(ready, binding.exchanged_lists(outputs, inputs), outputs, opts)
 
     def all_to_all_single(
         self,
@@ -307,13 +300,13 @@ class HeadraceGroup(dist.ProcessGroup):
                 checks.splits("output_split_sizes", output, output_splits, self._ranks),
                 checks.splits("input_split_sizes", source, input_splits, self._ranks),
             )
-        return self._caller.call(ready.program, bound, [output], opts)
+        return self._caller.call(ready, bound, [output], opts)
 
     def barrier(self, opts: Any = None) -> dist.Work:
         opts = opts or BarrierOptions()
         token = torch.zeros(1, dtype=torch.uint8)
         ready = self._caller.ready(Collective.ALLREDUCE, 1)
-        return self._caller.call(ready.program, binding.in_place(token, ready.chunks), (), opts)
+        return self._caller.call(ready, binding.in_place(token, ready.chunks), (), opts)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -391,7 +384,7 @@ class HeadraceGroup(dist.ProcessGroup):
     def _gather(self, blocks: Tensors | None, own: torch.Tensor, opts: Any) -> dist.Work:
         ready = self._caller.ready(Collective.GATHER, own.nbytes * self._ranks, opts.rootRank)
         bound = self._gathered(blocks, own, ready)
-        return self._caller.call(ready.program, bound, blocks or (), opts)
+        return self._caller.call(ready, bound, blocks or (), opts)
 
     def _reduce_scatter(self, output: torch.Tensor, blocks: Tensors, opts: Any) -> dist.Work:
         opts = opts or ReduceScatterOptions()
@@ -401,7 +394,7 @@ class HeadraceGroup(dist.ProcessGroup):
         bound = binding.scattered(
             blocks, output, self._rank, self._ranks, ready.chunks, moved=False
         )
-        return self._caller.call(ready.program, bound, [output], opts, dtype, operator)
+        return self._caller.call(ready, bound, [output], opts, dtype, operator)
 
 
 def _together(works: Sequence[dist.Work]) -> dist.Work:

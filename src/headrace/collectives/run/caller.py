@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -30,6 +31,11 @@ _V = TypeVar("_V")
 DONE = CompletedWork()
 """The work of every synchronous call: nobody looks into it."""
 
+# Calls of so few bytes do not wait behind larger ones.
+_URGENT_BYTES = 64 << 10
+in_background: ContextVar[bool] = ContextVar("in_background", default=False)
+"""Whether the calls that this thread begins are to yield to others; see `headrace.torch`."""
+
 _CACHED_CALLS = 4096
 _LOOSE_WORKS = 64
 _REGION_WORKS = 1024
@@ -37,9 +43,10 @@ _POLL_S = 0.002
 
 
 class Ready(NamedTuple):
-    """A program loaded into the executor, and how its buffers are cut."""
+    """A program loaded into the executor, its priority, and how its buffers are cut."""
 
     program: LoadedProgram
+    priority: str
     chunks: int
     blockwise: bool
 
@@ -51,6 +58,7 @@ class Reduction(NamedTuple):
     """
 
     program: LoadedProgram
+    priority: str
     chunks: int
     dtype: str
     operator: str
@@ -96,7 +104,10 @@ class Caller:
         if known is None:
             choice = self._chooser.choose(*key)
             log.debug("%s of %d bytes from %d: %s", *key, choice.origin)
-            known = self._load(choice)
+            collective, total_bytes, _ = key
+            # of an all-to-all other ranks may know only the sizes of their own blocks
+            small = total_bytes <= _URGENT_BYTES and collective is not Collective.ALL_TO_ALL
+            known = self._load(choice, "urgent" if small else "normal")
             _remember(self._ready, key, known)
         return known
 
@@ -104,20 +115,27 @@ class Caller:
         """Return the program for the next call, of blocks of any sizes."""
         if self.switch.armed:
             self.switch.turn(collective, 0)
-        return self._load(self._chooser.block_by_block(collective))
+        return self._load(self._chooser.block_by_block(collective), "normal")
 
     def reduction(self, tensor: torch.Tensor, op: Any) -> Reduction:
         """Return what there is to know of an allreduce of `tensor` (after `switch.turn`)."""
         binding.check(tensor)
         dtype, operator = binding.arithmetic(tensor.dtype, op)
         ready = self._chosen((Collective.ALLREDUCE, tensor.nbytes, 0))
-        known = Reduction(ready.program, ready.chunks, dtype, operator, not tensor.dtype.is_complex)
+        known = Reduction(
+            ready.program,
+            ready.priority,
+            ready.chunks,
+            dtype,
+            operator,
+            not tensor.dtype.is_complex,
+        )
         _remember(self.reductions, (tensor.dtype, tensor.numel(), op), known)
         return known
 
     def call(
         self,
-        program: LoadedProgram,
+        ready: Ready | Reduction,
         bound: Bound,
         tensors: Tensors,
         opts: Any,
@@ -126,12 +144,13 @@ class Caller:
     ) -> dist.Work:
         """Run a collective here and now, or submit it, as torch's `opts` say."""
         if opts.asyncOp:
-            return self.submit(program, bound, tensors, opts, dtype, operator)
+            return self.submit(ready, bound, tensors, opts, dtype, operator)
         self.executor.run(
-            program,
+            ready.program,
             bound.segments,
             dtype=dtype,
             operator=operator,
+            priority=_priority(ready),
             deadline_s=self.deadline_s(opts),
         )
         if bound.after is not None:
@@ -140,7 +159,7 @@ class Caller:
 
     def submit(
         self,
-        program: LoadedProgram,
+        ready: Ready | Reduction,
         bound: Bound,
         tensors: Tensors,
         opts: Any,
@@ -152,14 +171,16 @@ class Caller:
             completion_thread.attach()
             self._attached = True
         executor, deadline_s = self.executor, self.deadline_s(opts)
+        priority = _priority(ready)
         work = PendingWork(executor, tensors, bound.after, bound.keep)
 
         def begin() -> int:
             return executor.submit(
-                program,
+                ready.program,
                 bound.segments,
                 dtype=dtype,
                 operator=operator,
+                priority=priority,
                 deadline_s=deadline_s,
                 notify=True,
             )
@@ -215,12 +236,12 @@ class Caller:
         for table in (self._loose, self._programs, self._ready, self.reductions):
             table.clear()
 
-    def _load(self, choice: Choice) -> Ready:
+    def _load(self, choice: Choice, priority: str) -> Ready:
         digest = choice.proof.program_digest
         program = self._programs.get(digest)
         if program is None:
             program = self._programs[digest] = self.executor.load(choice.program, choice.proof)
-        return Ready(program, choice.chunks, choice.blockwise)
+        return Ready(program, priority, choice.chunks, choice.blockwise)
 
     def _loaded(self, book: "PlanBook") -> Action:
         """Make a book's programs ready to run; returns what puts them in force."""
@@ -229,7 +250,9 @@ class Caller:
             raise InputError(
                 f"the plan book is for {book.topology.ranks} ranks, this group has {executor.ranks}"
             )
-        chooser = Chooser(executor.ranks, book, self._chooser.first)
+        chooser = Chooser(
+            executor.ranks, book, self._chooser.first, one_host=self._chooser.one_host
+        )
         programs: dict[str, LoadedProgram] = {}
         for choice in chooser.planned():
             loaded = executor.load(choice.program, choice.proof)
@@ -290,6 +313,10 @@ class Caller:
         region.append(work)
         if len(region) % _REGION_WORKS == 0:  # an error may keep a region from ever being closed
             self.region = [w for w in region if not w.is_completed() or w.exception()]
+
+
+def _priority(ready: Ready | Reduction) -> str:
+    return "background" if in_background.get() else ready.priority
 
 
 class _Closed:

@@ -59,12 +59,19 @@ class Chooser:
     ----------
     book : a plan book that holds for this group; else None.
     first : the book that the group began with, for what `book` has no plans for.
+    one_host : all ranks are on one host and share its memory.
     """
 
     def __init__(
-        self, ranks: int, book: "PlanBook | None" = None, first: "PlanBook | None" = None
+        self,
+        ranks: int,
+        book: "PlanBook | None" = None,
+        first: "PlanBook | None" = None,
+        *,
+        one_host: bool = False,
     ) -> None:
         self._ranks = ranks
+        self.one_host = one_host
         self._book = book
         self.first = first or book
         self._planned: dict[str, Choice] = {}  # by the program's digest
@@ -77,7 +84,8 @@ class Chooser:
                 _LONGEST_STEP_BYTES
             ):
                 return self._from_plan(plan)
-        template, chunks = _template(collective, total_bytes, self._ranks)
+        find = _template_within_a_host if self.one_host else _template
+        template, chunks = find(collective, total_bytes, self._ranks)
         demand = Demand(collective=collective, ranks=self._ranks, chunks=chunks, root=root)
         pieces = 1 + int(demand.chunk_bytes(total_bytes)) // _LONGEST_STEP_BYTES
         return _from_template(template, collective, self._ranks, chunks, root, pieces)
@@ -131,6 +139,20 @@ def _template(collective: Collective, total_bytes: int, ranks: int) -> tuple[str
             return ("direct" if short else "ring"), 1
         case _:
             return "direct", 1
+
+
+def _template_within_a_host(
+    collective: Collective, total_bytes: int, ranks: int
+) -> tuple[str, int]:
+    """(name of the template, chunks) where messages are cheap and processors copy all bytes.
+
+    Every pair has a ring of its own, so the fewest copies and the fewest rounds are best.
+    """
+    if collective is Collective.ALLREDUCE and total_bytes > _SHORT_BYTES:
+        return "direct", ranks
+    if collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
+        return "direct", 1
+    return _template(collective, total_bytes, ranks)
 
 
 def _longest_step_bytes(program: Program, total_bytes: int) -> float:

@@ -96,6 +96,8 @@ class CompletionThread:
             work = self._inflight.setdefault(handle, _Early(error))
             if isinstance(work, PendingWork):
                 del self._inflight[handle]
+                if error is not None and work.executor is not None:
+                    work.executor.log_failure()
                 work.end(error)
 
 

@@ -62,6 +62,7 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup:
         listen=settings.paced_address,
         book_digest="" if book is None else book.digest,
         channels=max(settings.channels, channels(book)),
+        shared_memory=settings.shared_memory,
     )
     whole_job = not members or list(members) == list(range(dist.get_world_size()))
     if not whole_job:
@@ -70,8 +71,9 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup:
         rank,
         ranks,
         host=meeting.host,
-        token=meeting.token,
+        secret=meeting.secret,
         channels=meeting.channels,
+        shared_memory=meeting.shared_memory,
         completions=completion_thread.queue,
     )
     try:
@@ -88,8 +90,11 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup:
         book = _automatic(executor, store, meeting, addresses, settings, timeout_s)
     if rank == 0:
         log.info("group of %d ranks on %s: %s", ranks, _hosts(meeting.rank_host), described(book))
+    one_host = meeting.shared_memory and len(set(meeting.rank_host)) == 1
     group = HeadraceGroup(
-        Caller(executor, Chooser(ranks, book), timeout_s), options.group_id, store
+        Caller(executor, Chooser(ranks, book, one_host=one_host), timeout_s),
+        options.group_id,
+        store,
     )
     _live.add(group)
     if follow is not None:

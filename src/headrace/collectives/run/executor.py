@@ -1,9 +1,11 @@
 """The Python face of the native executor.
 
 An `Executor` belongs to one rank of one group. It listens on construction, so that its address
-can be exchanged; `connect` builds the full mesh. It runs only programs that come with their proof.
+can be exchanged; `connect` connects every pair of ranks. It runs only programs that come with their
+proof.
 """
 
+import logging
 import os
 import weakref
 from collections.abc import Sequence
@@ -16,10 +18,13 @@ from headrace import _native
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
 from headrace.collectives.program import Direction, Program
+from headrace.collectives.run.connect.listener import Listener
 from headrace.collectives.run.statistics import ConnectionStatistics, StatisticsReader
 from headrace.errors import CommunicationError, InputError, UnverifiedPlanError
 
 DEFAULT_DEADLINE_S = 60.0
+
+log = logging.getLogger(__name__)
 
 DTYPES: dict[str, _native.DataType] = {
     name: getattr(_native.DataType, name)
@@ -46,6 +51,18 @@ OPERATORS: dict[str, tuple[_native.Operator, bool]] = {
     "avg": (_native.Operator.sum, True),
 }
 """Reduce operators: the native one, and whether the result is divided by the number of ranks."""
+
+
+PRIORITIES: dict[str, _native.Priority] = {
+    name: getattr(_native.Priority, name) for name in ("urgent", "normal", "background")
+}
+"""What collectives may be, on every rank alike. Each priority has connections of its own: those of
+one do not wait for those of another, and in the background bytes move when no others can."""
+
+# Two rings and a page for their state. A ring should hold what a rank sends to one other in the
+# first round of a middling collective, and all rings together should stay in a processor's cache.
+_RING_BYTES = 512 << 10
+_MEMORY_BYTES = 4096 + 2 * _RING_BYTES
 
 
 class Segment(NamedTuple):
@@ -78,10 +95,11 @@ class Executor:
     ----------
     rank, ranks : this member and the size of the group.
     host : numeric address to listen on and to connect from.
-    token : up to 64 bytes known to the members only; strangers are turned away.
-    channels : data connections per pair of ranks; a program may use fewer.
+    secret : known to the members only; strangers are turned away.
+    channels : data connections per pair of ranks and priority; a program may use fewer.
+    shared_memory : whether ranks that listen on the same address share memory.
     completions : where tasks submitted with `notify` are reported; made if absent.
-    fail_at_io : for tests: the n-th send or receive fails as if the connection had been reset.
+    fail_at_call : for tests: the n-th send or receive fails as if the connection had been reset.
 
     Attributes
     ----------
@@ -99,33 +117,42 @@ class Executor:
         ranks: int,
         *,
         host: str = "127.0.0.1",
-        token: str = "",
+        secret: str,
         channels: int = 1,
+        shared_memory: bool = True,
         completions: _native.Completions | None = None,
-        fail_at_io: int = 0,
+        fail_at_call: int = 0,
     ) -> None:
         self.rank = rank
         self.ranks = ranks
         self.channels = channels
         self.epoch = 0
+        self._failure_logged = False
         _made.add(self)
         self._completions = completions or _native.Completions()
+        self._listener = Listener(
+            rank,
+            ranks,
+            host,
+            secret.encode(),
+            len(PRIORITIES) * channels,
+            shared_memory=shared_memory,
+            memory_bytes=_MEMORY_BYTES,
+        )
         with _translated():
             self._native = _native.Executor(
                 rank=rank,
                 ranks=ranks,
-                host=host,
-                token=token,
                 channels=channels,
                 completions=self._completions,
-                fail_at_io=fail_at_io,
+                fail_at_call=fail_at_call,
             )
         self._statistics = StatisticsReader(self._native.statistics)
 
     @property
     def address(self) -> str:
         """Where this executor listens until it is connected: "host:port"."""
-        return self._native.address
+        return self._listener.address
 
     def connect(self, addresses: Sequence[str], deadline_s: float = 30.0) -> None:
         """Connect to every other rank; `addresses` are by rank.
@@ -134,8 +161,9 @@ class Executor:
         ------
         CommunicationError : naming the ranks that could not be reached in time.
         """
+        links = self._listener.connect(addresses, deadline_s)
         with _translated():
-            self._native.connect(list(addresses), deadline_s)
+            self._native.connect(links)
 
     def load(self, program: Program, proof: Proof) -> LoadedProgram:
         """Make a proven program ready to run.
@@ -151,7 +179,7 @@ class Executor:
                 f"{proof.verifier_version}; this is program {digest[:12]} and verifier "
                 f"{VERIFIER_VERSION}: verify the plan again"
             )
-        native = _rank_program(program, self.rank)
+        native = _rank_program(program, self.rank, digest)
         return LoadedProgram(
             native=native,
             collective=program.demand.collective,
@@ -166,6 +194,7 @@ class Executor:
         *,
         dtype: str,
         operator: str = "sum",
+        priority: str = "normal",
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> None:
         """Run a collective to its end on the calling thread (the lowest latency).
@@ -178,9 +207,17 @@ class Executor:
         op, average = _arithmetic(loaded, operator)
         try:
             self._native.run(
-                loaded.native, segments, DTYPES[dtype], op, average, self.epoch, deadline_s
+                loaded.native,
+                segments,
+                DTYPES[dtype],
+                op,
+                average,
+                self.epoch,
+                PRIORITIES[priority],
+                deadline_s,
             )
         except _native.CommunicationError as error:
+            self.log_failure()
             raise CommunicationError(str(error)) from None
         except ValueError as error:
             raise InputError(str(error)) from None
@@ -192,18 +229,28 @@ class Executor:
         *,
         dtype: str,
         operator: str = "sum",
+        priority: str = "normal",
         deadline_s: float = DEFAULT_DEADLINE_S,
         notify: bool = False,
     ) -> int:
         """Start a collective and return its handle; the buffers are borrowed until it is done.
 
-        Every rank must submit the same collectives in the same order. A handle is either waited
+        Every rank must submit the same collectives in the same order and with the same priorities.
+        A handle is either waited
         for, or, with `notify`, reported by `completions`.
         """
         op, average = _arithmetic(loaded, operator)
         try:
             return self._native.submit(
-                loaded.native, segments, DTYPES[dtype], op, average, self.epoch, deadline_s, notify
+                loaded.native,
+                segments,
+                DTYPES[dtype],
+                op,
+                average,
+                self.epoch,
+                PRIORITIES[priority],
+                deadline_s,
+                notify,
             )
         except _native.CommunicationError as error:
             raise CommunicationError(str(error)) from None
@@ -229,6 +276,13 @@ class Executor:
         """Withdraw a receive nobody has sent to; anything else ends the group for all ranks."""
         with _translated():
             self._native.cancel(handle)
+
+    def abort(self, reason: str) -> None:
+        """End the group for all ranks: what is under way fails everywhere and tells the reason.
+
+        For when membership changes: nobody waits for a rank that will not come.
+        """
+        self._native.abort(reason)
 
     def completions(self, timeout_s: float) -> list[tuple[int, str]]:
         """Wait for tasks submitted with `notify`; (handle, error text or "") of those finished."""
@@ -262,8 +316,20 @@ class Executor:
         with _translated():
             return self._native.receive(address, nbytes, src, tag, deadline_s, notify)
 
+    def log_failure(self) -> None:
+        """Log, the first time, what was under way when an error came."""
+        if self._failure_logged:
+            return
+        self._failure_logged = True
+        if report := self._native.report():
+            log.error("rank %d of %d, when it failed:\n%s", self.rank, self.ranks, report.rstrip())
+
+    def report(self) -> str:
+        """What is under way, lane by lane; after a failure, what was when it came."""
+        return self._native.report()
+
     def counters(self) -> dict[str, int | list[int]]:
-        """Finished collectives and messages; bytes sent and received per peer."""
+        """Finished collectives and messages; bytes sent and received per peer, while connected."""
         return self._native.counters()
 
     def submitted(self) -> int:
@@ -289,10 +355,12 @@ class Executor:
     def abandon(self) -> None:
         """Drop every connection without a word; only for a forked child of the owner."""
         if hasattr(self, "_native"):
+            self._listener.close()
             self._native.abandon()
 
     def close(self) -> None:
         """Say goodbye and close every connection; unfinished tasks fail."""
+        self._listener.close()
         self._native.close()
 
 
@@ -331,7 +399,7 @@ def _arithmetic(loaded: LoadedProgram, operator: str) -> tuple[_native.Operator,
     return op, average
 
 
-def _rank_program(program: Program, rank: int) -> _native.Program:
+def _rank_program(program: Program, rank: int, digest: str) -> _native.Program:
     """Cut one rank's lanes, steps and dependencies out of `program`, with local indices."""
     lanes, steps, dependencies = program.lanes, program.steps, program.dependencies
     first_lane, end_lane = np.searchsorted(lanes["rank"], [rank, rank + 1])
@@ -362,4 +430,6 @@ def _rank_program(program: Program, rank: int) -> _native.Program:
         step_count=column(steps["count"][my_steps]),
         dependency_step=column(dependencies["step"][first:end], first_step),
         dependency_on=column(dependencies["on"][first:end], first_step),
+        kind=getattr(_native.Kind, program.demand.collective),
+        mark=int(digest[:8], 16),
     )

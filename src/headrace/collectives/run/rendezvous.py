@@ -27,18 +27,20 @@ class Meeting:
 
     Attributes
     ----------
-    token : secret of this group; executors refuse connections that do not know it.
+    secret : of this group; executors refuse connections that do not know it.
     host : the address this rank's executor is to listen on.
     rank_host : for every rank, the index of its host (in order of first appearance).
     identities : for every rank, what tells its host's network stack from all others until it boots.
     channels : connections per pair of ranks: the most that any rank asked for.
+    shared_memory : whether ranks of one host share memory: unless any rank is against it.
     """
 
-    token: str
+    secret: str
     host: str
     rank_host: tuple[int, ...]
     identities: tuple[str, ...]
     channels: int
+    shared_memory: bool
 
 
 def of_this_group(store: Any, rank: int) -> Any:
@@ -76,6 +78,7 @@ class Rendezvous:
         book_digest: str,
         listen: str | None = None,
         channels: int = 1,
+        shared_memory: bool = True,
     ) -> Meeting:
         """Run round one.
 
@@ -84,6 +87,7 @@ class Rendezvous:
         listen : the address to listen on whatever the routes say; ranks with different ones
             count as on different hosts (a testbed on loopback).
         channels : how many connections per pair of ranks this rank asks for.
+        shared_memory : whether this rank would share memory with others of its host.
 
         Raises
         ------
@@ -91,10 +95,10 @@ class Rendezvous:
         CommunicationError : naming the ranks that did not appear in time.
         """
         if self._rank == 0:
-            self._store.set("token", secrets.token_hex(16))
+            self._store.set("secret", secrets.token_hex(16))
         candidate = listen or (_interface_address(interface) if interface else self._route())
         identity = f"{_host_identity()}/{listen}" if listen else _host_identity()
-        rows = self._exchange("meet", [identity, candidate, book_digest, channels])
+        rows = self._exchange("meet", [identity, candidate, book_digest, channels, shared_memory])
         _compare_books([str(row[2]) for row in rows])
         hosts = [str(row[0]) for row in rows]
         host = candidate
@@ -102,11 +106,12 @@ class Rendezvous:
             host = _reachable([str(row[1]) for row in rows])
         order = {name: index for index, name in enumerate(dict.fromkeys(hosts))}
         return Meeting(
-            token=self._store.get("token").decode(),
+            secret=self._store.get("secret").decode(),
             host=host,
             rank_host=tuple(order[name] for name in hosts),
             identities=tuple(hosts),
             channels=max(int(row[3]) for row in rows),
+            shared_memory=all(row[4] for row in rows),
         )
 
     def addresses(self, mine: str) -> list[str]:

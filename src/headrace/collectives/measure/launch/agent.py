@@ -103,7 +103,7 @@ class _Groups:
             self._members.index(self._rank),
             len(self._members),
             host=self._listen,
-            token=message["token"],
+            secret=message["secret"],
         )
         self._say(address=self._executor.address, generation=self._generation)
 

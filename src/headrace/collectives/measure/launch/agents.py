@@ -161,7 +161,7 @@ class _Agents:
         call = {
             "members": self._members,
             "generation": self._generation,
-            "token": secrets.token_hex(16),
+            "secret": secrets.token_hex(16),
         }
         self.tell(self._members, [call] * len(self._members))
 

@@ -30,13 +30,13 @@ class StoreRegroup:
     """
 
     def __init__(
-        self, store: Any, executor: Executor, host: str, token: str, muster_s: float = _MUSTER_S
+        self, store: Any, executor: Executor, host: str, secret: str, muster_s: float = _MUSTER_S
     ) -> None:
         self._store = store
         self._executor = executor
         self._rank = executor.rank
         self._host = host
-        self._token = token
+        self._secret = secret
         self._muster_s = muster_s
         self._generation = 0
 
@@ -62,7 +62,7 @@ class StoreRegroup:
         if len(members) < 2:
             raise CommunicationError(f"{reason}; nobody else is left")
         place = members.index(self._rank)
-        self._executor = Executor(place, len(members), host=self._host, token=self._token)
+        self._executor = Executor(place, len(members), host=self._host, secret=self._secret)
         meeting = Rendezvous(self._part("meet"), place, len(members), _CONNECT_S)
         addresses = meeting.addresses(self._executor.address)
         self._executor.connect(addresses, _CONNECT_S)

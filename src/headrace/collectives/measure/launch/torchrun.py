@@ -49,8 +49,8 @@ def measure_torchrun(
     met = meeting.meet(
         interface=settings.socket_interface, listen=settings.paced_address, book_digest=""
     )
-    executor = Executor(rank, ranks, host=met.host, token=met.token)
-    regroup = StoreRegroup(PrefixStore("headrace/measure", store), executor, met.host, met.token)
+    executor = Executor(rank, ranks, host=met.host, secret=met.secret)
+    regroup = StoreRegroup(PrefixStore("headrace/measure", store), executor, met.host, met.secret)
     try:
         addresses = meeting.addresses(executor.address)
         executor.connect(addresses)

@@ -1,0 +1,91 @@
+// How long an allreduce takes between processes of this machine; built by name, run by hand:
+// executor_bench [ranks] [bytes] [repeats] [direct|ring] [memory|tcp]
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "executor/executor.hpp"
+#include "executor/testing.hpp"
+
+using namespace headrace;
+using namespace headrace::testing;
+
+namespace {
+
+constexpr std::size_t kRingBytes = 512 << 10;
+
+std::vector<Transfer> direct_allreduce(int ranks) {
+  std::vector<Transfer> transfers;
+  for (int k = 1; k < ranks; ++k) {
+    for (int r = 0; r < ranks; ++r) {
+      transfers.push_back({r, (r + k) % ranks, (r + k) % ranks, true});
+    }
+  }
+  for (int k = 1; k < ranks; ++k) {
+    for (int r = 0; r < ranks; ++r) transfers.push_back({r, (r + k) % ranks, r, false});
+  }
+  return transfers;
+}
+
+double cpu_s() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  auto seconds = [](timeval t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+void run_rank(int rank, int ranks, std::vector<Link> links, std::size_t bytes, int repeats,
+              bool direct) {
+  Executor::Options options;
+  options.rank = rank;
+  options.ranks = ranks;
+  Executor executor(options);
+  executor.connect(std::move(links));
+  auto program =
+      program_of(rank, ranks, ranks, direct ? direct_allreduce(ranks) : ring_allreduce(ranks));
+  std::vector<float> data(bytes / sizeof(float), 1.0f);
+  std::vector<double> times_us;
+  double cpu = 0;
+  for (int i = -3; i < repeats; ++i) {
+    std::fill(data.begin(), data.end(), 1.0f);
+    std::vector<float> barrier(2);
+    executor.run(call_on(barrier, program, DataType::kFloat32));
+    auto used = cpu_s();
+    auto begin = Clock::now();
+    executor.run(call_on(data, program, DataType::kFloat32));
+    auto end = Clock::now();
+    if (i >= 0) {
+      times_us.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
+      cpu += cpu_s() - used;
+    }
+    for (float value : data) CHECK(value == static_cast<float>(ranks));
+  }
+  std::sort(times_us.begin(), times_us.end());
+  std::printf("rank %d: median %.1f us, best %.1f us, cpu %.1f us a call\n", rank,
+              times_us[times_us.size() / 2], times_us[0], 1e6 * cpu / repeats);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  int ranks = count > 1 ? std::stoi(arguments[1]) : 4;
+  std::size_t bytes = count > 2 ? std::stoul(arguments[2]) : 1 << 20;
+  int repeats = count > 3 ? std::stoi(arguments[3]) : 100;
+  bool direct = count <= 4 || std::string(arguments[4]) == "direct";
+  bool memory = count <= 5 || std::string(arguments[5]) == "memory";
+  auto links = links_of(ranks, 1, memory ? Via::kMemory : Via::kTcp, kRingBytes);
+  for (int r = 0; r < ranks; ++r) {
+    if (::fork() != 0) continue;
+    auto mine = std::move(links[static_cast<std::size_t>(r)]);
+    links.clear();
+    run_rank(r, ranks, std::move(mine), bytes, repeats, direct);
+    std::exit(0);
+  }
+  links.clear();
+  for (int r = 0; r < ranks; ++r) ::wait(nullptr);
+}

@@ -1,0 +1,70 @@
+// Faults on purpose, for tests: a connection that breaks at the n-th call, or moves few bytes at a
+// time.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "transport/connection.hpp"
+
+namespace headrace::faulty {
+
+// Shared by the connections of one executor.
+struct Faults {
+  std::int64_t calls_left = 0;  // the call that brings this to zero fails; 0 never does
+  std::size_t most_bytes = 0;   // no call moves more; 0 sets no limit
+
+  bool any() const { return calls_left > 0 || most_bytes > 0; }
+};
+
+class Connection final : public headrace::Connection {
+ public:
+  Connection(std::unique_ptr<headrace::Connection> inner, Faults& faults)
+      : inner_(std::move(inner)), faults_(faults) {}
+
+  std::size_t send(const iovec* parts, int count) override {
+    if (strikes()) return 0;
+    if (faults_.most_bytes == 0) return inner_->send(parts, count);
+    iovec part = *std::find_if(parts, parts + count - 1, [](auto& p) { return p.iov_len > 0; });
+    part.iov_len = limited(part.iov_len);
+    return inner_->send(&part, 1);
+  }
+  std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) override {
+    if (strikes()) return 0;
+    return inner_->receive(into, limited(bytes), faults_.most_bytes > 0 ? Hints{} : hints);
+  }
+  std::span<const std::byte> peek(std::size_t least, std::size_t most) override {
+    if (strikes()) return {};
+    auto came = inner_->peek(least, most);
+    return came.first(std::max(std::min(least, came.size()), limited(came.size())));
+  }
+  void use(std::size_t bytes) override { inner_->use(bytes); }
+  bool holds_bytes() const override { return inner_->holds_bytes(); }
+
+  int fd() const override { return inner_->fd(); }
+  void ready(bool readable, bool writable, bool hangup) override {
+    inner_->ready(readable, writable, hangup);
+  }
+  void announce_sleep(bool asleep) override { inner_->announce_sleep(asleep); }
+  bool news() override { return inner_->news(); }
+  bool shares_memory() const override { return inner_->shares_memory(); }
+  std::optional<Clock::time_point> closed_at() const override { return inner_->closed_at(); }
+  void close() override { inner_->close(); }
+  void abandon() override { inner_->abandon(); }
+  const Traffic& traffic() const override { return inner_->traffic(); }
+
+ private:
+  std::size_t limited(std::size_t bytes) const {
+    return faults_.most_bytes == 0 ? bytes : std::min(bytes, faults_.most_bytes);
+  }
+  // A broken connection is not called any more.
+  bool strikes() {
+    if (faults_.calls_left > 0 && --faults_.calls_left == 0) inner_->close();
+    return inner_->closed_at().has_value();
+  }
+
+  std::unique_ptr<headrace::Connection> inner_;
+  Faults& faults_;
+};
+
+}  // namespace headrace::faulty

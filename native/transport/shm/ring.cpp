@@ -1,0 +1,102 @@
+#include "transport/shm/ring.hpp"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "transport/connection.hpp"
+
+namespace headrace::shm {
+namespace {
+
+// A large piece is published part by part, so that the reader can begin before the writer is done.
+constexpr std::size_t kPublishBytes = 32 << 10;
+
+[[noreturn]] void fail(const std::string& what) {
+  throw CommunicationError("shared memory: " + what + ": " + std::strerror(errno));
+}
+
+void* map(void* at, std::size_t bytes, int fd, std::size_t offset, int more_flags) {
+  auto* found = ::mmap(at, bytes, fd < 0 ? PROT_NONE : PROT_READ | PROT_WRITE,
+                       (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED) | more_flags, fd,
+                       static_cast<off_t>(offset));
+  if (found == MAP_FAILED) fail("cannot map it");
+  return found;
+}
+
+}  // namespace
+
+RingMemory::RingMemory(const Fd& memory) {
+  struct stat found{};
+  if (::fstat(memory.get(), &found) != 0) fail("cannot tell its size");
+  auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto bytes = static_cast<std::size_t>(found.st_size);
+  static_assert(2 * sizeof(RingState) <= 4096);
+  if (bytes < 3 * page || (bytes - page) % (2 * page) != 0) {
+    throw CommunicationError("shared memory: " + std::to_string(bytes) +
+                             " bytes are not a page and two rings of whole pages");
+  }
+  capacity_ = (bytes - page) / 2;
+  // The peer may have begun: nothing is initialised here, new memory is all zeros.
+  states_ = static_cast<RingState*>(map(nullptr, page, memory.get(), 0, 0));
+  for (std::size_t ring = 0; ring < 2; ++ring) {
+    auto* twice = static_cast<std::byte*>(map(nullptr, 2 * capacity_, -1, 0, 0));
+    rings_[ring] = twice;
+    for (auto* at : {twice, twice + capacity_}) {
+      map(at, capacity_, memory.get(), page + ring * capacity_, MAP_FIXED);
+    }
+  }
+}
+
+RingMemory::~RingMemory() {
+  for (auto* ring : rings_) {
+    if (ring != nullptr) ::munmap(ring, 2 * capacity_);
+  }
+  if (states_ != nullptr) ::munmap(states_, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+}
+
+Writer::Writer(const RingMemory& memory, int ring)
+    : state_(&memory.state(ring)), bytes_(memory.bytes(ring)), capacity_(memory.capacity()) {}
+
+std::size_t Writer::room(std::size_t wanted) {
+  auto room = capacity_ - static_cast<std::size_t>(tail_ - known_head_);
+  if (room < wanted) {
+    look();
+    room = capacity_ - static_cast<std::size_t>(tail_ - known_head_);
+  }
+  held_back_ = room < wanted;
+  return room;
+}
+
+void Writer::look() {
+  known_head_ = state_->head.load(std::memory_order_acquire);
+  // A reader ahead of us, or one that fell back, is no reader of ours.
+  if (tail_ - known_head_ > capacity_) throw ProtocolError("a shared ring was overwritten");
+}
+
+void Writer::write(const std::byte* from, std::size_t bytes) {
+  while (bytes > 0) {
+    auto piece = std::min(bytes, kPublishBytes);
+    std::memcpy(bytes_ + tail_ % capacity_, from, piece);
+    tail_ += piece;
+    state_->tail.store(tail_, std::memory_order_release);
+    from += piece;
+    bytes -= piece;
+  }
+}
+
+Reader::Reader(const RingMemory& memory, int ring)
+    : state_(&memory.state(ring)), bytes_(memory.bytes(ring)), capacity_(memory.capacity()) {}
+
+void Reader::look() {
+  known_tail_ = state_->tail.load(std::memory_order_acquire);
+  if (readable() > capacity_) throw ProtocolError("a shared ring was overwritten");
+}
+
+}  // namespace headrace::shm

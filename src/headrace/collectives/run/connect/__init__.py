@@ -1,0 +1,1 @@
+"""How the ranks of a group come to be connected; see `listener`."""

@@ -1,0 +1,200 @@
+"""How a rank dials those below it, and again, until they are connected.
+
+A pair's control channel comes first, and tells how the others go. Where the peer listens under its
+local name it is on this host, and the connections are AF_UNIX sockets. A local listener that does
+not answer is either a rank that is still busy elsewhere or a stranger on the name: then TCP is
+dialled, where the peer says, along with its proof, whether it listens locally. If so, it is dialled
+locally again; after `LOCAL_ATTEMPTS` TCP has to do.
+"""
+
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from headrace.collectives.run.connect.conversation import HANDSHAKE_S, Conversation, Loop, Steps
+from headrace.collectives.run.connect.handshake import (
+    CHALLENGE_BYTES,
+    CONTROL_CHANNEL,
+    POINT_TO_POINT_CHANNEL,
+    WELCOME_BYTES,
+    Dialler,
+    Member,
+    Purpose,
+    Refused,
+    local_name,
+)
+from headrace.collectives.run.connect.shared_memory import make_memory
+from headrace.collectives.run.connect.sockets import Endpoint, dialling_socket, parsed, prepare
+
+LOCAL_ATTEMPTS = 3
+
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.5
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Dial:
+    """A connection to be made, over all the attempts at it.
+
+    Attributes
+    ----------
+    local : whether the next attempt goes to the peer's local name.
+    reached : whether the last one found somebody listening.
+    local_failures : how many local ones found somebody, and failed all the same.
+    pause_s : how long to wait after the next attempt by TCP that fails.
+    problem : what became of the last one, as the end of a sentence.
+    """
+
+    peer: int
+    channel: int
+    local: bool
+    reached: bool = False
+    local_failures: int = 0
+    pause_s: float = _FIRST_PAUSE_S
+    problem: str = "did not answer"
+
+
+class _Nearby(Refused):
+    """The peer, dialled by TCP, listens locally: it is to be dialled there."""
+
+
+class Dialling:
+    """Dials all lower ranks on all channels.
+
+    Parameters
+    ----------
+    own : this rank.
+    source : the endpoint to dial from.
+    addresses : where the ranks listen, by rank.
+    memory_bytes : size of the memory to share over each local connection that carries data.
+    loop : where the handshakes take place.
+    links : by peer and channel, where connections are put.
+    """
+
+    def __init__(
+        self,
+        own: Member,
+        source: Endpoint,
+        addresses: Sequence[str],
+        memory_bytes: int,
+        loop: Loop,
+        links: dict[tuple[int, int], Conversation],
+    ) -> None:
+        self._own = own
+        self._source = source
+        self._addresses = addresses
+        self._memory_bytes = memory_bytes
+        self._loop = loop
+        self._links = links
+        self._dials: dict[tuple[int, int], _Dial] = {}
+
+    def begin(self) -> None:
+        """Dial everybody's control channel; the rest follows from the loop's turns."""
+        for peer in range(self._own.rank):
+            # ranks that listen on different addresses may stand for different hosts (a testbed
+            # on loopback): what goes between them has to go over a network
+            same = parsed(self._addresses[peer]).address[0] == self._source.address[0]
+            self._add(peer, CONTROL_CHANNEL, local=self._own.listens_locally and same)
+
+    def problem(self, peer: int, channel: int) -> str:
+        """Say why a connection is missing: the end of a sentence."""
+        return self._dials[peer, channel].problem
+
+    def _add(self, peer: int, channel: int, *, local: bool) -> None:
+        dial = self._dials[peer, channel] = _Dial(peer, channel, local)
+        self._attempt(dial)
+
+    def _attempt(self, dial: _Dial) -> None:
+        dial.reached = False
+        memory_fd = -1
+        try:
+            if dial.local and dial.channel != CONTROL_CHANNEL:
+                memory_fd = self._memory(dial)
+            sock = dialling_socket(self._endpoint(dial).family, self._source)
+        except OSError as error:
+            if memory_fd >= 0:
+                os.close(memory_fd)
+            self._failed(dial, error)
+            return
+        # whoever was dialled by TCP may come to it as late as the deadline allows
+        expires = time.monotonic() + HANDSHAKE_S if dial.local else math.inf
+        talk = Conversation(sock, memory_fd, expires)
+        self._loop.begin(talk, self._handshake(talk, dial), partial(self._ended, talk, dial))
+
+    def _memory(self, dial: _Dial) -> int:
+        try:
+            return make_memory(self._memory_bytes)
+        except OSError as error:
+            log.warning(
+                "rank %d: no memory to share with rank %d (%s): channel %d goes by TCP",
+                self._own.rank,
+                dial.peer,
+                error.strerror,
+                dial.channel,
+            )
+            raise
+
+    def _endpoint(self, dial: _Dial) -> Endpoint:
+        address = self._addresses[dial.peer]
+        if dial.local:
+            return Endpoint(socket.AF_UNIX, local_name(self._own.secret, address))
+        return parsed(address)
+
+    def _handshake(self, talk: Conversation, dial: _Dial) -> Steps:
+        own = self._own
+        dialler = Dialler(
+            own.secret, Purpose(own.ranks, own.rank, dial.peer, dial.channel, dial.local)
+        )
+        yield from talk.connect(self._endpoint(dial).address)
+        dial.reached = True
+        talk.send(dialler.hello)
+        proof = dialler.prove((yield from talk.receive(CHALLENGE_BYTES)))
+        in_doubt = 0 < dial.local_failures < LOCAL_ATTEMPTS
+        if not dial.local and in_doubt and dialler.peer_listens_locally:
+            raise _Nearby("listens locally")
+        talk.expires = math.inf  # it is the peer: once it has our proof, only it calls this off
+        talk.send(proof)
+        if talk.memory_fd >= 0:
+            talk.send_memory()
+        dialler.finish((yield from talk.receive(WELCOME_BYTES)))
+        prepare(talk.sock, dial.channel)
+
+    def _ended(self, talk: Conversation, dial: _Dial, error: Exception | None) -> None:
+        if error is not None:
+            talk.close()
+            self._failed(dial, error)
+            return
+        self._links[dial.peer, dial.channel] = talk
+        if dial.channel == CONTROL_CHANNEL:
+            for channel in range(POINT_TO_POINT_CHANNEL, self._own.channels):
+                self._add(dial.peer, channel, local=dial.local)
+
+    def _failed(self, dial: _Dial, error: Exception) -> None:
+        if dial.local:
+            # a full queue (BlockingIOError) belongs to somebody, too
+            found = dial.reached or isinstance(error, BlockingIOError)
+            dial.local_failures = dial.local_failures + 1 if found else LOCAL_ATTEMPTS
+            dial.local = False
+            self._attempt(dial)
+        elif isinstance(error, _Nearby):
+            dial.local = True
+            self._attempt(dial)
+        else:
+            dial.problem = _problem(dial, error)
+            self._loop.later(dial.pause_s, partial(self._attempt, dial))
+            dial.pause_s = min(2 * dial.pause_s, _LONGEST_PAUSE_S)
+
+
+def _problem(dial: _Dial, error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return f"failed the handshake: it {error}"
+    if dial.reached:
+        return f"broke off the handshake: {error.strerror}"
+    return f"could not be reached: {error.strerror}"

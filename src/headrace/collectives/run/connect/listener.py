@@ -1,0 +1,227 @@
+"""How the ranks of a group connect: every pair, on every channel, and nobody else.
+
+Higher ranks dial lower ones. Ranks of one host are connected by AF_UNIX sockets, and share memory
+over those that carry data; others by TCP. Each connection begins with the handshake of
+`handshake.py`; all handshakes go on side by side, so that nobody slow is in anybody's way.
+"""
+
+import logging
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headrace.collectives.run.connect.conversation import Conversation, Loop
+from headrace.collectives.run.connect.dialling import Dialling
+from headrace.collectives.run.connect.guests import Guests
+from headrace.collectives.run.connect.handshake import CONTROL_CHANNEL, Member, local_name
+from headrace.collectives.run.connect.sockets import (
+    local_listener,
+    numeric_host,
+    parsed,
+    tcp_listener,
+)
+from headrace.errors import CommunicationError, InputError
+
+MEMORY_BYTES = 1 << 20
+"""Memory that two ranks of one host share per channel, unless told otherwise."""
+
+_TICK_S = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Link(NamedTuple):
+    """A connection to another rank, non-blocking; the descriptors belong to who has the link.
+
+    Attributes
+    ----------
+    fd : descriptor of a TCP or AF_UNIX socket.
+    peer : the other rank.
+    channel : CONTROL_CHANNEL, POINT_TO_POINT_CHANNEL, or a data channel from 0.
+    memory_fd : descriptor of memory that both ranks have, or -1; the higher rank made it, and it
+        begins as zeros.
+    """
+
+    fd: int
+    peer: int
+    channel: int
+    memory_fd: int
+
+
+class Listener:
+    """Listens from construction on, so that its address can be told to the others.
+
+    Parameters
+    ----------
+    rank, ranks : this rank and the size of the group.
+    host : numeric address of the interface to listen on and to dial from; no other is used.
+    secret : known to the ranks of this group only.
+    channels : data connections per pair of ranks.
+    shared_memory : whether ranks of this host may be connected by AF_UNIX sockets and memory; both
+        sides of a pair have to allow it.
+    memory_bytes : size of the memory per channel; the same on all ranks.
+
+    Attributes
+    ----------
+    address : "host:port" or "[v6]:port".
+
+    Raises
+    ------
+    InputError : a rank outside its group, a host that is not numeric, no secret, no channel.
+    CommunicationError : `host` is not an address of this machine, or cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        host: str,
+        secret: bytes,
+        channels: int,
+        *,
+        shared_memory: bool = True,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        if not 0 <= rank < ranks:
+            raise InputError(f"rank {rank} is not in a group of {ranks}")
+        if channels < 1 or memory_bytes < 1:
+            raise InputError(
+                f"channels is {channels} and memory_bytes {memory_bytes}: each has to be positive"
+            )
+        if not secret:
+            raise InputError("secret is empty: anybody could join; give all ranks the same one")
+        self._source = numeric_host(host)
+        tcp, self.address = tcp_listener(host)
+        self._listeners = [tcp]
+        if shared_memory:
+            self._listen_locally(rank, local_name(secret, self.address))
+        self._own = Member(
+            secret=secret,
+            rank=rank,
+            ranks=ranks,
+            channels=channels,
+            listens_locally=len(self._listeners) > 1,
+        )
+        self._memory_bytes = memory_bytes
+
+    def connect(
+        self,
+        addresses: Sequence[str],
+        deadline_s: float,
+        interrupted: Callable[[], None] | None = None,
+    ) -> list[Link]:
+        """Connect to every other rank, then stop listening, however it ends.
+
+        Parameters
+        ----------
+        addresses : where the ranks listen, by rank.
+        deadline_s : seconds from now.
+        interrupted : called ten times a second or more; what it raises ends the attempt.
+
+        Returns
+        -------
+        A link per other rank and channel (two more than data channels), by peer and channel.
+
+        Raises
+        ------
+        InputError : an address is malformed, or there is not one per rank.
+        CommunicationError : naming the ranks that could not be connected with by the deadline, and
+            why.
+        """
+        own = self._own
+        links: dict[tuple[int, int], Conversation] = {}
+        loop = Loop()
+        try:
+            if not self._listeners:
+                raise CommunicationError(f"rank {own.rank} no longer listens: make a new listener")
+            if len(addresses) != own.ranks:
+                raise InputError(f"{len(addresses)} addresses for {own.ranks} ranks")
+            for address in addresses:
+                parsed(address)
+            guests = Guests(own, self._listeners, self._memory_bytes, loop, links)
+            dialling = Dialling(own, self._source, addresses, self._memory_bytes, loop, links)
+            wanted = (own.ranks - 1) * (own.channels - CONTROL_CHANNEL)
+            deadline = time.monotonic() + deadline_s
+            guests.begin()
+            dialling.begin()
+            while len(links) < wanted:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise CommunicationError(
+                        f"rank {own.rank} is not connected after {deadline_s:g} s: "
+                        + _missing(own, addresses, links, dialling)
+                        + _turned_away(guests)
+                    )
+                loop.turn(min(left, _TICK_S))
+                if interrupted is not None:
+                    interrupted()
+            return _released(links)
+        finally:
+            self.close()
+            loop.close()
+            for talk in links.values():
+                talk.close()
+
+    def close(self) -> None:
+        """Stop listening; does nothing the second time."""
+        while self._listeners:
+            self._listeners.pop().close()
+
+    def _listen_locally(self, rank: int, name: bytes) -> None:
+        try:
+            self._listeners.append(local_listener(name))
+        except OSError as error:
+            log.warning(
+                "rank %d: cannot listen on an AF_UNIX socket (%s): TCP to all ranks",
+                rank,
+                error.strerror,
+            )
+
+
+def _released(links: dict[tuple[int, int], Conversation]) -> list[Link]:
+    """Take the descriptors out of `links`."""
+    released: list[Link] = []
+    try:
+        for peer, channel in sorted(links):
+            fd, memory_fd = links[peer, channel].release()
+            released.append(Link(fd, peer, channel, memory_fd))
+    except BaseException:  # an interrupt
+        for link in released:
+            os.close(link.fd)
+            if link.memory_fd >= 0:
+                os.close(link.memory_fd)
+        raise
+    return released
+
+
+def _missing(
+    own: Member,
+    addresses: Sequence[str],
+    links: dict[tuple[int, int], Conversation],
+    dialling: Dialling,
+) -> str:
+    """Say which ranks are not connected and why, those with the same problem together."""
+    problems: defaultdict[str, list[str]] = defaultdict(list)
+    channels = range(CONTROL_CHANNEL, own.channels)
+    for peer in range(own.ranks):
+        missing = [channel for channel in channels if (peer, channel) not in links]
+        if peer == own.rank or not missing:
+            continue
+        if peer < own.rank:
+            problem = dialling.problem(peer, missing[0])
+            problems[problem].append(f"rank {peer} at {addresses[peer]}")
+        else:
+            some = len(missing) < len(channels)
+            problem = "did not connect" + (f" on channels {missing}" if some else "")
+            problems[problem].append(f"rank {peer}")
+    return "; ".join(f"{', '.join(who)} {problem}" for problem, who in problems.items())
+
+
+def _turned_away(guests: Guests) -> str:
+    if not guests.turned_away:
+        return ""
+    return (
+        f" (connections turned away: {guests.turned_away}, the last from {guests.last_turned_away})"
+    )

@@ -1,0 +1,175 @@
+"""Sockets as the connections of a group need them: addresses, listening, options."""
+
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+from typing import Any, NamedTuple
+
+from headrace.collectives.run.connect.handshake import CONTROL_CHANNEL
+from headrace.errors import CommunicationError, InputError
+
+_BACKLOG = 4096
+_IP_BIND_ADDRESS_NO_PORT = 24  # not in Python's socket module before 3.12
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+
+
+class Endpoint(NamedTuple):
+    """Where a TCP socket listens, as the kernel wants it."""
+
+    family: socket.AddressFamily
+    address: Any  # what `socket.connect` takes for the family
+
+
+def numeric_host(host: str) -> Endpoint:
+    """Return the endpoint of any port of `host`.
+
+    Raises
+    ------
+    InputError : it is not the numeric address of one interface.
+    """
+    try:
+        if ipaddress.ip_address(host).is_unspecified:
+            raise InputError(
+                f"{host!r} would listen on every interface: give the address of the one that "
+                "joins the ranks"
+            )
+        return _resolved(host, 0)
+    except (ValueError, OSError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{host!r} is not a numeric IPv4 or IPv6 address ({error}): names are not resolved"
+        ) from None
+
+
+def parsed(address: str) -> Endpoint:
+    """Return the endpoint that "host:port" or "[v6]:port" means.
+
+    Raises
+    ------
+    InputError : it is neither, or not numeric.
+    """
+    host, colon, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    try:
+        if not colon or bracketed != (":" in host):
+            raise ValueError("no host and port")
+        if not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+            raise ValueError("no port from 1 to 65535")
+        ipaddress.ip_address(host)
+        return _resolved(host, int(port))
+    except (ValueError, OSError) as error:
+        raise InputError(
+            f"the address {address!r} is not a numeric 'host:port' or '[v6]:port' ({error})"
+        ) from None
+
+
+def tcp_listener(host: str) -> tuple[socket.socket, str]:
+    """Listen on a free port of `host` only; returns the socket and its address.
+
+    Raises
+    ------
+    InputError : `host` is not numeric.
+    CommunicationError : it is not an address of this machine, or cannot be listened on.
+    """
+    endpoint = numeric_host(host)
+    listener = socket.socket(endpoint.family, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.bind(endpoint.address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise CommunicationError(f"cannot listen on {host}: {error.strerror}") from error
+    port = listener.getsockname()[1]
+    return listener, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def local_listener(name: bytes) -> socket.socket:
+    """Listen on an abstract AF_UNIX name.
+
+    Raises
+    ------
+    OSError : the name is taken, or this process may not make such sockets.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.bind(name)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def dialling_socket(family: socket.AddressFamily, source: Endpoint) -> socket.socket:
+    """Make a socket to dial with, from the address we listen on, so that it uses that interface.
+
+    Raises
+    ------
+    OSError : no descriptors are left, or this process may not make such sockets.
+    """
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    if family == source.family:
+        # the port is chosen once the peer is known: many connections may then share one
+        _set(sock, socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+        with contextlib.suppress(OSError):  # any other source serves as well
+            sock.bind(source.address)
+    return sock
+
+
+def prepare(sock: socket.socket, channel: int) -> None:
+    """Set the options of a connection; those of TCP on TCP sockets only."""
+    sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        return
+    _set(sock, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if channel == CONTROL_CHANNEL:
+        # a host that vanishes without a word is noticed here even while nothing is being sent
+        for level, option, value in _KEEPALIVE:
+            _set(sock, level, option, value)
+
+
+def start_connecting(sock: socket.socket, address: Any) -> bool:
+    """Begin to connect; returns whether it is done already, else the socket turns writable.
+
+    Raises
+    ------
+    OSError : the peer refuses, or its queue is full.
+    """
+    code = sock.connect_ex(address)
+    if code not in (0, errno.EINPROGRESS):
+        raise OSError(code, os.strerror(code))
+    return code == 0
+
+
+def check_connected(sock: socket.socket) -> None:
+    """Raise the OSError that a socket's attempt to connect ended with, if it did."""
+    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+def _resolved(host: str, port: int) -> Endpoint:
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)[
+        0
+    ]
+    return Endpoint(family, address)
+
+
+def _set(sock: socket.socket, level: int, option: int, value: int) -> None:
+    # best effort: a socket without one of these still carries data correctly
+    with contextlib.suppress(OSError):
+        sock.setsockopt(level, option, value)

@@ -1,0 +1,192 @@
+"""What the tests of connecting share: ranks as threads, and ways to look at their links."""
+
+import contextlib
+import mmap
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.collectives.run.connect import dialling, guests
+from headrace.collectives.run.connect.handshake import (
+    CHALLENGE_BYTES,
+    CONTROL_CHANNEL,
+    WELCOME_BYTES,
+    Dialler,
+    Purpose,
+)
+from headrace.collectives.run.connect.listener import Link, Listener
+
+SECRET = b"00112233445566778899aabbccddeeff"
+MEMORY_BYTES = 8192
+CHANNELS = 2
+
+Outcome = list[Link] | BaseException
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def listener(rank: int, ranks: int, host: str = "127.0.0.1", **changes: Any) -> Listener:
+    parameters: dict[str, Any] = {
+        "secret": SECRET,
+        "channels": CHANNELS,
+        "memory_bytes": MEMORY_BYTES,
+        **changes,
+    }
+    return Listener(rank, ranks, host, **parameters)
+
+
+def together(
+    listeners: Sequence[Listener],
+    deadline_s: float = 10,
+    delays_s: Sequence[float] = (),
+    addresses: Sequence[str] = (),
+) -> list[Outcome]:
+    """Connect all at once, each after its delay: the links or what was raised, by rank."""
+    addresses = addresses or [one.address for one in listeners]
+    delays_s = delays_s or [0.0] * len(listeners)
+
+    def act(one: Listener, delay_s: float) -> Outcome:
+        time.sleep(delay_s)
+        try:
+            return one.connect(addresses, deadline_s)
+        except Exception as error:  # handed to the test
+            return error
+
+    with ThreadPoolExecutor(len(listeners)) as pool:
+        return list(pool.map(act, listeners, delays_s))
+
+
+def close(outcomes: Sequence[Outcome]) -> None:
+    for links in outcomes:
+        for link in links if isinstance(links, list) else ():
+            os.close(link.fd)
+            if link.memory_fd >= 0:
+                os.close(link.memory_fd)
+
+
+def kind(link: Link) -> socket.AddressFamily:
+    with socket.socket(fileno=os.dup(link.fd)) as sock:
+        return sock.family
+
+
+def check(outcomes: Sequence[Outcome], local: Callable[[int, int], bool]) -> None:
+    """Every pair is connected on all channels, by what it should be; bytes go both ways."""
+    links: dict[tuple[int, int, int], Link] = {}
+    wanted = range(CONTROL_CHANNEL, CHANNELS)
+    for rank, outcome in enumerate(outcomes):
+        assert isinstance(outcome, list), outcome
+        links.update({(rank, link.peer, link.channel): link for link in outcome})
+        others = [peer for peer in range(len(outcomes)) if peer != rank]
+        assert [(link.peer, link.channel) for link in outcome] == [
+            (peer, channel) for peer in others for channel in wanted
+        ]
+    for (rank, peer, channel), link in links.items():
+        assert not os.get_blocking(link.fd)
+        assert not os.get_inheritable(link.fd)
+        assert (kind(link) == socket.AF_UNIX) == local(rank, peer)
+        assert (link.memory_fd >= 0) == (local(rank, peer) and channel != CONTROL_CHANNEL)
+        os.write(link.fd, b"%d to %d on %d" % (rank, peer, channel))
+        if link.memory_fd >= 0:
+            assert not os.get_inheritable(link.memory_fd)
+            with mmap.mmap(link.memory_fd, MEMORY_BYTES) as memory:
+                memory[rank] = 1 + channel - CONTROL_CHANNEL
+    for (rank, peer, channel), link in links.items():
+        os.set_blocking(link.fd, True)
+        assert os.read(link.fd, 1000) == b"%d to %d on %d" % (peer, rank, channel)
+        if link.memory_fd >= 0:
+            with mmap.mmap(link.memory_fd, MEMORY_BYTES) as memory:
+                touched = {at: value for at, value in enumerate(memory[:]) if value}
+                assert touched == dict.fromkeys((rank, peer), 1 + channel - CONTROL_CHANNEL)
+
+
+def everybody(rank: int, peer: int) -> bool:
+    return True
+
+
+def nobody(rank: int, peer: int) -> bool:
+    return False
+
+
+@pytest.fixture
+def no_descriptor_is_left() -> Iterator[None]:
+    before = descriptors()
+    yield
+    assert descriptors() == before
+
+
+@contextlib.contextmanager
+def patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
+    """Make the time that a handshake may take shorter."""
+    with monkeypatch.context() as patched:
+        for module in (dialling, guests):
+            patched.setattr(module, "HANDSHAKE_S", seconds)
+        yield
+
+
+class Crowd:
+    """Sockets that strangers hold; closed at the end."""
+
+    def __init__(self) -> None:
+        self.sockets: list[socket.socket] = []
+
+    def dial(self, address: str) -> socket.socket:
+        self.sockets.append(dialled(address))
+        return self.sockets[-1]
+
+    def close(self) -> None:
+        for sock in self.sockets:
+            sock.close()
+
+
+def dialled(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), 5)
+
+
+class _Over(Exception):  # noqa: N818
+    """Ends a connect that nobody comes to."""
+
+
+@contextlib.contextmanager
+def listening_in_vain() -> Iterator[str]:
+    """Rank 0 of 6 in its connect, to which nobody comes, while the block runs: its address."""
+    lonely = listener(0, 6)
+    over = threading.Event()
+
+    def interrupted() -> None:
+        if over.is_set():
+            raise _Over
+
+    def wait() -> None:
+        with pytest.raises(_Over):
+            lonely.connect([lonely.address] * 6, 60, interrupted)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        try:
+            yield lonely.address
+        finally:
+            over.set()
+        waiting.result()
+
+
+def handshake(sock: socket.socket, purpose: Purpose, memory_fd: int = -1) -> bytes:
+    """Do the dialler's part, as one who knows the secret: the welcome, or b"" if hung up on."""
+    sock.settimeout(5)
+    dialler = Dialler(SECRET, purpose)
+    sock.sendall(dialler.hello)
+    sock.sendall(dialler.prove(sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)))
+    if memory_fd >= 0:
+        socket.send_fds(sock, [b"m"], [memory_fd])
+    with contextlib.suppress(ConnectionResetError):
+        return sock.recv(WELCOME_BYTES, socket.MSG_WAITALL)
+    return b""

@@ -1,0 +1,113 @@
+"""Which way a pair of ranks is connected, with late ranks and strangers on local names."""
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.collectives.run.connect import dialling
+from headrace.collectives.run.connect.handshake import (
+    CHALLENGE_BYTES,
+    POINT_TO_POINT_CHANNEL,
+    local_name,
+)
+from tests.collectives.run.connect.connecting import (
+    CHANNELS,
+    SECRET,
+    Crowd,
+    check,
+    close,
+    everybody,
+    kind,
+    listener,
+    no_descriptor_is_left,  # noqa: F401 - a fixture
+    nobody,
+    patience,
+    together,
+)
+
+pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
+
+
+def test_ranks_that_come_late_are_waited_for_and_share_memory_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with patience(monkeypatch, 0.2):
+        outcomes = together([listener(r, 4) for r in range(4)], delays_s=[0.7, 0, 0.35, 0])
+    check(outcomes, everybody)
+    close(outcomes)
+
+
+def test_without_memory_the_channels_that_need_it_go_by_tcp(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none_left(nbytes: int) -> int:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(dialling, "make_memory", none_left)
+    with caplog.at_level(logging.WARNING):
+        outcomes = together([listener(r, 2) for r in range(2)])
+    for links in outcomes:
+        assert isinstance(links, list)
+        assert all(link.memory_fd == -1 for link in links)
+        by_tcp = [link.channel for link in links if kind(link) == socket.AF_INET]
+        assert by_tcp == [POINT_TO_POINT_CHANNEL, *range(CHANNELS)]
+    assert "no memory to share with rank 0 (Cannot allocate memory)" in caplog.text
+    close(outcomes)
+
+
+@contextlib.contextmanager
+def squatter(name: bytes, answer: bytes | None) -> Iterator[None]:
+    """Take a local name, and answer all who come; b"" hangs up, None keeps silent."""
+    crowd = Crowd()
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(name)
+        taken.listen(100)
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    sock, _ = taken.accept()
+                    crowd.sockets.append(sock)
+                    if answer:
+                        with contextlib.suppress(BrokenPipeError):
+                            sock.sendall(answer)
+                    elif answer is not None:
+                        sock.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        taken.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    crowd.close()
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"x" * 10, b"x" * CHALLENGE_BYTES, b"x" * 5000])
+def test_whoever_has_taken_the_local_name_is_passed_by(
+    answer: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = [listener(r, 3, shared_memory=r != 0) for r in range(3)]
+    name = local_name(SECRET, group[0].address)
+    with squatter(name, answer), patience(monkeypatch, 0.3):
+        outcomes = together(group)
+    check(outcomes, lambda rank, peer: 0 not in (rank, peer))
+    close(outcomes)
+
+
+def test_a_local_name_that_is_taken_already_leaves_tcp(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(b"\0headrace test")
+        monkeypatch.setattr(
+            "headrace.collectives.run.connect.listener.local_name", lambda *_: b"\0headrace test"
+        )
+        group = [listener(r, 2) for r in range(2)]
+    assert "TCP to all ranks" in caplog.text
+    outcomes = together(group)
+    check(outcomes, nobody)
+    close(outcomes)

@@ -1,0 +1,315 @@
+"""Strangers of all sorts dial the ranks of a group while it connects, and change nothing."""
+
+import contextlib
+import os
+import random
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from headrace.collectives.run.connect import guests
+from headrace.collectives.run.connect.handshake import (
+    CHALLENGE_BYTES,
+    WELCOME_BYTES,
+    Dialler,
+    Purpose,
+    local_name,
+)
+from headrace.collectives.run.connect.shared_memory import make_memory
+from headrace.errors import CommunicationError
+from tests.collectives.run.connect.connecting import (
+    CHANNELS,
+    MEMORY_BYTES,
+    SECRET,
+    Crowd,
+    Outcome,
+    check,
+    close,
+    descriptors,
+    dialled,
+    everybody,
+    handshake,
+    listener,
+    listening_in_vain,
+    no_descriptor_is_left,  # noqa: F401 - a fixture
+    nobody,
+    patience,
+    together,
+)
+
+pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
+
+
+def scans_ports(address: str, crowd: Crowd) -> None:
+    for _ in range(20):
+        dialled(address).close()
+
+
+def talks(address: str, crowd: Crowd) -> None:
+    noise = random.Random(5)
+    for _ in range(20):
+        sock = crowd.dial(address)
+        with contextlib.suppress(OSError):  # hung up on while still talking
+            sock.sendall(noise.randbytes(noise.randrange(1, 2000)))
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n")
+
+
+def keeps_silent(address: str, crowd: Crowd) -> None:
+    for _ in range(100):
+        crowd.dial(address)
+
+
+def dawdles(address: str, crowd: Crowd) -> None:
+    socks = [crowd.dial(address) for _ in range(10)]
+
+    def dawdle() -> None:
+        for byte in Dialler(b"a guess", Purpose(6, 5, 0, 0, False)).hello[:20]:
+            for sock in socks:
+                with contextlib.suppress(OSError):
+                    sock.send(bytes([byte]), socket.MSG_NOSIGNAL)
+            time.sleep(0.05)
+
+    threading.Thread(target=dawdle, daemon=True).start()
+
+
+def guesses(address: str, crowd: Crowd) -> None:
+    """Speaks the protocol, without the secret."""
+    for channel in range(20):
+        hello = Dialler(b"a guess", Purpose(6, 5, 0, channel % 4 - 2, False)).hello
+        crowd.dial(address).sendall(hello)
+
+
+def says_hello_only(address: str, crowd: Crowd) -> None:
+    """Says hellos that are right, one of them many times, and then nothing."""
+    hellos = [Dialler(SECRET, Purpose(6, 5, 0, 0, False)).hello for _ in range(5)]
+    for index in range(20):
+        crowd.dial(address).sendall(hellos[min(index, 4)])
+
+
+STRANGERS = [scans_ports, talks, keeps_silent, dawdles, guesses, says_hello_only]
+
+
+@pytest.mark.parametrize("strangers", [[one] for one in STRANGERS] + [STRANGERS])
+@pytest.mark.parametrize("shared", [True, False])
+def test_strangers_change_nothing(
+    strangers: list[Callable[[str, Crowd], None]], shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guests, "MOST_GUESTS", 40)  # fewer than there are strangers
+    group = [listener(r, 6, shared_memory=shared) for r in range(6)]
+    crowd = Crowd()
+
+    def trouble() -> None:
+        for stranger in strangers:
+            for rank in (0, 3):
+                with contextlib.suppress(OSError):  # who comes after the end is refused
+                    stranger(group[rank].address, crowd)
+
+    trouble()  # some are there before the ranks, some come with them
+    with ThreadPoolExecutor(1) as pool:
+        more = pool.submit(trouble)
+        began = time.monotonic()
+        outcomes = together(group, delays_s=[0, 0, 0, 0, 0.1, 0.3])
+        took_s = time.monotonic() - began
+        more.result()
+    check(outcomes, everybody if shared else nobody)
+    assert took_s < 5
+    crowd.close()
+    close(outcomes)
+
+
+def test_strangers_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd()
+    with patience(monkeypatch, 0.3), listening_in_vain() as address:
+        began = time.monotonic()
+        for stranger in (keeps_silent, talks, guesses, says_hello_only):
+            stranger(address, crowd)
+        for sock in crowd.sockets:
+            with contextlib.suppress(ConnectionResetError):
+                while sock.recv(1000):  # challenges, perhaps
+                    pass
+        assert time.monotonic() - began < 3  # ten times what they are given
+    crowd.close()
+
+
+def test_who_has_said_a_right_hello_is_not_dropped_for_a_silent_crowd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guests, "MOST_GUESTS", 20)
+    crowd = Crowd()
+    with listening_in_vain() as address:
+        sock = crowd.dial(address)
+        dialler = Dialler(SECRET, Purpose(6, 3, 0, 0, False))
+        sock.sendall(dialler.hello)
+        challenge = sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)
+        keeps_silent(address, crowd)
+        crowd.sockets[1].recv(1)  # the first of them was dropped
+        sock.sendall(dialler.prove(challenge))
+        dialler.finish(sock.recv(WELCOME_BYTES, socket.MSG_WAITALL))
+    crowd.close()
+
+
+def test_when_all_places_are_taken_by_ranks_that_died_the_others_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guests, "MOST_GUESTS", 16)
+    group = [listener(r, 3) for r in range(3)]
+    crowd = Crowd()
+    for _ in range(40):
+        hello = Dialler(SECRET, Purpose(3, 1, 0, 0, False)).hello
+        crowd.dial(group[0].address).sendall(hello)
+    with patience(monkeypatch, 0.2):
+        outcomes = together(group)
+    check(outcomes, everybody)
+    crowd.close()
+    close(outcomes)
+
+
+def test_a_channel_that_is_taken_stays_with_who_has_it() -> None:
+    purpose = Purpose(6, 3, 0, 1, False)
+    crowd = Crowd()
+    with listening_in_vain() as address:
+        first, second, third = [crowd.dial(address) for _ in range(3)]
+        assert len(handshake(first, purpose)) == WELCOME_BYTES
+        assert handshake(second, purpose) == b""
+        assert len(handshake(third, purpose._replace(channel=0))) == WELCOME_BYTES
+        first.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            first.recv(1)
+    crowd.close()
+
+
+class Relay:
+    """Stands between the ranks and one of them, passes on what is said, and takes notes."""
+
+    def __init__(self, target: str) -> None:
+        self.heard: list[bytes] = []
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._serve)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = self._listener.accept()
+                onward = dialled(self._target)
+                note = len(self.heard)
+                self.heard.append(b"")
+                both = [self._start(self._pass_on, sock, onward, note)]
+                both.append(self._start(self._pass_on, onward, sock, -1))
+                self._start(self._close, both, sock, onward)
+
+    def _start(self, act: Callable[..., None], *arguments: Any) -> threading.Thread:
+        thread = threading.Thread(target=act, args=arguments)
+        thread.start()
+        self._threads.append(thread)
+        return thread
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, note: int) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1000):
+                if note >= 0:
+                    self.heard[note] += data
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def _close(self, both: list[threading.Thread], *socks: socket.socket) -> None:
+        for thread in both:
+            thread.join()
+        for sock in socks:
+            sock.close()
+
+
+def test_what_was_overheard_cannot_be_said_again() -> None:
+    """All that rank 1 said to rank 0 is said again, while rank 0 still waits for rank 2."""
+    group = [listener(r, 3, shared_memory=False) for r in range(3)]
+    relay = Relay(group[0].address)
+    addresses = [one.address for one in group]
+    with ThreadPoolExecutor(3) as pool:
+        futures = [
+            pool.submit(group[0].connect, addresses, 10),
+            pool.submit(group[1].connect, [relay.address, *addresses[1:]], 10),
+        ]
+        deadline = time.monotonic() + 5
+        while len(relay.heard) < CHANNELS + 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        answers: list[bytes] = []
+        for said in list(relay.heard):
+            assert said
+            with dialled(group[0].address) as sock:
+                sock.settimeout(5)
+                sock.sendall(said)
+                answer = b""
+                with contextlib.suppress(ConnectionResetError):
+                    while data := sock.recv(1000):
+                        answer += data
+                answers.append(answer)
+        futures.append(pool.submit(group[2].connect, addresses, 10))
+        outcomes: list[Outcome] = [future.result() for future in futures]
+    assert answers == [b""] * (CHANNELS + 2)
+    check(outcomes, nobody)
+    close(outcomes)
+    relay.close()
+
+
+def small() -> int:
+    return make_memory(MEMORY_BYTES // 2)
+
+
+def unsealed() -> int:
+    fd = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, MEMORY_BYTES)
+    return fd
+
+
+def no_memory() -> int:
+    return os.open("/dev/null", os.O_RDWR)
+
+
+@pytest.mark.parametrize("offer", [small, unsealed, no_memory])
+def test_only_memory_of_the_right_size_that_nobody_can_shrink_is_taken(
+    offer: Callable[[], int],
+) -> None:
+    purpose = Purpose(6, 3, 0, 1, True)
+    good, bad = make_memory(MEMORY_BYTES), offer()
+    with listening_in_vain() as address:
+        for memory_fd, size in ((bad, 0), (good, WELCOME_BYTES)):
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.connect(local_name(SECRET, address))
+                assert len(handshake(sock, purpose, memory_fd)) == size
+            os.close(memory_fd)
+
+
+def test_running_out_of_descriptors_says_what_to_do() -> None:
+    lonely = listener(0, 2)
+    crowd = Crowd()
+    crowd.dial(lonely.address)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    filling: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + 20, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                filling.append(os.dup(crowd.sockets[0].fileno()))
+        os.close(filling.pop())  # for the selector
+        with pytest.raises(CommunicationError, match=r"Too many open files; .* \(ulimit -n\)"):
+            lonely.connect([lonely.address] * 2, 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in filling:
+            os.close(fd)
+        crowd.close()

@@ -1,0 +1,188 @@
+"""The handshake's bytes: two who know the secret agree, and nothing else gets through."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headrace.collectives.run.connect.handshake import (
+    CHALLENGE_BYTES,
+    CONTROL_CHANNEL,
+    HELLO_BYTES,
+    PROOF_BYTES,
+    WELCOME_BYTES,
+    Acceptor,
+    Dialler,
+    Member,
+    Purpose,
+    Refused,
+    local_name,
+)
+
+SECRET = b"00112233445566778899aabbccddeeff"
+RANKS, CHANNELS = 4, 2
+PURPOSE = Purpose(RANKS, 3, 1, 0, False)
+OWN = Member(secret=SECRET, rank=1, ranks=RANKS, channels=CHANNELS, listens_locally=True)
+
+Change = Callable[[bytes], bytes]
+
+
+def same(message: bytes) -> bytes:
+    return message
+
+
+def converse(change: dict[str, Change], dialler: Dialler, acceptor: Acceptor) -> list[bytes]:
+    """A whole handshake, with some messages changed on their way; the messages."""
+    hello = change.get("hello", same)(dialler.hello)
+    challenge = change.get("challenge", same)(acceptor.challenge(hello))
+    proof = change.get("proof", same)(dialler.prove(challenge))
+    welcome = change.get("welcome", same)(acceptor.welcome(proof))
+    dialler.finish(welcome)
+    return [hello, challenge, proof, welcome]
+
+
+def test_two_who_know_the_secret_agree_on_what_the_connection_is_for() -> None:
+    dialler, acceptor = Dialler(SECRET, PURPOSE), Acceptor(OWN, local=False)
+    messages = converse({}, dialler, acceptor)
+    assert acceptor.purpose == PURPOSE
+    assert dialler.peer_listens_locally
+    sizes = [HELLO_BYTES, CHALLENGE_BYTES, PROOF_BYTES, WELCOME_BYTES]
+    assert [len(message) for message in messages] == sizes
+
+
+def test_the_secret_is_not_shown() -> None:
+    assert "rank=1" in repr(OWN)
+    assert SECRET.decode() not in repr(OWN)
+
+
+def test_no_two_handshakes_have_a_message_in_common() -> None:
+    rounds = [converse({}, Dialler(SECRET, PURPOSE), Acceptor(OWN, local=False)) for _ in range(9)]
+    assert len({message for messages in rounds for message in messages}) == 9 * 4
+
+
+@given(st.sampled_from(["hello", "challenge", "proof", "welcome"]), st.data())
+def test_any_flipped_bit_fails(which: str, data: st.DataObject) -> None:
+    def flipped(message: bytes) -> bytes:
+        bit = data.draw(st.integers(0, 8 * len(message) - 1))
+        changed = bytearray(message)
+        changed[bit // 8] ^= 1 << bit % 8
+        return bytes(changed)
+
+    with pytest.raises(Refused):
+        converse({which: flipped}, Dialler(SECRET, PURPOSE), Acceptor(OWN, local=False))
+
+
+@given(st.sampled_from(["hello", "challenge", "proof", "welcome"]), st.binary(max_size=300))
+def test_garbage_of_any_length_fails(which: str, garbage: bytes) -> None:
+    with pytest.raises(Refused):
+        converse({which: lambda _: garbage}, Dialler(SECRET, PURPOSE), Acceptor(OWN, local=False))
+
+
+@pytest.mark.parametrize(
+    ("dialler_secret", "acceptor_secret"), [(SECRET, b"other"), (b"other", SECRET), (b"", SECRET)]
+)
+def test_another_secret_fails_at_the_first_message(
+    dialler_secret: bytes, acceptor_secret: bytes
+) -> None:
+    acceptor = Acceptor(replace(OWN, secret=acceptor_secret), local=False)
+    with pytest.raises(Refused, match="does not know this job's secret"):
+        acceptor.challenge(Dialler(dialler_secret, PURPOSE).hello)
+
+
+def test_whoever_does_not_know_the_secret_cannot_play_the_acceptor() -> None:
+    dialler = Dialler(SECRET, PURPOSE)
+    impostor = Dialler(b"other", PURPOSE)  # its messages are as long, and as good as any
+    for message in (impostor.hello, dialler.hello, bytes(CHALLENGE_BYTES)):
+        with pytest.raises(Refused):
+            dialler.prove(message[:CHALLENGE_BYTES])
+
+
+def test_no_message_serves_in_the_place_of_another() -> None:
+    """Reflection: what one side says is not what the other one could have said."""
+    hello, challenge, proof, welcome = converse(
+        {}, Dialler(SECRET, PURPOSE), Acceptor(OWN, local=False)
+    )
+    for reflected in (hello[-PROOF_BYTES:], challenge[-PROOF_BYTES:], welcome):
+        acceptor = Acceptor(OWN, local=False)
+        acceptor.challenge(hello)
+        with pytest.raises(Refused):
+            acceptor.welcome(reflected)
+    dialler, acceptor = Dialler(SECRET, PURPOSE), Acceptor(OWN, local=False)
+    own_proof = dialler.prove(acceptor.challenge(dialler.hello))
+    for reflected in (own_proof, proof):
+        with pytest.raises(Refused):
+            dialler.finish(reflected)
+
+
+def test_a_replayed_conversation_ends_at_the_proof() -> None:
+    hello, challenge, proof, _ = converse({}, Dialler(SECRET, PURPOSE), Acceptor(OWN, local=False))
+    acceptor = Acceptor(OWN, local=False)
+    acceptor.challenge(hello)  # a hello can be said again, and gains nothing
+    with pytest.raises(Refused):
+        acceptor.welcome(proof)
+    with pytest.raises(Refused):
+        Dialler(SECRET, PURPOSE).prove(challenge)
+
+
+def test_proofs_of_two_conversations_cannot_be_exchanged() -> None:
+    purposes = [PURPOSE, PURPOSE._replace(channel=1), PURPOSE._replace(dialler=2), PURPOSE]
+    diallers = [Dialler(SECRET, purpose) for purpose in purposes]
+    acceptors = [Acceptor(OWN, local=False) for _ in purposes]
+    challenges = [a.challenge(d.hello) for a, d in zip(acceptors, diallers, strict=True)]
+    proofs = [d.prove(c) for d, c in zip(diallers, challenges, strict=True)]
+    for mine, acceptor in enumerate(acceptors):
+        for theirs, proof in enumerate(proofs):
+            if mine != theirs:
+                with pytest.raises(Refused):
+                    acceptor.welcome(proof)
+    for acceptor, dialler, proof in zip(acceptors, diallers, proofs, strict=True):
+        dialler.finish(acceptor.welcome(proof))
+
+
+NUMBERS = st.integers(0, 6) | st.integers(0, 2**32 - 1)
+CHANGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "ranks": NUMBERS,
+        "dialler": NUMBERS,
+        "acceptor": NUMBERS,
+        "channel": st.integers(-4, 4) | st.integers(-(2**31), 2**31 - 1),
+        "local": st.booleans(),
+    },
+)
+
+
+@given(CHANGES)
+@example({"dialler": 1})  # itself
+@example({"dialler": 0})  # who is to be dialled
+@example({"dialler": RANKS})
+@example({"channel": CHANNELS})
+@example({"channel": CONTROL_CHANNEL - 1})
+@example({"local": True})
+def test_even_who_knows_the_secret_gets_only_what_is_there(changes: dict[str, Any]) -> None:
+    purpose = PURPOSE._replace(**changes)
+    acceptor = Acceptor(OWN, local=False)
+    possible = (
+        (purpose.ranks, purpose.acceptor, purpose.local) == (RANKS, 1, False)
+        and 1 < purpose.dialler < RANKS
+        and CONTROL_CHANNEL <= purpose.channel < CHANNELS
+    )
+    if possible:
+        converse({}, Dialler(SECRET, purpose), acceptor)
+    else:
+        with pytest.raises(Refused, match="wanted"):
+            acceptor.challenge(Dialler(SECRET, purpose).hello)
+
+
+def test_local_names_follow_from_secret_and_address_and_fit_a_socket() -> None:
+    names = {
+        local_name(secret, address)
+        for secret in (SECRET, b"other")
+        for address in ("127.0.0.1:4000", "127.0.0.1:4001", f"[{'f' * 39}%{'x' * 15}]:65535")
+    }
+    assert len(names) == 6
+    assert all(name[0] == 0 and len(name) < 108 for name in names)
+    assert local_name(SECRET, "127.0.0.1:4000") in names

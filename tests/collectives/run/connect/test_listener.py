@@ -1,0 +1,197 @@
+"""How the ranks of a group connect: ranks as threads."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from headrace.collectives.run.connect.handshake import CONTROL_CHANNEL
+from headrace.collectives.run.connect.listener import Link
+from headrace.errors import CommunicationError, InputError
+from tests.collectives.run.connect.connecting import (
+    SECRET,
+    check,
+    close,
+    everybody,
+    listener,
+    no_descriptor_is_left,  # noqa: F401 - a fixture
+    nobody,
+    together,
+)
+
+pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("shared", [True, False])
+def test_every_pair_is_connected_on_every_channel(ranks: int, shared: bool) -> None:
+    outcomes = together([listener(r, ranks, shared_memory=shared) for r in range(ranks)])
+    check(outcomes, everybody if shared else nobody)
+    close(outcomes)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_ipv6(shared: bool) -> None:
+    try:
+        group = [listener(r, 3, "::1", shared_memory=shared) for r in range(3)]
+    except CommunicationError:
+        pytest.skip("no IPv6 here")
+    assert all(one.address.startswith("[::1]:") for one in group)
+    outcomes = together(group)
+    check(outcomes, everybody if shared else nobody)
+    close(outcomes)
+
+
+def test_one_side_without_shared_memory_is_enough_for_tcp() -> None:
+    outcomes = together([listener(r, 4, shared_memory=r != 2) for r in range(4)])
+    check(outcomes, lambda rank, peer: 2 not in (rank, peer))
+    close(outcomes)
+
+
+def test_options_of_tcp_connections() -> None:
+    outcomes = together([listener(r, 2, shared_memory=False) for r in range(2)])
+    for links in outcomes:
+        assert isinstance(links, list)
+        for link in links:
+            with socket.socket(fileno=os.dup(link.fd)) as sock:
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                alive = sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                assert bool(alive) == (link.channel == CONTROL_CHANNEL)
+    close(outcomes)
+
+
+def test_inside_a_running_event_loop() -> None:
+    group = [listener(r, 2) for r in range(2)]
+    addresses = [one.address for one in group]
+
+    async def notebook() -> list[Link]:
+        return group[1].connect(addresses, 10)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(group[0].connect, addresses, 10)
+        outcomes = [asyncio.run(notebook()), first.result()]
+    check(outcomes[::-1], everybody)
+    close(outcomes)
+
+
+def test_ranks_that_do_not_come_are_named() -> None:
+    group = [listener(r, 4) for r in range(2)]
+    addresses = [one.address for one in group] + ["127.0.0.1:1", "127.0.0.1:2"]
+    outcomes = together(group, deadline_s=0.6, addresses=addresses)
+    for rank, error in enumerate(outcomes):
+        assert isinstance(error, CommunicationError)
+        text = f"rank {rank} is not connected after 0.6 s: rank 2, rank 3 did not connect"
+        assert str(error) == text
+
+
+def test_ranks_that_cannot_be_reached_are_named_with_the_reason() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        last = listener(2, 3)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        (error,) = together([last], 0.3, addresses=["127.0.0.1:1", address, last.address])
+    assert str(error) == (
+        "rank 2 is not connected after 0.3 s: rank 0 at 127.0.0.1:1 could not be reached: "
+        f"Connection refused; rank 1 at {address} did not answer"
+    )
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_rank_with_another_secret_stays_out_and_is_named(shared: bool) -> None:
+    group = [
+        listener(r, 4, shared_memory=shared, secret=b"another" if r == 2 else SECRET)
+        for r in range(4)
+    ]
+    outcomes = together(group, deadline_s=1)
+    messages = [str(error) for error in outcomes if isinstance(error, CommunicationError)]
+    assert len(messages) == 4
+    for text in messages[:2]:
+        assert "s: rank 2 did not connect (connections turned away:" in text
+        assert "does not know this job's secret" in text
+    at = [one.address for one in group]
+    assert f"rank 0 at {at[0]}, rank 1 at {at[1]} failed the handshake: it hung up" in messages[2]
+    assert "; rank 3 did not connect" in messages[2]
+    assert f"s: rank 2 at {at[2]} failed the handshake: it hung up" in messages[3]
+
+
+def test_interrupts_end_it_and_close_everything() -> None:
+    ticks: list[float] = []
+
+    def interrupted() -> None:
+        ticks.append(time.monotonic())
+        if len(ticks) == 3:
+            raise KeyboardInterrupt
+
+    group = [listener(r, 3) for r in range(3)]
+    addresses = [one.address for one in group]
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(group[0].connect, addresses, 0.8)
+        with pytest.raises(KeyboardInterrupt):
+            group[2].connect(addresses, 10, interrupted)
+        assert isinstance(other.exception(), CommunicationError)
+    group[1].close()
+
+
+def test_control_c_ends_it() -> None:
+    me = threading.current_thread()
+    if me is not threading.main_thread() or me.ident is None:
+        pytest.skip("signals come to the main thread")
+    lonely = listener(0, 2)
+    timer = threading.Timer(0.2, signal.pthread_kill, (me.ident, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        lonely.connect([lonely.address] * 2, 10)
+    timer.join()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "127.0.0.1", "127.0.0.1:", "localhost:80", "127.0.0.1:0", "127.0.0.1:70000", "::1:80"]
+    + ["[127.0.0.1]:80", "[::1]", "127.0.0.1:http", "127.0.0.1:-1", ":80", "[::1:80", "127.1:80"],
+)
+def test_malformed_addresses(address: str) -> None:
+    lonely = listener(0, 2)
+    with pytest.raises(InputError, match="is not a numeric 'host:port'"):
+        lonely.connect([lonely.address, address], 10)
+
+
+def test_a_listener_serves_once() -> None:
+    first = listener(0, 1)
+    assert first.connect([first.address], 1) == []
+    with pytest.raises(CommunicationError, match="no longer listens"):
+        first.connect([first.address], 1)
+    first.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank": 2}, "rank 2 is not in a group of 2"),
+        ({"rank": -1}, "rank -1 is not in a group of 2"),
+        ({"host": "localhost"}, "not a numeric IPv4 or IPv6 address"),
+        ({"host": "0.0.0.0"}, "every interface"),
+        ({"host": "::"}, "every interface"),
+        ({"secret": b""}, "secret is empty"),
+        ({"channels": 0}, "each has to be positive"),
+        ({"memory_bytes": 0}, "each has to be positive"),
+    ],
+)
+def test_bad_arguments(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        listener(**{"rank": 0, "ranks": 2, **changes})
+
+
+def test_a_host_that_is_not_here() -> None:
+    with pytest.raises(CommunicationError, match=r"cannot listen on 192\.0\.2\.1"):
+        listener(0, 1, "192.0.2.1")
+
+
+def test_the_number_of_addresses_is_checked() -> None:
+    lonely = listener(0, 2)
+    with pytest.raises(InputError, match="1 addresses for 2 ranks"):
+        lonely.connect([lonely.address], 1)
