@@ -70,7 +70,9 @@ class Network:
         for flow, end in zip(probe.flows, ends, strict=True):
             alpha = self._link(flow.src, flow.dst).alpha_us
             hops = 2 * (probe.chunks if probe.manner is Manner.ONE_AFTER_ANOTHER else 1)
-            times[flow.src] = np.maximum(times[flow.src], self.call_us + hops * alpha + end)
+            # a rank is done when what it sends and what it receives is
+            for rank in (flow.src, flow.dst):
+                times[rank] = np.maximum(times[rank], self.call_us + hops * alpha + end)
         times = times * np.exp(self.noise * self.random.standard_normal(times.shape))
         self.total_us += float(times.max(axis=0).sum())
         return times

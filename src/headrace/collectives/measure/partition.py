@@ -13,7 +13,7 @@ import numpy as np
 
 Groups = tuple[tuple[int, ...], ...]
 
-_MAX_SPLIT = 10  # larger groups are not split in every way, only by one member
+_MAX_SPLIT = 10
 _CERTAIN = 50.0  # more evidence about a pair than this changes nothing
 
 
@@ -47,7 +47,7 @@ def best_partition(evidence: np.ndarray) -> Partition:
     starts = [np.arange(len(score)), *_linkage_cuts(score)]
     labels = max((_climb(start, score) for start in starts), key=lambda found: _value(found, score))
     best = _value(labels, score)
-    rivals = [(_value(other, score) - best, _groups(other)) for other in _neighbours(labels)]
+    rivals = [(_value(other, score) - best, _groups(other)) for other in neighbours(labels)]
     behind = np.array([value for value, _ in rivals])
     return Partition(
         groups=_groups(labels),
@@ -78,14 +78,17 @@ def _value(labels: np.ndarray, score: np.ndarray) -> float:
 def _climb(labels: np.ndarray, score: np.ndarray) -> np.ndarray:
     value = _value(labels, score)
     while True:
-        better = max(_neighbours(labels), key=lambda other: _value(other, score), default=labels)
+        better = max(neighbours(labels), key=lambda other: _value(other, score), default=labels)
         if (found := _value(better, score)) <= value + 1e-12:
             return labels
         labels, value = better, found
 
 
-def _neighbours(labels: np.ndarray) -> Iterator[np.ndarray]:
-    """Every partition that differs by one member's move, one merger or one split."""
+def neighbours(labels: np.ndarray, most_split: int = _MAX_SPLIT) -> Iterator[np.ndarray]:
+    """Yield every partition that differs by one member's move, one merger or one split.
+
+    Groups of more than `most_split` are not split in every way, only by one member.
+    """
     group = {int(name): np.flatnonzero(labels == name).tolist() for name in np.unique(labels)}
     fresh = max(group, default=0) + 1
     for home, members in group.items():
@@ -98,7 +101,7 @@ def _neighbours(labels: np.ndarray) -> Iterator[np.ndarray]:
                 yield _moved(labels, members, name)
         leavers = members if len(members) > 2 else members[1:]
         yield from (_moved(labels, [member], fresh) for member in leavers)
-        if not 4 <= len(members) <= _MAX_SPLIT:
+        if not 4 <= len(members) <= most_split:
             continue
         for bits in range(1 << (len(members) - 1)):  # the first member stays
             leaving = [member for k, member in enumerate(members[1:]) if bits >> k & 1]

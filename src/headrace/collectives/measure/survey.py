@@ -29,6 +29,7 @@ from headrace.collectives.measure.costs import (
 )
 from headrace.collectives.measure.crowd import LEAST_HOSTS, Crowd
 from headrace.collectives.measure.effort import Budget, Effort, Progress
+from headrace.collectives.measure.explain import MOST_HOSTS, concurrent_rounds, explain
 from headrace.collectives.measure.findings import Findings
 from headrace.collectives.measure.fit import LinkFit
 from headrace.collectives.measure.group import Groups, group_hosts
@@ -191,10 +192,10 @@ class _Survey:
         )
 
     def groups(self, bandwidth: np.ndarray) -> Groups:
-        """Group hosts by what pairs had; where that shows nothing, by what they have in a crowd."""
-        groups = group_hosts(bandwidth)
-        if len(groups) > 1 or len(bandwidth) < LEAST_HOSTS:
-            return groups
+        """Group hosts by what pairs had, what they have in a crowd, and what explains both."""
+        pairs = group_hosts(bandwidth)
+        if len(bandwidth) < LEAST_HOSTS:
+            return pairs
         span = _CROWD_DONE - _TOURNAMENT_DONE
         crowded = self.crowd.gather(
             self.site,
@@ -202,7 +203,15 @@ class _Survey:
             _CROWD_ENDS,
             lambda what, share: self.report(what, _TOURNAMENT_DONE + share * span),
         )
-        return groups if crowded is None else group_hosts(crowded)
+        seen = [bandwidth]
+        if crowded is not None:
+            seen += [crowded, np.minimum(bandwidth, crowded)]
+        if len(bandwidth) > MOST_HOSTS:
+            return pairs if len(pairs) > 1 or crowded is None else group_hosts(crowded)
+        rounds = concurrent_rounds(self.recorder.table(self.site.ranks), self.site)
+        explained = explain(rounds, seen)
+        # racks that pairs show and no uplink explains may have something else that makes them so
+        return pairs if len(explained) == 1 else explained
 
     def fit_hosts(self, bandwidth: np.ndarray, groups: Groups) -> None:
         """Fit the links between hosts, and those that look bad once more."""

@@ -49,8 +49,8 @@ def group_hosts(bandwidth: np.ndarray) -> Groups:
     everyone = (tuple(range(n)),)
     if n < 3:
         return everyone
-    best, found = EVIDENCE * _log_partitions(n), everyone
-    for groups in sorted(set(_cuts(distances)), key=lambda cut: (diversity(cut), len(cut), cut)):
+    best, found = EVIDENCE * log_partitions(n), everyone
+    for groups in sorted(set(cuts(distances)), key=lambda cut: (diversity(cut), len(cut), cut)):
         gain, speedup = _contrast(distances, groups)
         # of equals the groups of most even size (PLink 4.1.2), then the fewest
         if speedup >= LEAST_SPEEDUP and gain > best + _SAME:
@@ -58,7 +58,7 @@ def group_hosts(bandwidth: np.ndarray) -> Groups:
     return found
 
 
-def _cuts(distances: np.ndarray) -> Iterator[Groups]:
+def cuts(distances: np.ndarray) -> Iterator[Groups]:
     """Partitions worth looking at."""
     # imported here: only the rank that groups pays for the start-up of scipy
     from scipy.cluster.hierarchy import fcluster, linkage
@@ -96,6 +96,6 @@ def _contrast(distances: np.ndarray, groups: Groups) -> tuple[float, float]:
     return gain, float(np.exp(np.median(across) - np.median(inside)))
 
 
-def _log_partitions(n: int) -> float:
+def log_partitions(n: int) -> float:
     """Logarithm of the number of partitions of n things: a tight bound (Berend and Tassa, 2010)."""
     return n * math.log(0.792 * n / math.log(n + 1))
