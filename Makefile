@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 RELEASE := build/release
 NATIVE_SOURCES := $(shell find native -name '*.hpp' -o -name '*.cpp' 2>/dev/null)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-warn-script-location
+# what a claim's benchmark needs beside headrace, if anything
+RIVALS := $(patsubst requirements/%.txt,$(VENV)/.%,$(wildcard requirements/bench-$(CLAIM).txt))
 CMAKE_CONFIGURE = $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	-DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DHEADRACE_TESTS=ON
 # gcc's ThreadSanitizer needs a predictable address space where the kernel randomizes many bits
@@ -75,7 +77,7 @@ build/%.sanitized: FORCE | $(VENV)/.runtime
 	@$(BIN)/cmake --build build/$* --target tests -j $(JOBS)
 	@$(NO_ASLR) $(BIN)/ctest --test-dir build/$* --output-on-failure --no-tests=error -j $(JOBS)
 
-bench: claim native ## run a claim's benchmark: make bench CLAIM=name [QUICK=1] [KEEP=1]
+bench: claim native $(RIVALS) ## run a claim's benchmark: make bench CLAIM=name [QUICK=1] [KEEP=1]
 	@PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/$(CLAIM)/run.py \
 		$(if $(filter-out 0,$(QUICK)),--quick) $(if $(filter-out 0,$(KEEP)),--keep)
 
@@ -129,8 +131,8 @@ $(VENV)/.package: pyproject.toml | $(VENV)/.runtime
 	@$(PIP) --quiet --no-build-isolation --no-deps -C wheel.cmake=false --editable .
 	@touch $@
 
-$(VENV)/.test $(VENV)/.check: $(VENV)/.%: requirements/%.txt | $(VENV)/.runtime
-	$(call say,installing what make $* needs)
+$(VENV)/.test $(VENV)/.check $(VENV)/.bench-executor: $(VENV)/.%: requirements/%.txt | $(VENV)/.runtime
+	$(call say,installing what make $(firstword $(subst -, ,$*)) needs)
 	@$(PIP) --quiet -r $<
 	@touch $@
 

@@ -37,7 +37,7 @@ from rich.table import Table
 from headrace.errors import InputError
 
 ROOT = Path(__file__).resolve().parent
-_PACKAGES = ("headrace", "torch", "numpy", "scipy", "scikit-learn", "pyarrow")
+_PACKAGES = ("headrace", "torch", "numpy", "scipy", "scikit-learn", "pyarrow", "openmpi", "mpi4py")
 _COMPARE = {">=": operator.ge, "<=": operator.le}
 
 
@@ -119,6 +119,7 @@ class Report:
         self.tables: dict[str, list[dict[str, Any]]] = {}
         self.notes: list[str] = []
         self.exit_code = 1
+        self._attached: dict[str, Any] = {}
         self._folder = folder or ROOT / claim / "results"
         self._console = console or Console(width=None if sys.stdout.isatty() else 120)
         self._bars = {name: Bar(name=name, required=bound) for name, bound in bars.items()}
@@ -138,6 +139,10 @@ class Report:
     def note(self, text: str) -> None:
         """Add a remark, such as what a figure leaves out."""
         self.notes.append(text)
+
+    def attach(self, name: str, content: Any) -> None:
+        """Store `content` as JSON beside the result, under the result's name and this one."""
+        self._attached[name] = content
 
     def bar(self, name: str, figure: float | None) -> None:
         """Give the figure of a declared bar; None or NaN: it could not be measured.
@@ -183,6 +188,8 @@ class Report:
         self._folder.mkdir(parents=True, exist_ok=True)
         stamp = self._started.strftime("%Y%m%dT%H%M%SZ")
         path = self._folder / f"{'kept-' if self.options.keep else ''}{stamp}.json"
+        for name, content in self._attached.items():
+            path.with_name(f"{path.stem}-{name}.json").write_text(json.dumps(content) + "\n")
         result = {
             "claim": self.claim,
             "quick": self.options.quick,

@@ -1,0 +1,231 @@
+"""One rank's member of each rival: the same collectives, each through its own interface.
+
+Each is the only one in its process. All are called on NumPy's memory, without copies on the
+benchmark's part; where a rival works in place and would not lose by it, it does.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from benchmarks.executor.patterns import Buffers, Floats
+from headrace.collectives.demand import Collective
+
+Call = Callable[[], object]
+
+Exchange = Callable[[str], list[str]]
+"""Tells all ranks a text, and returns everybody's by rank."""
+
+CHANNELS = 2
+TAG = 7
+_WORD_BYTES = 8
+
+
+class Backend(Protocol):
+    """What runs collectives of float32.
+
+    Attributes
+    ----------
+    in_place : collectives whose source and target share memory; see `Buffers.make`.
+    """
+
+    rank: int
+    ranks: int
+    in_place: frozenset[Collective]
+
+    def prepare(self, buffers: Buffers) -> Call:
+        """Return the call that runs the buffers' collective once."""
+        ...
+
+    def send(self, data: Floats, peer: int) -> Call:
+        """Return the call that sends `data` and ends when it may be overwritten."""
+        ...
+
+    def receive(self, data: Floats, peer: int) -> Call:
+        """Return the call that receives `data`."""
+        ...
+
+    def latest(self, moment: float) -> float:
+        """Return the largest of all ranks' moments: a barrier, too."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group."""
+        ...
+
+
+def connect_native(rank: int, ranks: int, host: str, exchange: Exchange) -> Any:
+    """Return headrace's executor, connected to all ranks; `host` is the address of this one's."""
+    from headrace.collectives.run.executor import Executor
+
+    executor = Executor(rank, ranks, host=host, token="benchmark", channels=CHANNELS)
+    executor.connect(exchange(executor.address))
+    return executor
+
+
+class Native:
+    """headrace's executor without torch, with the plans that a group without a book chooses."""
+
+    in_place = frozenset({Collective.ALLGATHER, Collective.REDUCE_SCATTER})
+
+    def __init__(self, rank: int, ranks: int, host: str, exchange: Exchange) -> None:
+        from headrace.collectives.run.choice import Chooser
+
+        self.rank, self.ranks = rank, ranks
+        self._executor = connect_native(rank, ranks, host, exchange)
+        self._chooser = Chooser(ranks)
+        self._loaded: dict[str, Any] = {}
+        self._moment = np.zeros(1, np.float64)
+        self._latest = self._call(
+            Collective.ALLREDUCE, _WORD_BYTES, [self._moment], dtype="float64", operator="max"
+        )
+
+    def prepare(self, buffers: Buffers) -> Call:
+        """Return the call that runs the buffers' collective once."""
+        match buffers.collective:
+            case Collective.ALLGATHER:
+                arrays = [buffers.target]
+            case Collective.ALL_TO_ALL:
+                arrays = [buffers.source, buffers.target]
+            case _:
+                arrays = [buffers.source]
+        return self._call(buffers.collective, arrays[0].nbytes, arrays, dtype="float32")
+
+    def _call(
+        self,
+        collective: Collective,
+        size: int,
+        arrays: "list[np.ndarray[Any, Any]]",
+        *,
+        dtype: str,
+        operator: str = "sum",
+    ) -> Call:
+        choice = self._chooser.choose(collective, size)
+        digest = choice.proof.program_digest
+        if digest not in self._loaded:
+            self._loaded[digest] = self._executor.load(choice.program, choice.proof)
+        loaded, demand, run = self._loaded[digest], choice.program.demand, self._executor.run
+        segments = [
+            (array.ctypes.data, array.size // demand.blocks, demand.blocks, demand.chunks)
+            for array in arrays
+        ]
+        return lambda: run(loaded, segments, dtype=dtype, operator=operator)
+
+    def send(self, data: Floats, peer: int) -> Call:
+        """Return the call that sends `data` and ends when it may be overwritten."""
+        executor, address, size = self._executor, data.ctypes.data, data.nbytes
+        return lambda: executor.wait(executor.send(address, size, peer, TAG))
+
+    def receive(self, data: Floats, peer: int) -> Call:
+        """Return the call that receives `data`."""
+        executor, address, size = self._executor, data.ctypes.data, data.nbytes
+        return lambda: executor.wait(executor.recv(address, size, peer, TAG))
+
+    def latest(self, moment: float) -> float:
+        """Return the largest of all ranks' moments."""
+        self._moment[0] = moment
+        self._latest()
+        return float(self._moment[0])
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._executor.close()
+
+
+class Torch:
+    """torch.distributed over `name` ("gloo" or "headrace"), from torchrun's variables."""
+
+    in_place = frozenset[Collective]()  # torch wants an input of its own
+
+    def __init__(self, name: str) -> None:
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        dist.init_process_group(name)
+        self._torch, self._dist = torch, dist
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+
+    def prepare(self, buffers: Buffers) -> Call:
+        """Return the call that runs the buffers' collective once."""
+        source = self._torch.from_numpy(buffers.source)
+        target = self._torch.from_numpy(buffers.target)
+        dist = self._dist
+        match buffers.collective:
+            case Collective.ALLREDUCE:
+                return lambda: dist.all_reduce(target)
+            case Collective.ALLGATHER:
+                return lambda: dist.all_gather_into_tensor(target, source)
+            case Collective.REDUCE_SCATTER:
+                return lambda: dist.reduce_scatter_tensor(target, source)
+            case _:
+                return lambda: dist.all_to_all_single(target, source)
+
+    def send(self, data: Floats, peer: int) -> Call:
+        """Return the call that sends `data` and ends when it may be overwritten."""
+        tensor, dist = self._torch.from_numpy(data), self._dist
+        return lambda: dist.send(tensor, peer, tag=TAG)
+
+    def receive(self, data: Floats, peer: int) -> Call:
+        """Return the call that receives `data`."""
+        tensor, dist = self._torch.from_numpy(data), self._dist
+        return lambda: dist.recv(tensor, peer, tag=TAG)
+
+    def latest(self, moment: float) -> float:
+        """Return the largest of all ranks' moments."""
+        box = self._torch.tensor([moment], dtype=self._torch.float64)
+        self._dist.all_reduce(box, self._dist.ReduceOp.MAX)
+        return float(box)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._dist.destroy_process_group()
+
+
+class OpenMpi:
+    """Open MPI through mpi4py's calls on buffers (those with an upper-case letter)."""
+
+    in_place = frozenset({Collective.ALLGATHER})
+
+    def __init__(self) -> None:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "single"  # the cheapest: no locks
+        from mpi4py import MPI
+
+        self._mpi, self._comm = MPI, MPI.COMM_WORLD
+        self.rank, self.ranks = self._comm.Get_rank(), self._comm.Get_size()
+
+    def prepare(self, buffers: Buffers) -> Call:
+        """Return the call that runs the buffers' collective once."""
+        comm, in_place, real = self._comm, self._mpi.IN_PLACE, self._mpi.FLOAT
+        source, target = [buffers.source, real], [buffers.target, real]
+        match buffers.collective:
+            case Collective.ALLREDUCE:
+                return lambda: comm.Allreduce(in_place, target)
+            case Collective.ALLGATHER:
+                return lambda: comm.Allgather(in_place, target)
+            case Collective.REDUCE_SCATTER:
+                # not in place: it would copy its input first to keep it whole
+                return lambda: comm.Reduce_scatter_block(source, target)
+            case _:
+                return lambda: comm.Alltoall(source, target)
+
+    def send(self, data: Floats, peer: int) -> Call:
+        """Return the call that sends `data` and ends when it may be overwritten."""
+        comm, buffer = self._comm, [data, self._mpi.FLOAT]
+        return lambda: comm.Send(buffer, peer, TAG)
+
+    def receive(self, data: Floats, peer: int) -> Call:
+        """Return the call that receives `data`."""
+        comm, buffer = self._comm, [data, self._mpi.FLOAT]
+        return lambda: comm.Recv(buffer, peer, TAG)
+
+    def latest(self, moment: float) -> float:
+        """Return the largest of all ranks' moments."""
+        return float(self._comm.allreduce(moment, self._mpi.MAX))
+
+    def close(self) -> None:
+        """Leave the group; mpi4py does the rest as the process ends."""
+        self._comm.Barrier()

@@ -1,0 +1,263 @@
+"""Starting every rank of a rival, and telling them what to do."""
+
+import importlib.util
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ROOT, Report
+from headrace.settings import child_environment
+from headrace.testbed import Testbed, rank_environment
+
+OPENMPI = "openmpi"
+MPIRUN = Path(sys.executable).parent / "mpirun"
+
+# Ranks outnumber processors, so they yield while they wait; and as they are on one host, only
+# shared memory is left to choose.
+MPI_OPTIONS = (
+    "--allow-run-as-root",
+    "--oversubscribe",
+    *("--bind-to", "none"),
+    *("--mca", "mpi_yield_when_idle", "1"),
+    *("--mca", "pml", "ob1"),
+    *("--mca", "btl", "self,sm"),
+)
+
+_START_S = 90.0
+_ANSWER_S = 300.0
+_STOP_S = 10.0
+_LOOPBACK = "127.0.0.1"
+
+Link = Connection
+"""To one rank."""
+
+
+def openmpi_missing() -> str | None:
+    """Return why Open MPI cannot be run, or None."""
+    if MPIRUN.exists() and importlib.util.find_spec("mpi4py") is not None:
+        return None
+    return (
+        f"Open MPI and mpi4py are not installed beside {sys.executable}: "
+        "make bench CLAIM=executor does it, or pip install -r requirements/bench-executor.txt"
+    )
+
+
+def rivals_here(report: Report, wanted: Sequence[str]) -> list[str]:
+    """Return the rivals that can be run; a note says what is missing and how to get it."""
+    missing = openmpi_missing()
+    if missing is None or OPENMPI not in wanted:
+        return list(wanted)
+    report.note(missing)
+    return [rival for rival in wanted if rival != OPENMPI]
+
+
+class Group:
+    """The processes of one rival, one a rank, which wait blocked until they are asked."""
+
+    def __init__(
+        self, rival: str, processes: "Sequence[subprocess.Popen[Any]]", links: "Sequence[Link]"
+    ) -> None:
+        self.rival = rival
+        self._processes = processes
+        self._links = links
+
+    def ask(self, do: str, **details: Any) -> list[dict[str, Any]]:
+        """Have all ranks do something, and return their answers by rank.
+
+        Raises
+        ------
+        RuntimeError : a rank failed, ended, or did not answer in time.
+        """
+        for link in self._links:
+            with suppress(OSError):  # of a rank that ended: its answer's absence is noticed
+                link.send({"do": do, **details})
+        return self._answers(_ANSWER_S)
+
+    def meet(self) -> None:
+        """Let the ranks tell each other their addresses, if they need to, until all are ready."""
+        told = self._answers(_START_S)
+        if "exchange" in told[0]:
+            for link in self._links:
+                link.send([each["exchange"] for each in told])
+            self._answers(_START_S)
+
+    def stop(self) -> None:
+        """Let the processes end by themselves, or end them."""
+        for link in self._links:
+            with suppress(OSError):
+                link.send({"do": "stop"})
+        end_all(self._processes, _STOP_S)
+        for link in self._links:
+            link.close()
+
+    def _answers(self, limit_s: float) -> list[dict[str, Any]]:
+        end = time.monotonic() + limit_s
+        answers: dict[int, dict[str, Any]] = {}
+        pending = {link: rank for rank, link in enumerate(self._links)}
+        while pending:
+            ready = wait(list(pending), max(0.0, end - time.monotonic()))
+            if not ready:
+                ranks = sorted(pending.values())
+                raise RuntimeError(f"{self.rival}: ranks {ranks} did not answer in {limit_s:.0f} s")
+            for link in ready:
+                assert isinstance(link, Connection)
+                rank = pending.pop(link)
+                answers[rank] = self._received(rank, link)
+        return [answers[rank] for rank in sorted(answers)]
+
+    def _received(self, rank: int, link: "Link") -> dict[str, Any]:
+        try:
+            answer = link.recv()
+        except (EOFError, OSError):
+            raise RuntimeError(f"{self.rival}: rank {rank} ended") from None
+        if "error" in answer:
+            raise RuntimeError(f"{self.rival}: rank {rank} failed:\n{answer['error']}")
+        return answer
+
+
+@contextmanager
+def groups_on_one_host(rivals: Sequence[str], ranks: int) -> Iterator[dict[str, Group]]:
+    """Start all ranks of every rival on this host; they are ended with the block."""
+    with ExitStack() as stack:
+        yield {rival: stack.enter_context(_group(rival, ranks, None)) for rival in rivals}
+
+
+@contextmanager
+def groups_on_hosts(rivals: Sequence[str], testbed: Testbed) -> Iterator[dict[str, Group]]:
+    """Start one rank of every rival on each of the testbed's hosts."""
+    ranks = len(testbed.hosts)
+    with ExitStack() as stack:
+        yield {rival: stack.enter_context(_group(rival, ranks, testbed)) for rival in rivals}
+
+
+@contextmanager
+def _group(rival: str, ranks: int, testbed: Testbed | None) -> Iterator[Group]:
+    processes: list[subprocess.Popen[Any]] = []
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{folder}/ranks")
+        server.listen(ranks)
+        task = {"rival": rival, "ranks": ranks, "socket": f"{folder}/ranks"}
+        try:
+            if rival == OPENMPI:
+                processes.append(_start_openmpi(ranks, task))
+            elif testbed is None:
+                processes += _start_here(ranks, task)
+            else:
+                processes += _start_on_hosts(testbed, task)
+            group = Group(rival, processes, _links(server, rival, ranks, processes))
+            group.meet()
+            try:
+                yield group
+            finally:
+                group.stop()
+        finally:
+            end_all(processes, 0.0)
+
+
+def _command(task: Mapping[str, Any]) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.executor.rank", json.dumps(task)]
+
+
+def _environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What all ranks get: one thread each, as torchrun has it, and no survey of the network."""
+    return {
+        "PYTHONPATH": str(ROOT.parent),
+        "OMP_NUM_THREADS": "1",
+        "HEADRACE_MEASURE": "off",
+        **(changes or {}),
+    }
+
+
+def _start_openmpi(ranks: int, task: Mapping[str, Any]) -> "subprocess.Popen[Any]":
+    return subprocess.Popen(
+        [str(MPIRUN), *MPI_OPTIONS, "-n", str(ranks), *_command(task)],
+        env=child_environment(_environment()),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # an interrupt of the benchmark is passed on by `end_all`
+    )
+
+
+def _start_here(ranks: int, task: Mapping[str, Any]) -> "list[subprocess.Popen[Any]]":
+    port = _free_port()
+    started: list[subprocess.Popen[Any]] = []
+    for rank in range(ranks):
+        environment = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": _LOOPBACK,
+            "MASTER_PORT": str(port),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        started.append(
+            subprocess.Popen(
+                _command({**task, "rank": rank, "host": _LOOPBACK}),
+                env=child_environment(_environment(environment)),
+                stdin=subprocess.DEVNULL,
+            )
+        )
+    return started
+
+
+def _start_on_hosts(testbed: Testbed, task: Mapping[str, Any]) -> "list[subprocess.Popen[Any]]":
+    order = range(len(testbed.hosts))
+    return [
+        testbed.popen(
+            host.name,
+            _command({**task, "rank": rank, "host": host.address}),
+            env=_environment(rank_environment(testbed, order, rank)),
+            stdin=subprocess.DEVNULL,
+        )
+        for rank, host in enumerate(testbed.hosts)
+    ]
+
+
+def _links(
+    server: socket.socket, rival: str, ranks: int, processes: "Sequence[subprocess.Popen[Any]]"
+) -> "list[Link]":
+    """Accept every rank's connection."""
+    links: dict[int, Link] = {}
+    end = time.monotonic() + _START_S
+    server.settimeout(0.2)
+    while len(links) < ranks:
+        try:
+            accepted, _ = server.accept()
+        except TimeoutError:
+            codes = [process.poll() for process in processes]
+            if any(code is not None for code in codes):
+                raise RuntimeError(f"{rival}: a rank ended at its start: {codes}") from None
+            if time.monotonic() > end:
+                raise RuntimeError(
+                    f"{rival}: {len(links)} of {ranks} ranks came within {_START_S:.0f} s"
+                ) from None
+            continue
+        accepted.setblocking(True)
+        link = Connection(accepted.detach())
+        links[link.recv()["rank"]] = link
+    return [links[rank] for rank in range(ranks)]
+
+
+def end_all(processes: "Sequence[subprocess.Popen[Any]]", grace_s: float) -> None:
+    """Wait for processes; after `grace_s` end them: SIGTERM (mpirun passes it on), SIGKILL."""
+    for sent in (None, signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            if sent is not None and process.poll() is None:
+                process.send_signal(sent)
+        end = time.monotonic() + (grace_s if sent is None else _STOP_S)
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, end - time.monotonic()))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        return int(probe.getsockname()[1])

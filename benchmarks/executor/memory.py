@@ -1,0 +1,92 @@
+"""How near collectives of 64 MiB come to what the memory of the machine lets through."""
+
+import statistics
+
+from benchmarks.executor.launch import Group, groups_on_one_host, rivals_here
+from benchmarks.executor.patterns import COLLECTIVES
+from benchmarks.executor.turns import MIB, Case, rotated, size_text, slowest_us, time_turn
+from benchmarks.harness import Report
+from headrace.collectives.demand import Collective
+
+RANKS = 4
+BYTES = 64 * MIB
+COPIES = 4
+"""A turn, after one to warm up."""
+
+BAR = "memory-limit-64MiB"
+
+
+def bars() -> dict[str, str]:
+    """Return the bar: the time at the memory's rate over the measured one; the worst's."""
+    return {BAR: ">=0.6"}
+
+
+def touched_bytes(collective: Collective, size: int, ranks: int) -> int:
+    """Return the bytes that all ranks together must at least read and write; see the README.
+
+    Parameters
+    ----------
+    size : of the whole buffer at a rank.
+    """
+    match collective:
+        case Collective.REDUCE_SCATTER:  # all inputs read, one result in all written
+            return ranks * size + size
+        case Collective.ALLGATHER:  # every block read once, and written at the others
+            return size + (ranks - 1) * size
+        case Collective.ALLREDUCE:  # the one, then the other
+            return (2 * ranks + 1) * size
+        case Collective.ALL_TO_ALL:  # all inputs read, all outputs written, own blocks too
+            return 2 * ranks * size
+        case _:
+            raise ValueError(f"no limit is defined for {collective}")
+
+
+def copied_bytes(size: int, ranks: int) -> int:
+    """Return what all ranks together read and write when each copies `size`."""
+    return 2 * ranks * size
+
+
+def limit_us(collective: Collective, size: int, ranks: int, copy_us: float) -> float:
+    """Return the shortest time (us), where all ranks copy `size` at once in `copy_us`."""
+    return copy_us * touched_bytes(collective, size, ranks) / copied_bytes(size, ranks)
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    """Time copies and collectives in turn, by the same processes, and give the bar."""
+    rounds = 3 if quick else 7
+    fractions: list[float] = []
+    rivals = rivals_here(report, ("native", "openmpi"))
+    with groups_on_one_host(rivals, RANKS) as groups:
+        for collective in COLLECTIVES:
+            copies: list[float] = []
+            times: dict[str, list[float]] = {rival: [] for rival in groups}
+            case = Case.of(collective, BYTES, quick=quick)
+            for number in range(rounds):
+                copies += _copies(groups["native"])
+                for rival in rotated(list(groups), number):
+                    times[rival] += time_turn(groups[rival], case)
+            copy_us = statistics.median(copies)
+            best_us = limit_us(collective, BYTES, RANKS, copy_us)
+            typical = {rival: statistics.median(taken) for rival, taken in times.items()}
+            fractions.append(best_us / typical["native"])
+            report.row(
+                f"memory limit, {RANKS} ranks, {size_text(BYTES)}",
+                collective=collective.value,
+                copy_gb_per_s=round(copied_bytes(BYTES, RANKS) / copy_us / 1e3, 2),
+                must_touch_mib=touched_bytes(collective, BYTES, RANKS) // MIB,
+                limit_ms=round(best_us / 1e3, 2),
+                native_ms=round(typical["native"] / 1e3, 2),
+                of_limit=round(fractions[-1], 3),
+                openmpi_of_limit=(
+                    round(best_us / typical["openmpi"], 3) if "openmpi" in typical else None
+                ),
+            )
+    report.bar(BAR, min(fractions))
+    report.note(
+        "memory limit: reads and writes that cannot be avoided, at the rate at which the same "
+        "four processes copy buffers of that size at once (reads and writes counted)"
+    )
+
+
+def _copies(group: Group) -> list[float]:
+    return slowest_us(group.ask("copy", bytes=BYTES, calls=COPIES))

@@ -1,0 +1,184 @@
+"""DDP's buckets behind the backward pass: what could be hidden, and what was."""
+
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.executor.overlap_rank import ALONE, BACKENDS
+from benchmarks.executor.schedule import Step, ideal_ends
+from benchmarks.executor.turns import MIB
+from benchmarks.harness import Report
+from benchmarks.network.launch import WHERE, jobs_output
+from headrace.testbed import Testbed, TestbedSpec
+
+RATE = "1gbit"
+ELEMENTS = 1 << 20
+STAGES = 6
+
+BAR = "ddp-overlap"
+WRONG = "ddp-wrong-results"
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is trained where.
+
+    Attributes
+    ----------
+    order : the host of every rank.
+    backward_s : of a stage, if its device is emulated.
+    batch : rows of the input, if it is computed; else 0.
+    """
+
+    name: str
+    hosts: int
+    order: tuple[int, ...]
+    backward_s: float = 0.0
+    batch: int = 0
+
+    @property
+    def compute(self) -> str:
+        """How tables call it."""
+        return "real" if self.batch else "emulated"
+
+
+SETTINGS = (
+    Setting(name=f"{RATE}, long computing", hosts=4, order=(0, 1, 2, 3), backward_s=0.08),
+    Setting(name=f"{RATE}, short computing", hosts=4, order=(0, 1, 2, 3), backward_s=0.04),
+    Setting(name="one host", hosts=1, order=(0, 0, 0, 0), backward_s=0.03),
+    Setting(name=RATE, hosts=2, order=(0, 1), batch=512),
+)
+
+
+def bars() -> dict[str, str]:
+    """Return the bars: the share hidden in the worst setting; rounds with wrong gradients."""
+    return {BAR: ">=0.8", WRONG: "<=0"}
+
+
+def spec(hosts: int) -> TestbedSpec:
+    """Return hosts on one bridge."""
+    return TestbedSpec.from_table(
+        {"name": f"ddp-{hosts}", "defaults": {"host_rate": RATE}, "racks": [{"hosts": hosts}]}
+    )
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    """Run all settings, and give the bars."""
+    shares: list[float] = []
+    wrong = 0
+    for setting in SETTINGS:
+        lines = _lines(setting, rounds=6 if quick else 20)
+        wrong += sum(line["wrong"] for line in lines)
+        for backend in BACKENDS:
+            steps = {rank: typical(lines, rank, backend) for rank in range(len(setting.order))}
+            slowest = min(steps.values(), key=lambda step: step.share)
+            if backend == "headrace":
+                shares.append(slowest.share)
+                _show_buckets(report, setting, lines)
+            report.row(
+                f"DDP, {STAGES} buckets of {ELEMENTS * 4 // MIB} MiB",
+                network=setting.name,
+                ranks=len(setting.order),
+                compute=setting.compute,
+                backend=backend,
+                backward_ms=_ms(slowest.backward),
+                allreduces_ms=_ms(sum(slowest.alone)),
+                serial_ms=_ms(slowest.serial),
+                ideal_ms=_ms(slowest.ideal),
+                measured_ms=_ms(slowest.measured),
+                can_hide_ms=_ms(slowest.can_hide),
+                hidden_ms=_ms(slowest.hidden),
+                hidden_share=round(slowest.share, 3),
+            )
+        report.attach(f"ddp-{SETTINGS.index(setting)}-trace", trace(lines))
+    report.bar(BAR, min(shares))
+    report.bar(WRONG, wrong)
+    report.note(
+        "DDP: medians over steps, of the rank that hid least. Backward: a step that sends nothing; "
+        "allreduces: the same buckets while nothing is computed; serial: one after the other; "
+        "ideal: every bucket leaves when it is ready and the one before it is through. Hidden: "
+        "serial less measured, as a share of serial less ideal. Emulated computing sleeps"
+    )
+
+
+def typical(lines: Sequence[Line], rank: int, backend: str) -> Step:
+    """Return a rank's median step."""
+    rounds = [line["steps"] for line in lines if line["rank"] == rank]
+    return Step(
+        ready=_medians([steps[ALONE]["ready"] for steps in rounds]),
+        backward=statistics.median(steps[ALONE]["end"] for steps in rounds),
+        alone=_medians([steps[backend]["allreduce_s"] for steps in rounds]),
+        measured=statistics.median(steps[backend]["end"] for steps in rounds),
+    )
+
+
+def trace(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return the last round's steps of all ranks in the format of Chrome's trace viewer."""
+    events: list[dict[str, Any]] = []
+    last = {line["rank"]: line["steps"] for line in lines}
+    origin = min(step["began"] for steps in last.values() for step in steps.values())
+    for rank, steps in last.items():
+        for mode, step in steps.items():
+            start = step["began"] - origin
+            events.append(_event(rank, "backward pass", mode, start, step["end"]))
+            for bucket, (ready, ended) in enumerate(zip(step["ready"], step["ended"], strict=True)):
+                name = f"allreduce of bucket {bucket}"
+                events.append(_event(rank, name, mode, start + ready, ended - ready))
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _event(rank: int, name: str, mode: str, start_s: float, took_s: float) -> dict[str, Any]:
+    row = 0 if name == "backward pass" else 1 + int(name.rsplit(" ", 1)[1])
+    place = {"ph": "X", "pid": rank, "tid": row, "cat": mode}
+    return {**place, "name": f"{name} ({mode})", "ts": start_s * 1e6, "dur": took_s * 1e6}
+
+
+def _show_buckets(report: Report, setting: Setting, lines: Sequence[Line]) -> None:
+    """Show the profile of rank 0's typical step, bucket by bucket."""
+    rounds = [line["steps"]["headrace"] for line in lines if line["rank"] == 0]
+    step = typical(lines, 0, "headrace")
+    ready = _medians([each["ready"] for each in rounds])
+    ended = _medians([each["ended"] for each in rounds])
+    ideal = ideal_ends(step.ready, step.alone)
+    for bucket, moments in enumerate(zip(ready, ended, ideal, strict=True)):
+        report.row(
+            "buckets of a step at rank 0, headrace, from the beginning of the backward pass",
+            network=setting.name,
+            compute=setting.compute,
+            bucket=bucket,
+            ready_ms=_ms(moments[0]),
+            through_ms=_ms(moments[1]),
+            ideal_ms=_ms(moments[2]),
+            backward_ended_ms=_ms(step.backward),
+        )
+
+
+def _lines(setting: Setting, rounds: int) -> list[dict[str, Any]]:
+    task = {
+        "stages": STAGES,
+        "elements": ELEMENTS,
+        "forward_s": setting.backward_s / 8,  # it bears on nothing that is measured
+        "backward_s": setting.backward_s,
+        "batch": setting.batch,
+        "rounds": rounds,
+    }
+    with Testbed.up(spec(setting.hosts), fallback=False) as testbed:
+        return jobs_output(
+            testbed,
+            [sys.executable, "-m", "benchmarks.executor.overlap_rank", json.dumps(task)],
+            setting.order,
+            env={**WHERE, "OMP_NUM_THREADS": "1", "HEADRACE_MEASURE": "off"},
+        )
+
+
+def _medians(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [statistics.median(column) for column in zip(*rows, strict=True)]
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 2)

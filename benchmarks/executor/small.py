@@ -1,0 +1,38 @@
+"""Eight bytes between two ranks: what a call costs beside moving data."""
+
+from benchmarks.executor.launch import groups_on_one_host, rivals_here
+from benchmarks.executor.turns import Case, ratio, time_in_turns
+from benchmarks.harness import Report
+from headrace.collectives.demand import Collective
+
+RANKS = 2
+BYTES = 8
+POOL = 64
+
+NATIVE = "allreduce-8B-native-of-openmpi"
+TORCH = "allreduce-8B-torch-of-gloo"
+
+
+def bars() -> dict[str, str]:
+    """Return the bars: headrace's time as a share of the rival's."""
+    return {NATIVE: "<=1", TORCH: "<=0.5"}
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    """Time all rivals in turn, and give the bars."""
+    case = Case(collective=Collective.ALLREDUCE, bytes=BYTES, pool=POOL, bursts=10 if quick else 30)
+    rounds = 5 if quick else 9
+    rivals = rivals_here(report, ("native", "openmpi", "headrace", "gloo"))
+    with groups_on_one_host(rivals, RANKS) as groups:
+        times = time_in_turns(groups, case, rounds)
+    interfaces = {"native": "headrace", "openmpi": "mpi4py", "headrace": "torch", "gloo": "torch"}
+    for rival, typical in times.items():
+        report.row(
+            f"allreduce of {BYTES} B, {RANKS} ranks",
+            rival="headrace" if rival == "native" else rival,
+            interface=interfaces[rival],
+            us=round(typical, 2),
+            calls=case.pool * case.bursts * rounds,
+        )
+    report.bar(NATIVE, ratio(times, "native", "openmpi"))
+    report.bar(TORCH, ratio(times, "headrace", "gloo"))

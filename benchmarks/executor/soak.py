@@ -1,0 +1,79 @@
+"""A hundred thousand collectives of random kind, size, type and sub-group: right, and no leaks."""
+
+import json
+import sys
+from collections import Counter
+
+from benchmarks.executor.soak_calls import GROUPS
+from benchmarks.executor.turns import MIB
+from benchmarks.harness import Report
+from benchmarks.network.launch import WHERE, jobs_output
+from headrace.testbed import Testbed, TestbedSpec
+
+COLLECTIVES = 100_000
+QUICK_COLLECTIVES = 3_000
+SEED = 5
+ORDER = (0, 0, 1, 1)
+"""Two hosts of two ranks: some pairs share memory, others have the network."""
+
+HOST_RATE = "20gbit"
+TIMEOUT_S = 1500.0
+
+WRONG = "soak-wrong-results"
+MEMORY = "soak-memory-growth-mib"
+DESCRIPTORS = "soak-descriptors-left"
+THREADS = "soak-threads-left"
+
+
+def bars() -> dict[str, str]:
+    """Return the bars: wrong results; what the worst rank holds more at the end."""
+    return {WRONG: "<=0", MEMORY: "<=4", DESCRIPTORS: "<=0", THREADS: "<=0"}
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    """Run the job, and give the bars."""
+    count = QUICK_COLLECTIVES if quick else COLLECTIVES
+    task = {"collectives": count, "warm_up": max(1000, count // 10), "seed": SEED}
+    spec = TestbedSpec.from_table(
+        {"name": "soak", "defaults": {"host_rate": HOST_RATE}, "racks": [{"hosts": 2}]}
+    )
+    with Testbed.up(spec) as testbed:
+        if testbed.is_fallback:
+            report.note(f"soak: all on loopback, as {testbed.fallback_reason}")
+        lines = jobs_output(
+            testbed,
+            [sys.executable, "-m", "benchmarks.executor.soak_rank", json.dumps(task)],
+            ORDER,
+            env={**WHERE, "OMP_NUM_THREADS": "1", "HEADRACE_MEASURE": "off"},
+            timeout_s=TIMEOUT_S,
+        )
+    done = [line for line in lines if line["event"] == "done"]
+    done.sort(key=lambda line: line["rank"])
+    kinds: Counter[str] = Counter()
+    growths: list[float] = []
+    for line in done:
+        kinds.update(line["counts"])
+        before, after = line["before"], line["after"]
+        growths.append((after["resident_bytes"] - before["resident_bytes"]) / MIB)
+        report.row(
+            f"soak, {count} collectives after {task['warm_up']}, {len(GROUPS)} groups, two hosts",
+            rank=line["rank"],
+            took_part_in=sum(line["counts"].values()),
+            wrong=line["wrong"],
+            resident_mib_before=round(before["resident_bytes"] / MIB, 1),
+            growth_mib=round(growths[-1], 2),
+            descriptors=f"{before['descriptors']} -> {after['descriptors']}",
+            threads=f"{before['threads']} -> {after['threads']}",
+            took_s=round(line["took_s"], 1),
+        )
+        for text in line["first_wrong"]:
+            report.note(f"soak, rank {line['rank']}, wrong: {text}")
+    report.row("soak, calls by kind, all ranks", **dict(sorted(kinds.items())))
+    report.bar(WRONG, sum(line["wrong"] for line in done))
+    report.bar(MEMORY, max(growths))
+    for bar, what in ((DESCRIPTORS, "descriptors"), (THREADS, "threads")):
+        report.bar(bar, max(line["after"][what] - line["before"][what] for line in done))
+    report.note(
+        "soak: memory is what is resident once the allocator has given back what is free, after "
+        "the warm-up and at the end; ranks sleep at random; up to eight calls are pending"
+    )
