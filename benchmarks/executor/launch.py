@@ -128,19 +128,24 @@ class Group:
 def groups_on_one_host(rivals: Sequence[str], ranks: int) -> Iterator[dict[str, Group]]:
     """Start all ranks of every rival on this host; they are ended with the block."""
     with ExitStack() as stack:
-        yield {rival: stack.enter_context(_group(rival, ranks, None)) for rival in rivals}
+        yield {rival: stack.enter_context(_group(rival, ranks)) for rival in rivals}
 
 
 @contextmanager
 def groups_on_hosts(rivals: Sequence[str], testbed: Testbed) -> Iterator[dict[str, Group]]:
     """Start one rank of every rival on each of the testbed's hosts."""
-    ranks = len(testbed.hosts)
+    ranks, port = len(testbed.hosts), testbed.record.master_port
     with ExitStack() as stack:
-        yield {rival: stack.enter_context(_group(rival, ranks, testbed)) for rival in rivals}
+        yield {
+            rival: stack.enter_context(_group(rival, ranks, testbed, port + number))
+            for number, rival in enumerate(rivals)
+        }
 
 
 @contextmanager
-def _group(rival: str, ranks: int, testbed: Testbed | None) -> Iterator[Group]:
+def _group(
+    rival: str, ranks: int, testbed: Testbed | None = None, port: int = 0
+) -> Iterator[Group]:
     processes: list[subprocess.Popen[Any]] = []
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{folder}/ranks")
@@ -152,7 +157,7 @@ def _group(rival: str, ranks: int, testbed: Testbed | None) -> Iterator[Group]:
             elif testbed is None:
                 processes += _start_here(ranks, task)
             else:
-                processes += _start_on_hosts(testbed, task)
+                processes += _start_on_hosts(testbed, task, port)
             group = Group(rival, processes, _links(server, rival, ranks, processes))
             group.meet()
             try:
@@ -207,13 +212,15 @@ def _start_here(ranks: int, task: Mapping[str, Any]) -> "list[subprocess.Popen[A
     return started
 
 
-def _start_on_hosts(testbed: Testbed, task: Mapping[str, Any]) -> "list[subprocess.Popen[Any]]":
+def _start_on_hosts(
+    testbed: Testbed, task: Mapping[str, Any], port: int
+) -> "list[subprocess.Popen[Any]]":
     order = range(len(testbed.hosts))
     return [
         testbed.popen(
             host.name,
             _command({**task, "rank": rank, "host": host.address}),
-            env=_environment(rank_environment(testbed, order, rank)),
+            env=_environment({**rank_environment(testbed, order, rank), "MASTER_PORT": str(port)}),
             stdin=subprocess.DEVNULL,
         )
         for rank, host in enumerate(testbed.hosts)

@@ -27,6 +27,7 @@ WARM_UP = 3
 """Rounds: DDP orders its buckets anew after the first step, connections open their windows."""
 
 FLOAT_BYTES = 4
+ROUNDING = 1e-5
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class Hook:
     ready: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
 
-    def __call__(self, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+    def __call__(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to average a bucket."""
         number = len(self.ready)
         self.ready.append(time.monotonic())
@@ -60,7 +61,7 @@ class Hook:
         return work.get_future().then(finish)
 
 
-def call_hook(state: Hook, bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+def call_hook(state: Hook, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Do as DDP wants it: a function of a state and a bucket."""
     return state(bucket)
 
@@ -128,9 +129,10 @@ class Job:
 
 
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """Whether gradients are the same but for rounding."""
-    return len(one) == len(other) and all(
-        torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(one, other, strict=True)
+    """Whether gradients are the same but for rounding, and are any."""
+    return len(one) == len(other) > 0 and all(
+        float((a - b).abs().max()) <= ROUNDING * float(b.abs().max()) > 0
+        for a, b in zip(one, other, strict=True)
     )
 
 
