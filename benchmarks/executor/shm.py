@@ -2,7 +2,16 @@
 
 from benchmarks.executor.launch import groups_on_one_host, rivals_here
 from benchmarks.executor.patterns import COLLECTIVES
-from benchmarks.executor.turns import KIB, MIB, Case, ratio, size_text, time_in_turns, worst
+from benchmarks.executor.turns import (
+    KIB,
+    MIB,
+    Case,
+    least,
+    ratio,
+    rounded,
+    size_text,
+    time_in_turns,
+)
 from benchmarks.harness import Report
 
 RANKS = 4
@@ -23,9 +32,9 @@ def bars() -> dict[str, str]:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Time everything, and give the bars."""
-    gloo: list[float] = []
-    openmpi: list[float] = []
-    large: list[float] = []
+    gloo: list[float | None] = []
+    openmpi: list[float | None] = []
+    large: list[float | None] = []
     rivals = rivals_here(report, ("native", "openmpi", "headrace", "gloo"))
     with groups_on_one_host(rivals, RANKS) as groups:
         for size in QUICK_SIZES if quick else SIZES:
@@ -40,11 +49,11 @@ def measure(report: Report, *, quick: bool) -> None:
                     collective=collective.value,
                     size=size_text(size),
                     native_us=round(times["native"], 1),
-                    openmpi_us=round(times["openmpi"], 1) if "openmpi" in times else None,
+                    openmpi_us=rounded(times.get("openmpi"), 1),
                     torch_us=round(times["headrace"], 1),
                     gloo_us=round(times["gloo"], 1),
-                    over_openmpi=round(over_openmpi, 3),
-                    over_gloo=round(over_gloo, 3),
+                    over_openmpi=rounded(over_openmpi, 3),
+                    over_gloo=rounded(over_gloo, 3),
                     calls=case.pool * case.bursts * rounds,
                 )
                 if size == MIB:
@@ -52,9 +61,9 @@ def measure(report: Report, *, quick: bool) -> None:
                     openmpi.append(over_openmpi)
                 if size >= LARGE_BYTES:
                     large.append(over_openmpi)
-    report.bar(OVER_GLOO, worst(gloo))
-    report.bar(OVER_OPENMPI, worst(openmpi))
-    report.bar(OVER_OPENMPI_LARGE, worst(large))
+    report.bar(OVER_GLOO, least(gloo))
+    report.bar(OVER_OPENMPI, least(openmpi))
+    report.bar(OVER_OPENMPI_LARGE, least(large))
     report.note(
         "one host: medians over calls of the slowest rank's time; native is headrace's own "
         "interface, beside mpi4py's calls on buffers; torch is headrace through torch, beside "

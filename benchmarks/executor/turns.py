@@ -81,13 +81,17 @@ def size_text(size: int) -> str:
     return f"{size // KIB} KiB" if size >= KIB else f"{size} B"
 
 
-def ratio(times: Mapping[str, float], over: str, under: str) -> float:
-    """Return the time of `over` over that of `under`; NaN where one was not run."""
-    return times[over] / times[under] if over in times and under in times else float("nan")
+def ratio(times: Mapping[str, float], over: str, under: str) -> float | None:
+    """Return the time of `over` over that of `under`; None where one was not run."""
+    return times[over] / times[under] if over in times and under in times else None
 
 
-def worst(figures: Sequence[float]) -> float:
-    """Return the smallest; NaN if one is, or there are none: what is unmeasured is not kept."""
-    if not figures or any(figure != figure for figure in figures):
-        return float("nan")
-    return min(figures)
+def least(figures: Sequence[float | None]) -> float | None:
+    """Return the smallest; None if any is, or there are none: then no bar is kept."""
+    known = [figure for figure in figures if figure is not None]
+    return min(known) if known and len(known) == len(figures) else None
+
+
+def rounded(figure: float | None, digits: int) -> float | None:
+    """Return what a table shows of a figure that may be missing."""
+    return None if figure is None else round(figure, digits)

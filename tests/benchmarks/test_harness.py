@@ -120,6 +120,16 @@ def test_kept_results_have_names_that_git_does_not_ignore(tmp_path: Path) -> Non
     assert [path.name.startswith("kept-") for path in tmp_path.iterdir()] == [True]
 
 
+def test_what_is_attached_lies_beside_the_result(tmp_path: Path) -> None:
+    with Report(
+        "claim", bars={}, options=Options(keep=True), folder=tmp_path, console=Console(quiet=True)
+    ) as report:
+        report.attach("trace", {"events": [1, 2]})
+    result, attached = sorted(tmp_path.iterdir(), key=lambda path: len(path.name))
+    assert attached.name == f"{result.stem}-trace.json"
+    assert json.loads(attached.read_text()) == {"events": [1, 2]}
+
+
 def test_tables_show_every_column_and_missing_cells(tmp_path: Path) -> None:
     _, out = run(tmp_path, {}, {})
     assert re.search(r"gloo\s*│\s*57.123\s*│\s*-", out)
