@@ -34,6 +34,7 @@ def server(testbed: Testbed, host: str) -> Iterator[None]:
         [PROGRAM, "--server"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,  # how it is ended here is nothing to report
     )
     try:
         yield

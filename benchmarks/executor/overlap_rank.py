@@ -23,8 +23,11 @@ from benchmarks.network.models import Chain, Emulated
 
 BACKENDS = ("headrace", "gloo")
 ALONE = "alone"
-WARM_UP = 3
+WARM_UP = 2
 """Rounds: DDP orders its buckets anew after the first step, connections open their windows."""
+
+PROBES = 3
+"""Allreduces alone, a round and backend."""
 
 FLOAT_BYTES = 4
 ROUNDING = 1e-5
@@ -117,10 +120,10 @@ class Job:
         return [each.grad.clone() for each in self.network.parameters() if each.grad is not None]
 
     def allreduce_s(self, mode: str) -> list[float]:
-        """Return how long every bucket's allreduce takes when nothing else goes on."""
+        """Return how long a bucket's allreduce takes when nothing else goes on, a few times."""
         taken: list[float] = []
         tensor = torch.ones(self._width**2)
-        for _ in range(self._task["stages"]):
+        for _ in range(PROBES):
             dist.barrier(group=self._groups["gloo"])
             began = time.monotonic()
             dist.all_reduce(tensor, group=self._groups[mode])

@@ -68,7 +68,8 @@ def measure(report: Report, *, quick: bool) -> None:
         )
         for text in line["first_wrong"]:
             report.note(f"soak, rank {line['rank']}, wrong: {text}")
-    report.row("soak, calls by kind, all ranks", **dict(sorted(kinds.items())))
+    for kind, calls in sorted(kinds.items()):
+        report.row("soak, kinds", kind=kind, calls_of_all_ranks=calls)
     report.bar(WRONG, sum(line["wrong"] for line in done))
     report.bar(MEMORY, max(growths))
     for bar, what in ((DESCRIPTORS, "descriptors"), (THREADS, "threads")):

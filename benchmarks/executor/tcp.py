@@ -20,7 +20,7 @@ UNSHAPED = "unshaped"
 SHAPED = "1gbit"
 
 _FASTEST = "100gbit"
-_IPERF_S = 2
+_IPERF_S, _QUICK_IPERF_S = 3, 1
 _MESSAGES = {SHAPED: 4, UNSHAPED: 16}
 _BURSTS = {SHAPED: 1, UNSHAPED: 8}
 _DEADLINE_S = 30.0
@@ -63,7 +63,7 @@ def measure(report: Report, *, quick: bool) -> None:
         with Testbed.up(spec(network), fallback=False) as testbed:
             if network == UNSHAPED:
                 lift_limits(testbed)
-            rates = _rates(testbed, network, rounds=3 if quick else 7, with_iperf=missing is None)
+            rates = _rates(testbed, network, quick=quick, with_iperf=missing is None)
         best = rates.get("iperf3")
         for rival, rate in rates.items():
             report.row(
@@ -77,30 +77,31 @@ def measure(report: Report, *, quick: bool) -> None:
         if best is not None:
             report.bar(_bar(network), min(rates["native"], rates["headrace"]) / best)
     report.note(
-        f"TCP: medians over rounds in turn; a round is {_IPERF_S} s of iperf3 (its windows open), "
+        f"TCP: medians over rounds in turn; a round is {_IPERF_S} s of iperf3 ({_QUICK_IPERF_S} if "
+        "quick) once its windows are open, "
         "or messages sent one after another on warm connections, until the last has arrived; "
         "every message is checked"
     )
 
 
-def _rates(testbed: Testbed, network: str, *, rounds: int, with_iperf: bool) -> dict[str, float]:
+def _rates(testbed: Testbed, network: str, *, quick: bool, with_iperf: bool) -> dict[str, float]:
     """Return every rival's rate in bytes a second: the median of all rounds."""
     with groups_on_hosts(RIVALS, testbed) as groups:
         names = [*(["iperf3"] if with_iperf else []), *RIVALS]
         found: dict[str, list[float]] = {name: [] for name in names}
-        for number in range(rounds):
+        for number in range(3 if quick else 7):
             for name in rotated(names, number):
                 if name == "iperf3":
-                    found[name].append(_iperf(testbed))
+                    found[name].append(_iperf(testbed, _QUICK_IPERF_S if quick else _IPERF_S))
                 else:
                     found[name].append(_messages(groups, name, network))
     return {name: statistics.median(rates) for name, rates in found.items()}
 
 
-def _iperf(testbed: Testbed) -> float:
+def _iperf(testbed: Testbed, seconds: int) -> float:
     sender, receiver = testbed.hosts
     with iperf.server(testbed, receiver.name):
-        return iperf.bytes_per_s(testbed, sender.name, receiver.address, _IPERF_S)
+        return iperf.bytes_per_s(testbed, sender.name, receiver.address, seconds)
 
 
 def _messages(groups: Mapping[str, Group], name: str, network: str) -> float:

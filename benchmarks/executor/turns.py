@@ -14,7 +14,7 @@ _POOL_BYTES = 4 * MIB
 _MOST_CALLS = 32
 _TURN_BYTES = 80 * MIB
 _QUICK_TURN_BYTES = 40 * MIB
-_BURSTS = (2, 12)
+_BURSTS = (3, 12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
