@@ -19,6 +19,13 @@ Exchange = Callable[[str], list[str]]
 
 CHANNELS = 2
 TAG = 7
+MIDDLING = (128 << 10, 64 << 20)
+"""Bytes from and to which Open MPI's reduce-scatter by counts beats that of equal blocks.
+
+Measured with four ranks on two processors: 3.4 to 12 ms at 1 MiB, 36 to 59 at 16; but 550 to 260 at
+64 MiB, and no difference at 64 KiB.
+"""
+
 _WORD_BYTES = 8
 
 
@@ -208,6 +215,9 @@ class OpenMpi:
                 return lambda: comm.Allgather(in_place, target)
             case Collective.REDUCE_SCATTER:
                 # not in place: it would copy its input first to keep it whole
+                if MIDDLING[0] <= buffers.source.nbytes < MIDDLING[1]:
+                    counts = [buffers.target.size] * self.ranks
+                    return lambda: comm.Reduce_scatter(source, target, counts)
                 return lambda: comm.Reduce_scatter_block(source, target)
             case _:
                 return lambda: comm.Alltoall(source, target)

@@ -46,13 +46,12 @@ class Hook:
         number = len(self.ready)
         self.ready.append(time.monotonic())
         self.ended.append(math.nan)
-        tensor = bucket.buffer()
+        tensor = bucket.buffer().div_(dist.get_world_size())
         if self.group is None:
             done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
             done.set_result(tensor)
             self.ended[number] = self.ready[number]
             return done
-        tensor.div_(dist.get_world_size())
         work = dist.all_reduce(tensor, group=self.group, async_op=True)
         assert work is not None
 
