@@ -43,7 +43,7 @@ def start(call: Call, me: int, group: Any) -> Started:
     everyone = range(size)
     options: dict[str, Any] = {"group": group, "async_op": True}
     from_root = call.kind in ("broadcast", "scatter")
-    rooted = {**options, "group_src" if from_root else "group_dst": root}
+    rooted: dict[str, Any] = {**options, "group_src" if from_root else "group_dst": root}
     at_root = me == root
     match call.kind:
         case "all_reduce":
@@ -140,7 +140,9 @@ class Soak:
         self.rank = dist.get_rank()
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self._groups = [dist.new_group(list(members), backend="headrace") for members in GROUPS]
+        self._groups: list[Any] = [
+            dist.new_group(list(members), backend="headrace") for members in GROUPS
+        ]
         self._calls = random.Random(seed)
         self._delays = random.Random(f"{seed}/{self.rank}")
         self._pending: list[tuple[Call, Started]] = []
