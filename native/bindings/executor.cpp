@@ -92,11 +92,16 @@ void bind_executor(nb::module_& module) {
       .value("float64", DataType::kFloat64)
       .value("float16", DataType::kFloat16)
       .value("bfloat16", DataType::kBFloat16)
+      .value("float8_e4m3fn", DataType::kFloat8E4M3)
+      .value("float8_e5m2", DataType::kFloat8E5M2)
       .value("int8", DataType::kInt8)
-      .value("uint8", DataType::kUInt8)
       .value("int16", DataType::kInt16)
       .value("int32", DataType::kInt32)
       .value("int64", DataType::kInt64)
+      .value("uint8", DataType::kUInt8)
+      .value("uint16", DataType::kUInt16)
+      .value("uint32", DataType::kUInt32)
+      .value("uint64", DataType::kUInt64)
       .value("bool", DataType::kBool);
 
   nb::enum_<Operator>(module, "Operator")

@@ -225,7 +225,8 @@ bool DataStream::receive_piece(std::size_t& budget) {
     moved = std::min<std::size_t>(came.size(), room);
     moved -= moved % collective->element_size;
     if (moved > 0) {
-      collective->kernel(state.data + state.done, came.data(), moved / collective->element_size);
+      auto* target = state.data + state.done;
+      collective->kernel(target, target, came.data(), moved / collective->element_size);
       connection().use(moved);
     }
   }

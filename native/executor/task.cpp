@@ -170,7 +170,7 @@ bool Collective::run_local() {
       auto index = current(l);
       auto& state = states[index];
       if (step(index).op == Op::kReduce) {
-        kernel(state.data, state.source, state.bytes / element_size);
+        kernel(state.data, state.data, state.source, state.bytes / element_size);
       } else if (state.bytes > 0) {
         std::memmove(state.data, state.source, state.bytes);
       }

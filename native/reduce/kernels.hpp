@@ -2,13 +2,19 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "reduce/reduce.hpp"
 
 namespace headrace {
 
-using KernelRow = std::array<ReduceKernel, kOperators>;
-using KernelTable = std::array<KernelRow, kDataTypes>;
+using DivideKernel = void (*)(void* elements, std::size_t count, std::int64_t divisor);
+
+struct KernelTable {
+  const char* name;  // of the instruction set
+  std::array<std::array<ReduceKernel, kOperators>, kDataTypes> reduce;
+  std::array<DivideKernel, kDataTypes> divide;
+};
 
 namespace portable {
 const KernelTable& kernels();
@@ -16,5 +22,11 @@ const KernelTable& kernels();
 namespace avx2 {
 const KernelTable& kernels();
 }
+namespace avx512 {
+const KernelTable& kernels();
+}
+
+// The tables that this processor can run, the fastest last.
+std::vector<const KernelTable*> kernel_tables();
 
 }  // namespace headrace

@@ -20,17 +20,27 @@ class DataType(enum.Enum):
 
     bfloat16 = 3
 
-    int8 = 4
+    float8_e4m3fn = 4
 
-    uint8 = 5
+    float8_e5m2 = 5
 
-    int16 = 6
+    int8 = 6
 
-    int32 = 7
+    int16 = 7
 
-    int64 = 8
+    int32 = 8
 
-    bool = 9
+    int64 = 9
+
+    uint8 = 10
+
+    uint16 = 11
+
+    uint32 = 12
+
+    uint64 = 13
+
+    bool = 14
 
 class Operator(enum.Enum):
     sum = 0
