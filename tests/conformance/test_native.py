@@ -10,6 +10,7 @@ from functools import cache, reduce
 
 import numpy as np
 import pytest
+import torch
 
 from headrace import _native
 from headrace.collectives.demand import REDUCING, ROOTED, STANDARD, Collective, Demand
@@ -80,16 +81,18 @@ def meant_for(template: str, collective: Collective, ranks: int) -> bool:
 
 
 def stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """`values` as the executor's type; bfloat16 has no NumPy type and is kept as bits."""
-    if dtype == "bfloat16":
-        bits = values.astype(np.float32).view(np.uint32)
-        return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    """`values` as the executor's type; those that NumPy does not have are kept as bits."""
+    if dtype == "bfloat16" or dtype.startswith("float8"):
+        kept = torch.from_numpy(values.astype(np.float32)).to(getattr(torch, dtype))
+        return kept.view(torch.uint16 if dtype == "bfloat16" else torch.uint8).numpy()
     return values.astype(np.uint8 if dtype == "bool" else dtype)
 
 
 def contributions(ranks: int, size: int, dtype: str, operator: str) -> list[np.ndarray]:
     random = np.random.default_rng(size + ranks)
-    high = {"product": 3, "bool": 2}.get("bool" if dtype == "bool" else operator, 8)
+    # float8_e5m2 has whole numbers up to 8 only.
+    narrow = dtype == "bool" or dtype.startswith("float8")
+    high = {"product": 3, "narrow": 2}.get("narrow" if narrow else operator, 8)
     return [random.integers(0, high, size) for _ in range(ranks)]
 
 

@@ -23,7 +23,9 @@ CHECKS: list[Callable[[], None]] = []
 SLOW: list[Callable[[], None]] = []
 SIZES = (0, 1, 7, 1000, 70_001)
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 COMPLEX = (torch.complex64, torch.complex128)
 
 
@@ -61,6 +63,8 @@ def made(size: int, dtype: torch.dtype, salt: int = 0) -> list[torch.Tensor]:
 
 def same(found: torch.Tensor, wanted: torch.Tensor, what: str = "") -> None:
     assert found.dtype == wanted.dtype, f"{what}: {found.dtype} is not {wanted.dtype}"
+    if found.dtype in FLOAT8:  # which torch does not compare
+        found, wanted = found.view(torch.uint8), wanted.view(torch.uint8)
     assert torch.equal(found, wanted), f"{what}: {found} is not {wanted}"
 
 
@@ -77,6 +81,8 @@ def raises(kind: type[BaseException], *words: str):
 def reference(op: ReduceOp, parts: list[torch.Tensor]) -> torch.Tensor:
     stacked = torch.stack(parts)
     dtype = stacked.dtype
+    if dtype in UNSIGNED:  # torch does not add them
+        return reference(op, [part.long() for part in parts]).to(dtype)
     if dtype is torch.bool:
         any_, all_ = stacked.any(0), stacked.all(0)
         odd = stacked.long().sum(0) % 2 == 1
@@ -112,7 +118,7 @@ BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
 @check
 def all_reduce_of_every_type_and_operator() -> None:
-    for dtype in (*FLOATS, *INTEGERS, torch.bool):
+    for dtype in (*FLOATS, *INTEGERS, *UNSIGNED, torch.bool):
         ops = ORDINARY if dtype.is_floating_point else (*ORDINARY, *BITWISE)
         for op in ops:
             for size in SIZES[:4]:
@@ -155,6 +161,26 @@ def average() -> None:
             assert ((tensor.double() - wanted).abs() <= limit).all(), f"{dtype} {size}"
     with raises(ValueError, "AVG", "bool"):
         dist.all_reduce(torch.ones(2, dtype=torch.bool), ReduceOp.AVG)
+
+
+@check
+def float8() -> None:
+    """Torch does not compute with these; with no more than 3 in all every sum is exact."""
+    n = len(everyone())
+    for dtype in FLOAT8:
+        for size in SIZES[:4]:
+            values = [((make(r, size, torch.float32) > 1) & (r < 3)).float() for r in everyone()]
+            stacked = torch.stack(values)
+            for op, wanted in (
+                (ReduceOp.SUM, stacked.sum(0)),
+                (ReduceOp.PRODUCT, stacked.prod(0)),
+                (ReduceOp.MIN, stacked.amin(0)),
+                (ReduceOp.MAX, stacked.amax(0)),
+                (ReduceOp.AVG, stacked.sum(0) / n),
+            ):
+                tensor = values[me()].to(dtype)
+                dist.all_reduce(tensor, op)
+                same(tensor, wanted.to(dtype), f"{dtype} {op} {size}")
 
 
 @check
@@ -235,14 +261,12 @@ def all_reduce_coalesced() -> None:
 
 @check
 def broadcast() -> None:
-    for dtype in (*FLOATS, *INTEGERS, *COMPLEX, torch.bool, torch.uint16, torch.float8_e4m3fn):
+    for dtype in (*FLOATS, *FLOAT8, *INTEGERS, *UNSIGNED, *COMPLEX, torch.bool):
         for root in everyone():
             for size in SIZES:
-                plain = torch.int8 if dtype.is_floating_point and dtype.itemsize == 1 else dtype
-                tensor = make(me(), size, plain, root).view(dtype)
+                tensor = make(me(), size, dtype, root)
                 dist.broadcast(tensor, root)
-                wanted = make(root, size, plain, root)
-                same(tensor.view(plain), wanted, f"{dtype} {root} {size}")
+                same(tensor, make(root, size, dtype, root), f"{dtype} {root} {size}")
 
 
 @check
@@ -825,8 +849,8 @@ def mistakes_get_clear_errors() -> None:
         dist.broadcast(torch.empty(3, device="meta"), 0)
     with raises(ValueError, "PREMUL"):
         dist.all_reduce(torch.ones(3), dist._make_nccl_premul_sum(2.0))
-    with raises(ValueError, "uint16"):
-        dist.all_reduce(torch.ones(3, dtype=torch.uint16))
+    with raises(ValueError, "float8_e8m0fnu"):
+        dist.all_reduce(torch.ones(3).to(torch.float8_e8m0fnu))
     with raises(ValueError, "float32"):
         dist.all_reduce(torch.ones(3), ReduceOp.BAND)
     with raises(ValueError, "one per rank"):

@@ -6,6 +6,7 @@ from torch import nn
 from torch.distributed import ReduceOp
 
 from headrace.collectives.run import binding
+from headrace.collectives.run.executor import DTYPES
 from headrace.errors import InputError
 
 
@@ -83,8 +84,9 @@ def test_uneven_blocks_have_a_row_each() -> None:
         (torch.float32, ReduceOp.BXOR, "BXOR has no meaning on torch.float32"),
         (torch.complex64, ReduceOp.MAX, "MAX has no meaning on complex"),
         (torch.bool, ReduceOp.AVG, "AVG has no meaning on torch.bool"),
-        (torch.uint32, ReduceOp.SUM, "torch.uint32 cannot be reduced"),
-        (torch.float8_e4m3fn, ReduceOp.SUM, "float8_e4m3fn cannot be reduced"),
+        (torch.float8_e5m2, ReduceOp.BAND, "BAND has no meaning on torch.float8_e5m2"),
+        (torch.float8_e8m0fnu, ReduceOp.SUM, "float8_e8m0fnu cannot be reduced.*float8_e5m2"),
+        (torch.float4_e2m1fn_x2, ReduceOp.MAX, "float4_e2m1fn_x2 cannot be reduced"),
     ],
 )
 def test_what_cannot_be_reduced_says_what_can(
@@ -92,6 +94,11 @@ def test_what_cannot_be_reduced_says_what_can(
 ) -> None:
     with pytest.raises(InputError, match=words):
         binding.arithmetic(dtype, ReduceOp(op))
+
+
+def test_every_type_that_the_executor_reduces_is_taken() -> None:
+    for name in DTYPES:
+        assert binding.arithmetic(getattr(torch, name), ReduceOp(ReduceOp.MAX)) == (name, "max")
 
 
 def test_complex_numbers_are_added_as_pairs() -> None:

@@ -41,11 +41,16 @@ _DTYPES = {
     torch.float64: "float64",
     torch.float16: "float16",
     torch.bfloat16: "bfloat16",
+    torch.float8_e4m3fn: "float8_e4m3fn",
+    torch.float8_e5m2: "float8_e5m2",
     torch.int8: "int8",
-    torch.uint8: "uint8",
     torch.int16: "int16",
     torch.int32: "int32",
     torch.int64: "int64",
+    torch.uint8: "uint8",
+    torch.uint16: "uint16",
+    torch.uint32: "uint32",
+    torch.uint64: "uint64",
     torch.bool: "bool",
 }
 # torch's ReduceOp compares equal to its RedOpType, but only the former finds the former in a dict

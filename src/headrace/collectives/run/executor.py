@@ -33,11 +33,16 @@ DTYPES: dict[str, _native.DataType] = {
         "float64",
         "float16",
         "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
         "int8",
-        "uint8",
         "int16",
         "int32",
         "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
         "bool",
     )
 }
