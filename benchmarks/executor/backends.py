@@ -66,7 +66,7 @@ def connect_native(rank: int, ranks: int, host: str, exchange: Exchange) -> Any:
     """Return headrace's executor, connected to all ranks; `host` is the address of this one's."""
     from headrace.collectives.run.executor import Executor
 
-    executor = Executor(rank, ranks, host=host, token="benchmark", channels=CHANNELS)
+    executor = Executor(rank, ranks, host=host, secret="benchmark", channels=CHANNELS)
     executor.connect(exchange(executor.address))
     return executor
 
