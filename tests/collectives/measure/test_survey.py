@@ -287,3 +287,12 @@ def test_a_loss_that_nobody_survives_is_an_error() -> None:
 
 def refuse(error: CommunicationError) -> None:
     raise error
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 2, 2, 2), (5, 2, 1)])
+def test_small_racks_behind_uplinks_as_fast_as_a_host_explain_who_slowed_whom(
+    sizes: tuple[int, ...],
+) -> None:
+    topology, truth = shuffled_racks(sizes, 1, host=100, uplink=100)
+    profile = measured(Network(topology, noise=0.05))
+    assert {frozenset(group) for group in profile.groups} == truth

@@ -12,10 +12,12 @@ import numpy as np
 
 from headrace.collectives.measure.effort import Budget, Effort, Progress
 from headrace.collectives.measure.recorder import Recorder, Site, Stage
-from headrace.collectives.measure.tournament import Pair, filled
+from headrace.collectives.measure.tournament import Pair, filled, rounds
 
 LEAST_HOSTS = 4
 """With fewer there are no two racks of which one has two hosts to compete."""
+
+_FEW = 9  # hosts, for whom there are too few shifts for all hosts of a rack to leave it at once
 
 
 class Crowd:
@@ -23,6 +25,7 @@ class Crowd:
 
     def __init__(self, recorder: Recorder, effort: Effort, budget: Budget) -> None:
         self.rates: dict[Pair, float] = {}
+        self._sent: set[frozenset[Pair]] = set()
         self._recorder = recorder
         self._effort = effort
         self._budget = budget
@@ -34,14 +37,14 @@ class Crowd:
 
         `alone` are the bandwidths without it: every flow is as long as it would take alone.
         """
-        plan = list(shifts(len(site.hosts)))
+        hosts = len(site.hosts)
+        plan = [*shifts(hosts), *(turned(hosts) if hosts <= _FEW else ())]
         for index, pairs in enumerate(plan):
             if self._budget.left_s(until) <= 0:
-                self._budget.cut("crowd", f"{len(plan) - index} of {len(plan)} shifts left out")
+                self._budget.cut("crowd", f"{len(plan) - index} of {len(plan)} rounds left out")
                 break
-            progress(f"crowd, shift {index + 1} of {len(plan)}", index / len(plan))
-            self._shift(site, alone, pairs)
-        hosts = len(site.hosts)
+            progress(f"crowd, round {index + 1} of {len(plan)}", index / len(plan))
+            self._send(site, alone, pairs)
         rates = np.full((hosts, hosts), np.nan)
         for a in range(hosts):
             for b in range(hosts):
@@ -50,15 +53,16 @@ class Crowd:
         # a pair that is known one way is known
         return filled(rates) if (found | found.T).sum() >= hosts * (hosts - 1) else None
 
-    def _shift(self, site: Site, alone: np.ndarray, pairs: list[Pair]) -> None:
+    def _send(self, site: Site, alone: np.ndarray, pairs: list[Pair]) -> None:
         ranks = [(site.rank(a), site.rank(b)) for a, b in pairs]
-        if all(pair in self.rates for pair in ranks):
+        if frozenset(ranks) in self._sent:
             return
         most = self._effort.most_bytes
         sizes = [min(alone[pair] * self._effort.crowd_us / 1e6, most) for pair in pairs]
         times = self._recorder.bulk(Stage.CROWD, ranks, sizes, 1)[:, 0]
         for pair, size, time_us in zip(ranks, sizes, times.tolist(), strict=True):
-            self.rates[pair] = size / time_us * 1e6
+            self.rates.setdefault(pair, size / time_us * 1e6)
+        self._sent.add(frozenset(ranks))
 
 
 def shifts(hosts: int) -> Iterator[list[Pair]]:
@@ -73,3 +77,15 @@ def shifts(hosts: int) -> Iterator[list[Pair]]:
             yield pairs[k:]
         else:
             yield pairs
+
+
+def turned(hosts: int) -> Iterator[list[Pair]]:
+    """Yield the rounds of a tournament with every other pair turned round, and the reverse.
+
+    In the tournament itself the lower number always sends first: the first and the last host,
+    say, if they share a rack, never send at the same time.
+    """
+    for meeting in rounds(hosts):
+        pairs = [(b, a) if index % 2 else (a, b) for index, (a, b) in enumerate(meeting)]
+        yield pairs
+        yield [(b, a) for a, b in pairs]

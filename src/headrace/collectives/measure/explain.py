@@ -30,7 +30,7 @@ _SCALES = 0.1 * 1.3 ** np.arange(8)
 not explain its own faults by racks."""
 _STEPS = np.array([0.35, 0.5, 0.7, 0.85, 1.0, 1.18, 1.4, 2.0, np.inf])
 _FINE_STEPS = np.array([0.92, 1.0, 1.09])
-_CLIMBS = 4
+_STARTS, _CLIMBS = 4, 2  # looked at, and climbed from
 _REFITTED = 3  # best neighbours that are looked at closely
 _MOST_CLIMB = 12
 _BATCH = 40_000  # candidates times rounds times hosts at once
@@ -101,16 +101,30 @@ def explain(rounds: Rounds, bandwidths: Sequence[np.ndarray]) -> Groups:
     for bandwidth in bandwidths:
         places.add(group_hosts(bandwidth))
         places.update(cuts(pair_distances(bandwidth=bandwidth)[0]))
-    everyone = fit(rounds, one)
     first = sorted(places - {one})
     equal = _equal_hosts(rounds)
-    best, known = everyone, {one}
-    for start in _fitted(rounds, _most_promising(rounds, first, equal, _CLIMBS), equal):
-        found = _finely(rounds, _climb(rounds, start, known))
-        best = max(best, found, key=lambda one: one.score)
+    # how uplinks are divided is the network's way: whichever explains more
+    tops: list[tuple[Explanation, Rounds]] = []
+    for way in (replace(rounds, fair=False), replace(rounds, fair=True)):
+        known = {one}
+        starts = _fitted(way, _most_promising(way, first, equal, _STARTS), equal)
+        starts.sort(key=lambda start: -start.score)
+        climbed = _best([_climb(way, start, known) for start in starts[:_CLIMBS]])
+        tops.append((_finely(way, climbed), way))
+    tops.sort(key=lambda top: -top[0].score)
+    (best, way), (_, other) = tops
+    best = _polished(way, best)
+    again = fit(other, best.groups)
+    if again.score > best.score:
+        best = _polished(other, again)
+    everyone = fit(rounds, one)
     if best.score - everyone.score < EVIDENCE * log_partitions(rounds.hosts):
         return one
     return best.groups
+
+
+def _best(found: Sequence[Explanation]) -> Explanation:
+    return max(found, key=lambda one: one.score)
 
 
 def fit(rounds: Rounds, groups: Groups) -> Explanation:
@@ -134,11 +148,28 @@ def _climb(rounds: Rounds, here: Explanation, known: set[Groups]) -> Explanation
         better = here
         for rates in (equal,) if same else (host, equal):
             promising = _most_promising(rounds, fresh, rates, _REFITTED)
-            better = max([better, *_fitted(rounds, promising, rates)], key=lambda one: one.score)
+            better = _best([better, *_fitted(rounds, promising, rates)])
         if better is here:
             break
         here = better
     return here
+
+
+def _polished(rounds: Rounds, best: Explanation) -> Explanation:
+    """Climb once more, with uplinks fitted each by itself."""
+    known = {best.groups}
+    for _ in range(_MOST_CLIMB):
+        around = {groups_of(row) for row in neighbours(labels_of(best.groups), _MOST_SPLIT)}
+        fresh = sorted(around - known)
+        if not fresh:
+            break
+        known |= around
+        promising = _most_promising(rounds, fresh, best.rates.host[0], _REFITTED)
+        closer = [_finely(rounds, one) for one in _fitted(rounds, promising, best.rates.host[0])]
+        if _best(closer).score <= best.score:
+            break
+        best = _best(closer)
+    return best
 
 
 def _most_promising(
@@ -160,7 +191,7 @@ def _fitted(rounds: Rounds, some: list[Groups], host: np.ndarray) -> list[Explan
     for steps in (_STEPS, _FINE_STEPS):
         # equal hosts first: with the wrong uplinks, racks would look like slow hosts
         rates = _refitted(rounds, labels, rates, alike=steps is _STEPS)
-        for name in ("uplink", "far"):
+        for name in ("far", "uplink"):
             rates = _best_of(rounds, labels, rates, name, steps)
     rates = _refitted(rounds, labels, rates)
     return [
@@ -201,7 +232,8 @@ def _finely(rounds: Rounds, found: Explanation) -> Explanation:
             if scores[index] > found.score:
                 rates = tried.some(slice(index, index + 1))
                 found = replace(found, rates=rates, score=float(scores[index]))
-        rates = _refitted(rounds, labels[None], found.rates)
+        rates = _best_of(rounds, labels[None], found.rates, "far", _STEPS)
+        rates = _refitted(rounds, labels[None], rates)
         [score] = _scores(rounds, labels[None], rates)
         if score > found.score:
             found = replace(found, rates=rates, score=float(score))

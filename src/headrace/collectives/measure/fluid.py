@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _TOGETHER = 1.1  # flows that end within this factor end at once: fewer steps
-_ITERATIONS = 24
+_ITERATIONS = 12
 _CONVERGED = 0.01
 _EMPTY = 1e-9
 
@@ -30,12 +30,15 @@ class Rounds:
         its inverse in every round, whatever those do that do not send.
     took_us : (rounds, hosts) until a host was done with what it sent and what it received; nan
         where it sent nothing.
+    fair : whether full uplinks serve flows in turn (max-min fairness), and acknowledgements do
+        not wait, instead of everything in the order in which it comes.
     """
 
     size: np.ndarray
     dst: np.ndarray
     src: np.ndarray
     took_us: np.ndarray
+    fair: bool = False
 
     @property
     def hosts(self) -> int:
@@ -151,9 +154,10 @@ def _share(
         into = np.where(into > 0, np.maximum(prices[1], 0.3 * into), 0.0)
     rate = np.where(active, most, 0.0)
     for _ in range(_ITERATIONS):
-        # of a host: queues on the way out, and for the acknowledgements, or the reverse
-        price = out + into
-        way = price + rounds.at(rounds.dst, price)
+        if rounds.fair:  # the longest queue sets the rate
+            way = np.maximum(out, rounds.at(rounds.dst, into))
+        else:  # all of them, for what a host sends and for acknowledgements of it
+            way = out + into + rounds.at(rounds.dst, out + into)
         before = rate
         rate = np.where(leaving, 1.0 / np.maximum(way, 1.0 / most), rate)
         if np.abs(rate - before).max(initial=0.0) < _CONVERGED * most.min():
