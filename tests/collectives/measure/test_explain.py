@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from headrace.collectives.measure.crowd import shifts, turned
-from headrace.collectives.measure.explain import concurrent_rounds, explain, fit
+from headrace.collectives.measure.explain import concurrent_rounds, explain
+from headrace.collectives.measure.explanation import fit
 from headrace.collectives.measure.fluid import Rates, Rounds, predict, seen
 from headrace.collectives.measure.group import Groups
 from headrace.collectives.measure.group.kmeans import labels_of
@@ -26,6 +27,7 @@ def made(
     *,
     uplink: float = HOST,
     far: float = np.inf,
+    core: float = np.inf,
     slow: dict[int, float] | None = None,
     noise: float = 0.0,
     seed: int = 0,
@@ -44,7 +46,9 @@ def made(
     host = np.full((1, n), HOST)
     for rank, rate in (slow or {}).items():
         host[0, rank] = rate
-    rates = Rates(host=host, uplink=np.full((1, n), uplink), far=np.array([far]))
+    rates = Rates(
+        host=host, uplink=np.full((1, n), uplink), far=np.array([far]), core=np.array([core])
+    )
     random = np.random.default_rng(seed)
     took = seen(rounds, predict(rounds, labels_of(groups)[None], rates))[0]
     took = np.where(size > 0, took * np.exp(noise * random.standard_normal(took.shape)), np.nan)
@@ -111,6 +115,13 @@ def test_a_network_without_racks_is_one_group(noise: float, seed: int) -> None:
 def test_a_slow_host_is_no_rack() -> None:
     rounds, bandwidth = made((tuple(range(8)),), slow={2: 0.4 * HOST}, noise=0.05)
     assert explain(rounds, [bandwidth]) == (tuple(range(8)),)
+
+
+@pytest.mark.parametrize("hosts", [8, 12])
+def test_what_everyone_shares_is_no_rack(hosts: int) -> None:
+    everyone = (tuple(range(hosts)),)
+    rounds, bandwidth = made(everyone, core=0.6 * hosts * HOST, noise=0.1)
+    assert explain(rounds, [bandwidth]) == everyone
 
 
 def test_pairs_that_are_far_without_sharing_anything_are_racks_too() -> None:

@@ -20,9 +20,19 @@ def one_round(hosts: int, flows: dict[tuple[int, int], float], *, fair: bool = F
     )
 
 
-def rates(hosts: int, *, host: float = 1.0, uplink: float = np.inf, far: float = np.inf) -> Rates:
+def rates(
+    hosts: int,
+    *,
+    host: float = 1.0,
+    uplink: float = np.inf,
+    far: float = np.inf,
+    core: float = np.inf,
+) -> Rates:
     return Rates(
-        host=np.full((1, hosts), host), uplink=np.full((1, hosts), uplink), far=np.array([far])
+        host=np.full((1, hosts), host),
+        uplink=np.full((1, hosts), uplink),
+        far=np.array([far]),
+        core=np.array([core]),
     )
 
 
@@ -72,6 +82,15 @@ def test_one_flow_between_racks_has_no_more_than_that_whoever_else_is_there() ->
     assert ends(rounds, [0, 1, 2, 2], rates(4, far=0.25)) == pytest.approx([400, 0, 100, 0])
 
 
+@pytest.mark.parametrize("fair", [False, True])
+def test_all_flows_share_the_core(fair: bool) -> None:
+    rounds = one_round(4, dict.fromkeys([(0, 1), (1, 2), (2, 3), (3, 0)], 100.0), fair=fair)
+    took = ends(rounds, [0, 0, 1, 1], rates(4, core=2.0))
+    assert took == pytest.approx([200] * 4, rel=0.02)
+    took = ends(rounds, [0, 0, 1, 1], rates(4, core=5.0))
+    assert took == pytest.approx([100] * 4)
+
+
 def test_a_host_is_done_when_what_it_sends_and_what_it_receives_is() -> None:
     rounds = one_round(3, {(0, 1): 100.0, (1, 2): 50.0, (2, 0): 10.0})
     took = seen(rounds, predict(rounds, np.zeros((1, 3), dtype=int), rates(3)))[0, 0]
@@ -114,6 +133,7 @@ def test_no_uplink_carries_more_than_it_can_nor_a_flow_more_than_its_hosts(
         host=random.uniform(1, 2, (4, n)),
         uplink=np.take_along_axis(random.uniform(0.5, 3, (4, 3)), labels, axis=1),
         far=np.full(4, np.inf),
+        core=np.full(4, np.inf),
     )
     took = predict(made, labels, rate)
     assert ((took > 0) == (size > 0)).all()

@@ -2,19 +2,26 @@
 
 Where an uplink is as fast as one host, no pair by itself shows it, and rates of pairs that met on
 one by chance mislead those who look at pairs. So a partition is judged by what it says of whole
-rounds: a fluid model (`fluid`) foresees every flow's time, and the logarithms of measured over
-foreseen times have Student's distribution, whose long tails bear with flows that met something
-else. A partition pays for its uplinks (BIC) and for being one of many.
+rounds (`explanation`), and looked for by climbing from what pairs and crowds look like.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from headrace.collectives.measure.distances import pair_distances
-from headrace.collectives.measure.fluid import Rates, Rounds, crossing, predict, seen
+from headrace.collectives.measure.explanation import (
+    UNLIKE,
+    Explanation,
+    best_of,
+    equal_hosts,
+    finely,
+    fit,
+    fitted,
+    most_promising,
+)
+from headrace.collectives.measure.fluid import Rounds
 from headrace.collectives.measure.group.kmeans import Groups, groups_of, labels_of
 from headrace.collectives.measure.group.racks import EVIDENCE, cuts, group_hosts, log_partitions
 from headrace.collectives.measure.partition import neighbours
@@ -24,39 +31,10 @@ from headrace.collectives.measure.recorder import Site, Stage
 MOST_HOSTS = 24
 """With more, what pairs show has to do: the search takes seconds."""
 
-_FREEDOM = 3.0  # of Student's distribution
-_SCALES = 0.1 * 1.3 ** np.arange(8)
-"""Its scale, whichever is likeliest. A tenth at least: the model is no better than that, and must
-not explain its own faults by racks."""
-_STEPS = np.array([0.35, 0.5, 0.7, 0.85, 1.0, 1.18, 1.4, 2.0, np.inf])
-_FINE_STEPS = np.array([0.92, 1.0, 1.09])
 _STARTS, _CLIMBS = 4, 2  # looked at, and climbed from
 _REFITTED = 3  # best neighbours that are looked at closely
-_MOST_CLIMB = 12
-_BATCH = 40_000  # candidates times rounds times hosts at once
-_OWN = 0.98  # of the time until a host is done: what it sent took that, not what it received
-_FREE = 1.05  # times what hosts alone would take: nothing else was in the way
-_ALIKE = 1.15
-_OUTLIERS = 2  # of rounds: more went over an uplink only because timing was odd
-_UNLIKE = 0.2  # log of a factor
-_ANCHOR = 3.0  # flows' worth of what hosts have in common, in each host's rate
+_CLEAR = 60.0  # so much less likely, a way of dividing uplinks is not looked at further
 _MOST_SPLIT = 6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Explanation:
-    """A partition, and how well it explains the rounds.
-
-    Attributes
-    ----------
-    groups : sorted groups of hosts, ordered by their first.
-    score : log-likelihood, less what its parameters cost.
-    rates : of this one candidate.
-    """
-
-    groups: Groups
-    score: float
-    rates: Rates
 
 
 def concurrent_rounds(samples: Mapping[str, np.ndarray], site: Site) -> Rounds:
@@ -88,246 +66,107 @@ def concurrent_rounds(samples: Mapping[str, np.ndarray], site: Site) -> Rounds:
     return Rounds(size=size, dst=dst, src=np.argsort(dst, axis=1), took_us=took)
 
 
-def explain(rounds: Rounds, bandwidths: Sequence[np.ndarray]) -> Groups:
+def explain(
+    rounds: Rounds,
+    bandwidths: Sequence[np.ndarray],
+    enough: Callable[[], bool] = lambda: False,
+) -> Groups:
     """Return the partition that explains `rounds` best; one group if none is surely better.
 
     Parameters
     ----------
     bandwidths : (hosts, hosts) bytes per second, as pairs and crowds show them; the search begins
         with what these look like.
+    enough : asked now and then; if true, the best so far has to do.
     """
     one = (tuple(range(rounds.hosts)),)
+    seem = {group_hosts(bandwidth) for bandwidth in bandwidths} - {one}
     places: set[Groups] = {tuple((host,) for host in range(rounds.hosts))}
     for bandwidth in bandwidths:
-        places.add(group_hosts(bandwidth))
         places.update(cuts(pair_distances(bandwidth=bandwidth)[0]))
-    first = sorted(places - {one})
-    equal = _equal_hosts(rounds)
+    search = [
+        _Search(replace(rounds, fair=fair), seem, places - seem - {one}, enough)
+        for fair in (False, True)
+    ]
     # how uplinks are divided is the network's way: whichever explains more
-    tops: list[tuple[Explanation, Rounds]] = []
-    for way in (replace(rounds, fair=False), replace(rounds, fair=True)):
-        known = {one}
-        starts = _fitted(way, _most_promising(way, first, equal, _STARTS), equal)
-        starts.sort(key=lambda start: -start.score)
-        climbed = _best([_climb(way, start, known) for start in starts[:_CLIMBS]])
-        tops.append((_finely(way, climbed), way))
-    tops.sort(key=lambda top: -top[0].score)
-    (best, way), (_, other) = tops
-    best = _polished(way, best)
-    again = fit(other, best.groups)
+    search.sort(key=lambda way: -way.starts[0].score)
+    best = search[0].climb()
+    if search[1].starts[0].score > search[0].starts[0].score - _CLEAR:
+        search.sort(key=lambda way: -way.climb().score)
+        best = search[0].climb()
+    best = search[0].polish(best)
+    again = fit(search[1].rounds, best.groups)
     if again.score > best.score:
-        best = _polished(other, again)
-    everyone = fit(rounds, one)
-    if best.score - everyone.score < EVIDENCE * log_partitions(rounds.hosts):
+        best = search[1].polish(again)
+    if best.score - fit(rounds, one).score < EVIDENCE * log_partitions(rounds.hosts):
         return one
     return best.groups
 
 
-def _best(found: Sequence[Explanation]) -> Explanation:
-    return max(found, key=lambda one: one.score)
+class _Search:
+    """The search of one way of dividing uplinks.
 
+    Attributes
+    ----------
+    starts : the best places to climb from, the very best first.
+    """
 
-def fit(rounds: Rounds, groups: Groups) -> Explanation:
-    """Return how well `groups` explain `rounds`, at the likeliest rates."""
-    [found] = _fitted(rounds, [groups], _equal_hosts(rounds))
-    return _finely(rounds, found)
+    def __init__(
+        self,
+        rounds: Rounds,
+        seem: Collection[Groups],
+        places: Collection[Groups],
+        enough: Callable[[], bool],
+    ) -> None:
+        self.rounds = rounds
+        equal = equal_hosts(rounds)
+        likely = most_promising(rounds, sorted(places), equal, _STARTS)
+        starts = fitted(rounds, [*sorted(seem), *likely], equal)
+        self.starts = sorted(starts, key=lambda start: -start.score)
+        self._enough = enough
+        self._top: Explanation | None = None
 
+    def climb(self) -> Explanation:
+        """Return the best that climbing from the starts leads to."""
+        if self._top is None:
+            known = {start.groups for start in self.starts}
+            tops = [self._climb(start, known) for start in self.starts[:_CLIMBS]]
+            self._top = finely(self.rounds, best_of(tops))
+        return self._top
 
-def _climb(rounds: Rounds, here: Explanation, known: set[Groups]) -> Explanation:
-    """Climb to the best explanation around `here`, passing over what is `known` already."""
-    for _ in range(_MOST_CLIMB):
+    def polish(self, best: Explanation) -> Explanation:
+        """Climb once more, with uplinks fitted each by itself."""
+        known = {best.groups}
+        while fresh := self._around(best, known):
+            host = best.rates.host[0]
+            promising = most_promising(self.rounds, fresh, host, _REFITTED)
+            close = fitted(self.rounds, promising, host)
+            closer = best_of([finely(self.rounds, found) for found in close])
+            if closer.score <= best.score:
+                break
+            best = closer
+        return best
+
+    def _climb(self, here: Explanation, known: set[Groups]) -> Explanation:
+        while fresh := self._around(here, known):
+            host = here.rates.host[0]
+            equal = np.full(self.rounds.hosts, np.median(host))
+            # a rack may have been taken for slow hosts
+            same = np.abs(np.log(host / equal)).max() < UNLIKE
+            better = here
+            for rates in (equal,) if same else (host, equal):
+                promising = most_promising(self.rounds, fresh, rates, _REFITTED)
+                better = best_of([better, *fitted(self.rounds, promising, rates)])
+            if better is here:
+                break
+            here = better
+        return here
+
+    def _around(self, here: Explanation, known: set[Groups]) -> list[Groups]:
+        """Neighbours that are not `known` yet, and now are; none if it is time to end."""
+        if self._enough():
+            return []
         around = {groups_of(row) for row in neighbours(labels_of(here.groups), _MOST_SPLIT)}
         fresh = sorted(around - known)
-        if not fresh:
-            break
         known |= around
-        host = here.rates.host[0]
-        equal = np.full(rounds.hosts, np.median(host))
-        # a rack may have been taken for slow hosts
-        same = np.abs(np.log(host / equal)).max() < _UNLIKE
-        better = here
-        for rates in (equal,) if same else (host, equal):
-            promising = _most_promising(rounds, fresh, rates, _REFITTED)
-            better = _best([better, *_fitted(rounds, promising, rates)])
-        if better is here:
-            break
-        here = better
-    return here
-
-
-def _polished(rounds: Rounds, best: Explanation) -> Explanation:
-    """Climb once more, with uplinks fitted each by itself."""
-    known = {best.groups}
-    for _ in range(_MOST_CLIMB):
-        around = {groups_of(row) for row in neighbours(labels_of(best.groups), _MOST_SPLIT)}
-        fresh = sorted(around - known)
-        if not fresh:
-            break
-        known |= around
-        promising = _most_promising(rounds, fresh, best.rates.host[0], _REFITTED)
-        closer = [_finely(rounds, one) for one in _fitted(rounds, promising, best.rates.host[0])]
-        if _best(closer).score <= best.score:
-            break
-        best = _best(closer)
-    return best
-
-
-def _most_promising(
-    rounds: Rounds, some: list[Groups], host: np.ndarray, count: int
-) -> list[Groups]:
-    """The best at these rates of hosts, other rates being as they look."""
-    labels = np.array([labels_of(groups) for groups in some])
-    scores = _scores(rounds, labels, _apparent(rounds, labels, host))
-    return [some[index] for index in np.argsort(-scores)[:count].tolist()]
-
-
-def _fitted(rounds: Rounds, some: list[Groups], host: np.ndarray) -> list[Explanation]:
-    """Explanations by `some` groups, rates fitted as well as goes quickly.
-
-    Uplinks are as they look, all of them times one factor; `host` are rates to begin with.
-    """
-    labels = np.array([labels_of(groups) for groups in some])
-    rates = _apparent(rounds, labels, host)
-    for steps in (_STEPS, _FINE_STEPS):
-        # equal hosts first: with the wrong uplinks, racks would look like slow hosts
-        rates = _refitted(rounds, labels, rates, alike=steps is _STEPS)
-        for name in ("far", "uplink"):
-            rates = _best_of(rounds, labels, rates, name, steps)
-    rates = _refitted(rounds, labels, rates)
-    return [
-        Explanation(groups=groups, score=float(score), rates=rates.some(slice(i, i + 1)))
-        for i, (groups, score) in enumerate(zip(some, _scores(rounds, labels, rates), strict=True))
-    ]
-
-
-def _best_of(
-    rounds: Rounds, labels: np.ndarray, rates: Rates, name: str, steps: np.ndarray
-) -> Rates:
-    """Rates with those called `name` times the best of `steps`, for each candidate."""
-    values: np.ndarray = getattr(rates, name)
-    factors = np.tile(steps, len(labels)).reshape(-1, *[1] * (values.ndim - 1))
-    tried = rates.repeated(len(steps))
-    tried = replace(tried, **{name: getattr(tried, name) * factors})
-    scores = _scores(rounds, np.repeat(labels, len(steps), axis=0), tried)
-    best = np.argmax(scores.reshape(len(labels), -1), axis=1)
-    return tried.some(np.arange(len(labels)) * len(steps) + best)
-
-
-def _finely(rounds: Rounds, found: Explanation) -> Explanation:
-    """Return it with uplinks fitted each by itself."""
-    if len(found.groups) == 1:
-        return found
-    labels = labels_of(found.groups)
-    for steps in (_STEPS, _FINE_STEPS):
-        for members in map(list, found.groups):
-            if len(members) == 1:
-                continue
-            tried = found.rates.repeated(len(steps))
-            # one that was never in the way is tried from what its hosts can send together
-            full = tried.uplink[0, members]
-            full = np.where(np.isfinite(full), full, tried.host[0, members].sum())
-            tried.uplink[:, members] = full * steps[:, None]
-            scores = _scores(rounds, np.tile(labels, (len(steps), 1)), tried)
-            index = int(np.argmax(scores))
-            if scores[index] > found.score:
-                rates = tried.some(slice(index, index + 1))
-                found = replace(found, rates=rates, score=float(scores[index]))
-        rates = _best_of(rounds, labels[None], found.rates, "far", _STEPS)
-        rates = _refitted(rounds, labels[None], rates)
-        [score] = _scores(rounds, labels[None], rates)
-        if score > found.score:
-            found = replace(found, rates=rates, score=float(score))
-    return found
-
-
-def _scores(rounds: Rounds, labels: np.ndarray, rates: Rates) -> np.ndarray:
-    """Return (candidates,) log-likelihoods less the price of parameters."""
-    sent = rounds.sent
-    took = np.log(rounds.took_us[sent])
-    size = max(1, _BATCH // rounds.size.size)
-    scores: list[np.ndarray] = []
-    for at in range(0, len(labels), size):
-        mine, its = labels[at : at + size], rates.some(slice(at, at + size))
-        expected = seen(rounds, predict(rounds, mine, its))[:, sent]
-        parameters = _parameters(mine, its)
-        scores.append(_likelihood(took - np.log(expected)) - parameters * math.log(len(took)) / 2)
-    return np.concatenate(scores)
-
-
-def _parameters(labels: np.ndarray, rates: Rates) -> np.ndarray:
-    """Return (candidates,) the number of racks, and of hosts and ways that are unlike others.
-
-    What is unlike others by a little is a part of one.
-    """
-    racks = np.array([len(np.unique(row)) for row in labels])
-    typical = np.median(rates.host, axis=1)
-    hosts = np.abs(np.log(rates.host / typical[:, None]))
-    far = np.maximum(-np.log(rates.far / typical), 0.0)
-    return racks + np.minimum(hosts / _UNLIKE, 1.0).sum(axis=1) + np.minimum(far / _UNLIKE, 1.0)
-
-
-def _likelihood(rest: np.ndarray) -> np.ndarray:
-    """Log-likelihood (candidates,) of rests (candidates, flows), at the likeliest scale."""
-    tails = np.log1p((rest[:, None, :] / _SCALES[:, None]) ** 2 / _FREEDOM)
-    each = -(_FREEDOM + 1) / 2 * tails.sum(axis=2) - rest.shape[1] * np.log(_SCALES)
-    return each.max(axis=1)
-
-
-def _equal_hosts(rounds: Rounds) -> np.ndarray:
-    """Rates (bytes per us) of hosts that are all alike: what a typical one's fastest flows had."""
-    rate = np.where(rounds.sent, rounds.size / rounds.took_us, np.nan)
-    received = np.take_along_axis(rate, rounds.src, axis=1)
-    fast = np.nanquantile(np.concatenate([rate, received]), 0.9, axis=0)
-    return np.full(rounds.hosts, np.median(fast))
-
-
-def _refitted(rounds: Rounds, labels: np.ndarray, rates: Rates, *, alike: bool = False) -> Rates:
-    """Rates of hosts at which flows that only hosts limited took what they took.
-
-    If hosts are `alike`, one factor is for all of them.
-    """
-    ends = predict(rounds, labels, rates)
-    mine = np.broadcast_to(rates.host[:, None, :], ends.shape)
-    other = rounds.at(rounds.dst, mine)
-    free = rounds.sent & (ends >= _OWN * seen(rounds, ends))
-    free &= ends <= _FREE * rounds.size / np.minimum(mine, other)
-    rest = np.full(ends.shape, np.nan)
-    rest[free] = np.log(np.broadcast_to(rounds.took_us, ends.shape)[free] / ends[free])
-    common = _median(rest.reshape(len(rest), -1).T)
-    if alike:
-        return replace(rates, host=rates.host * np.exp(-common)[:, None])
-    # the slower of the two hosts sets the rate, or either of them
-    sends = np.where(mine <= other * _ALIKE, rest, np.nan)
-    receives = rounds.at(rounds.src, np.where(other <= mine * _ALIKE, rest, np.nan))
-    about = np.concatenate([sends, receives], axis=1) - common[:, None, None]
-    count = np.isfinite(about).sum(axis=1)
-    own = _median(about.transpose(1, 0, 2)) * count / (count + _ANCHOR)
-    return replace(rates, host=rates.host * np.exp(-common[:, None] - own))
-
-
-def _median(values: np.ndarray) -> np.ndarray:
-    """Median over the first axis of what is not nan; 0.0 of nothing."""
-    count = np.isfinite(values).sum(axis=0)
-    middle = np.stack([np.maximum(count - 1, 0) // 2, count // 2])
-    both = np.take_along_axis(np.sort(values, axis=0), middle, axis=0)
-    return np.where(count > 0, both.mean(axis=0), 0.0)
-
-
-def _apparent(rounds: Rounds, labels: np.ndarray, host: np.ndarray) -> Rates:
-    """Rates as they look: the most that went over an uplink together, and between racks alone.
-
-    Less went in rounds in which there was not more to send or the other end was in the way. The
-    uplink of a rack of one is taken for endless: it and the host are not told apart.
-    """
-    same = (labels[:, :, None] == labels[:, None, :]).astype(float)
-    rate = np.where(rounds.sent, rounds.size / np.where(rounds.sent, rounds.took_us, 1.0), 0.0)
-    out = np.where(crossing(rounds, labels), rate, 0.0)
-    had = np.concatenate([out @ same, rounds.at(rounds.src, out) @ same], axis=1)
-    most = np.sort(had, axis=1)[:, -min(_OUTLIERS + 1, had.shape[1])]
-    each = np.sort(out.reshape(len(out), -1), axis=1)
-    far = each[:, -min(rounds.hosts, each.shape[1])]
-    return Rates(
-        host=np.tile(host, (len(labels), 1)),
-        uplink=np.where((most > 0) & (same.sum(axis=1) > 1), most, np.inf),
-        far=np.where(far > 0, far, np.inf),
-    )
+        return fresh

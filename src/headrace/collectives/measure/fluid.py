@@ -2,11 +2,14 @@
 
 In a round every host sends at most one flow and receives at most one. A flow has at most the rate
 of the slower of its hosts; flows that leave a rack share its uplink, those that enter it the
-other direction. The division is proportionally fair (Kelly, Maulloo and Tan, 1998), the fixed
-point of flows that each keep a window under way: a flow's rate is its window over its round trip,
-and what lengthens a round trip is the queues in front of full uplinks, on the way there and on
-the way of acknowledgements back. A flow over two full uplinks so gets less than those over one,
-and one whose acknowledgements wait behind other racks' data is slow on an empty way.
+other direction, and all flows the core.
+
+The division is proportionally fair (Kelly, Maulloo and Tan, 1998), the fixed point of flows that
+each keep a window under way: a flow's rate is its window over its round trip, and what lengthens
+a round trip is the queues in front of full uplinks, on the way there and on the way of
+acknowledgements back. A flow over two full uplinks so gets less than those over one, and one
+whose acknowledgements wait behind other racks' data is slow on an empty way. Where switches serve
+flows in turn the division is max-min fair instead.
 """
 
 from dataclasses import dataclass
@@ -67,11 +70,14 @@ class Rates:
     uplink : (candidates, hosts) the uplink of a host's rack, either direction, equal for all
         hosts of a rack; infinite if it is never in the way.
     far : (candidates,) what one flow between racks has at most, whoever else is there.
+    core : (candidates,) what all flows together have at most: switches that are not non-blocking,
+        or the machine under a network that is emulated.
     """
 
     host: np.ndarray
     uplink: np.ndarray
     far: np.ndarray
+    core: np.ndarray
 
     def repeated(self, times: int) -> "Rates":
         """Return each candidate `times` in a row."""
@@ -82,7 +88,7 @@ class Rates:
         return Rates(**{name: getattr(self, name)[index] for name in _NAMES})
 
 
-_NAMES = ("host", "uplink", "far")
+_NAMES = ("host", "uplink", "far", "core")
 
 
 def predict(rounds: Rounds, labels: np.ndarray, rates: Rates) -> np.ndarray:
@@ -96,13 +102,14 @@ def predict(rounds: Rounds, labels: np.ndarray, rates: Rates) -> np.ndarray:
     shape = (len(labels), *rounds.size.shape)
     same = (labels[:, :, None] == labels[:, None, :]).astype(float)
     room = 1.0 / rates.uplink[:, None, :]  # us per byte; 0 if endless
+    core = 1.0 / rates.core[:, None, None]
     across = crossing(rounds, labels)
     most = flow_limits(rounds, rates, across)
     left = np.broadcast_to(rounds.size, shape).astype(float)
     ends, now = np.zeros(shape), np.zeros(shape[:2])
     prices: tuple[np.ndarray, np.ndarray] | None = None
     while (active := left > 0).any():
-        rate, prices = _share(rounds, active, active & across, most, same, room, prices)
+        rate, prices = _share(rounds, active, active & across, most, same, room, core, prices)
         needs = np.where(active, left / np.where(active, rate, 1.0), np.inf)
         step = needs.min(axis=2)
         done = active & (needs <= step[:, :, None] * _TOGETHER)
@@ -138,6 +145,7 @@ def _share(
     most: np.ndarray,
     same: np.ndarray,
     room: np.ndarray,
+    core: np.ndarray,
     prices: tuple[np.ndarray, np.ndarray] | None,
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """Return rates, and the prices (us per byte) of every host's uplink out and in.
@@ -153,16 +161,21 @@ def _share(
         out = np.where(out > 0, np.maximum(prices[0], 0.3 * out), 0.0)
         into = np.where(into > 0, np.maximum(prices[1], 0.3 * into), 0.0)
     rate = np.where(active, most, 0.0)
+    count = active.sum(axis=2, keepdims=True)
+    middle = np.where(rate.sum(axis=2, keepdims=True) * core > 1.0, count * core, 0.0)
     for _ in range(_ITERATIONS):
         if rounds.fair:  # the longest queue sets the rate
             way = np.maximum(out, rounds.at(rounds.dst, into))
+            way = np.maximum(np.where(leaving, way, 0.0), middle)
         else:  # all of them, for what a host sends and for acknowledgements of it
             way = out + into + rounds.at(rounds.dst, out + into)
+            way = np.where(leaving, way, 0.0) + middle
         before = rate
-        rate = np.where(leaving, 1.0 / np.maximum(way, 1.0 / most), rate)
+        rate = np.where(active, 1.0 / np.maximum(way, 1.0 / most), 0.0)
         if np.abs(rate - before).max(initial=0.0) < _CONVERGED * most.min():
             break
         flowing = np.where(leaving, rate, 0.0)
+        middle = middle * rate.sum(axis=2, keepdims=True) * core
         out = out * (flowing @ same) * room
         into = into * (rounds.at(rounds.src, flowing) @ same) * room
     return rate, (out, into)

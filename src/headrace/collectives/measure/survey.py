@@ -209,7 +209,7 @@ class _Survey:
         if len(bandwidth) > MOST_HOSTS:
             return pairs if len(pairs) > 1 or crowded is None else group_hosts(crowded)
         rounds = concurrent_rounds(self.recorder.table(self.site.ranks), self.site)
-        explained = explain(rounds, seen)
+        explained = explain(rounds, seen, lambda: self.budget.left_s(_CROWD_ENDS) <= 0)
         # racks that pairs show and no uplink explains may have something else that makes them so
         return pairs if len(explained) == 1 else explained
 
