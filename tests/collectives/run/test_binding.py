@@ -65,6 +65,41 @@ def test_the_input_of_a_reduce_scatter_is_copied() -> None:
     assert source.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
+def test_the_input_of_a_reduce_scatter_that_keeps_it_is_used_where_it_is() -> None:
+    source, output = torch.arange(6.0), torch.zeros(2)
+    bound = binding.scattered_from([source], output, 1, 3, 1, moved=False)
+    address = source.data_ptr()
+    assert bound.segments == (
+        (address, 2, 1, 1),
+        (output.data_ptr(), 2, 1, 1),
+        (address + 16, 2, 1, 1),
+    )
+    assert output.tolist() == [2.0, 3.0]
+    assert bound.after is None
+
+
+def test_a_reduce_scatter_into_its_own_block_of_the_input_needs_no_copy() -> None:
+    source = torch.arange(6.0)
+    bound = binding.scattered_from([source], source[2:4], 1, 3, 1, moved=False)
+    assert [row[0] - source.data_ptr() for row in bound.segments] == [0, 8, 16]
+    # into another block: what is read must not be what is written
+    bound = binding.scattered_from([source], source[0:2], 1, 3, 1, moved=False)
+    assert bound.segments[1][0] == source.data_ptr() != bound.segments[0][0]
+    assert bound.keep[1].tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_scatter_lands_in_a_tensor_that_is_not_contiguous(moved: bool) -> None:
+    output = torch.zeros(2, 2).t()
+    bound = binding.scattered_from(
+        None if moved else [torch.ones(12)], output, 0, 3, 1, moved=moved
+    )
+    bound.keep[0].fill_(7.0)
+    assert bound.after is not None
+    bound.after()
+    assert (output == 7.0).all()
+
+
 def test_an_all_to_all_in_place_sends_from_a_copy() -> None:
     tensor = torch.arange(4.0)
     sent, landing = binding.exchanged(tensor, tensor, 2, 1).segments

@@ -248,7 +248,7 @@ class HeadraceGroup(dist.ProcessGroup):
         else:
             checks.blocks("scatter", blocks, output, self._rank, self._ranks)
         ready = self._caller.ready(Collective.SCATTER, output.nbytes * self._ranks, opts.rootRank)
-        bound = binding.scattered(blocks, output, self._rank, self._ranks, ready.chunks, moved=True)
+        bound = self._scattered(blocks, output, ready, moved=True)
         return self._caller.call(ready, bound, outputs, opts)
 
     def reduce_scatter(self, outputs: Tensors, inputs: TensorLists, opts: Any = None) -> dist.Work:
@@ -381,6 +381,13 @@ class HeadraceGroup(dist.ProcessGroup):
             blocks, own, self._rank, self._ranks, ready.chunks, blockwise=ready.blockwise
         )
 
+    def _scattered(
+        self, blocks: Tensors | None, output: torch.Tensor, ready: Ready, *, moved: bool
+    ) -> Bound:
+        keeps = ready.keeps_inputs and ready.blockwise
+        bind = binding.scattered_from if keeps else binding.scattered
+        return bind(blocks, output, self._rank, self._ranks, ready.chunks, moved=moved)
+
     def _gather(self, blocks: Tensors | None, own: torch.Tensor, opts: Any) -> dist.Work:
         ready = self._caller.ready(Collective.GATHER, own.nbytes * self._ranks, opts.rootRank)
         bound = self._gathered(blocks, own, ready)
@@ -391,9 +398,7 @@ class HeadraceGroup(dist.ProcessGroup):
         dtype, operator = binding.arithmetic(output.dtype, opts.reduceOp)
         total_bytes = output.nbytes * self._ranks
         ready = self._caller.ready(Collective.REDUCE_SCATTER, total_bytes)
-        bound = binding.scattered(
-            blocks, output, self._rank, self._ranks, ready.chunks, moved=False
-        )
+        bound = self._scattered(blocks, output, ready, moved=False)
         return self._caller.call(ready, bound, [output], opts, dtype, operator)
 
 

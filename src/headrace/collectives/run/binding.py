@@ -230,6 +230,33 @@ def scattered(
     return Bound(((whole.data_ptr(), elements, ranks, chunks),), after, (whole,))
 
 
+def scattered_from(
+    inputs: Sequence[torch.Tensor] | None,
+    output: torch.Tensor,
+    rank: int,
+    ranks: int,
+    chunks: int,
+    *,
+    moved: bool,
+) -> Bound:
+    """Bind like `scattered`, for plans that write to the own block only: nothing is staged.
+
+    The own block is the output, the others are the inputs where they are.
+    """
+    landing = _landing(output)
+    blocks = _blocks(inputs, ranks, landing)
+    if any(_overlap(block, landing) for r, block in enumerate(blocks) if r != rank):
+        blocks = [block if r == rank else block.clone() for r, block in enumerate(blocks)]
+    if inputs is not None:
+        _place(blocks[rank], _bytes_of(landing))
+    size = landing.nbytes if moved else real(landing.detach()).numel()
+    rows = tuple(
+        ((landing if r == rank else block).data_ptr(), size, 1, chunks)
+        for r, block in enumerate(blocks)
+    )
+    return Bound(rows, _copy_all([output], [landing]), (landing, *blocks))
+
+
 def exchanged(output: torch.Tensor, source: torch.Tensor, ranks: int, chunks: int) -> Bound:
     """Bind an all-to-all of equal blocks."""
     sent, landing = _plain(source), _landing(output)
@@ -296,6 +323,23 @@ def _size(tensor: torch.Tensor, moved: bool) -> int:
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a contiguous tensor, as a flat view."""
     return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def _blocks(
+    inputs: Sequence[torch.Tensor] | None, ranks: int, landing: torch.Tensor
+) -> list[torch.Tensor]:
+    """One block per rank to read from: `inputs`, or the parts of the only one."""
+    if inputs is None:  # nobody reads
+        return [landing] * ranks
+    blocks = [_plain(tensor.detach()) for tensor in inputs]
+    if len(blocks) == 1 and ranks > 1:
+        blocks = list(blocks[0].reshape(-1).chunk(ranks)) if blocks[0].numel() else blocks * ranks
+    return blocks
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    begin, end = one.data_ptr(), one.data_ptr() + one.nbytes
+    return begin < other.data_ptr() + other.nbytes and other.data_ptr() < end
 
 
 def _split_rows(tensor: torch.Tensor, splits: Sequence[int]) -> list[Row]:

@@ -49,6 +49,7 @@ class Ready(NamedTuple):
     priority: str
     chunks: int
     blockwise: bool
+    keeps_inputs: bool
 
 
 class Reduction(NamedTuple):
@@ -241,7 +242,7 @@ class Caller:
         program = self._programs.get(digest)
         if program is None:
             program = self._programs[digest] = self.executor.load(choice.program, choice.proof)
-        return Ready(program, priority, choice.chunks, choice.blockwise)
+        return Ready(program, priority, choice.chunks, choice.blockwise, choice.keeps_inputs)
 
     def _loaded(self, book: "PlanBook") -> Action:
         """Make a book's programs ready to run; returns what puts them in force."""

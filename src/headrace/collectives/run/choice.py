@@ -14,7 +14,7 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan import templates
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof, verify
-from headrace.collectives.program import Program, Schedule, Transfer
+from headrace.collectives.program import Op, Program, Schedule, Transfer
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
@@ -39,12 +39,14 @@ class Choice:
     Attributes
     ----------
     blockwise : no step reaches over the end of a block, so blocks may lie anywhere in memory.
+    keeps_inputs : no step writes to another rank's block (of a reduce_scatter or scatter).
     """
 
     program: Program
     proof: Proof
     origin: str
     blockwise: bool
+    keeps_inputs: bool
 
     @property
     def chunks(self) -> int:
@@ -115,6 +117,7 @@ class Chooser:
                 proof=proof,
                 origin=f"plan book: {plan.maker}",
                 blockwise=_is_blockwise(program),
+                keeps_inputs=_keeps_inputs(program),
             )
         return known
 
@@ -173,6 +176,7 @@ def _from_template(
         proof=verify(program),
         origin=f"template {name}",
         blockwise=_is_blockwise(program),
+        keeps_inputs=_keeps_inputs(program),
     )
 
 
@@ -193,6 +197,17 @@ def _chunk_by_chunk(schedule: Schedule) -> Schedule:
             for k in range(whole.count)
         ),
     )
+
+
+def _keeps_inputs(program: Program) -> bool:
+    demand, steps = program.demand, program.steps
+    if demand.collective not in (Collective.REDUCE_SCATTER, Collective.SCATTER):
+        return False
+    writes = steps["op"] != Op.SEND
+    rank = program.lanes["rank"][steps["lane"][writes]]
+    first, end = steps["slot"][writes], (steps["slot"] + steps["count"])[writes]
+    own = (first >= rank * demand.chunks) & (end <= (rank + 1) * demand.chunks)
+    return bool((own | (first >= demand.slots)).all())
 
 
 def _is_blockwise(program: Program) -> bool:
