@@ -162,7 +162,7 @@ def _likelihood(rest: np.ndarray) -> np.ndarray:
 
 
 def equal_hosts(rounds: Rounds) -> np.ndarray:
-    """Return rates (bytes per us) as if hosts were alike: a typical one's fastest flows."""
+    """Return rates (bytes per us) of equal hosts: what a typical one's fastest flows had."""
     rate = np.where(rounds.sent, rounds.size / rounds.took_us, np.nan)
     received = np.take_along_axis(rate, rounds.src, axis=1)
     fast = np.nanquantile(np.concatenate([rate, received]), 0.9, axis=0)

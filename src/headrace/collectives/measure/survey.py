@@ -1,9 +1,8 @@
 """The whole of measuring, as one rank conducts it: who is near, what links cost, what they share.
 
 1. A tournament of disjoint pairs, O(N) rounds: latency and bandwidth between all hosts.
-2. Groups from bandwidth. Disjoint pairs may have met on an uplink: that makes far pairs look
-   farther, which is fine for grouping and useless for costs. Where pairs show no groups, a crowd
-   may: everybody at once, to see who shares a way out.
+2. Groups. Disjoint pairs may have met on an uplink, and in a crowd everybody sends at once: the
+   racks that explain all of those rounds, or those that pairs show.
 3. Quiet probes, nobody else talking: alpha and beta of all pairs, or of a few of each kind.
 4. Concurrent flows, planned from the groups: what hosts and groups share.
 

@@ -7,7 +7,7 @@ Every cut of two linkage trees is a candidate; the likeliest is taken, and count
 it is likelier than one rack by more than chance would make it.
 
 Not seen: racks whose uplinks are as fast as their hosts, unless tournament pairs met on them in
-the same direction. There a lone pair across is as fast as one inside.
+the same direction. There a lone pair across is as fast as one inside; `explain` finds them.
 """
 
 import math
@@ -59,7 +59,7 @@ def group_hosts(bandwidth: np.ndarray) -> Groups:
 
 
 def cuts(distances: np.ndarray) -> Iterator[Groups]:
-    """Partitions worth looking at."""
+    """Yield partitions worth looking at."""
     # imported here: only the rank that groups pays for the start-up of scipy
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform
@@ -97,5 +97,5 @@ def _contrast(distances: np.ndarray, groups: Groups) -> tuple[float, float]:
 
 
 def log_partitions(n: int) -> float:
-    """Logarithm of the number of partitions of n things: a tight bound (Berend and Tassa, 2010)."""
+    """Return the logarithm of the number of partitions of n things: a tight bound (Berend and Tassa, 2010)."""
     return n * math.log(0.792 * n / math.log(n + 1))

@@ -1,0 +1,32 @@
+import pytest
+
+from headrace.collectives.measure.crowd import shifts, turned
+from headrace.collectives.measure.tournament import rounds
+
+
+@pytest.mark.parametrize("hosts", [4, 5, 8, 9])
+def test_shifts_have_every_ordered_pair_once(hosts: int) -> None:
+    sent = [pair for crowd in shifts(hosts) for pair in crowd]
+    assert sorted(sent) == [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
+
+
+@pytest.mark.parametrize("hosts", [4, 5, 8, 9])
+def test_turned_rounds_have_both_directions_of_every_meeting_once(hosts: int) -> None:
+    plan = list(turned(hosts))
+    assert len(plan) == 2 * len(rounds(hosts))
+    for crowd in plan:
+        ends = [host for pair in crowd for host in pair]
+        assert len(ends) == len(set(ends))
+    sent = [pair for crowd in plan for pair in crowd]
+    assert sorted(sent) == [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
+
+
+@pytest.mark.parametrize("hosts", [4, 5, 6, 7, 8, 9])
+def test_any_two_hosts_send_to_others_at_the_same_time_somewhere(hosts: int) -> None:
+    plan = [*turned(hosts), *shifts(hosts)]
+    for a in range(hosts):
+        for b in range(a):
+            together = [dict(crowd) for crowd in plan]
+            assert any(
+                a in crowd and b in crowd and crowd[a] != b and crowd[b] != a for crowd in together
+            )
