@@ -97,5 +97,5 @@ def _contrast(distances: np.ndarray, groups: Groups) -> tuple[float, float]:
 
 
 def log_partitions(n: int) -> float:
-    """Return the logarithm of the number of partitions of n things: a tight bound (Berend and Tassa, 2010)."""
+    """Return a tight bound (Berend and Tassa, 2010) on the log of the partitions of n things."""
     return n * math.log(0.792 * n / math.log(n + 1))
