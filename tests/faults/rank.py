@@ -1,4 +1,4 @@
-"""One rank of the kill test: allreduces for ever, then says how it ended.
+"""One rank of the tests beside this: allreduces for ever, then says how it ended.
 
 Prints "running" once the first collective is done, and at the end one line of JSON:
 {"error", "after_s", "descriptors_before", "descriptors_after"}.
@@ -35,14 +35,17 @@ def outlive(parent: int) -> None:
 
 def main() -> None:
     rank, ranks, deadline_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    host, options = sys.argv[4], sys.argv[5:]
     before = descriptors()
-    executor = Executor(rank, ranks, secret="kill-test")
+    executor = Executor(
+        rank, ranks, secret="kill-test", host=host, shared_memory="over tcp" not in options
+    )
     print(executor.address, flush=True)
     executor.connect(sys.stdin.readline().split(), 20.0)
     demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks)
     program = lower(templates.ring(demand))
     loaded = executor.load(program, verify(program))
-    if len(sys.argv) > 4:
+    if "with a child" in options:
         outlive(os.getpid())
     data = np.zeros(4 << 20, np.float32)
     rows = [(data.ctypes.data, data.size, 1, ranks)]

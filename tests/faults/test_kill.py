@@ -5,23 +5,43 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from headrace.testbed import Testbed, TestbedSpec, network
 
 RANKS = 4
 VICTIM = 2
 WORKER = Path(__file__).with_name("rank.py")
 
 
+Start = Callable[..., "subprocess.Popen[str]"]
+TRANSPORTS = pytest.mark.parametrize("transport", ["in memory", "over tcp"])
+
+
+def here(_rank: int, argv: list[str], **options: Any) -> "subprocess.Popen[str]":
+    return subprocess.Popen([sys.executable, *argv], **options)
+
+
 @contextmanager
-def job(deadline_s: float, *options: str) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Processes that are in the middle of their collectives; all gone afterwards."""
+def job(
+    deadline_s: float,
+    *options: str,
+    start: Start = here,
+    hosts: Sequence[str] = ("127.0.0.1",) * RANKS,
+) -> Iterator[list["subprocess.Popen[str]"]]:
+    """Processes that are in the middle of their collectives; all gone afterwards.
+
+    `start` starts Python for a rank, which listens on the rank's address of `hosts`.
+    """
     ranks = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), str(RANKS), str(deadline_s), *options],
+        start(
+            rank,
+            [str(WORKER), str(rank), str(RANKS), str(deadline_s), hosts[rank], *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -49,8 +69,9 @@ def line(process: "subprocess.Popen[str]") -> str:
 
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("attempt", range(3))
-def test_survivors_of_a_kill_name_the_dead(attempt: int) -> None:
-    with job(deadline_s=30.0) as ranks:
+@TRANSPORTS
+def test_survivors_of_a_kill_name_the_dead(transport: str, attempt: int) -> None:
+    with job(30.0, transport) as ranks:
         ranks[VICTIM].send_signal(signal.SIGKILL)
         survivors = [rank for index, rank in enumerate(ranks) if index != VICTIM]
         reports = [json.loads(line(rank)) for rank in survivors]
@@ -65,9 +86,10 @@ def test_survivors_of_a_kill_name_the_dead(attempt: int) -> None:
 
 
 @pytest.mark.timeout(90)
-def test_a_killed_rank_with_children_is_noticed_at_once() -> None:
+@TRANSPORTS
+def test_a_killed_rank_with_children_is_noticed_at_once(transport: str) -> None:
     # A forked child used to hold on to its parent's sockets: no peer saw the connection end.
-    with job(30.0, "with a child") as ranks:
+    with job(30.0, "with a child", transport) as ranks:
         ranks[VICTIM].send_signal(signal.SIGKILL)
         for index, rank in enumerate(ranks):
             if index != VICTIM:
@@ -77,8 +99,9 @@ def test_a_killed_rank_with_children_is_noticed_at_once() -> None:
 
 
 @pytest.mark.timeout(90)
-def test_a_silent_rank_runs_into_the_deadline() -> None:
-    with job(deadline_s=2.0) as ranks:
+@TRANSPORTS
+def test_a_silent_rank_runs_into_the_deadline(transport: str) -> None:
+    with job(2.0, transport) as ranks:
         ranks[VICTIM].send_signal(signal.SIGSTOP)
         for index, rank in enumerate(ranks):
             if index == VICTIM:
@@ -87,3 +110,27 @@ def test_a_silent_rank_runs_into_the_deadline() -> None:
             assert "ran out of time" in report["error"]
             assert "rank" in report["error"]
             assert report["after_s"] < 10.0
+
+
+@pytest.mark.timeout(120)
+def test_all_sides_of_a_partition_run_into_the_deadline() -> None:
+    if reason := network.unavailable_reason():
+        pytest.skip(f"needs network namespaces: {reason}")
+    examples = Path(__file__).parents[2] / "examples"
+    with Testbed.up(TestbedSpec.load(examples / "testbed-2x2.toml"), fallback=False) as testbed:
+        hosts = testbed.hosts
+
+        def there(rank: int, argv: list[str], **options: Any) -> "subprocess.Popen[str]":
+            return testbed.popen(hosts[rank].name, [sys.executable, *argv], **options)
+
+        with job(4.0, start=there, hosts=[host.address for host in hosts]) as ranks:
+            cut = ["sh", "-c", "ip link set dev $(ls /sys/class/net | grep -v lo) down"]
+            assert testbed.popen(hosts[VICTIM].name, cut).wait(10) == 0
+            for index, rank in enumerate(ranks):
+                report = json.loads(line(rank))
+                # the one that was cut off hears of no abort; the others of the first deadline
+                assert "ran out of time" in report["error"], (index, report)
+                assert "collective" in report["error"]
+                assert "step" in report["error"]
+                assert report["after_s"] < 15.0
+                assert report["descriptors_after"] == report["descriptors_before"]

@@ -1,0 +1,66 @@
+"""Groups that end in the middle of their work, and are made again in the same process."""
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.collectives.demand import Collective
+from headrace.collectives.run.choice import Chooser
+from headrace.collectives.run.executor import Executor
+from headrace.errors import CommunicationError
+from tests.conformance.groups import each, group
+
+RANKS = 3
+WARM_UP, LIVES = 10, 100
+
+
+def memory_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+def held() -> tuple[int, int, int]:
+    """Descriptors, Python's threads and the kernel's threads of this process."""
+    descriptors, tasks = (len(list(Path("/proc/self", name).iterdir())) for name in ("fd", "task"))
+    return descriptors, threading.active_count(), tasks
+
+
+def live(shared_memory: bool) -> None:
+    """Make a group, use it, and end it while a collective is under way."""
+    errors: list[str] = []
+    done = threading.Barrier(RANKS, timeout=20)
+
+    def act(executor: Executor) -> None:
+        choice = Chooser(RANKS).choose(Collective.ALLREDUCE, 1 << 18)
+        loaded = executor.load(choice.program, choice.proof)
+        data = np.full(1 << 16, executor.rank + 1.0, np.float32)
+        rows = [(data.ctypes.data, data.size, 1, choice.chunks)]
+        executor.run(loaded, rows, dtype="float32")
+        assert (data == 6.0).all()
+        done.wait()
+        if executor.rank == 0:
+            executor.abort("a member left")
+            return
+        try:
+            executor.run(loaded, rows, dtype="float32")
+        except CommunicationError as error:
+            errors.append(str(error))
+
+    with group(RANKS, 1, shared_memory=shared_memory) as executors:
+        each(executors, act)
+    assert len(errors) == RANKS - 1
+    assert all("rank 0 ended the group: a member left" in error for error in errors), errors
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_hundred_aborted_groups_leave_nothing_behind(shared_memory: bool) -> None:
+    for _ in range(WARM_UP):
+        live(shared_memory)
+    before, memory = held(), memory_mb()
+    for _ in range(LIVES):
+        live(shared_memory)
+    assert held() == before
+    assert memory_mb() - memory < 1.0
