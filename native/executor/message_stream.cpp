@@ -54,7 +54,7 @@ std::shared_ptr<Unexpected> Mailbox::keep(int source, std::uint32_t tag, std::ui
   auto kept = std::make_shared<Unexpected>();
   kept->source = source;
   kept->tag = tag;
-  kept->data.resize(bytes);
+  kept->bytes = bytes;
   kept_bytes_ += bytes;
   unexpected_.push_back(kept);
   return kept;
@@ -69,10 +69,10 @@ void Mailbox::arrived(const std::shared_ptr<Unexpected>& message) {
 }
 
 void Mailbox::deliver(Unexpected& from, const std::shared_ptr<Message>& to) {
-  kept_bytes_ -= from.data.size();
+  kept_bytes_ -= from.bytes;
   to->source = from.source;
-  if (from.data.size() != to->bytes) {
-    finish_(to, mismatch(*to, from.source, from.data.size()));
+  if (from.bytes != to->bytes) {
+    finish_(to, mismatch(*to, from.source, from.bytes));
     return;
   }
   if (to->bytes > 0) std::memcpy(to->data, from.data.data(), from.data.size());
@@ -139,8 +139,12 @@ bool MessageStream::send_some() {
   return any;
 }
 
-std::byte* MessageStream::target() const {
-  return receiving_ ? receiving_->data : keeping_->data.data();
+// Where the next `room` bytes of the incoming message go. What nobody waits for yet gets memory as
+// it comes: its length is only what the peer says.
+std::byte* MessageStream::target(std::size_t room) {
+  if (receiving_) return receiving_->data + moved_;
+  if (keeping_->data.size() < moved_ + room) keeping_->data.resize(moved_ + room);
+  return keeping_->data.data() + moved_;
 }
 
 void MessageStream::finish_incoming() {
@@ -161,7 +165,6 @@ void MessageStream::begin_incoming(const Header& header) {
     receiving_.reset();
     // The payload is read all the same, so that later messages can be.
     keeping_ = std::make_shared<Unexpected>();
-    keeping_->data.resize(bytes_);
   }
   if (!receiving_ && !keeping_) keeping_ = mailbox_.keep(peer(), header.collective, bytes_);
 }
@@ -178,7 +181,7 @@ bool MessageStream::receive_some() {
     }
     if (moved_ < bytes_) {
       auto room = std::min<std::uint64_t>(bytes_ - moved_, budget);
-      auto received = connection().receive(target() + moved_, room, {});
+      auto received = connection().receive(target(room), room, {});
       if (received == 0) return any;
       moved_ += received;
       budget -= received;

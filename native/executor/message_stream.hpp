@@ -16,7 +16,8 @@ namespace headrace {
 struct Unexpected {
   int source;
   std::uint32_t tag;
-  std::vector<std::byte> data;
+  std::uint64_t bytes;
+  std::vector<std::byte> data;  // what has come of it
   bool complete = false;
   std::shared_ptr<Message> claimed;  // a receive posted while it was arriving
 };
@@ -70,7 +71,7 @@ class MessageStream final : public Stream {
   bool send_some();
   bool receive_some();
   void begin_incoming(const Header& header);
-  std::byte* target() const;
+  std::byte* target(std::size_t room);
   void finish_incoming();
 
   Mailbox& mailbox_;
