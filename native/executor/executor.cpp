@@ -502,7 +502,6 @@ void Executor::wait_for_events(Lock& state) {
     return;
   }
   for (auto& stream : streams_) stream->connection().announce_sleep(true);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   bool news = false;
   try {
     for (auto& stream : streams_) news |= stream->connection().news();

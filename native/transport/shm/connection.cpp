@@ -33,7 +33,6 @@ std::size_t Connection::send(const iovec* parts, int count) {
   }
   if (sent > 0) {
     count_sent(sent);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
     if (out_.wakes_reader()) ring_bell();
   }
   return sent;
@@ -65,7 +64,6 @@ void Connection::use(std::size_t bytes) {
   in_.use(bytes);
   count_received(bytes);
   if (!in_.freed_enough()) return;
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (in_.wakes_writer()) ring_bell();
 }
 

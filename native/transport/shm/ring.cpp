@@ -75,7 +75,7 @@ std::size_t Writer::room(std::size_t wanted) {
 }
 
 void Writer::look() {
-  known_head_ = state_->head.load(std::memory_order_acquire);
+  known_head_ = state_->head.load();
   // A reader ahead of us, or one that fell back, is no reader of ours.
   if (tail_ - known_head_ > capacity_) throw ProtocolError("a shared ring was overwritten");
 }
@@ -95,7 +95,7 @@ Reader::Reader(const RingMemory& memory, int ring)
     : state_(&memory.state(ring)), bytes_(memory.bytes(ring)), capacity_(memory.capacity()) {}
 
 void Reader::look() {
-  known_tail_ = state_->tail.load(std::memory_order_acquire);
+  known_tail_ = state_->tail.load();
   if (readable() > capacity_) throw ProtocolError("a shared ring was overwritten");
 }
 

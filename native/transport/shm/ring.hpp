@@ -12,6 +12,9 @@
 
 namespace headrace::shm {
 
+// Nobody sleeps through a change: who publishes a position looks at the sleeper's flag afterwards,
+// who sets a flag looks at the position afterwards, and all four are sequentially consistent.
+//
 // Positions count all bytes ever written (`tail`) and ever read (`head`). Each has a cache line of
 // its own, as different processors write them.
 struct RingState {
@@ -51,7 +54,7 @@ class Writer {
 
   void announce_sleep(bool asleep) {
     // Only one that was held back waits for room.
-    state_->writer_sleeps.store(asleep && held_back_, std::memory_order_relaxed);
+    state_->writer_sleeps.store(asleep && held_back_);
   }
   // Whether room came since the last look.
   bool news() {
@@ -60,10 +63,10 @@ class Writer {
     look();
     return known_head_ != before;
   }
-  // Whether the reader was asleep and is to be woken; after a fence.
+  // Whether the reader was asleep and is to be woken.
   bool wakes_reader() {
-    return state_->reader_sleeps.load(std::memory_order_relaxed) != 0 &&
-           state_->reader_sleeps.exchange(0, std::memory_order_relaxed) != 0;
+    state_->tail.store(tail_);
+    return state_->reader_sleeps.load() != 0 && state_->reader_sleeps.exchange(0) != 0;
   }
 
  private:
@@ -90,9 +93,7 @@ class Reader {
     state_->head.store(head_, std::memory_order_release);
   }
 
-  void announce_sleep(bool asleep) {
-    state_->reader_sleeps.store(asleep, std::memory_order_relaxed);
-  }
+  void announce_sleep(bool asleep) { state_->reader_sleeps.store(asleep); }
   bool news() {
     auto before = known_tail_;
     look();
@@ -105,8 +106,8 @@ class Reader {
     return true;
   }
   bool wakes_writer() {
-    return state_->writer_sleeps.load(std::memory_order_relaxed) != 0 &&
-           state_->writer_sleeps.exchange(0, std::memory_order_relaxed) != 0;
+    state_->head.store(head_);
+    return state_->writer_sleeps.load() != 0 && state_->writer_sleeps.exchange(0) != 0;
   }
 
  private:
