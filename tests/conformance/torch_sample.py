@@ -916,6 +916,26 @@ def calls_in_the_background() -> None:
     assert (small == len(everyone())).all()
 
 
+@slow
+def the_profiler_shows_calls_from_begin_to_end() -> None:
+    from torch.profiler import profile
+
+    tensor = torch.ones(1_000_000)
+    with profile() as found:
+        dist.all_reduce(tensor)
+        work = dist.all_reduce(tensor, async_op=True)
+        dist.broadcast(torch.ones(10), 0, async_op=True).wait()
+        work.wait()
+        work.get_future().wait()
+    names = [event.name for event in found.events() if event.name.startswith("headrace:")]
+    assert sorted(names) == ["headrace:allreduce", "headrace:allreduce", "headrace:broadcast"], (
+        names
+    )
+    spans = [event for event in found.events() if event.name == "headrace:allreduce"]
+    # over a millisecond, unless there is nobody to exchange with
+    assert len(everyone()) == 1 or all(span.cpu_time_total > 100 for span in spans)
+
+
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("headrace", timeout=timedelta(seconds=60))

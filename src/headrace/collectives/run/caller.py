@@ -15,6 +15,7 @@ from headrace.collectives.run.binding import MOVED, Bound
 from headrace.collectives.run.choice import Choice, Chooser
 from headrace.collectives.run.completions import completion_thread
 from headrace.collectives.run.executor import Executor, LoadedProgram
+from headrace.collectives.run.spans import profiling, span, span_until
 from headrace.collectives.run.swap import HOLD_S, Action, PlanSwitch
 from headrace.collectives.run.work import CompletedWork, PendingWork
 from headrace.errors import CommunicationError, InputError
@@ -146,14 +147,15 @@ class Caller:
         """Run a collective here and now, or submit it, as torch's `opts` say."""
         if opts.asyncOp:
             return self.submit(ready, bound, tensors, opts, dtype, operator)
-        self.executor.run(
-            ready.program,
-            bound.segments,
-            dtype=dtype,
-            operator=operator,
-            priority=_priority(ready),
-            deadline_s=self.deadline_s(opts),
-        )
+        with span(ready.program.collective):
+            self.executor.run(
+                ready.program,
+                bound.segments,
+                dtype=dtype,
+                operator=operator,
+                priority=_priority(ready),
+                deadline_s=self.deadline_s(opts),
+            )
         if bound.after is not None:
             bound.after()
         return DONE
@@ -186,6 +188,8 @@ class Caller:
                 notify=True,
             )
 
+        if profiling():
+            span_until(ready.program.collective, work.get_future())
         return self._start(work, begin, completion_thread.enter)
 
     def send(self, tensor: torch.Tensor, dst: int, tag: int) -> PendingWork:
