@@ -1,5 +1,5 @@
 // How long an allreduce takes between processes of this machine; built by name, run by hand:
-// executor_bench [ranks] [bytes] [repeats] [direct|ring] [memory|tcp]
+// executor_bench [ranks] [bytes] [repeats] [direct|ring] [memory|tcp] [KiB of a ring]
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -15,7 +15,7 @@ using namespace headrace::testing;
 
 namespace {
 
-constexpr std::size_t kRingBytes = 512 << 10;
+constexpr std::size_t kRingKib = 512;
 
 std::vector<Transfer> direct_allreduce(int ranks) {
   std::vector<Transfer> transfers;
@@ -78,7 +78,8 @@ int main(int count, char** arguments) {
   int repeats = count > 3 ? std::stoi(arguments[3]) : 100;
   bool direct = count <= 4 || std::string(arguments[4]) == "direct";
   bool memory = count <= 5 || std::string(arguments[5]) == "memory";
-  auto links = links_of(ranks, 1, memory ? Via::kMemory : Via::kTcp, kRingBytes);
+  auto ring_bytes = (count > 6 ? std::stoul(arguments[6]) : kRingKib) << 10;
+  auto links = links_of(ranks, 1, memory ? Via::kMemory : Via::kTcp, ring_bytes);
   for (int r = 0; r < ranks; ++r) {
     if (::fork() != 0) continue;
     auto mine = std::move(links[static_cast<std::size_t>(r)]);

@@ -189,6 +189,7 @@ def start(testbed: Testbed, order: Sequence[int], cache: Path, **environment: st
     return said
 
 
+@pytest.mark.timing  # a processor that others keep busy looks like a rack
 def test_a_job_on_a_testbed_finds_its_racks_and_remembers_them(tmp_path: Path) -> None:
     with Testbed.up(SPEC, fallback=os.geteuid() != 0 or None) as testbed:
         first = start(testbed, [2, 0, 3, 1], tmp_path)
