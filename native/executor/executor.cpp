@@ -21,6 +21,9 @@ using namespace std::chrono_literals;
 constexpr auto kVerdictPatience = 1s;
 // How often a waiting driver looks at deadlines and interrupts.
 constexpr auto kTick = 100ms;
+// Collectives that are over and may be used again.
+constexpr std::size_t kMostSpares = 16;
+constexpr std::size_t kMostSpareBytes = 1 << 20;
 // How long a driver looks for bytes in shared memory before it sleeps.
 constexpr auto kSpin = 50us;
 constexpr auto kStare = 2us;  // and how long before it lets others have the processor
@@ -153,11 +156,35 @@ std::shared_ptr<Collective> Executor::bind(const Call& call) {
     throw std::invalid_argument("the program needs " + std::to_string(program.channels()) +
                                 " channels, this group has " + std::to_string(options_.channels));
   }
-  auto task =
-      std::make_shared<Collective>(call.program, call.segments, call.type, call.op, call.average);
+  auto task = spare(call.program);
+  task->bind(call.segments, call.type, call.op, call.average);
   task->epoch = call.epoch;
   task->priority = call.priority;
   return task;
+}
+
+// A collective of this program that is over, or a new one.
+std::shared_ptr<Collective> Executor::spare(const std::shared_ptr<const Program>& program) {
+  {
+    std::lock_guard lock(tasks_);
+    auto it = std::find_if(spares_.begin(), spares_.end(),
+                           [&](const auto& one) { return one->program == program; });
+    if (it != spares_.end()) {
+      auto found = std::move(*it);
+      spares_.erase(it);
+      return found;
+    }
+  }
+  return std::make_shared<Collective>(program);
+}
+
+// Keeps a collective that is over for the next call of its program, if nobody else holds it.
+void Executor::keep_spare(std::shared_ptr<Collective> collective) {
+  Lock state(state_, std::try_to_lock);  // whoever drives lets go of it under this lock
+  if (!state || collective.use_count() > 1 || collective->scratch_bytes() > kMostSpareBytes) return;
+  std::lock_guard lock(tasks_);
+  if (spares_.size() == kMostSpares) spares_.pop_back();
+  spares_.insert(spares_.begin(), std::move(collective));
 }
 
 void Executor::enqueue(std::shared_ptr<Task> task, double deadline_s, bool notify) {
@@ -202,6 +229,7 @@ void Executor::run(const Call& call) {
   auto task = bind(call);
   enqueue(task, call.deadline_s, false);
   finish_wait(task);
+  keep_spare(std::move(task));
 }
 
 std::uint64_t Executor::send(std::uintptr_t address, std::uint64_t bytes, int peer,
@@ -566,16 +594,19 @@ bool Executor::pass() {
 }
 
 void Executor::take_inbox() {
-  std::vector<std::shared_ptr<Task>> arrived;
   {
     std::lock_guard lock(tasks_);
     if (inbox_.empty()) return;
-    arrived = std::exchange(inbox_, {});
+    inbox_.swap(arrived_);
   }
+  // Starting a task may fail the group, which takes this inbox again.
+  auto arrived = std::move(arrived_);
   for (auto& task : arrived) {
     active_.push_back(task);
     start(task);
   }
+  arrived.clear();
+  arrived_ = std::move(arrived);
 }
 
 void Executor::start(const std::shared_ptr<Task>& task) {

@@ -112,6 +112,8 @@ class Executor {
   using Lock = std::unique_lock<std::mutex>;
 
   std::shared_ptr<Collective> bind(const Call& call);
+  std::shared_ptr<Collective> spare(const std::shared_ptr<const Program>& program);
+  void keep_spare(std::shared_ptr<Collective> collective);
   std::shared_ptr<Task> find(std::uint64_t handle);
   void enqueue(std::shared_ptr<Task> task, double deadline_s, bool notify);
   void start(const std::shared_ptr<Task>& task);
@@ -158,6 +160,7 @@ class Executor {
   std::size_t first_background_ = 0;              // of the streams, which are in order of priority
   std::vector<std::vector<DataStream*>> channels_;  // by peer, priority and channel
   std::vector<std::shared_ptr<Task>> active_;
+  std::vector<std::shared_ptr<Task>> arrived_;  // memory for the inbox
   std::atomic<std::uint64_t> finished_collectives_{0};
   std::uint64_t finished_messages_ = 0;
 
@@ -175,6 +178,7 @@ class Executor {
   std::mutex tasks_;
   std::condition_variable done_;
   std::vector<std::shared_ptr<Task>> inbox_;
+  std::vector<std::shared_ptr<Collective>> spares_;  // the latest first
   std::unordered_map<std::uint64_t, std::shared_ptr<Task>> by_handle_;
   std::atomic<std::uint64_t> submitted_{0};
   std::string error_;    // the first cause, once failed

@@ -8,42 +8,6 @@
 namespace headrace {
 namespace {
 
-struct Slot {
-  std::byte* data;
-  std::uint64_t bytes;
-};
-
-std::vector<Slot> cut(const std::vector<Segment>& segments, std::uint64_t element_size) {
-  std::vector<Slot> slots;
-  for (const auto& segment : segments) {
-    auto* block = reinterpret_cast<std::byte*>(segment.address);
-    for (std::uint32_t b = 0; b < segment.blocks; ++b) {
-      std::uint64_t begin = 0;
-      for (std::uint64_t k = 0; k < segment.chunks; ++k) {
-        auto end = (k + 1) * segment.elements / segment.chunks;
-        slots.push_back({block + begin * element_size, (end - begin) * element_size});
-        begin = end;
-      }
-      block += segment.elements * element_size;
-    }
-  }
-  return slots;
-}
-
-// The bytes of `count` slots from `first` on, which must be contiguous.
-Slot range(const std::vector<Slot>& slots, std::uint32_t first, std::uint32_t count) {
-  Slot whole = slots[first];
-  for (std::uint32_t i = 1; i < count; ++i) {
-    const auto& next = slots[first + i];
-    if (next.data != whole.data + whole.bytes && next.bytes > 0) {
-      throw std::invalid_argument("slots " + std::to_string(first) + " to " +
-                                  std::to_string(first + i) + " are one step but not contiguous");
-    }
-    whole.bytes += next.bytes;
-  }
-  return whole;
-}
-
 bool combines(Kind kind) {
   return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter ||
          kind == Kind::kCustom;
@@ -70,41 +34,67 @@ std::string describe(Signature signature) {
          (average ? "average" : name_of(static_cast<Operator>(signature >> 9 & 7)));
 }
 
-Collective::Collective(std::shared_ptr<const Program> from, const std::vector<Segment>& segments,
-                       DataType data_type, Operator op, bool averaged)
-    : program(std::move(from)),
-      type(data_type),
-      element_size(static_cast<std::uint32_t>(element_bytes(data_type))),
-      kernel(reduce_kernel(data_type, op)),
-      average(averaged),
-      signature(signature_of(*program, data_type, op, averaged)) {
-  auto slots = cut(segments, element_size);
-  if (slots.size() != program->slots()) {
-    throw std::invalid_argument("the segments make " + std::to_string(slots.size()) +
-                                " slots, the program has " + std::to_string(program->slots()));
-  }
-  for (const auto& slot : slots) bytes += slot.bytes;
-  if (average) {
-    for (std::uint32_t k = 0; k < program->result_slots(); ++k) {
-      const auto& slot = slots[program->result_slot() + k];
-      result_.emplace_back(slot.data, slot.bytes);
+void Collective::cut(const std::vector<Segment>& segments) {
+  slots_.clear();
+  for (const auto& segment : segments) {
+    auto* block = reinterpret_cast<std::byte*>(segment.address);
+    for (std::uint32_t b = 0; b < segment.blocks; ++b) {
+      std::uint64_t begin = 0;
+      for (std::uint64_t k = 0; k < segment.chunks; ++k) {
+        auto end = (k + 1) * segment.elements / segment.chunks;
+        slots_.push_back({block + begin * element_size, (end - begin) * element_size});
+        begin = end;
+      }
+      block += segment.elements * element_size;
     }
   }
+}
+
+// The bytes of `count` slots from `first` on, which must be contiguous.
+Collective::Slot Collective::range(std::uint32_t first, std::uint32_t count) const {
+  Slot whole = slots_[first];
+  for (std::uint32_t i = 1; i < count; ++i) {
+    const auto& next = slots_[first + i];
+    if (next.data != whole.data + whole.bytes && next.bytes > 0) {
+      throw std::invalid_argument("slots " + std::to_string(first) + " to " +
+                                  std::to_string(first + i) + " are one step but not contiguous");
+    }
+    whole.bytes += next.bytes;
+  }
+  return whole;
+}
+
+void Collective::bind(const std::vector<Segment>& segments, DataType data_type, Operator op,
+                      bool averaged) {
+  type = data_type;
+  element_size = static_cast<std::uint32_t>(element_bytes(data_type));
+  kernel = reduce_kernel(data_type, op);
+  average = averaged;
+  signature = signature_of(*program, data_type, op, averaged);
+  done = false;
+  error.clear();
+  cut(segments);
+  if (slots_.size() != program->slots()) {
+    throw std::invalid_argument("the segments make " + std::to_string(slots_.size()) +
+                                " slots, the program has " + std::to_string(program->slots()));
+  }
+  bytes = 0;
+  for (const auto& slot : slots_) bytes += slot.bytes;
   // A scratch slot holds one of the data slots it takes turns with, whatever that one's size.
   std::uint64_t scratch_bytes = 0;
   for (std::uint32_t k = 0; k < program->scratch_slots(); ++k) {
-    scratch_bytes += slots[k % program->slots()].bytes;
+    scratch_bytes += slots_[k % program->slots()].bytes;
   }
   scratch_.resize(scratch_bytes);
   for (std::uint32_t k = 0; k < program->scratch_slots(); ++k) {
-    auto* end = k == 0 ? scratch_.data() : slots.back().data + slots.back().bytes;
-    slots.push_back({end, slots[k % program->slots()].bytes});
+    auto* end = k == 0 ? scratch_.data() : slots_.back().data + slots_.back().bytes;
+    slots_.push_back({end, slots_[k % program->slots()].bytes});
   }
   const auto& steps = program->steps();
-  states.resize(steps.size());
+  states.assign(steps.size(), {});
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const auto& step = steps[i];
-    auto target = range(slots, step.slot, step.count);
+    auto target = range(step.slot, step.count);
     states[i].data = target.data;
     states[i].bytes = target.bytes;
     if (target.bytes > std::numeric_limits<std::uint32_t>::max()) {
@@ -115,7 +105,7 @@ Collective::Collective(std::shared_ptr<const Program> from, const std::vector<Se
       throw std::invalid_argument("this operator has no meaning for this data type");
     }
     if (step.op == Op::kCopy || step.op == Op::kReduce) {
-      auto source = range(slots, step.source_slot, step.count);
+      auto source = range(step.source_slot, step.count);
       if (source.bytes != target.bytes) {
         throw std::invalid_argument("a local step joins slots of " + std::to_string(source.bytes) +
                                     " and " + std::to_string(target.bytes) + " bytes");
@@ -183,8 +173,10 @@ bool Collective::run_local() {
 }
 
 void Collective::finish_result() {
-  for (const auto& [data, bytes] : result_) {
-    divide(data, bytes / element_size, type, program->ranks());
+  if (!average) return;
+  for (std::uint32_t k = 0; k < program->result_slots(); ++k) {
+    const auto& [data, size] = slots_[program->result_slot() + k];
+    divide(data, size / element_size, type, program->ranks());
   }
 }
 

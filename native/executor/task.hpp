@@ -55,12 +55,15 @@ std::string describe(Signature signature);
 
 // One collective bound to its buffers.
 struct Collective final : Task {
-  // Throws std::invalid_argument if the segments do not fit the program.
-  Collective(std::shared_ptr<const Program> program, const std::vector<Segment>& segments,
-             DataType type, Operator op, bool average);
+  explicit Collective(std::shared_ptr<const Program> from) : program(std::move(from)) {}
+
+  // Begins anew on these buffers, without allocating memory if they are cut as before. Throws
+  // std::invalid_argument if the segments do not fit the program.
+  void bind(const std::vector<Segment>& segments, DataType type, Operator op, bool average);
 
   std::string describe() const override;
   std::string report() const override;
+  std::size_t scratch_bytes() const { return scratch_.capacity(); }
 
   // Bytes of step `index` that its dependencies allow so far (in all, not from `done` on).
   std::uint64_t allowed(std::uint32_t index) const;
@@ -92,12 +95,12 @@ struct Collective final : Task {
   void finish_result();
 
   std::shared_ptr<const Program> program;
-  DataType type;
-  std::uint32_t element_size;
-  ReduceKernel kernel;
-  bool average;
+  DataType type = DataType::kFloat32;
+  std::uint32_t element_size = 0;
+  ReduceKernel kernel = nullptr;
+  bool average = false;
   std::uint64_t bytes = 0;  // of all slots but scratch
-  Signature signature;
+  Signature signature = 0;
   std::uint32_t sequence = 0;
   std::uint32_t epoch = 0;
   Priority priority = Priority::kNormal;
@@ -106,7 +109,14 @@ struct Collective final : Task {
   std::uint32_t lanes_left = 0;
 
  private:
-  std::vector<std::pair<std::byte*, std::uint64_t>> result_;  // address and bytes, per slot
+  struct Slot {
+    std::byte* data;
+    std::uint64_t bytes;
+  };
+  void cut(const std::vector<Segment>& segments);
+  Slot range(std::uint32_t first, std::uint32_t count) const;
+
+  std::vector<Slot> slots_;  // scratch last
   std::vector<std::byte> scratch_;
 };
 
