@@ -80,7 +80,8 @@ class Native:
             (data.ctypes.data + side * (data.nbytes // sides), block, demand.blocks, demand.chunks)
             for side in range(sides)
         ]
-        return lambda: self._executor.run(loaded, segments, dtype="float32")
+        call = self._executor.prepare(loaded, segments, dtype="float32")
+        return lambda: self._executor.run(call)
 
     def barrier(self) -> None:
         """Wait for all ranks."""

@@ -62,13 +62,19 @@ class Backend(Protocol):
         ...
 
 
-def connect_native(rank: int, ranks: int, host: str, exchange: Exchange) -> Any:
-    """Return headrace's executor, connected to all ranks; `host` is the address of this one's."""
+def connect_native(rank: int, ranks: int, host: str, exchange: Exchange) -> tuple[Any, bool]:
+    """Return headrace's executor, connected to all ranks, and whether all are on one host.
+
+    Parameters
+    ----------
+    host : the address of this rank's host.
+    """
     from headrace.collectives.run.executor import Executor
 
     executor = Executor(rank, ranks, host=host, secret="benchmark", channels=CHANNELS)
-    executor.connect(exchange(executor.address))
-    return executor
+    addresses = exchange(executor.address)
+    executor.connect(addresses)
+    return executor, len({address.rsplit(":", 1)[0] for address in addresses}) == 1
 
 
 class Native:
@@ -80,8 +86,8 @@ class Native:
         from headrace.collectives.run.choice import Chooser
 
         self.rank, self.ranks = rank, ranks
-        self._executor = connect_native(rank, ranks, host, exchange)
-        self._chooser = Chooser(ranks)
+        self._executor, one_host = connect_native(rank, ranks, host, exchange)
+        self._chooser = Chooser(ranks, one_host=one_host)
         self._loaded: dict[str, Any] = {}
         self._moment = np.zeros(1, np.float64)
         self._latest = self._call(
@@ -112,12 +118,15 @@ class Native:
         digest = choice.proof.program_digest
         if digest not in self._loaded:
             self._loaded[digest] = self._executor.load(choice.program, choice.proof)
-        loaded, demand, run = self._loaded[digest], choice.program.demand, self._executor.run
+        demand, run = choice.program.demand, self._executor.run
         segments = [
             (array.ctypes.data, array.size // demand.blocks, demand.blocks, demand.chunks)
             for array in arrays
         ]
-        return lambda: run(loaded, segments, dtype=dtype, operator=operator)
+        call = self._executor.prepare(
+            self._loaded[digest], segments, dtype=dtype, operator=operator
+        )
+        return lambda: run(call)
 
     def send(self, data: Floats, peer: int) -> Call:
         """Return the call that sends `data` and ends when it may be overwritten."""

@@ -12,6 +12,9 @@ from headrace.testbed import Testbed, TestbedSpec
 
 COLLECTIVES = 100_000
 QUICK_COLLECTIVES = 3_000
+WARM_UP = 50_000
+"""Before them, until every connection of every group has used all of its buffers once."""
+QUICK_WARM_UP = 6_000
 SEED = 5
 ORDER = (0, 0, 1, 1)
 """Two hosts of two ranks: some pairs share memory, others have the network."""
@@ -33,7 +36,8 @@ def bars() -> dict[str, str]:
 def measure(report: Report, *, quick: bool) -> None:
     """Run the job, and give the bars."""
     count = QUICK_COLLECTIVES if quick else COLLECTIVES
-    task = {"collectives": count, "warm_up": max(1000, count // 10), "seed": SEED}
+    warm_up = QUICK_WARM_UP if quick else WARM_UP
+    task = {"collectives": count, "warm_up": warm_up, "seed": SEED}
     spec = TestbedSpec.from_table(
         {"name": "soak", "defaults": {"host_rate": HOST_RATE}, "racks": [{"hosts": 2}]}
     )

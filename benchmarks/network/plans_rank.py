@@ -37,7 +37,7 @@ def main() -> None:
 
     def run(number: int, values: np.ndarray) -> None:
         segment = (values.ctypes.data, values.size, 1, chunks[number])
-        executor.run(loaded[number], [segment], dtype="float32")
+        executor.run(executor.prepare(loaded[number], [segment], dtype="float32"))
 
     times: list[tuple[float, float]] = []
     for number in task["rounds"]:

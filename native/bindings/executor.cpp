@@ -49,6 +49,10 @@ struct ProgramBox {
   std::shared_ptr<const Program> program;
 };
 
+struct CallBox {
+  Executor::Call call;
+};
+
 using Table = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<2>, nb::c_contig>;
 
 Table statistics(Executor& self) {
@@ -160,6 +164,17 @@ void bind_executor(nb::module_& module) {
           "dependency_on"_a, "kind"_a, "mark"_a)
       .def_prop_ro("channels", [](const ProgramBox& self) { return self.program->channels(); });
 
+  nb::class_<CallBox>(module, "Call", "A collective on buffers, ready to be run again and again.")
+      .def(
+          "__init__",
+          [](CallBox* self, const ProgramBox& box, const nb::sequence& segments, DataType type,
+             Operator op, bool average, std::uint32_t epoch, Priority priority, double deadline_s) {
+            new (self) CallBox{{box.program, segments_of(segments), type, op, average, epoch,
+                                priority, deadline_s}};
+          },
+          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a, "priority"_a,
+          "deadline_s"_a);
+
   nb::class_<Completions>(module, "Completions", "Finished tasks of one or more executors.")
       .def(nb::init<>())
       .def(
@@ -200,29 +215,13 @@ void bind_executor(nb::module_& module) {
           "links"_a, "Take over (socket, peer, channel, memory or -1), all of them.")
       .def(
           "submit",
-          [](Executor& self, const ProgramBox& box, const nb::sequence& segments, DataType type,
-             Operator op, bool average, std::uint32_t epoch, Priority priority, double deadline_s,
-             bool notify) {
-            Executor::Call call{
-                box.program, segments_of(segments), type, op, average, epoch, priority, deadline_s,
-                notify};
-            nb::gil_scoped_release release;
-            return self.submit(call);
+          [](Executor& self, const CallBox& box, bool notify) {
+            return self.submit(box.call, notify);
           },
-          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a, "priority"_a,
-          "deadline_s"_a, "notify"_a)
+          "call"_a, "notify"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
-          "run",
-          [](Executor& self, const ProgramBox& box, const nb::sequence& segments, DataType type,
-             Operator op, bool average, std::uint32_t epoch, Priority priority, double deadline_s) {
-            Executor::Call call{
-                box.program, segments_of(segments), type, op, average, epoch, priority, deadline_s,
-                false};
-            nb::gil_scoped_release release;
-            self.run(call);
-          },
-          "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a, "priority"_a,
-          "deadline_s"_a)
+          "run", [](Executor& self, const CallBox& box) { self.run(box.call); }, "call"_a,
+          nb::call_guard<nb::gil_scoped_release>(), "Run it to its end on this thread.")
       .def("send", &Executor::send, "address"_a, "nbytes"_a, "peer"_a, "tag"_a, "deadline_s"_a,
            "notify"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("receive", &Executor::receive, "address"_a, "nbytes"_a, "peer"_a, "tag"_a,

@@ -16,8 +16,6 @@ constexpr std::size_t kSendBudget = 1 << 20;
 // A payload of at least this size is read to its place at once instead of through staging.
 constexpr std::uint64_t kDirectBytes = 8 << 10;
 constexpr std::size_t kLargestElement = 16;
-// A collective over so many bytes writes more than stays in the caches until somebody reads it.
-constexpr std::uint64_t kBeyondCaches = 8 << 20;
 // Read along with a direct payload: the next header and small payloads.
 constexpr std::size_t kReadAhead = 4 << 10;
 
@@ -219,7 +217,7 @@ bool DataStream::receive_piece(std::size_t& budget) {
     bool rest = room == state.bytes - state.done;
     moved = connection().receive(
         state.data + state.done, room,
-        {.ahead = rest ? kReadAhead : 0, .past_caches = collective->bytes >= kBeyondCaches});
+        {.ahead = rest ? kReadAhead : 0, .past_caches = collective->past_caches()});
   } else {
     auto came = connection().peek(collective->element_size, kFetchBytes);
     moved = std::min<std::size_t>(came.size(), room);

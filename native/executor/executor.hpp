@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -70,11 +71,10 @@ class Executor {
     std::uint32_t epoch = 0;
     Priority priority = Priority::kNormal;
     double deadline_s = 60;
-    bool notify = false;
   };
   // Returns a handle for wait, poll and cancel; each handle is to be waited for, polled to its
   // end, or submitted with `notify`.
-  std::uint64_t submit(const Call& call);
+  std::uint64_t submit(const Call& call, bool notify = false);
   // Submits and waits on the calling thread.
   void run(const Call& call);
 
@@ -115,11 +115,11 @@ class Executor {
   std::shared_ptr<Collective> spare(const std::shared_ptr<const Program>& program);
   void keep_spare(std::shared_ptr<Collective> collective);
   std::shared_ptr<Task> find(std::uint64_t handle);
-  void enqueue(std::shared_ptr<Task> task, double deadline_s, bool notify);
+  void enqueue(std::shared_ptr<Task> task, double deadline_s);
+  std::uint64_t enqueue_named(std::shared_ptr<Task> task, double deadline_s, bool notify);
   void start(const std::shared_ptr<Task>& task);
   void kick();
   int finish_wait(const std::shared_ptr<Task>& task);
-  bool is_done(const Task& task);
 
   void drive(Lock& state, const Task* target);
   bool pass();
@@ -136,12 +136,13 @@ class Executor {
   void io_thread();
   void wake();
   void nudge();
-  bool idle();
+  bool idle() const;
   void throw_if_failed();
 
-  Options options_;
-  faulty::Faults faults_;
+  // How often a waiting driver looks at deadlines and interrupts.
+  static constexpr std::chrono::milliseconds kTick{100};
 
+  Options options_;
   // `state_` guards the connections and the tasks in progress.
   std::mutex state_;
   bool driving_ = false;
@@ -178,9 +179,11 @@ class Executor {
   std::mutex tasks_;
   std::condition_variable done_;
   std::vector<std::shared_ptr<Task>> inbox_;
+  std::atomic<bool> has_mail_{false};                // something is in the inbox
   std::vector<std::shared_ptr<Collective>> spares_;  // the latest first
   std::unordered_map<std::uint64_t, std::shared_ptr<Task>> by_handle_;
   std::atomic<std::uint64_t> submitted_{0};
+  std::atomic<bool> failed_{false};
   std::string error_;    // the first cause, once failed
   std::string failure_;  // what was under way then
   bool closed_ = false;

@@ -1,5 +1,6 @@
-// How long an allreduce takes between processes of this machine; built by name, run by hand:
-// executor_bench [ranks] [bytes] [repeats] [direct|ring] [memory|tcp] [KiB of a ring]
+// How long a collective takes between processes of this machine; built by name, run by hand:
+// executor_bench [ranks] [bytes] [repeats] [direct|ring|allgather|reduce_scatter] [memory|tcp]
+//                [KiB of a ring]
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -17,17 +18,24 @@ namespace {
 
 constexpr std::size_t kRingKib = 512;
 
-std::vector<Transfer> direct_allreduce(int ranks) {
+// Every rank sends everybody its block (allgather) or everybody's own (reduce-scatter); a direct
+// allreduce does one after the other.
+std::vector<Transfer> direct(int ranks, bool scatters, bool gathers) {
   std::vector<Transfer> transfers;
-  for (int k = 1; k < ranks; ++k) {
+  for (int k = 1; scatters && k < ranks; ++k) {
     for (int r = 0; r < ranks; ++r) {
       transfers.push_back({r, (r + k) % ranks, (r + k) % ranks, true});
     }
   }
-  for (int k = 1; k < ranks; ++k) {
+  for (int k = 1; gathers && k < ranks; ++k) {
     for (int r = 0; r < ranks; ++r) transfers.push_back({r, (r + k) % ranks, r, false});
   }
   return transfers;
+}
+
+std::vector<Transfer> transfers_of(const std::string& kind, int ranks) {
+  if (kind == "ring") return ring_allreduce(ranks);
+  return direct(ranks, kind != "allgather", kind != "reduce_scatter");
 }
 
 double cpu_s() {
@@ -39,22 +47,31 @@ double cpu_s() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
+// Sleeps to a moment that all ranks agree upon.
+void start_together(Executor& executor, const std::shared_ptr<const Program>& ring) {
+  auto soon = (Clock::now() + std::chrono::milliseconds(1)).time_since_epoch().count();
+  std::vector<std::int64_t> moment(static_cast<std::size_t>(ring->ranks()), soon);
+  auto call = call_on(moment, ring, DataType::kInt64);
+  call.op = Operator::kMax;
+  executor.run(call);
+  std::this_thread::sleep_until(Clock::time_point(Clock::duration(moment[0])));
+}
+
 void run_rank(int rank, int ranks, std::vector<Link> links, std::size_t bytes, int repeats,
-              bool direct) {
+              const std::string& kind) {
   Executor::Options options;
   options.rank = rank;
   options.ranks = ranks;
   Executor executor(options);
   executor.connect(std::move(links));
-  auto program =
-      program_of(rank, ranks, ranks, direct ? direct_allreduce(ranks) : ring_allreduce(ranks));
+  auto program = program_of(rank, ranks, ranks, transfers_of(kind, ranks));
+  auto ring = program_of(rank, ranks, ranks, ring_allreduce(ranks));
   std::vector<float> data(bytes / sizeof(float), 1.0f);
   std::vector<double> times_us;
   double cpu = 0;
   for (int i = -3; i < repeats; ++i) {
     std::fill(data.begin(), data.end(), 1.0f);
-    std::vector<float> barrier(2);
-    executor.run(call_on(barrier, program, DataType::kFloat32));
+    start_together(executor, ring);
     auto used = cpu_s();
     auto begin = Clock::now();
     executor.run(call_on(data, program, DataType::kFloat32));
@@ -63,7 +80,14 @@ void run_rank(int rank, int ranks, std::vector<Link> links, std::size_t bytes, i
       times_us.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
       cpu += cpu_s() - used;
     }
-    for (float value : data) CHECK(value == static_cast<float>(ranks));
+    start_together(executor, ring);  // whoever is done must not take the others' processor
+    auto block = data.size() / static_cast<std::size_t>(ranks);
+    auto own = data.begin() + static_cast<std::ptrdiff_t>(block) * rank;
+    auto wanted = kind == "allgather" ? 1.0f : static_cast<float>(ranks);
+    bool scattered = kind == "reduce_scatter";
+    auto end_of_own = own + static_cast<std::ptrdiff_t>(block);
+    CHECK(std::all_of(scattered ? own : data.begin(), scattered ? end_of_own : data.end(),
+                      [&](float value) { return value == wanted; }));
   }
   std::sort(times_us.begin(), times_us.end());
   std::printf("rank %d: median %.1f us, best %.1f us, cpu %.1f us a call\n", rank,
@@ -76,7 +100,7 @@ int main(int count, char** arguments) {
   int ranks = count > 1 ? std::stoi(arguments[1]) : 4;
   std::size_t bytes = count > 2 ? std::stoul(arguments[2]) : 1 << 20;
   int repeats = count > 3 ? std::stoi(arguments[3]) : 100;
-  bool direct = count <= 4 || std::string(arguments[4]) == "direct";
+  std::string kind = count > 4 ? arguments[4] : "direct";
   bool memory = count <= 5 || std::string(arguments[5]) == "memory";
   auto ring_bytes = (count > 6 ? std::stoul(arguments[6]) : kRingKib) << 10;
   auto links = links_of(ranks, 1, memory ? Via::kMemory : Via::kTcp, ring_bytes);
@@ -84,7 +108,7 @@ int main(int count, char** arguments) {
     if (::fork() != 0) continue;
     auto mine = std::move(links[static_cast<std::size_t>(r)]);
     links.clear();
-    run_rank(r, ranks, std::move(mine), bytes, repeats, direct);
+    run_rank(r, ranks, std::move(mine), bytes, repeats, kind);
     std::exit(0);
   }
   links.clear();

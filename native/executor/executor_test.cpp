@@ -78,8 +78,7 @@ void submits_beside_a_driver(Via via) {
       call.segments = {
           {reinterpret_cast<std::uintptr_t>(&values[static_cast<std::size_t>(i)]), 1, 1, 2}};
       call.type = DataType::kInt64;
-      call.notify = true;
-      executor.submit(call);
+      executor.submit(call, true);
       auto done = executor.completions()->take(std::chrono::seconds(10));
       CHECK(!done.empty());
       finished += done.size();
@@ -132,8 +131,7 @@ void averages_and_notifies(Via via) {
     std::vector<double> data(100, rank + 1.0);
     auto call = call_on(data, program_of(rank, 2, 2, ring_allreduce(2)), DataType::kFloat64);
     call.average = true;
-    call.notify = true;
-    auto handle = executor.submit(call);
+    auto handle = executor.submit(call, true);
     auto finished = executor.completions()->take(std::chrono::seconds(10));
     CHECK(finished.size() == 1 && finished[0].handle == handle && finished[0].error.empty());
     for (double value : data) CHECK(value == 1.5);

@@ -5,8 +5,13 @@
 #include <limits>
 #include <stdexcept>
 
+#include "transport/copy.hpp"
+
 namespace headrace {
 namespace {
+
+// A collective over so many bytes writes more than stays in the caches until somebody reads it.
+constexpr std::uint64_t kBeyondCaches = 8 << 20;
 
 bool combines(Kind kind) {
   return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter ||
@@ -151,6 +156,18 @@ bool Collective::skip_empty(std::uint32_t lane) {
   return position[lane] != before;
 }
 
+void Collective::copy(const StepState& state) const {
+  if (state.bytes == 0) return;
+  auto apart = state.source < state.data ? state.data - state.source : state.source - state.data;
+  if (past_caches() && static_cast<std::uint64_t>(apart) >= state.bytes) {
+    copy_past_caches(state.data, state.source, state.bytes);
+  } else {
+    std::memmove(state.data, state.source, state.bytes);
+  }
+}
+
+bool Collective::past_caches() const { return bytes >= kBeyondCaches; }
+
 bool Collective::run_local() {
   bool any = false;
   const auto& lanes = program->lanes();
@@ -161,8 +178,8 @@ bool Collective::run_local() {
       auto& state = states[index];
       if (step(index).op == Op::kReduce) {
         kernel(state.data, state.data, state.source, state.bytes / element_size);
-      } else if (state.bytes > 0) {
-        std::memmove(state.data, state.source, state.bytes);
+      } else {
+        copy(state);
       }
       state.done = state.bytes;
       pass(l);

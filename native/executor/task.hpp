@@ -1,6 +1,7 @@
 // What was submitted: a collective or a point-to-point message, on its way to completion.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,14 +24,19 @@ struct Segment {
   std::uint32_t chunks;
 };
 
-// Completion state common to all tasks; guarded by Executor's state mutex.
+inline std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
+
+struct Collective;
+
+// Completion state common to all tasks.
 struct Task {
-  std::uint64_t handle = 0;
+  std::uint64_t handle = 0;  // none: only the caller that waits knows of it
   Clock::time_point deadline;
   bool notify = false;
-  bool done = false;
-  std::string error;  // empty: succeeded
+  std::string error;               // empty: succeeded
+  std::atomic<bool> done = false;  // nothing else changes afterwards
   virtual ~Task() = default;
+  virtual Collective* as_collective() { return nullptr; }
   virtual std::string describe() const = 0;                  // what it is and what it waits for
   virtual std::string report() const { return describe(); }  // all about it, on several lines
 };
@@ -61,6 +67,7 @@ struct Collective final : Task {
   // std::invalid_argument if the segments do not fit the program.
   void bind(const std::vector<Segment>& segments, DataType type, Operator op, bool average);
 
+  Collective* as_collective() override { return this; }
   std::string describe() const override;
   std::string report() const override;
   std::size_t scratch_bytes() const { return scratch_.capacity(); }
@@ -88,6 +95,9 @@ struct Collective final : Task {
   // Returns whether there were any.
   bool skip_empty(std::uint32_t lane);
 
+  // Whether what it writes had better not go through the caches.
+  bool past_caches() const;
+
   // Runs the local steps that can run; returns whether any did.
   bool run_local();
 
@@ -114,6 +124,7 @@ struct Collective final : Task {
     std::uint64_t bytes;
   };
   void cut(const std::vector<Segment>& segments);
+  void copy(const StepState& state) const;
   Slot range(std::uint32_t first, std::uint32_t count) const;
 
   std::vector<Slot> slots_;  // scratch last

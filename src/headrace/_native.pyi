@@ -98,6 +98,11 @@ class Program:
     @property
     def channels(self) -> int: ...
 
+class Call:
+    """A collective on buffers, ready to be run again and again."""
+
+    def __init__(self, program: Program, segments: Sequence, type: DataType, operator: Operator, average: bool, epoch: int, priority: Priority, deadline_s: float) -> None: ...
+
 class Completions:
     """Finished tasks of one or more executors."""
 
@@ -119,9 +124,10 @@ class Executor:
     def connect(self, links: Sequence[tuple[int, int, int, int]]) -> None:
         """Take over (socket, peer, channel, memory or -1), all of them."""
 
-    def submit(self, program: Program, segments: Sequence, type: DataType, operator: Operator, average: bool, epoch: int, priority: Priority, deadline_s: float, notify: bool) -> int: ...
+    def submit(self, call: Call, notify: bool) -> int: ...
 
-    def run(self, program: Program, segments: Sequence, type: DataType, operator: Operator, average: bool, epoch: int, priority: Priority, deadline_s: float) -> None: ...
+    def run(self, call: Call) -> None:
+        """Run it to its end on this thread."""
 
     def send(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool) -> int: ...
 

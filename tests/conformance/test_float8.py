@@ -34,12 +34,13 @@ def test_every_pair_of_values(dtype: torch.dtype) -> None:
 
             def one(executor: Executor, buffers: list[np.ndarray] = buffers) -> None:
                 buffer = buffers[executor.rank]
-                executor.run(
+                call = executor.prepare(
                     executor.load(program, proof),
                     [(buffer.ctypes.data, buffer.size, 1, 2)],
                     dtype=str(dtype).removeprefix("torch."),
                     operator=operator,  # noqa: B023 - runs at once
                 )
+                executor.run(call)
 
             each(executors, one)
             wanted = OPERATORS.get(operator, torch.add)(left, right).to(dtype)

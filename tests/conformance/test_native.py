@@ -127,7 +127,9 @@ def run_collective(
         side = buffer.nbytes // sides
         rows = [(buffer.ctypes.data + i * side, block, blocks, demand.chunks) for i in range(sides)]
         loaded = executor.load(program, proof)
-        executor.run(loaded, rows, dtype=dtype, operator=operator, deadline_s=30.0)
+        executor.run(
+            executor.prepare(loaded, rows, dtype=dtype, operator=operator, deadline_s=30.0)
+        )
 
     each(executors, one)
 
@@ -277,4 +279,4 @@ def test_a_custom_demand_is_not_averaged(executors: list[Executor]) -> None:
     program = lower(Schedule.of(demand, []))
     loaded = executors[0].load(program, verify(program))
     with pytest.raises(InputError, match="use 'sum' and divide"):
-        executors[0].run(loaded, [(0, 0, 1, 1)], dtype="float32", operator="avg")
+        executors[0].prepare(loaded, [(0, 0, 1, 1)], dtype="float32", operator="avg")

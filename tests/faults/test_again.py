@@ -38,14 +38,15 @@ def live(shared_memory: bool) -> None:
         loaded = executor.load(choice.program, choice.proof)
         data = np.full(1 << 16, executor.rank + 1.0, np.float32)
         rows = [(data.ctypes.data, data.size, 1, choice.chunks)]
-        executor.run(loaded, rows, dtype="float32")
+        call = executor.prepare(loaded, rows, dtype="float32")
+        executor.run(call)
         assert (data == 6.0).all()
         done.wait()
         if executor.rank == 0:
             executor.abort("a member left")
             return
         try:
-            executor.run(loaded, rows, dtype="float32")
+            executor.run(call)
         except CommunicationError as error:
             errors.append(str(error))
 

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "transport/shm/copy.hpp"
+#include "transport/copy.hpp"
 
 namespace headrace::shm {
 namespace {

@@ -131,7 +131,8 @@ class Agent:
             for _ in range(3):
                 values = np.full(self.ranks, -1, np.int64)
                 values[self.rank] = 10 * self.rank + int(payload)
-                executor.run(loaded, [(values.ctypes.data, 1, self.ranks, 1)], dtype="int64")
+                rows = [(values.ctypes.data, 1, self.ranks, 1)]
+                executor.run(executor.prepare(loaded, rows, dtype="int64"))
                 assert values.tolist() == [10 * r + int(payload) for r in range(self.ranks)]
 
         return probe

@@ -97,8 +97,9 @@ def test_rates_are_those_of_the_links() -> None:
 
     def act(executor: Executor) -> None:
         loaded, data = executor.load(program, proof), np.ones(500_000)
+        call = executor.prepare(loaded, [(data.ctypes.data, data.size, 1, 1)], dtype="float64")
         for _ in range(3):
-            executor.run(loaded, [(data.ctypes.data, data.size, 1, 1)], dtype="float64")
+            executor.run(call)
 
     with group(3, channels=1, shared_memory=False) as executors:
         for peer, rate in rates.items():

@@ -38,16 +38,19 @@ class Runner(Protocol):
         """Take a proven program."""
         ...
 
-    def run(
+    def prepare(
         self,
         loaded: Any,
         segments: Sequence[tuple[int, int, int, int]],
         *,
         dtype: str,
-        operator: str = "sum",
-        deadline_s: float = 60.0,
-    ) -> None:
-        """Run it on these buffers and come back when it is done here."""
+        deadline_s: float,
+    ) -> Any:
+        """Return it on these buffers, to be run."""
+        ...
+
+    def run(self, call: Any) -> None:
+        """Run what was prepared and come back when it is done here."""
         ...
 
 
@@ -315,7 +318,7 @@ class Member:
         self, loaded: Any, rows: list[tuple[int, int, int, int]], dtype: str, deadline_s: float
     ) -> None:
         try:
-            self._runner.run(loaded, rows, dtype=dtype, deadline_s=deadline_s)
+            self._runner.run(self._runner.prepare(loaded, rows, dtype=dtype, deadline_s=deadline_s))
         except CommunicationError as error:
             hosts = [self._hosts[rank] for rank in self._members]
             raise CommunicationError(name_hosts(str(error), self._place, hosts)) from error

@@ -37,7 +37,7 @@ _URGENT_BYTES = 64 << 10
 in_background: ContextVar[bool] = ContextVar("in_background", default=False)
 """Whether the calls that this thread begins are to yield to others; see `headrace.torch`."""
 
-_CACHED_CALLS = 4096
+_CACHED_CALLS = 256
 _LOOSE_WORKS = 64
 _REGION_WORKS = 1024
 _POLL_S = 0.002
@@ -148,14 +148,7 @@ class Caller:
         if opts.asyncOp:
             return self.submit(ready, bound, tensors, opts, dtype, operator)
         with span(ready.program.collective):
-            self.executor.run(
-                ready.program,
-                bound.segments,
-                dtype=dtype,
-                operator=operator,
-                priority=_priority(ready),
-                deadline_s=self.deadline_s(opts),
-            )
+            self.executor.run(self._prepared(ready, bound, opts, dtype, operator))
         if bound.after is not None:
             bound.after()
         return DONE
@@ -173,24 +166,28 @@ class Caller:
         if not self._attached:
             completion_thread.attach()
             self._attached = True
-        executor, deadline_s = self.executor, self.deadline_s(opts)
-        priority = _priority(ready)
+        executor = self.executor
+        call = self._prepared(ready, bound, opts, dtype, operator)
         work = PendingWork(executor, tensors, bound.after, bound.keep)
 
         def begin() -> int:
-            return executor.submit(
-                ready.program,
-                bound.segments,
-                dtype=dtype,
-                operator=operator,
-                priority=priority,
-                deadline_s=deadline_s,
-                notify=True,
-            )
+            return executor.submit(call, notify=True)
 
         if profiling():
             span_until(ready.program.collective, work.get_future())
         return self._start(work, begin, completion_thread.enter)
+
+    def _prepared(
+        self, ready: Ready | Reduction, bound: Bound, opts: Any, dtype: str, operator: str
+    ) -> Any:
+        return self.executor.prepare(
+            ready.program,
+            bound.segments,
+            dtype=dtype,
+            operator=operator,
+            priority=_priority(ready),
+            deadline_s=self.deadline_s(opts),
+        )
 
     def send(self, tensor: torch.Tensor, dst: int, tag: int) -> PendingWork:
         """Start sending to rank `dst`."""

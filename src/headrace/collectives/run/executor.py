@@ -192,7 +192,7 @@ class Executor:
             digest=digest,
         )
 
-    def run(
+    def prepare(
         self,
         loaded: LoadedProgram,
         segments: Sequence[tuple[int, int, int, int]],
@@ -201,7 +201,31 @@ class Executor:
         operator: str = "sum",
         priority: str = "normal",
         deadline_s: float = DEFAULT_DEADLINE_S,
-    ) -> None:
+    ) -> _native.Call:
+        """Return a collective on buffers, by the plan in force, to be run as often as wanted.
+
+        Raises
+        ------
+        InputError : if results of the program cannot be averaged.
+        """
+        op, average = OPERATORS[operator]
+        if average and loaded.collective is Collective.CUSTOM:
+            raise InputError(
+                "a custom collective cannot be averaged, as its results may combine any number of "
+                "ranks: use 'sum' and divide"
+            )
+        return _native.Call(
+            loaded.native,
+            segments,
+            DTYPES[dtype],
+            op,
+            average,
+            self.epoch,
+            PRIORITIES[priority],
+            deadline_s,
+        )
+
+    def run(self, call: _native.Call) -> None:
         """Run a collective to its end on the calling thread (the lowest latency).
 
         Raises
@@ -209,58 +233,26 @@ class Executor:
         CommunicationError : naming the rank and peer, if a peer dies or the deadline passes.
         InputError : if the segments do not fit the program, or the operator the type.
         """
-        op, average = _arithmetic(loaded, operator)
         try:
-            self._native.run(
-                loaded.native,
-                segments,
-                DTYPES[dtype],
-                op,
-                average,
-                self.epoch,
-                PRIORITIES[priority],
-                deadline_s,
-            )
+            self._native.run(call)
         except _native.CommunicationError as error:
             self.log_failure()
             raise CommunicationError(str(error)) from None
         except ValueError as error:
             raise InputError(str(error)) from None
 
-    def submit(
-        self,
-        loaded: LoadedProgram,
-        segments: Sequence[tuple[int, int, int, int]],
-        *,
-        dtype: str,
-        operator: str = "sum",
-        priority: str = "normal",
-        deadline_s: float = DEFAULT_DEADLINE_S,
-        notify: bool = False,
-    ) -> int:
+    def submit(self, call: _native.Call, *, notify: bool = False) -> int:
         """Start a collective and return its handle; the buffers are borrowed until it is done.
 
         Every rank must submit the same collectives in the same order and with the same priorities.
-        A handle is either waited
-        for, or, with `notify`, reported by `completions`.
+        A handle is either waited for, or, with `notify`, reported by `completions`.
+
+        Raises
+        ------
+        CommunicationError, InputError : as `run`.
         """
-        op, average = _arithmetic(loaded, operator)
-        try:
-            return self._native.submit(
-                loaded.native,
-                segments,
-                DTYPES[dtype],
-                op,
-                average,
-                self.epoch,
-                PRIORITIES[priority],
-                deadline_s,
-                notify,
-            )
-        except _native.CommunicationError as error:
-            raise CommunicationError(str(error)) from None
-        except ValueError as error:
-            raise InputError(str(error)) from None
+        with _translated():
+            return self._native.submit(call, notify)
 
     def wait(self, handle: int) -> int:
         """Wait for a task. Returns the source of a receive, else -1.
@@ -392,16 +384,6 @@ class _translated:  # noqa: N801 - reads as a phrase: `with _translated():`
             raise CommunicationError(str(error)) from None
         if isinstance(error, ValueError):
             raise InputError(str(error)) from None
-
-
-def _arithmetic(loaded: LoadedProgram, operator: str) -> tuple[_native.Operator, bool]:
-    op, average = OPERATORS[operator]
-    if average and loaded.collective is Collective.CUSTOM:
-        raise InputError(
-            "a custom collective cannot be averaged, as its results may combine any number of "
-            "ranks: use 'sum' and divide"
-        )
-    return op, average
 
 
 def _rank_program(program: Program, rank: int, digest: str) -> _native.Program:

@@ -1,0 +1,321 @@
+// The executor's driver: moves data, notices what ended or took too long, completes and fails.
+#include <sched.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "executor/executor.hpp"
+
+namespace headrace {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A data connection that ends is judged by its peer's control connection, which tells an orderly
+// end from a death; it gets this long to say so.
+constexpr auto kVerdictPatience = 1s;
+// How long a driver looks for bytes in shared memory before it sleeps.
+constexpr auto kSpin = 50us;
+constexpr auto kStare = 2us;  // and how long before it lets others have the processor
+
+}  // namespace
+
+void Executor::io_thread() {
+  for (;;) {
+    {
+      std::unique_lock lock(nap_);
+      io_.wait(lock, [this] { return nudged_; });
+      nudged_ = false;
+    }
+    Lock state(state_);
+    if (stop_) return;
+    take_inbox();
+    if (!driving_ && !idle()) drive(state, nullptr);
+    if (stop_) return;
+  }
+}
+
+void Executor::nudge() {
+  {
+    std::lock_guard lock(nap_);
+    nudged_ = true;
+  }
+  io_.notify_one();
+}
+
+// Moves data until `target` is done (or, without one, until nothing is left to do).
+void Executor::drive(Lock& state, const Task* target) {
+  driving_ = true;
+  driver_ = std::this_thread::get_id();
+  auto finished = [&] { return stop_ || (target != nullptr ? target->done.load() : idle()); };
+  auto looked = Clock::now();
+  try {
+    for (;;) {
+      while (pass() && !finished()) {
+      }
+      if (finished()) break;
+      if (!spin(state)) wait_for_events(state);
+      // Asking after interrupts can cost more than a small collective: once a tick is enough.
+      auto now = Clock::now();
+      if (now - looked < kTick) continue;
+      looked = now;
+      check_deadlines(now);
+      if (target == nullptr || !options_.interrupted) continue;
+      state.unlock();
+      options_.interrupted();
+      state.lock();
+    }
+  } catch (...) {
+    if (!state.owns_lock()) state.lock();
+    driving_ = false;
+    throw;
+  }
+  driving_ = false;
+}
+
+// Looks again and again for a while: a peer that shares our memory answers sooner than a sleeper
+// wakes. Returns whether something moved.
+bool Executor::spin(Lock& state) {
+  if (!shares_memory_) return false;
+  auto begin = Clock::now();
+  // An answer is often there before a system call would have returned, unless it has to come from
+  // a rank that waits for our processor: the last time tells.
+  while (stares_ && Clock::now() - begin < kStare) {
+    if (stop_ || pass()) return true;
+  }
+  stares_ = false;
+  auto end = begin + kSpin;
+  do {
+    state.unlock();
+    ::sched_yield();  // ranks may outnumber processors
+    state.lock();
+    if (has_sockets_) look_for_events(state, 0);
+    if (stop_ || pass()) {
+      stares_ = Clock::now() - begin < kStare;
+      return true;
+    }
+  } while (Clock::now() < end);
+  return false;
+}
+
+void Executor::wait_for_events(Lock& state) {
+  if (!shares_memory_) {
+    look_for_events(state, static_cast<int>(kTick.count()));
+    return;
+  }
+  for (auto& stream : streams_) stream->connection().announce_sleep(true);
+  bool news = false;
+  try {
+    for (auto& stream : streams_) news |= stream->connection().news();
+  } catch (const ProtocolError& error) {
+    fail(options_.rank, error.what());
+    news = true;
+  }
+  if (!news) look_for_events(state, static_cast<int>(kTick.count()));
+  for (auto& stream : streams_) stream->connection().announce_sleep(false);
+}
+
+void Executor::look_for_events(Lock& state, int timeout_ms) {
+  epoll_event events[64];
+  if (timeout_ms > 0) state.unlock();
+  int n = ::epoll_wait(epoll_.get(), events, 64, timeout_ms);
+  if (timeout_ms > 0) state.lock();
+  if (stop_) return;
+  for (int i = 0; i < n; ++i) {
+    if (events[i].data.ptr == nullptr) {
+      std::uint64_t ignored;
+      (void)!::read(event_.get(), &ignored, sizeof ignored);
+      continue;
+    }
+    auto mask = events[i].events;
+    bool hangup = mask & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+    static_cast<Stream*>(events[i].data.ptr)
+        ->connection()
+        .ready(mask & EPOLLIN || hangup, mask & EPOLLOUT || hangup, hangup);
+  }
+}
+
+bool Executor::pass() {
+  take_inbox();
+  bool any = false;
+  try {
+    for (std::size_t i = 0; i < streams_.size(); ++i) {
+      // What is in the background moves when nothing else can.
+      if (i == first_background_ && any) break;
+      any |= streams_[i]->progress();
+    }
+  } catch (const ProtocolError& error) {
+    fail(options_.rank, error.what());
+    return false;
+  }
+  for (const auto& task : active_) {
+    if (auto* collective = task->as_collective()) any |= collective->run_local();
+  }
+  // Completing a task changes the list.
+  for (std::size_t i = 0; i < active_.size();) {
+    auto* collective = active_[i]->as_collective();
+    if (collective != nullptr && collective->lanes_left == 0) {
+      collective->finish_result();
+      complete(std::shared_ptr<Task>(active_[i]), "");
+      any = true;
+    } else {
+      ++i;
+    }
+  }
+  // What just moved may let other lanes use what a peer sent before it left.
+  if (!any) judge();
+  return any;
+}
+
+void Executor::take_inbox() {
+  if (!has_mail_) return;
+  {
+    std::lock_guard lock(tasks_);
+    inbox_.swap(arrived_);
+    has_mail_ = false;
+  }
+  for (auto& task : arrived_) {
+    active_.push_back(task);
+    start(task);
+  }
+  arrived_.clear();
+}
+
+void Executor::start(const std::shared_ptr<Task>& task) {
+  if (failed_) {  // between the check at submission and now; only a driver changes the cause
+    complete(task, error_);
+    return;
+  }
+  if (task->as_collective() == nullptr) {
+    auto message = std::static_pointer_cast<Message>(task);
+    if (message->is_send) {
+      messages_[static_cast<std::size_t>(message->peer)]->add_send(message);
+    } else {
+      mailbox_.post(message);
+    }
+    return;
+  }
+  auto collective = std::static_pointer_cast<Collective>(task);
+  started_ = collective->sequence + 1;
+  const auto& lanes = collective->program->lanes();
+  for (std::uint32_t l = 0; l < lanes.size(); ++l) {
+    if (lanes[l].direction == Direction::kLocal || lanes[l].steps == 0) continue;
+    auto channel = static_cast<int>(collective->priority) * options_.channels + lanes[l].channel;
+    auto* stream =
+        channels_[static_cast<std::size_t>(lanes[l].peer)][static_cast<std::size_t>(channel)];
+    if (lanes[l].direction == Direction::kSend) {
+      stream->add_send(collective, l);
+    } else {
+      stream->add_receive(collective, l);
+    }
+  }
+}
+
+// Decides what ended connections mean.
+void Executor::judge() {
+  for (auto* control : controls_) {
+    if (control == nullptr) continue;
+    if (control->aborted()) {
+      auto [culprit, text] = *control->aborted();
+      fail(culprit, text);
+      return;
+    }
+  }
+  if (active_.empty()) return;
+  try {
+    for (auto& peer : channels_) {
+      for (auto* data : peer) {
+        if (data != nullptr) data->check_unexpected(started_);
+      }
+    }
+  } catch (const ProtocolError& error) {
+    fail(options_.rank, error.what());
+    return;
+  }
+  for (auto& stream : streams_) {
+    auto peer = stream->peer();
+    auto& control = *controls_[static_cast<std::size_t>(peer)];
+    if (!stream->connection().closed_at() && !control.connection().closed_at()) continue;
+    // What the peer sent before it ended is still used; only a connection that has run dry and is
+    // needed counts at once.
+    bool needed =
+        stream->busy() || (stream->channel() == kPointToPointChannel && mailbox_.waits_for(peer));
+    bool dry = stream->connection().closed_at().has_value() && needed;
+    auto since = stream->connection().closed_at() ? *stream->connection().closed_at()
+                                                  : *control.connection().closed_at();
+    bool patient = Clock::now() - since < kVerdictPatience;
+    if (control.said_goodbye()) {
+      if (!dry) continue;
+      fail(peer,
+           rank_text(peer) + " left the group before " + active_.front()->describe() + " was done");
+    } else if (control.connection().closed_at()) {
+      if (!dry && patient) continue;
+      fail(peer, rank_text(peer) + " died: its connection to " + rank_text(options_.rank) +
+                     " ended without a goodbye during " + active_.front()->describe());
+    } else {
+      if (!dry || patient) continue;
+      fail(peer, "the connection between " + rank_text(options_.rank) + " and " + rank_text(peer) +
+                     " broke during " + active_.front()->describe());
+    }
+    return;
+  }
+}
+
+void Executor::check_deadlines(Clock::time_point now) {
+  for (const auto& task : active_) {
+    if (now < task->deadline) continue;
+    auto text = rank_text(options_.rank) + " ran out of time in " + task->describe();
+    auto* message = dynamic_cast<Message*>(task.get());
+    if (message != nullptr && !message->is_send && mailbox_.withdraw(*message)) {
+      complete(std::shared_ptr<Task>(task), text);
+    } else {
+      fail(options_.rank, text);
+    }
+    return;
+  }
+}
+
+void Executor::complete(const std::shared_ptr<Task>& task, const std::string& error) {
+  std::shared_ptr<Task> keep = task;
+  std::erase(active_, keep);
+  if (keep->as_collective() != nullptr) {
+    ++finished_collectives_;
+  } else {
+    ++finished_messages_;
+  }
+  bool notify = keep->notify;
+  {
+    std::lock_guard lock(tasks_);
+    keep->error = error;
+    if (notify) by_handle_.erase(keep->handle);
+    keep->done = true;
+  }
+  if (notify) options_.completions->push({keep->handle, error});
+  done_.notify_all();
+  // Whoever drives may be asleep while another thread completes its target.
+  if (driving_ && driver_ != std::this_thread::get_id()) wake();
+}
+
+void Executor::fail(int culprit, const std::string& text) {
+  {
+    std::lock_guard lock(tasks_);
+    if (!error_.empty()) return;
+    error_ = text;
+    failed_ = true;
+    failure_ = report_tasks();
+  }
+  for (auto* control : controls_) {
+    if (control != nullptr) control->send_abort(culprit, text);
+  }
+  for (auto& stream : streams_) stream->drop();
+  mailbox_.drop();
+  for (const auto& task : std::exchange(active_, {})) complete(task, text);
+}
+
+void Executor::wake() {
+  std::uint64_t one = 1;
+  (void)!::write(event_.get(), &one, sizeof one);
+}
+
+}  // namespace headrace
