@@ -22,7 +22,8 @@ class Settings:
     plan_book : HEADRACE_PLAN_BOOK, file with the plan book to choose plans from; unset: templates.
     deadline_s : HEADRACE_DEADLINE_S, seconds (above 0) that any wait may take before it becomes
         an error; torch's own default.
-    channels : HEADRACE_CHANNELS, connections per pair of ranks, 1 to 64.
+    channels : HEADRACE_CHANNELS, connections per pair of ranks, 1 to 64. Calls of over 256 KiB
+        between hosts are spread evenly over them: for networks that limit each connection.
     socket_interface : HEADRACE_SOCKET_IFNAME, name of the network interface to listen on; unset:
         the one that routes to the rendezvous.
     pace : HEADRACE_PACE, pacing file of the loopback testbed: rates that the transport keeps to

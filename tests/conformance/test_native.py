@@ -18,6 +18,7 @@ from headrace.collectives.plan import templates
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Program, Schedule, Transfer
+from headrace.collectives.run.choice import Chooser
 from headrace.collectives.run.executor import DTYPES, OPERATORS, Executor
 from headrace.errors import InputError, ProgramError, UnverifiedPlanError
 from tests.collectives.plan.template_cases import serves
@@ -280,3 +281,20 @@ def test_a_custom_demand_is_not_averaged(executors: list[Executor]) -> None:
     loaded = executors[0].load(program, verify(program))
     with pytest.raises(InputError, match="use 'sum' and divide"):
         executors[0].prepare(loaded, [(0, 0, 1, 1)], dtype="float32", operator="avg")
+
+
+@pytest.mark.parametrize("collective", [Collective.ALLREDUCE, Collective.ALLGATHER])
+def test_calls_that_are_spread_over_connections_give_the_same_results(
+    collective: Collective,
+) -> None:
+    ranks, channels = 3, 2
+    choice = Chooser(ranks, channels=channels).choose(collective, 1 << 20)
+    size = ranks * 90_001
+    buffers = [np.full(size, 10.0 + rank, np.float32) for rank in range(ranks)]
+    with group(ranks, channels, shared_memory=False) as executors:
+        run_collective(executors, choice.program, choice.proof, buffers)
+    for rank, buffer in enumerate(buffers):
+        if collective is Collective.ALLREDUCE:
+            assert (buffer == 33.0).all(), rank
+        else:
+            assert (buffer.reshape(ranks, -1) == [[10.0], [11.0], [12.0]]).all(), rank

@@ -5,6 +5,7 @@ import pytest
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
 from headrace.collectives.plan.book import build_book
 from headrace.collectives.plan.verify import verify
+from headrace.collectives.program import Direction
 from headrace.collectives.run.choice import Choice, Chooser
 from headrace.topology.presets import uniform
 
@@ -21,6 +22,33 @@ def test_every_call_has_a_proven_template(collective: Collective, ranks: int) ->
             assert (demand.collective, demand.ranks, demand.root) == (collective, ranks, root)
             assert choice.proof.program_digest == choice.program.digest
             assert choice.blockwise
+
+
+@pytest.mark.parametrize("channels", [2, 3])
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("collective", list(STANDARD))
+def test_large_calls_are_spread_evenly_over_all_connections(
+    collective: Collective, ranks: int, channels: int
+) -> None:
+    choice = Chooser(ranks, channels=channels).choose(collective, 1 << 24)
+    lanes, steps = choice.program.lanes, choice.program.steps
+    sends = lanes["direction"][steps["lane"]] == Direction.SEND
+    loads: dict[tuple[int, int], list[int]] = {}
+    for lane in steps["lane"][sends]:
+        pair = int(lanes["rank"][lane]), int(lanes["peer"][lane])
+        loads.setdefault(pair, [0] * channels)[int(lanes["channel"][lane])] += 1
+    assert loads
+    assert all(min(load) > 0 and max(load) - min(load) <= 1 for load in loads.values()), loads
+    assert choice.blockwise
+    assert verify(choice.program) == choice.proof
+
+
+def test_short_calls_and_those_within_a_host_use_one_connection() -> None:
+    for chooser, size in (
+        (Chooser(4, channels=3), 1 << 14),
+        (Chooser(4, channels=3, one_host=True), 1 << 24),
+    ):
+        assert not chooser.choose(Collective.ALLREDUCE, size).program.lanes["channel"].any()
 
 
 def test_the_choice_is_made_once() -> None:

@@ -252,9 +252,7 @@ class Caller:
             raise InputError(
                 f"the plan book is for {book.topology.ranks} ranks, this group has {executor.ranks}"
             )
-        chooser = Chooser(
-            executor.ranks, book, self._chooser.first, one_host=self._chooser.one_host
-        )
+        chooser = self._chooser.with_book(book)
         programs: dict[str, LoadedProgram] = {}
         for choice in chooser.planned():
             loaded = executor.load(choice.program, choice.proof)

@@ -6,6 +6,7 @@ and verified at first use and kept for the life of the process.
 """
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -62,6 +63,7 @@ class Chooser:
     book : a plan book that holds for this group; else None.
     first : the book that the group began with, for what `book` has no plans for.
     one_host : all ranks are on one host and share its memory.
+    channels : connections per pair of ranks; calls that are worth it are spread over all of them.
     """
 
     def __init__(
@@ -71,12 +73,20 @@ class Chooser:
         first: "PlanBook | None" = None,
         *,
         one_host: bool = False,
+        channels: int = 1,
     ) -> None:
         self._ranks = ranks
-        self.one_host = one_host
+        self._one_host = one_host
+        self._channels = channels
         self._book = book
         self.first = first or book
         self._planned: dict[str, Choice] = {}  # by the program's digest
+
+    def with_book(self, book: "PlanBook") -> "Chooser":
+        """Return a chooser of the same group with another book."""
+        return Chooser(
+            self._ranks, book, self.first, one_host=self._one_host, channels=self._channels
+        )
 
     def choose(self, collective: Collective, total_bytes: int, root: int = 0) -> Choice:
         """Return the program for a call of `total_bytes` (as `Demand.chunk_bytes` counts them)."""
@@ -86,11 +96,16 @@ class Chooser:
                 _LONGEST_STEP_BYTES
             ):
                 return self._from_plan(plan)
-        find = _template_within_a_host if self.one_host else _template
+        find = _template_within_a_host if self._one_host else _template
         template, chunks = find(collective, total_bytes, self._ranks)
-        demand = Demand(collective=collective, ranks=self._ranks, chunks=chunks, root=root)
+        # Rings in shared memory are no faster for being several.
+        spread = not self._one_host and total_bytes > _MIDDLING_BYTES
+        channels = self._channels if spread else 1
+        demand = Demand(
+            collective=collective, ranks=self._ranks, chunks=chunks * channels, root=root
+        )
         pieces = 1 + int(demand.chunk_bytes(total_bytes)) // _LONGEST_STEP_BYTES
-        return _from_template(template, collective, self._ranks, chunks, root, pieces)
+        return _from_template(template, collective, self._ranks, chunks, root, pieces, channels)
 
     def planned(self) -> list[Choice]:
         """Return all that the book can lead to, each once."""
@@ -164,13 +179,24 @@ def _longest_step_bytes(program: Program, total_bytes: int) -> float:
 
 @functools.cache
 def _from_template(
-    name: str, collective: Collective, ranks: int, chunks: int, root: int, pieces: int = 1
+    name: str,
+    collective: Collective,
+    ranks: int,
+    chunks: int,
+    root: int,
+    pieces: int = 1,
+    channels: int = 1,
 ) -> Choice:
-    """Make a template's program; several `pieces` a chunk keep the steps of huge calls short."""
+    """Make a template's program.
+
+    Several `pieces` a chunk keep the steps of huge calls short; for several channels a chunk is cut
+    into as many times more, and each connection of a pair carries its share of them.
+    """
     template: Callable[[Demand], Schedule] = getattr(templates, name)
-    demand = Demand(collective=collective, ranks=ranks, chunks=chunks * pieces, root=root)
+    cuts = pieces * channels
+    demand = Demand(collective=collective, ranks=ranks, chunks=chunks * cuts, root=root)
     schedule = template(demand)
-    program = lower(schedule if pieces == 1 else _chunk_by_chunk(schedule))
+    program = lower(schedule if cuts == 1 else _chunk_by_chunk(schedule, channels))
     return Choice(
         program=program,
         proof=verify(program),
@@ -180,23 +206,17 @@ def _from_template(
     )
 
 
-def _chunk_by_chunk(schedule: Schedule) -> Schedule:
-    return replace(
-        schedule,
-        transfers=tuple(
-            Transfer(
-                whole.src,
-                whole.dst,
-                whole.src_slot + k,
-                whole.dst_slot + k,
-                whole.reduce,
-                1,
-                whole.channel,
-            )
-            for whole in schedule.transfers
-            for k in range(whole.count)
-        ),
-    )
+def _chunk_by_chunk(schedule: Schedule, channels: int) -> Schedule:
+    """Cut transfers into chunks, each for the connection of its pair that has the least so far."""
+    sent: Counter[tuple[int, int]] = Counter()  # all chunks are of one size
+    transfers: list[Transfer] = []
+    for whole in schedule.transfers:
+        src, dst, src_slot, dst_slot, reduce, count, _, _ = whole
+        for k in range(count):
+            channel = 0 if src == dst else sent[src, dst] % channels
+            transfers.append(Transfer(src, dst, src_slot + k, dst_slot + k, reduce, 1, channel))
+            sent[src, dst] += 1
+    return replace(schedule, transfers=tuple(transfers))
 
 
 def _keeps_inputs(program: Program) -> bool:

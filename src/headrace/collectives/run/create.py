@@ -91,8 +91,9 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup:
     if rank == 0:
         log.info("group of %d ranks on %s: %s", ranks, _hosts(meeting.rank_host), described(book))
     one_host = meeting.shared_memory and len(set(meeting.rank_host)) == 1
+    chooser = Chooser(ranks, book, one_host=one_host, channels=meeting.channels)
     group = HeadraceGroup(
-        Caller(executor, Chooser(ranks, book, one_host=one_host), timeout_s),
+        Caller(executor, chooser, timeout_s),
         options.group_id,
         store,
     )
