@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.executor.patterns import Buffers, Floats
+from benchmarks.executor.patterns import Buffers, Empty, Floats, plain
 from headrace.collectives.demand import Collective
+from headrace.collectives.run import lending
 
 Call = Callable[[], object]
 
@@ -35,11 +36,13 @@ class Backend(Protocol):
     Attributes
     ----------
     in_place : collectives whose source and target share memory; see `Buffers.make`.
+    empty : makes the memory that collectives work on.
     """
 
     rank: int
     ranks: int
     in_place: frozenset[Collective]
+    empty: Empty
 
     def prepare(self, buffers: Buffers) -> Call:
         """Return the call that runs the buffers' collective once."""
@@ -81,6 +84,7 @@ class Native:
     """headrace's executor without torch, with the plans that a group without a book chooses."""
 
     in_place = frozenset({Collective.ALLGATHER, Collective.REDUCE_SCATTER})
+    empty: Empty = staticmethod(plain)
 
     def __init__(self, rank: int, ranks: int, host: str, exchange: Exchange) -> None:
         from headrace.collectives.run.choice import Chooser
@@ -149,10 +153,17 @@ class Native:
         self._executor.close()
 
 
+class Lent(Native):
+    """The same on memory that the other ranks may read."""
+
+    empty = staticmethod(lending.empty)
+
+
 class Torch:
     """torch.distributed over `name` ("gloo" or "headrace"), from torchrun's variables."""
 
     in_place = frozenset[Collective]()  # torch wants an input of its own
+    empty: Empty = staticmethod(plain)
 
     def __init__(self, name: str) -> None:
         import torch
@@ -203,6 +214,7 @@ class OpenMpi:
     """Open MPI through mpi4py's calls on buffers (those with an upper-case letter)."""
 
     in_place = frozenset({Collective.ALLGATHER})
+    empty: Empty = staticmethod(plain)
 
     def __init__(self) -> None:
         import mpi4py

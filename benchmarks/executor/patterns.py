@@ -4,7 +4,7 @@ A block holds small whole numbers that tell its source, its destination and the 
 that a block which is missing, doubled, swapped or shifted is seen. All sums are exact in float32.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,16 @@ PERIOD = 1021
 
 Floats = NDArray[np.float32]
 
+Empty = Callable[[int], Floats]
+"""Makes an array of so many elements."""
+
 Row = tuple[int, int]
 """(base, scale): a block whose element i is ``base + scale * (i % PERIOD)``."""
+
+
+def plain(count: int) -> Floats:
+    """Return memory as NumPy makes it."""
+    return np.empty(count, np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +55,14 @@ class Buffers:
 
     @classmethod
     def make(
-        cls, collective: Collective, size: int, rank: int, ranks: int, *, in_place: bool
+        cls,
+        collective: Collective,
+        size: int,
+        rank: int,
+        ranks: int,
+        *,
+        in_place: bool,
+        empty: Empty = plain,
     ) -> "Buffers":
         """Return buffers of a call of `size` bytes.
 
@@ -55,20 +70,21 @@ class Buffers:
         ----------
         in_place : whether an allgather's source is part of its target, and a reduce-scatter's
             target of its source. An allreduce always is in place, an all-to-all never.
+        empty : makes memory.
         """
-        whole = np.empty(size // 4, np.float32)
+        whole = empty(size // 4)
         own = slice(rank * (whole.size // ranks), (rank + 1) * (whole.size // ranks))
         match collective:
             case Collective.ALLREDUCE:
                 return cls(collective=collective, source=whole, target=whole)
             case Collective.ALLGATHER:
-                source = whole[own] if in_place else np.empty_like(whole[own])
+                source = whole[own] if in_place else empty(whole[own].size)
                 return cls(collective=collective, source=source, target=whole)
             case Collective.REDUCE_SCATTER:
-                target = whole[own] if in_place else np.empty_like(whole[own])
+                target = whole[own] if in_place else empty(whole[own].size)
                 return cls(collective=collective, source=whole, target=target)
             case Collective.ALL_TO_ALL:
-                return cls(collective=collective, source=whole, target=np.empty_like(whole))
+                return cls(collective=collective, source=whole, target=empty(whole.size))
             case _:
                 raise ValueError(f"this benchmark has no buffers for {collective}")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.executor.backends import Backend, Native, OpenMpi, Torch
+from benchmarks.executor.backends import Backend, Lent, Native, OpenMpi, Torch
 from benchmarks.executor.patterns import Buffers, write
 from headrace.collectives.demand import Collective
 
@@ -59,7 +59,9 @@ def time_collective(backend: Backend, command: Command) -> Command:
     rank, ranks = backend.rank, backend.ranks
     in_place = collective in backend.in_place
     pool = [
-        Buffers.make(collective, command["bytes"], rank, ranks, in_place=in_place)
+        Buffers.make(
+            collective, command["bytes"], rank, ranks, in_place=in_place, empty=backend.empty
+        )
         for _ in range(command["pool"])
     ]
     calls = [backend.prepare(buffers) for buffers in pool]
@@ -192,8 +194,9 @@ def main() -> None:
         conductor.send({"exchange": text})
         return conductor.recv()
 
-    if task["rival"] == "native":
-        backend = Native(rank, task["ranks"], task["host"], exchange)
+    if task["rival"] in ("native", "lent"):
+        kind = Lent if task["rival"] == "lent" else Native
+        backend = kind(rank, task["ranks"], task["host"], exchange)
     elif backend is None:
         backend = Torch(task["rival"])
     start_together(backend)

@@ -9,6 +9,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "transport/shm/region.hpp"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -134,6 +136,17 @@ void bind_executor(nb::module_& module) {
       .value("normal", Priority::kNormal)
       .value("background", Priority::kBackground);
   module.attr("PRIORITIES") = kPriorities;
+
+  module.def(
+      "lendable",
+      [](std::size_t nbytes) {
+        auto* begin = shm::allocate(nbytes);
+        nb::capsule owner(
+            begin, [](void* memory) noexcept { shm::release(static_cast<std::byte*>(memory)); });
+        return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>, nb::c_contig>(begin, {nbytes},
+                                                                               owner);
+      },
+      "nbytes"_a, "Memory that other ranks of this host may read.");
 
   module.def(
       "supports", [](DataType type, Operator op) { return reduce_kernel(type, op) != nullptr; },

@@ -40,7 +40,7 @@ bool ControlStream::progress() {
 void ControlStream::send_frame(const Header& header, const std::string& text) {
   iovec parts[2] = {{const_cast<Header*>(&header), sizeof header},
                     {const_cast<char*>(text.data()), text.size()}};
-  connection().send(parts, 2);
+  connection().send(parts, 2, 0);
 }
 
 void ControlStream::send_goodbye() { send_frame({0, 0, kGoodbyeLane, 0}, ""); }

@@ -41,6 +41,7 @@ struct DataStream::Batch {
   std::size_t count = 0;
   std::size_t header_count = 0;
   std::size_t bytes = 0;
+  std::uint32_t lendable = 0;  // a bit for each part
 
   bool full() const {
     return count + 2 > parts.size() || header_count == headers.size() || bytes >= kSendBudget;
@@ -103,6 +104,9 @@ void DataStream::gather(Batch& batch) const {
       auto& header = batch.headers[batch.header_count++];
       header = header_of(*collective, lane, state.bytes);
       batch.add(reinterpret_cast<const char*>(&header) + header_sent, sizeof header - header_sent);
+      bool whole = state.done == 0 && all;
+      if (whole && !collective->step(index).awaited)
+        batch.lendable |= std::uint32_t{1} << batch.count;
       batch.add(state.data + state.done, available);
       if (!all) return;
       header_sent = 0;
@@ -138,7 +142,8 @@ bool DataStream::send_some() {
     Batch batch;
     gather(batch);
     if (batch.count == 0) break;
-    auto sent = connection().send(batch.parts.data(), static_cast<int>(batch.count));
+    auto sent =
+        connection().send(batch.parts.data(), static_cast<int>(batch.count), batch.lendable);
     if (sent == 0) break;
     commit(sent);
     trim(sends_);
@@ -225,7 +230,7 @@ bool DataStream::receive_piece(std::size_t& budget) {
     if (moved > 0) {
       auto* target = state.data + state.done;
       collective->kernel(target, target, came.data(), moved / collective->element_size);
-      connection().use(moved);
+      if (!connection().use(moved)) return any;
     }
   }
   if (moved == 0) return any;

@@ -1,6 +1,6 @@
 // How long a collective takes between processes of this machine; built by name, run by hand:
-// executor_bench [ranks] [bytes] [repeats] [direct|ring|allgather|reduce_scatter] [memory|tcp]
-//                [KiB of a ring]
+// executor_bench [ranks] [bytes] [repeats] [direct|ring|allgather|reduce_scatter]
+//                [memory|tcp|region] [KiB of a ring]
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -10,6 +10,7 @@
 
 #include "executor/executor.hpp"
 #include "executor/testing.hpp"
+#include "transport/shm/region.hpp"
 
 using namespace headrace;
 using namespace headrace::testing;
@@ -58,7 +59,7 @@ void start_together(Executor& executor, const std::shared_ptr<const Program>& ri
 }
 
 void run_rank(int rank, int ranks, std::vector<Link> links, std::size_t bytes, int repeats,
-              const std::string& kind) {
+              const std::string& kind, bool region) {
   Executor::Options options;
   options.rank = rank;
   options.ranks = ranks;
@@ -66,7 +67,9 @@ void run_rank(int rank, int ranks, std::vector<Link> links, std::size_t bytes, i
   executor.connect(std::move(links));
   auto program = program_of(rank, ranks, ranks, transfers_of(kind, ranks));
   auto ring = program_of(rank, ranks, ranks, ring_allreduce(ranks));
-  std::vector<float> data(bytes / sizeof(float), 1.0f);
+  std::vector<float> own_memory(region ? 0 : bytes / sizeof(float));
+  auto* begin = region ? reinterpret_cast<float*>(shm::allocate(bytes)) : own_memory.data();
+  std::span<float> data(begin, bytes / sizeof(float));
   std::vector<double> times_us;
   double cpu = 0;
   for (int i = -3; i < repeats; ++i) {
@@ -82,12 +85,10 @@ void run_rank(int rank, int ranks, std::vector<Link> links, std::size_t bytes, i
     }
     start_together(executor, ring);  // whoever is done must not take the others' processor
     auto block = data.size() / static_cast<std::size_t>(ranks);
-    auto own = data.begin() + static_cast<std::ptrdiff_t>(block) * rank;
+    auto own = data.subspan(block * static_cast<std::size_t>(rank), block);
     auto wanted = kind == "allgather" ? 1.0f : static_cast<float>(ranks);
-    bool scattered = kind == "reduce_scatter";
-    auto end_of_own = own + static_cast<std::ptrdiff_t>(block);
-    CHECK(std::all_of(scattered ? own : data.begin(), scattered ? end_of_own : data.end(),
-                      [&](float value) { return value == wanted; }));
+    auto results = kind == "reduce_scatter" ? own : data;
+    CHECK(std::all_of(results.begin(), results.end(), [&](float v) { return v == wanted; }));
   }
   std::sort(times_us.begin(), times_us.end());
   std::printf("rank %d: median %.1f us, best %.1f us, cpu %.1f us a call\n", rank,
@@ -101,14 +102,14 @@ int main(int count, char** arguments) {
   std::size_t bytes = count > 2 ? std::stoul(arguments[2]) : 1 << 20;
   int repeats = count > 3 ? std::stoi(arguments[3]) : 100;
   std::string kind = count > 4 ? arguments[4] : "direct";
-  bool memory = count <= 5 || std::string(arguments[5]) == "memory";
+  std::string way = count > 5 ? arguments[5] : "memory";
   auto ring_bytes = (count > 6 ? std::stoul(arguments[6]) : kRingKib) << 10;
-  auto links = links_of(ranks, 1, memory ? Via::kMemory : Via::kTcp, ring_bytes);
+  auto links = links_of(ranks, 1, way == "tcp" ? Via::kTcp : Via::kMemory, ring_bytes);
   for (int r = 0; r < ranks; ++r) {
     if (::fork() != 0) continue;
     auto mine = std::move(links[static_cast<std::size_t>(r)]);
     links.clear();
-    run_rank(r, ranks, std::move(mine), bytes, repeats, kind);
+    run_rank(r, ranks, std::move(mine), bytes, repeats, kind, way == "region");
     std::exit(0);
   }
   links.clear();

@@ -77,7 +77,7 @@ void survives_nonsense(Via via) {
     for (int burst = 0; burst < 3; ++burst) {
       auto bytes = nonsense(random);
       auto part = part_of(bytes);
-      victim.connections[random() % victim.connections.size()]->send(&part, 1);
+      victim.connections[random() % victim.connections.size()]->send(&part, 1, 0);
     }
     for (auto task : {receive, handle}) {
       try {
@@ -96,7 +96,7 @@ void gives_no_memory_for_claims(Via via) {
   Header header{1u << 28, 7, kPointToPointLane, 0};
   std::memcpy(bytes.data(), &header, sizeof header);
   auto part = part_of(bytes);
-  CHECK(victim.connections[1]->send(&part, 1) == sizeof header);
+  CHECK(victim.connections[1]->send(&part, 1, 0) == sizeof header);
   int value = 0;
   auto other =
       victim.executor->receive(reinterpret_cast<std::uintptr_t>(&value), 4, 1, 8, 0.3, false);

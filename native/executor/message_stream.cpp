@@ -124,7 +124,7 @@ bool MessageStream::send_some() {
         {reinterpret_cast<char*>(&header) + header_sent_, sizeof header - header_sent_},
         {message->data + message->moved, left}};
     auto total = parts[0].iov_len + left;
-    auto sent = connection().send(parts, 2);
+    auto sent = connection().send(parts, 2, 0);
     if (sent == 0) break;
     any = true;
     auto of_header = std::min(sent, parts[0].iov_len);

@@ -77,7 +77,7 @@ Program::Program(int rank, int ranks, std::uint32_t slots, std::uint32_t scratch
     if (lanes_[lane].steps++ == 0) lanes_[lane].first_step = static_cast<std::uint32_t>(i);
     steps_.push_back({op, static_cast<std::uint32_t>(in.step_slot[i]),
                       static_cast<std::uint32_t>(local ? in.step_source_slot[i] : 0),
-                      static_cast<std::uint32_t>(in.step_count[i]), 0, 0});
+                      static_cast<std::uint32_t>(in.step_count[i]), 0, 0, false});
   }
   for (std::size_t i = 0; i < in.dependency_step.size(); ++i) {
     auto step = static_cast<std::size_t>(in.dependency_step[i]);
@@ -86,11 +86,18 @@ Program::Program(int rank, int ranks, std::uint32_t slots, std::uint32_t scratch
     require(i == 0 || in.dependency_step[i] >= in.dependency_step[i - 1], "dependencies not sorted",
             i);
     auto& waiting = steps_[step];
-    const auto& awaited = steps_[on];
+    auto& awaited = steps_[on];
+    awaited.awaited = true;
     if (waiting.dependencies++ == 0) waiting.first_dependency = static_cast<std::uint32_t>(i);
     bool streaming = !is_local(waiting) && !is_local(awaited) && waiting.slot == awaited.slot &&
                      waiting.count == awaited.count;
     dependencies_.push_back({static_cast<std::uint32_t>(on), streaming});
+  }
+  for (const auto& lane : lanes_) {
+    bool later = false;
+    for (auto i = lane.first_step + lane.steps; i-- > lane.first_step;) {
+      later = steps_[i].awaited |= later;
+    }
   }
 }
 

@@ -38,6 +38,7 @@ struct Step {
   std::uint32_t count;        // consecutive slots
   std::uint32_t first_dependency;
   std::uint32_t dependencies;
+  bool awaited = false;  // it or a later step of its lane, by some step of this rank
 };
 
 struct Lane {

@@ -195,8 +195,8 @@ class Group {
   std::vector<std::unique_ptr<Executor>> executors_;
 };
 
-template <class T>
-Executor::Call call_on(std::vector<T>& data, std::shared_ptr<const Program> program, DataType type,
+template <class Data>
+Executor::Call call_on(Data& data, std::shared_ptr<const Program> program, DataType type,
                        double deadline_s = 20) {
   Executor::Call call;
   auto chunks = program->slots();

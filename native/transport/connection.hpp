@@ -51,15 +51,17 @@ class Connection {
   virtual ~Connection() = default;
 
   // Takes what can be taken of the parts, in order; returns how many bytes (0: none now). They may
-  // be overwritten afterwards.
-  virtual std::size_t send(const iovec* parts, int count) = 0;
+  // be overwritten afterwards. Bytes that were offered and not taken have to be offered again, at
+  // the same address. Bit k of `lendable`: nobody here waits for part k, so it may be taken late.
+  virtual std::size_t send(const iovec* parts, int count, std::uint32_t lendable) = 0;
   // Moves up to `bytes` of what has come to `into`; returns how many.
   virtual std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) = 0;
   // What has come, in one piece, still to be used. Where that is less than `least`, it first
   // fetches, until there are `most` at the utmost. Valid until the next call.
   virtual std::span<const std::byte> peek(std::size_t least, std::size_t most) = 0;
-  // Leaves the first bytes of what was peeked behind.
-  virtual void use(std::size_t bytes) = 0;
+  // Leaves the first bytes of what was peeked behind. False: the peer had taken them back, and the
+  // connection is closed.
+  virtual bool use(std::size_t bytes) = 0;
   // Whether bytes have come that were not used: they are still to be had if the peer is gone.
   virtual bool holds_bytes() const = 0;
 
@@ -89,7 +91,7 @@ class SocketConnection : public Connection {
 
   int fd() const final { return fd_.get(); }
   std::optional<Clock::time_point> closed_at() const final { return closed_at_; }
-  void close() final {
+  void close() override {
     if (!closed_at_) closed_at_ = Clock::now();
   }
   void abandon() final { fd_.reset(); }

@@ -5,10 +5,13 @@ Torch also calls `register` by itself, through the package's entry points, so th
 group is made.
 """
 
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+import torch
 import torch.distributed as dist
 
 NAME = "headrace"
@@ -43,6 +46,28 @@ def background() -> Generator[None]:
         yield
     finally:
         in_background.reset(token)
+
+
+def empty(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return a CPU tensor of any content in memory that ranks of this host may read.
+
+    Collectives work on any tensor; blocks of such a one are taken, or reduced, straight from where
+    they are. It is for buffers that are used again and again; a forked child shares it.
+
+    Parameters
+    ----------
+    size : its shape.
+    dtype : torch's default type unless given.
+
+    Raises
+    ------
+    CommunicationError : there is no memory left to share.
+    """
+    from headrace.collectives.run import lending
+
+    wanted = dtype or torch.get_default_dtype()
+    memory = lending.empty(math.prod(size) * wanted.itemsize, np.uint8)
+    return torch.from_numpy(memory).view(wanted).reshape(size)
 
 
 def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:

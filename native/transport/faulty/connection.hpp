@@ -22,12 +22,14 @@ class Connection final : public headrace::Connection {
   Connection(std::unique_ptr<headrace::Connection> inner, Faults& faults)
       : inner_(std::move(inner)), faults_(faults) {}
 
-  std::size_t send(const iovec* parts, int count) override {
+  std::size_t send(const iovec* parts, int count, std::uint32_t lendable) override {
     if (strikes()) return 0;
-    if (faults_.most_bytes == 0) return inner_->send(parts, count);
-    iovec part = *std::find_if(parts, parts + count - 1, [](auto& p) { return p.iov_len > 0; });
+    if (faults_.most_bytes == 0) return inner_->send(parts, count, lendable);
+    const auto* first =
+        std::find_if(parts, parts + count - 1, [](auto& p) { return p.iov_len > 0; });
+    iovec part = *first;
     part.iov_len = limited(part.iov_len);
-    return inner_->send(&part, 1);
+    return inner_->send(&part, 1, lendable >> (first - parts) & 1);
   }
   std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) override {
     if (strikes()) return 0;
@@ -38,7 +40,7 @@ class Connection final : public headrace::Connection {
     auto came = inner_->peek(least, most);
     return came.first(std::max(std::min(least, came.size()), limited(came.size())));
   }
-  void use(std::size_t bytes) override { inner_->use(bytes); }
+  bool use(std::size_t bytes) override { return inner_->use(bytes); }
   bool holds_bytes() const override { return inner_->holds_bytes(); }
 
   int fd() const override { return inner_->fd(); }

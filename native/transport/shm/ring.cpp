@@ -37,14 +37,13 @@ RingMemory::RingMemory(const Fd& memory) {
   if (::fstat(memory.get(), &found) != 0) fail("cannot tell its size");
   auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   auto bytes = static_cast<std::size_t>(found.st_size);
-  static_assert(2 * sizeof(RingState) <= 4096);
   if (bytes < 3 * page || (bytes - page) % (2 * page) != 0) {
     throw CommunicationError("shared memory: " + std::to_string(bytes) +
                              " bytes are not a page and two rings of whole pages");
   }
   capacity_ = (bytes - page) / 2;
   // The peer may have begun: nothing is initialised here, new memory is all zeros.
-  states_ = static_cast<RingState*>(map(nullptr, page, memory.get(), 0, 0));
+  shared_ = static_cast<Shared*>(map(nullptr, page, memory.get(), 0, 0));
   for (std::size_t ring = 0; ring < 2; ++ring) {
     auto* twice = static_cast<std::byte*>(map(nullptr, 2 * capacity_, -1, 0, 0));
     rings_[ring] = twice;
@@ -58,7 +57,7 @@ RingMemory::~RingMemory() {
   for (auto* ring : rings_) {
     if (ring != nullptr) ::munmap(ring, 2 * capacity_);
   }
-  if (states_ != nullptr) ::munmap(states_, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+  if (shared_ != nullptr) ::munmap(shared_, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
 }
 
 Writer::Writer(const RingMemory& memory, int ring)

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "transport/fd.hpp"
+#include "transport/shm/loan.hpp"
 
 namespace headrace::shm {
 
@@ -25,7 +26,8 @@ struct RingState {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// The mapping of both rings; the two halves of the memory after the page with their states.
+// The mapping of both rings; the two halves of the memory after the page with their states and
+// those of loans.
 class RingMemory {
  public:
   explicit RingMemory(const Fd& memory);
@@ -33,13 +35,20 @@ class RingMemory {
   RingMemory(const RingMemory&) = delete;
   RingMemory& operator=(const RingMemory&) = delete;
 
-  RingState& state(int ring) const { return states_[ring]; }
+  RingState& state(int ring) const { return shared_->rings[ring]; }
+  LoanState& loans(int ring) const { return shared_->loans[ring]; }
   std::byte* bytes(int ring) const { return rings_[ring]; }
   std::size_t capacity() const { return capacity_; }
 
  private:
+  struct Shared {
+    RingState rings[2];
+    LoanState loans[2];
+  };
+  static_assert(sizeof(Shared) <= 4096);
+
   std::size_t capacity_ = 0;
-  RingState* states_ = nullptr;
+  Shared* shared_ = nullptr;
   std::byte* rings_[2] = {nullptr, nullptr};
 };
 
@@ -52,10 +61,9 @@ class Writer {
   // Copies and publishes; there must be room.
   void write(const std::byte* from, std::size_t bytes);
 
-  void announce_sleep(bool asleep) {
-    // Only one that was held back waits for room.
-    state_->writer_sleeps.store(asleep && held_back_);
-  }
+  std::uint64_t tail() const { return tail_; }
+  bool held_back() const { return held_back_; }
+  void announce_sleep(bool asleep) { state_->writer_sleeps.store(asleep); }
   // Whether room came since the last look.
   bool news() {
     if (!held_back_) return false;
@@ -84,6 +92,8 @@ class Reader {
  public:
   Reader(const RingMemory& memory, int ring);
 
+  std::uint64_t head() const { return head_; }
+  std::uint64_t tail() const { return known_tail_; }  // as it was at the last look
   std::size_t readable() const { return static_cast<std::size_t>(known_tail_ - head_); }
   // Looks for more; throws ProtocolError if the writer claims what cannot be.
   void look();

@@ -116,13 +116,13 @@ void tells_when_to_wake() {
   writer.write(bytes.data(), 10);
   CHECK(writer.wakes_reader() && !writer.wakes_reader());
   CHECK(reader.news() && !reader.news());
-  writer.announce_sleep(true);  // nothing held it back: it does not wait for room
+  writer.announce_sleep(writer.held_back());  // nothing held it back: it does not wait for room
   reader.use(10);
   CHECK(!reader.wakes_writer());
   CHECK(writer.room(kRingBytes) == kRingBytes);
   writer.write(bytes.data(), kRingBytes);
   CHECK(writer.room(1) == 0);
-  writer.announce_sleep(true);
+  writer.announce_sleep(writer.held_back());
   CHECK(!writer.news());
   reader.look();
   reader.use(kRingBytes);

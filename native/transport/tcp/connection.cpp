@@ -25,7 +25,7 @@ void Connection::ready(bool readable, bool writable, bool hangup) {
   hangup_ |= hangup;
 }
 
-std::size_t Connection::send(const iovec* parts, int count) {
+std::size_t Connection::send(const iovec* parts, int count, std::uint32_t) {
   if (!writable_ || closed_at()) return 0;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);

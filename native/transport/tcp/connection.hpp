@@ -11,10 +11,13 @@ class Connection final : public SocketConnection {
  public:
   explicit Connection(Fd fd) : SocketConnection(std::move(fd)) {}
 
-  std::size_t send(const iovec* parts, int count) override;
+  std::size_t send(const iovec* parts, int count, std::uint32_t lendable) override;
   std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) override;
   std::span<const std::byte> peek(std::size_t least, std::size_t most) override;
-  void use(std::size_t bytes) override { begin_ += bytes; }
+  bool use(std::size_t bytes) override {
+    begin_ += bytes;
+    return true;
+  }
   bool holds_bytes() const override { return begin_ != end_; }
 
   void ready(bool readable, bool writable, bool hangup) override;

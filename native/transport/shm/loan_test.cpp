@@ -1,0 +1,226 @@
+// Connections that lend against a plain queue of bytes, under random sizes; and what a broken peer
+// may try.
+#include "transport/shm/loan.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "check.hpp"
+#include "executor/testing.hpp"
+#include "transport/shm/connection.hpp"
+
+using namespace headrace;
+using namespace headrace::shm;
+using namespace headrace::testing;
+
+namespace {
+
+constexpr std::size_t kRingBytes = 64 << 10;
+constexpr std::size_t kRegionBytes = 1 << 20;
+
+struct Pair {
+  Pair() {
+    auto memory = memory_of(kRingBytes);
+    auto [mine, its] = unix_pair();
+    sender = std::make_unique<shm::Connection>(std::move(mine), memory, true);
+    receiver = std::make_unique<shm::Connection>(std::move(its), memory, false);
+  }
+  std::unique_ptr<shm::Connection> sender;
+  std::unique_ptr<shm::Connection> receiver;
+};
+
+// Memory that is released with the test.
+struct Allocated {
+  explicit Allocated(std::size_t size) : bytes(allocate(size), size) {}
+  ~Allocated() { release(bytes.data()); }
+  std::span<std::byte> bytes;
+};
+
+void carries_what_it_lends_in_order() {
+  std::mt19937 random(11);
+  Pair pair;
+  Allocated region(kRegionBytes);
+  for (auto& byte : region.bytes) byte = static_cast<std::byte>(random());
+  struct Part {
+    std::size_t begin;
+    std::size_t bytes;
+    std::size_t sent = 0;
+  };
+  std::deque<Part> queue;     // not reported as sent
+  std::deque<std::byte> due;  // not received
+  std::vector<std::byte> into(kRegionBytes);
+  std::size_t finished = 0;
+  while (finished < 3000) {
+    while (queue.size() < 4) {
+      auto bytes = 1 + random() % (random() % 2 == 0 ? 64 : 200'000);
+      auto begin = random() % (kRegionBytes - bytes);
+      queue.push_back({begin, bytes});
+      due.insert(due.end(), region.bytes.begin() + static_cast<std::ptrdiff_t>(begin),
+                 region.bytes.begin() + static_cast<std::ptrdiff_t>(begin + bytes));
+    }
+    iovec parts[4];
+    for (std::size_t i = 0; i < 4; ++i) {
+      parts[i] = {region.bytes.data() + queue[i].begin + queue[i].sent,
+                  queue[i].bytes - queue[i].sent};
+    }
+    // As streams do: only parts of which nothing was sent, and the same ones again.
+    auto sent = pair.sender->send(parts, 4, queue[0].sent == 0 ? 0b1111 : 0b1110);
+    while (sent > 0) {
+      auto now = std::min(sent, queue[0].bytes - queue[0].sent);
+      queue[0].sent += now;
+      sent -= now;
+      if (queue[0].sent < queue[0].bytes) continue;
+      queue.pop_front();
+      ++finished;
+    }
+    std::span<const std::byte> came;
+    std::size_t size = random() % 100'000;
+    bool peeks = random() % 2 == 0;
+    if (peeks) {
+      came = pair.receiver->peek(1, kRegionBytes);
+      came = came.first(std::min(size, came.size()));
+    } else {
+      Hints hints{.past_caches = random() % 2 == 0};
+      came = {into.data(), pair.receiver->receive(into.data(), size, hints)};
+    }
+    CHECK(came.size() <= due.size() && std::equal(came.begin(), came.end(), due.begin()));
+    due.erase(due.begin(), due.begin() + static_cast<std::ptrdiff_t>(came.size()));
+    if (peeks) CHECK(pair.receiver->use(came.size()));
+  }
+}
+
+void waits_until_a_loan_was_taken() {
+  Pair pair;
+  Allocated region(kRegionBytes);
+  iovec part{region.bytes.data(), 100'000};
+  CHECK(pair.sender->send(&part, 1, 1) == 0 && pair.sender->send(&part, 1, 1) == 0);
+  pair.sender->announce_sleep(true);
+  CHECK(!pair.sender->news());
+  std::vector<std::byte> into(100'000);
+  CHECK(pair.receiver->receive(into.data(), 99'999, {}) == 99'999);
+  CHECK(pair.sender->send(&part, 1, 1) == 0);
+  CHECK(pair.receiver->receive(into.data(), 1, {}) == 1);
+  CHECK(pair.sender->news());
+  CHECK(pair.sender->send(&part, 1, 1) == 100'000);
+}
+
+// A writer that gives up may overwrite its memory at once.
+void what_was_revoked_is_not_used() {
+  for (bool peeks : {false, true}) {
+    Pair pair;
+    Allocated region(kRegionBytes);
+    iovec part{region.bytes.data(), 100'000};
+    CHECK(pair.sender->send(&part, 1, 1) == 0);
+    CHECK(pair.receiver->peek(1, 1).size() == 100'000);
+    pair.sender->close();
+    std::vector<std::byte> into(100'000);
+    if (peeks) {
+      CHECK(!pair.receiver->use(10));
+    } else {
+      CHECK(pair.receiver->receive(into.data(), into.size(), {}) == 0);
+    }
+    CHECK(pair.receiver->closed_at());
+  }
+}
+
+void other_memory_is_not_lent() {
+  Pair pair;
+  std::vector<std::byte> own(40'000);
+  Allocated region(kRegionBytes);
+  iovec parts[2] = {{own.data(), own.size()}, {region.bytes.data(), 10'000}};
+  CHECK(pair.sender->send(parts, 2, 0b11) == 50'000);  // the second is too small
+  iovec past_the_end{region.bytes.data() + kRegionBytes - 40'000, 40'001};
+  CHECK(region_of(region.bytes.data() + kRegionBytes - 40'000, 40'000));
+  CHECK(!region_of(region.bytes.data() + kRegionBytes - 40'000, past_the_end.iov_len));
+}
+
+void memory_is_used_again() {
+  auto* first = allocate(100'000);
+  release(first);
+  auto* again = allocate(90'000);
+  CHECK(again == first);
+  auto* other = allocate(90'000);
+  CHECK(other != first);
+  release(again);
+  auto* large = allocate(400'000);
+  CHECK(large != first);
+  release(other);
+  release(large);
+  CHECK(!region_of(large, 1));
+}
+
+void notices_impossible_loans() {
+  LoanState state{};
+  Borrower borrower(state);
+  borrower.add_region(Fd(::dup(Region(kRegionBytes).fd().get())));
+  for (auto [offset, bytes] : {std::pair<std::uint64_t, std::uint64_t>{1, kRegionBytes},
+                               {kRegionBytes + 1, 1},
+                               {~std::uint64_t{0}, 2}}) {
+    LoanState broken{};
+    Borrower one(broken);
+    one.add_region(Fd(::dup(Region(kRegionBytes).fd().get())));
+    broken.loans[0] = {100, 0, offset, bytes};
+    broken.lent = 1;
+    CHECK(one.until_loan(50, 70) == 20 && one.until_loan(50, 120) == 50);
+    thrown<ProtocolError>([&] { one.span(); });
+    thrown<ProtocolError>([&] { one.until_loan(101, 120); });
+  }
+  Lender lender(state);
+  state.taken = 1;
+  thrown<ProtocolError>([&] { lender.take_back(); });
+  Fd unsealed(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  thrown<ProtocolError>([&] { borrower.add_region(std::move(unsealed)); });
+  auto [socket, other] = unix_pair();
+  thrown<ProtocolError>([&] { borrower.add_region(std::move(socket)); });
+}
+
+// Every rank gathers all blocks, and keeps the sum of one, in memory that the others may read.
+void collectives_are_right(int ranks) {
+  constexpr std::size_t kBlock = 30'000;
+  std::vector<Transfer> gather;
+  std::vector<Transfer> scatter;
+  for (int r = 0; r < ranks; ++r) {
+    for (int k = 1; k < ranks; ++k) {
+      gather.push_back({r, (r + k) % ranks, r, false});
+      scatter.push_back({r, (r + k) % ranks, (r + k) % ranks, true});
+    }
+  }
+  Group group(ranks, {Via::kMemory});
+  group.each([&](int rank, Executor& executor) {
+    auto count = kBlock * static_cast<std::size_t>(ranks);
+    Allocated region(count * sizeof(float));
+    std::span<float> data(reinterpret_cast<float*>(region.bytes.data()), count);
+    auto block = [&](int r) { return data.subspan(kBlock * static_cast<std::size_t>(r), kBlock); };
+    for (int round = 0; round < 20; ++round) {
+      std::iota(data.begin(), data.end(), static_cast<float>(1000 * rank + round));
+      executor.run(call_on(data, program_of(rank, ranks, ranks, gather), DataType::kFloat32));
+      for (int r = 0; r < ranks; ++r) {
+        auto first = static_cast<float>(1000 * r + round) + static_cast<float>(kBlock) * r;
+        for (float value : block(r)) CHECK(value == first++);
+      }
+      std::fill(data.begin(), data.end(), static_cast<float>(rank + round));
+      executor.run(call_on(data, program_of(rank, ranks, ranks, scatter), DataType::kFloat32));
+      auto sum = static_cast<float>(ranks * round + ranks * (ranks - 1) / 2);
+      CHECK(std::ranges::all_of(block(rank), [&](float value) { return value == sum; }));
+    }
+  });
+}
+
+}  // namespace
+
+int main() {
+  carries_what_it_lends_in_order();
+  waits_until_a_loan_was_taken();
+  what_was_revoked_is_not_used();
+  other_memory_is_not_lent();
+  memory_is_used_again();
+  notices_impossible_loans();
+  collectives_are_right(2);
+  collectives_are_right(4);
+}
