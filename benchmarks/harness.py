@@ -10,7 +10,8 @@ A benchmark is ``benchmarks/<claim>/run.py``::
         return report.exit_code
 
 The bars are declared before anything is measured, so that a benchmark that breaks half-way still
-prints every one of them: what was not measured is SHORT.
+prints every one of them: what was not measured is SHORT. `benchmarks.sections` runs one that has
+several parts.
 """
 
 import argparse
@@ -49,14 +50,19 @@ class Options:
     keep: bool = False
 
 
-def arguments(description: str | None, argv: Sequence[str] | None = None) -> Options:
-    """Parse a benchmark's command line."""
+def options_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of what every benchmark can be told; its results are fields of `Options`."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: under a minute")
     parser.add_argument("--keep", action="store_true", help="store the result where git sees it")
-    return Options(**vars(parser.parse_args(argv)))
+    return parser
+
+
+def arguments(description: str | None, argv: Sequence[str] | None = None) -> Options:
+    """Parse a benchmark's command line."""
+    return Options(**vars(options_parser(description).parse_args(argv)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

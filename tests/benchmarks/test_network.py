@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.network import autotune, loop, models, overhead, run, table1, training
+from benchmarks.network import autotune, loop, models, overhead, table1, training
 from benchmarks.network.beds import Bed, groups_text, ring_crossings
 from headrace.collectives.plan.census import Census
 from headrace.collectives.plan.two_level.table1 import Row
@@ -52,20 +52,6 @@ def test_shuffled_training_beds_are_as_most_orders_are() -> None:
 def test_groups_are_written_in_order() -> None:
     assert groups_text(((1, 3), (0, 2))) == "02|13"
     assert groups_text((tuple(range(1, 11)), (0, 11))) == "0 11|1 2 3 4 5 6 7 8 9 10"
-
-
-def test_one_section_can_be_asked_for() -> None:
-    options, sections = run.parse(["--quick", "--only", "table1"])
-    assert options.quick
-    assert sections == (table1,)
-    assert run.parse([])[1] == run.SECTIONS
-    with pytest.raises(SystemExit):
-        run.parse(["--only", "nothing"])
-
-
-def test_no_two_sections_declare_the_same_bar() -> None:
-    names = [name for section in run.SECTIONS for name in section.bars()]
-    assert len(names) == len(set(names))
 
 
 def test_a_row_of_table_1_agrees_or_not() -> None:

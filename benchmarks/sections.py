@@ -1,0 +1,73 @@
+"""Benchmarks of several sections: choosing among them, and running them into one report.
+
+A section is a module of its claim's folder, named as it is called::
+
+    def bars() -> dict[str, str]: ...
+    def measure(report: Report, *, quick: bool) -> None: ...
+
+and the claim's ``run.py`` lists them::
+
+    SECTIONS = (shm, small, memory)
+
+    if __name__ == "__main__":
+        sys.exit(run_sections("executor", __doc__, SECTIONS))
+"""
+
+import traceback
+from collections.abc import Sequence
+from typing import Protocol
+
+from benchmarks.harness import Options, Report, options_parser
+
+
+class Section(Protocol):
+    """One part of a benchmark, with bars of its own."""
+
+    __name__: str
+
+    def bars(self) -> dict[str, str]:
+        """Return bar name -> bound, all that this section gives."""
+        ...
+
+    def measure(self, report: Report, *, quick: bool) -> None:
+        """Measure, and give the bars."""
+        ...
+
+
+def parse(
+    description: str | None, sections: Sequence[Section], argv: Sequence[str] | None = None
+) -> tuple[Options, tuple[Section, ...]]:
+    """Return what every benchmark is told, and the sections to run: all, or that of ``--only``."""
+    named = {section.__name__.rsplit(".", 1)[-1]: section for section in sections}
+    parser = options_parser(description)
+    parser.add_argument("--only", choices=named, help="one section alone")
+    told = vars(parser.parse_args(argv))
+    only: str | None = told.pop("only")
+    return Options(**told), tuple(sections) if only is None else (named[only],)
+
+
+def run_sections(
+    claim: str,
+    description: str | None,
+    sections: Sequence[Section],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Run a claim's sections as the command line asks, and return the exit code.
+
+    A section that breaks leaves its bars unmeasured and the others alone.
+
+    Parameters
+    ----------
+    claim : the folder under ``benchmarks/``.
+    description : what ``--help`` says.
+    """
+    options, chosen = parse(description, sections, argv)
+    bars = {name: bound for section in chosen for name, bound in section.bars().items()}
+    with Report(claim, bars=bars, options=options) as report:
+        for section in chosen:
+            try:
+                section.measure(report, quick=options.quick)
+            except Exception as error:  # the others' figures are worth having
+                traceback.print_exc()
+                report.note(f"{section.__name__} stopped: {type(error).__name__}: {error}")
+    return report.exit_code

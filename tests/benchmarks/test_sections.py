@@ -1,0 +1,82 @@
+"""Benchmarks of several sections: which are run, and what one that breaks leaves of the others."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import benchmarks.executor.run
+import benchmarks.network.run
+import benchmarks.synthesis.run
+from benchmarks import harness
+from benchmarks.harness import Options, Report
+from benchmarks.sections import parse, run_sections
+
+RUNS = (benchmarks.executor.run, benchmarks.network.run, benchmarks.synthesis.run)
+
+
+class Fake:
+    """A section with one bar, whose figure is 1, or which breaks."""
+
+    def __init__(self, name: str, *, breaks: bool = False) -> None:
+        self.__name__ = f"benchmarks.claim.{name}"
+        self._bar, self._breaks = name, breaks
+        self.quick: bool | None = None
+
+    def bars(self) -> dict[str, str]:
+        return {self._bar: ">=1"}
+
+    def measure(self, report: Report, *, quick: bool) -> None:
+        self.quick = quick
+        if self._breaks:
+            raise OSError("no such link")
+        report.bar(self._bar, 1.0)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
+def test_one_section_can_be_asked_for(run: ModuleType) -> None:
+    for section in run.SECTIONS:
+        name = section.__name__.rsplit(".", 1)[1]
+        assert parse("", run.SECTIONS, ["--only", name]) == (Options(), (section,))
+    assert parse("", run.SECTIONS, ["--quick", "--keep"]) == (
+        Options(quick=True, keep=True),
+        run.SECTIONS,
+    )
+    with pytest.raises(SystemExit):
+        parse("", run.SECTIONS, ["--only", "nothing"])
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
+def test_no_two_sections_declare_the_same_bar(run: ModuleType) -> None:
+    names = [name for section in run.SECTIONS for name in section.bars()]
+    assert len(names) == len(set(names)) > 0
+
+
+def test_one_that_breaks_leaves_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    first, last = Fake("first", breaks=True), Fake("last")
+    assert run_sections("claim", None, (first, last), ["--quick"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-2:] == [
+        "BAR first unmeasured required >=1 SHORT",
+        "BAR last 1 required >=1 ok",
+    ]
+    assert "Traceback" in said.err
+    (path,) = (tmp_path / "claim" / "results").glob("*.json")
+    assert json.loads(path.read_text())["notes"] == [
+        "benchmarks.claim.first stopped: OSError: no such link"
+    ]
+    assert (first.quick, last.quick) == (True, True)
+
+
+def test_a_section_that_is_not_asked_for_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    first, last = Fake("first"), Fake("last")
+    assert run_sections("claim", None, (first, last), ["--only", "last"]) == 0
+    assert (first.quick, last.quick) == (None, False)
+    assert "first" not in capsys.readouterr().out
