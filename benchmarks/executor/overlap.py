@@ -11,7 +11,7 @@ from benchmarks.executor.overlap_rank import ALONE, BACKENDS
 from benchmarks.executor.schedule import Step, ideal_ends
 from benchmarks.executor.turns import MIB
 from benchmarks.harness import Report
-from benchmarks.network.launch import WHERE, jobs_output
+from benchmarks.jobs import WHERE, jobs_output
 from headrace.testbed import Testbed, TestbedSpec
 
 RATE = "1gbit"

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.jobs import say
 from benchmarks.network.models import Chain, Emulated
 
 BACKENDS = ("headrace", "gloo")
@@ -155,14 +156,9 @@ def main() -> None:
                 found[mode]["allreduce_s"] = job.allreduce_s(mode)
         wrong = not same(gradients["headrace"], gradients["gloo"])
         if number >= WARM_UP:
-            _say({"event": "round", "steps": found, "wrong": wrong})
+            say("round", steps=found, wrong=wrong)
     dist.barrier()
     dist.destroy_process_group()
-
-
-def _say(line: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections import Counter
 from benchmarks.executor.soak_calls import GROUPS
 from benchmarks.executor.turns import MIB
 from benchmarks.harness import Report
-from benchmarks.network.launch import WHERE, jobs_output
+from benchmarks.jobs import WHERE, jobs_output
 from headrace.testbed import Testbed, TestbedSpec
 
 COLLECTIVES = 100_000

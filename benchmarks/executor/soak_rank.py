@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.executor.soak_calls import GROUPS, Call, block, draw, reduced, total, uneven
+from benchmarks.jobs import say
 
 MOST_PENDING = 8
 TAG_NUMBERS = 1000
@@ -152,7 +153,7 @@ class Soak:
         for number in range(first, last):
             call = draw(self._calls, number)
             if number % _PROGRESS == 0:
-                _say({"event": "progress", "number": number, "wrong": len(self.wrong)})
+                say("progress", number=number, wrong=len(self.wrong))
             if self.rank in call.members:
                 self._delay()
                 me = dist.get_group_rank(self._groups[call.group], self.rank)
@@ -193,23 +194,16 @@ def main() -> None:
     dist.barrier()
     took = time.monotonic() - began
     after = held()
-    _say(
-        {
-            "event": "done",
-            "counts": soak.counts,
-            "wrong": len(soak.wrong),
-            "first_wrong": soak.wrong[:3],
-            "before": before,
-            "after": after,
-            "took_s": took,
-        }
+    say(
+        "done",
+        counts=soak.counts,
+        wrong=len(soak.wrong),
+        first_wrong=soak.wrong[:3],
+        before=before,
+        after=after,
+        took_s=took,
     )
     dist.destroy_process_group()
-
-
-def _say(line: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.jobs import say
 from benchmarks.network.loop import Loop
 
 WARM_UP = 2
@@ -30,6 +31,7 @@ def main() -> None:
     world, groups = _groups(task["books"])
     loop = Loop(task["buckets"], task["compute_s"])
     held = {name: Loop(task["buckets"], task["compute_s"]) for name in groups}
+    first = dist.get_rank() == 0
     dist.barrier()
     finished = world.executor.finished()
     sent = 0
@@ -37,13 +39,16 @@ def main() -> None:
         if number == task["steps"] - LAST_STEPS:
             sent = _sent(world)
         for book in task["static"].get(str(number), ()):
-            say(event="static", before=number, book=book, **_static(held[book], groups[book]))
+            found = _static(held[book], groups[book])
+            if first:
+                say("static", before=number, book=book, **found)
         began = time.perf_counter()
         epochs = loop.step(number, world)
         ms = (time.perf_counter() - began) * 1e3
-        say(event="step", number=number, ms=ms, epochs=epochs, at=time.time())
-    tell(
-        event="done",
+        if first:
+            say("step", number=number, ms=ms, epochs=epochs, at=time.time())
+    say(
+        "done",
         calls=loop.calls,
         finished=world.executor.finished() - finished,
         wrong=loop.wrong + sum(each.wrong for each in held.values()),
@@ -81,18 +86,6 @@ def _static(loop: Loop, group: Any) -> dict[str, Any]:
 
 def _sent(group: Any) -> int:
     return sum(group.executor.counters()["sent_bytes"])
-
-
-def say(**line: Any) -> None:
-    """Write a line of JSON, at rank 0 only."""
-    if dist.get_rank() == 0:
-        tell(**line)
-
-
-def tell(**line: Any) -> None:
-    """Write a line of JSON."""
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

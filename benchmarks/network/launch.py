@@ -1,30 +1,24 @@
-"""Starting a job on a testbed, one process a rank, and hearing what it found."""
+"""What a testbed's network is, and how long programs take on it."""
 
 import json
 import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.harness import ROOT
+from benchmarks.jobs import WHERE
 from benchmarks.network.beds import Bed
 from benchmarks.ranks import finish
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.collectives.plan.shape import Groups
 from headrace.collectives.plan.verify import Proof
 from headrace.collectives.program import Program
-from headrace.testbed import Testbed, rank_environment, run_ranks
+from headrace.testbed import Testbed, rank_environment
 from headrace.topology import Topology
 
-WHERE = {"PYTHONPATH": str(ROOT.parent)}
-"""For workers that are started as modules of the benchmarks."""
-
 Made = tuple[Program, Proof]
-
-_QUOTED_LINES = 20
 
 
 def network(testbed: Testbed, bed: Bed, *, quick: bool) -> tuple[Topology, Groups]:
@@ -81,43 +75,3 @@ def time_programs(
         max(end for _, end in calls) - sum(begin for begin, _ in calls) / len(calls)
         for calls in zip(*by_rank, strict=True)
     ]
-
-
-def jobs_output(
-    testbed: Testbed,
-    argv: Sequence[str],
-    order: Sequence[int],
-    *,
-    env: Mapping[str, str | None],
-    on_event: Callable[[dict[str, Any]], None] | None = None,
-    timeout_s: float = 900.0,
-) -> list[dict[str, Any]]:
-    """Run a job, one process a rank, and return the lines of JSON that its ranks wrote.
-
-    Every line gets a "rank". What is no JSON is quoted if the job fails.
-
-    Parameters
-    ----------
-    on_event : called with every line of rank 0 as it comes.
-
-    Raises
-    ------
-    RuntimeError : if a rank fails, or the job takes longer than `timeout_s`.
-    """
-    lines: list[dict[str, Any]] = []
-    other: list[str] = []
-
-    def hear(rank: int, text: str) -> None:
-        if not text.startswith("{"):
-            other.append(f"rank {rank}: {text}")
-            return
-        line = {"rank": rank, **json.loads(text)}
-        lines.append(line)
-        if rank == 0 and on_event is not None:
-            on_event(line)
-
-    codes = run_ranks(testbed, argv, order, env=env, on_line=hear, timeout_s=timeout_s)
-    if any(codes):
-        quoted = "\n".join(other[-_QUOTED_LINES:])
-        raise RuntimeError(f"the job ended with exit codes {codes}; it said last:\n{quoted}")
-    return lines

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.jobs import say
 from benchmarks.network.loop import Loop
 
 WARM_UP = 30
@@ -40,12 +41,11 @@ def main() -> None:
                 loop.step(number, group)
                 times.append((time.perf_counter() - began) * 1e3)
             cpu = (time.process_time() - cpu) / task["steps"]
-            told = {"pair": pair, "mode": mode, "ms": times[WARM_UP:], "cpu_ms": cpu * 1e3}
             swaps = group.switch.epoch
             dist.destroy_process_group(group)
-            sys.stdout.write(json.dumps({"event": "part", **told, "swaps": swaps}) + "\n")
-            sys.stdout.flush()
-    sys.stdout.write(json.dumps({"event": "done", "wrong": loop.wrong}) + "\n")
+            ms = times[WARM_UP:]
+            say("part", pair=pair, mode=mode, ms=ms, cpu_ms=cpu * 1e3, swaps=swaps)
+    say("done", wrong=loop.wrong)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.jobs import say
 from benchmarks.network.models import WORKLOADS, Chain, Emulated, Workload, record
 
 BACKENDS = ("gloo", "headrace")
@@ -38,8 +39,7 @@ def main() -> None:
     for name, compute in task["cases"]:
         found = run_case(WORKLOADS[name], compute, groups, task["rounds"], task["steps"])
         if dist.get_rank() == 0:
-            sys.stdout.write(json.dumps({"event": "case", **found}) + "\n")
-            sys.stdout.flush()
+            say("case", **found)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -11,8 +11,9 @@ import time
 from typing import Any
 
 from benchmarks.harness import Report
+from benchmarks.jobs import WHERE, jobs_output
 from benchmarks.network.beds import Bed
-from benchmarks.network.launch import WHERE, jobs_output, network
+from benchmarks.network.launch import network
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.testbed import Testbed

@@ -1,0 +1,65 @@
+"""What ranks say, and what whoever started them hears."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.jobs import WHERE, jobs_output, say
+from headrace.testbed import Testbed, TestbedSpec
+
+SPEC = TestbedSpec.from_table(
+    {"name": "jobs", "defaults": {"host_rate": "1gbit"}, "racks": [{"hosts": 2}]}
+)
+
+RANK = """
+import os, sys
+from benchmarks.jobs import say
+rank = int(os.environ["RANK"])
+say("begun", twice=2 * rank)
+print("no JSON")
+say("done", counts={"a": 1})
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_a_line_is_an_object_and_is_written_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    say("part", ms=[1.5, 2], mode="on")
+    say("done")
+    assert capsys.readouterr().out == (
+        '{"event": "part", "ms": [1.5, 2], "mode": "on"}\n{"event": "done"}\n'
+    )
+
+
+def run(folder: Path, code: int) -> tuple[list[dict], list[dict]]:
+    script = folder / "rank.py"
+    script.write_text(RANK)
+    heard: list[dict] = []
+    with Testbed.up(SPEC) as testbed:
+        lines = jobs_output(
+            testbed,
+            [sys.executable, str(script), str(code)],
+            (0, 1),
+            env=WHERE,
+            on_event=heard.append,
+            timeout_s=30,
+        )
+    return lines, heard
+
+
+def test_all_ranks_lines_are_heard(tmp_path: Path) -> None:
+    lines, heard = run(tmp_path, 0)
+    by_rank = [[line for line in lines if line["rank"] == rank] for rank in range(2)]
+    assert by_rank == [
+        [
+            {"rank": rank, "event": "begun", "twice": 2 * rank},
+            {"rank": rank, "event": "done", "counts": {"a": 1}},
+        ]
+        for rank in range(2)
+    ]
+    assert heard == by_rank[0]
+
+
+def test_a_job_that_fails_is_quoted(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"exit codes .*\n.*rank . *: no JSON"):
+        run(tmp_path, 3)
