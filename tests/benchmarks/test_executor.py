@@ -211,6 +211,20 @@ def test_a_ranks_typical_step_is_of_medians() -> None:
     assert found.share == pytest.approx(2 / 3)
 
 
+def test_every_emulated_setting_counts_one_host_too() -> None:
+    counted = [setting for setting in overlap.SETTINGS if setting.in_bar]
+    assert [setting.compute for setting in counted] == ["emulated"] * 3
+    assert {setting.hosts for setting in counted} == {1, 4}
+    assert all(setting.compute == "real" for setting in overlap.SETTINGS if not setting.in_bar)
+
+
+def test_the_spread_is_of_steps_that_send_nothing() -> None:
+    rows = lines()
+    for number, row in enumerate(rows):
+        row["steps"]["alone"]["end"] = [0.2, 0.3, 0.6][number % 3]
+    assert overlap.spread(rows, 0) == pytest.approx(0.2)  # from 0.25 to 0.45
+
+
 def test_the_trace_has_every_bucket_of_the_last_step() -> None:
     events = overlap.trace(lines())["traceEvents"]
     assert Counter(event["name"] for event in events if event["pid"] == 1) == {
