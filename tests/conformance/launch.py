@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_port() -> int:
@@ -19,8 +19,8 @@ def free_port() -> int:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's environment with headrace on the path, and `changes`."""
-    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(SOURCE)])
+    """This process's environment with headrace and its tests on the path, and `changes`."""
+    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT / "src"), str(ROOT)])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **changes}
 
 

@@ -1,0 +1,132 @@
+"""All to all: all_gather, reduce_scatter, all_to_all."""
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+
+from tests.conformance.sample.checks import SIZES, check, everyone, made, make, me, reference, same
+
+
+@check
+def all_gather() -> None:
+    n = len(everyone())
+    for dtype in (torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.complex64):
+        for size in SIZES:
+            own, parts = make(me(), size, dtype), made(size, dtype)
+            blocks = [torch.empty(size, dtype=dtype) for _ in everyone()]
+            dist.all_gather(blocks, own)
+            for block, wanted in zip(blocks, parts, strict=True):
+                same(block, wanted, f"{dtype} {size}")
+            whole = torch.empty(n * size, dtype=dtype)
+            dist.all_gather_into_tensor(whole, own)
+            same(whole, torch.cat(parts))
+            views = torch.zeros(n * size, dtype=dtype)
+            if size:
+                dist.all_gather(list(views.chunk(n)), own)
+                same(views, torch.cat(parts))
+            in_place = torch.zeros(n * size, dtype=dtype)
+            mine = in_place[me() * size : (me() + 1) * size]
+            mine.copy_(own)
+            dist.all_gather_into_tensor(in_place, mine)
+            same(in_place, torch.cat(parts))
+    stacked = torch.empty(n, 5).t()
+    columns = list(stacked.unbind(1))
+    turned = torch.empty(5, n)
+    dist.all_gather([turned[:, r] for r in everyone()], make(me(), 5, torch.float32))
+    same(turned, torch.stack(made(5, torch.float32), 1))
+    assert len(columns) == n
+
+
+@check
+def all_gather_of_blocks_that_differ_in_size() -> None:
+    blocks = [torch.empty(3 * r + 1) for r in everyone()]
+    dist.all_gather(blocks, make(me(), 3 * me() + 1, torch.float32))
+    for r, block in enumerate(blocks):
+        same(block, make(r, 3 * r + 1, torch.float32))
+
+
+@check
+def all_gather_coalesced() -> None:
+    n = len(everyone())
+    sizes = (4, 0, 33)
+    own = [make(me(), size, torch.float32, size) for size in sizes]
+    outputs = [torch.empty(n * size) for size in sizes]
+    with dist._coalescing_manager():
+        for output, part in zip(outputs, own, strict=True):
+            dist.all_gather_into_tensor(output, part)
+    for output, size in zip(outputs, sizes, strict=True):
+        same(output, torch.cat(made(size, torch.float32, size)))
+    lists = [[torch.empty(size) for size in sizes] for _ in everyone()]
+    dist.all_gather_coalesced(lists, own)
+    for rank, parts in enumerate(lists):
+        for part, size in zip(parts, sizes, strict=True):
+            same(part, make(rank, size, torch.float32, size))
+
+
+@check
+def reduce_scatter_leaves_the_input_alone() -> None:
+    n = len(everyone())
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        for op in (ReduceOp.SUM, ReduceOp.MAX):
+            for size in SIZES:
+                source = make(me(), n * size, dtype)
+                wanted = reference(op, made(n * size, dtype))[me() * size : (me() + 1) * size]
+                output = torch.empty(size, dtype=dtype)
+                dist.reduce_scatter_tensor(output, source, op)
+                same(output, wanted, f"{dtype} {op} {size}")
+                same(source, make(me(), n * size, dtype))
+                blocks = [source[r * size : (r + 1) * size].clone() for r in everyone()]
+                output = torch.empty(size, dtype=dtype)
+                dist.reduce_scatter(output, blocks, op)
+                same(output, wanted)
+    halves = torch.empty(4)
+    dist.reduce_scatter_tensor(halves, torch.full((n * 4,), float(me())), ReduceOp.AVG)
+    assert torch.allclose(halves, torch.full((4,), sum(everyone()) / n))
+    outputs = [torch.empty(size) for size in (3, 8)]
+    with dist._coalescing_manager():
+        for output in outputs:
+            dist.reduce_scatter_tensor(output, make(me(), n * len(output), torch.float32))
+    for output in outputs:
+        total = reference(ReduceOp.SUM, made(n * len(output), torch.float32))
+        same(output, total.chunk(n)[me()])
+
+
+@check
+def all_to_all_of_equal_blocks() -> None:
+    n = len(everyone())
+    for dtype in (torch.float32, torch.int16, torch.complex64):
+        for size in SIZES:
+            source = make(me(), n * size, dtype)
+            output = torch.empty(n * size, dtype=dtype)
+            dist.all_to_all_single(output, source)
+            parts = [part[me() * size : (me() + 1) * size] for part in made(n * size, dtype)]
+            same(output, torch.cat(parts), f"{dtype} {size}")
+            same(source, make(me(), n * size, dtype))
+
+
+@check
+def all_to_all_of_uneven_blocks() -> None:
+    n = len(everyone())
+    sends = [[(src + 2 * dst) % 4 for dst in everyone()] for src in everyone()]
+    for columns in (1, 3):
+        rows = sum(sends[me()])
+        source = make(me(), rows * columns, torch.float32).view(rows, columns)
+        receives = [sends[src][me()] for src in everyone()]
+        output = torch.empty(sum(receives), columns)
+        dist.all_to_all_single(output, source, receives, sends[me()])
+        wanted = []
+        for src in everyone():
+            total = sum(sends[src])
+            theirs = make(src, total * columns, torch.float32).view(total, columns)
+            wanted.append(theirs.split(sends[src])[me()])
+        same(output, torch.cat(wanted))
+    # one side gives sizes, the other does not
+    source = make(me(), 2 * n, torch.float32)
+    output = torch.empty(2 * n)
+    dist.all_to_all_single(output, source, [2] * n if me() == 0 else None, None)
+    same(output, torch.cat([part[2 * me() : 2 * me() + 2] for part in made(2 * n, torch.float32)]))
+    inputs = [make(me(), (me() + dst) % 3, torch.int32, dst) for dst in everyone()]
+    outputs = [torch.empty((src + me()) % 3, dtype=torch.int32) for src in everyone()]
+    dist.all_to_all(outputs, inputs)
+    for src, found in enumerate(outputs):
+        same(found, make(src, (src + me()) % 3, torch.int32, me()))

@@ -1,0 +1,75 @@
+"""Point to point."""
+
+import torch
+import torch.distributed as dist
+
+from tests.conformance.sample.checks import check, everyone, make, me, same
+
+
+@check
+def send_and_receive() -> None:
+    n = len(everyone())
+    if n == 1:
+        return
+    if me() == 0:
+        for dst in range(1, n):
+            dist.send(make(0, 10, torch.float32, dst), dst, tag=dst)
+            dist.send(make(0, 10, torch.float32, dst).view(2, 5).t(), dst, tag=50)
+    else:
+        second, first = torch.empty(5, 2), torch.empty(10)
+        late = dist.irecv(second, 0, tag=50)
+        assert dist.recv(first, 0, tag=me()) == 0
+        late.wait()
+        same(first, make(0, 10, torch.float32, me()))
+        same(second, first.view(2, 5).t())
+    empty = torch.empty(0)
+    if me() == 0:
+        dist.send(empty, 1)
+    elif me() == 1:
+        dist.recv(empty, 0)
+    big = torch.full((300_000,), float(me()))
+    if me() == 0:
+        works = [dist.isend(big, dst) for dst in range(1, n)]
+        for work in works:
+            work.wait()
+            assert work.is_completed()
+    else:
+        strided = torch.zeros(300_000, 2)[:, 1]
+        dist.recv(strided, 0)
+        same(strided, torch.zeros(300_000))
+
+
+@check
+def receive_from_anybody() -> None:
+    n = len(everyone())
+    if me() == 0:
+        seen = set()
+        for _ in range(n - 1):
+            tensor = torch.empty(3)
+            source = dist.recv(tensor, tag=7)
+            same(tensor, torch.full((3,), float(source)))
+            seen.add(source)
+        assert seen == set(range(1, n))
+    else:
+        dist.send(torch.full((3,), float(me())), 0, tag=7)
+
+
+@check
+def batches_of_messages() -> None:
+    n = len(everyone())
+    if n == 1:
+        return
+    right, left = (me() + 1) % n, (me() - 1) % n
+    landing = [torch.empty(50), torch.empty(50_000)]
+    ops = []
+    for index, tensor in enumerate(landing):
+        ops.append(dist.P2POp(dist.irecv, tensor, left))
+        ops.append(dist.P2POp(dist.isend, make(me(), len(tensor), torch.float32, index), right))
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    for index, tensor in enumerate(landing):
+        same(tensor, make(left, len(tensor), torch.float32, index))
+    future = dist.irecv(landing[0], left).get_future()
+    dist.isend(make(me(), 50, torch.float32, 9), right)  # nobody keeps this work
+    future.wait()
+    same(future.value()[0], make(left, 50, torch.float32, 9))
