@@ -74,6 +74,7 @@ class Conversation:
 
     def send_memory(self) -> None:
         """Hand the peer a descriptor of the memory, along with one byte."""
+        # not socket.send_fds: in Python 3.11 it drops its flags (gh-107898), and NOSIGNAL with them
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self.memory_fd]))
         self.sock.sendmsg([b"m"], [rights], socket.MSG_NOSIGNAL)
 
