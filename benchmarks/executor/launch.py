@@ -14,11 +14,21 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, Report
+from benchmarks.harness import Report
+from benchmarks.jobs import WHERE
 from headrace.settings import child_environment
 from headrace.testbed import Testbed, rank_environment
 
 OPENMPI = "openmpi"
+INTERFACES = {
+    "native": "headrace",
+    "headrace": "torch",
+    "gloo": "torch",
+    OPENMPI: "mpi4py",
+    "iperf3": "one stream",
+}
+"""What every rival is called through; "native" is headrace without torch."""
+
 MPIRUN = Path(sys.executable).parent / "mpirun"
 
 # Ranks outnumber processors, so they yield while they wait; and as they are on one host, only
@@ -31,6 +41,9 @@ MPI_OPTIONS = (
     *("--mca", "pml", "ob1"),
     *("--mca", "btl", "self,sm"),
 )
+
+ENVIRONMENT = {**WHERE, "OMP_NUM_THREADS": "1", "HEADRACE_MEASURE": "off"}
+"""What all ranks get: one thread each, as torchrun has it, and no survey of the network."""
 
 _START_S = 90.0
 _ANSWER_S = 300.0
@@ -58,6 +71,14 @@ def rivals_here(report: Report, wanted: Sequence[str]) -> list[str]:
         return list(wanted)
     report.note(missing)
     return [rival for rival in wanted if rival != OPENMPI]
+
+
+def rival_columns(rival: str) -> dict[str, str]:
+    """Return what tables say of a rival: whose it is, and the interface."""
+    return {
+        "rival": "headrace" if rival == "native" else rival,
+        "interface": INTERFACES[rival],
+    }
 
 
 class Group:
@@ -172,20 +193,10 @@ def _command(task: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", "benchmarks.executor.rank", json.dumps(task)]
 
 
-def _environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What all ranks get: one thread each, as torchrun has it, and no survey of the network."""
-    return {
-        "PYTHONPATH": str(ROOT.parent),
-        "OMP_NUM_THREADS": "1",
-        "HEADRACE_MEASURE": "off",
-        **(changes or {}),
-    }
-
-
 def _start_openmpi(ranks: int, task: Mapping[str, Any]) -> "subprocess.Popen[Any]":
     return subprocess.Popen(
         [str(MPIRUN), *MPI_OPTIONS, "-n", str(ranks), *_command(task)],
-        env=child_environment(_environment()),
+        env=child_environment(ENVIRONMENT),
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # an interrupt of the benchmark is passed on by `end_all`
     )
@@ -205,7 +216,7 @@ def _start_here(ranks: int, task: Mapping[str, Any]) -> "list[subprocess.Popen[A
         started.append(
             subprocess.Popen(
                 _command({**task, "rank": rank, "host": _LOOPBACK}),
-                env=child_environment(_environment(environment)),
+                env=child_environment({**ENVIRONMENT, **environment}),
                 stdin=subprocess.DEVNULL,
             )
         )
@@ -220,7 +231,7 @@ def _start_on_hosts(
         testbed.popen(
             host.name,
             _command({**task, "rank": rank, "host": host.address}),
-            env=_environment({**rank_environment(testbed, order, rank), "MASTER_PORT": str(port)}),
+            env={**ENVIRONMENT, **rank_environment(testbed, order, rank), "MASTER_PORT": str(port)},
             stdin=subprocess.DEVNULL,
         )
         for rank, host in enumerate(testbed.hosts)

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.executor.launch import ENVIRONMENT
 from benchmarks.executor.overlap_rank import ALONE, BACKENDS
 from benchmarks.executor.schedule import Step, ideal_ends
 from benchmarks.executor.turns import MIB
 from benchmarks.harness import Report
-from benchmarks.jobs import WHERE, jobs_output
+from benchmarks.jobs import jobs_output
 from headrace.testbed import Testbed, TestbedSpec
 
 RATE = "1gbit"
@@ -200,7 +201,7 @@ def _lines(setting: Setting, rounds: int) -> list[dict[str, Any]]:
             testbed,
             [sys.executable, "-m", "benchmarks.executor.overlap_rank", json.dumps(task)],
             setting.order,
-            env={**WHERE, "OMP_NUM_THREADS": "1", "HEADRACE_MEASURE": "off"},
+            env=ENVIRONMENT,
         )
 
 

@@ -1,6 +1,6 @@
 """Eight bytes between two ranks: what a call costs beside moving data."""
 
-from benchmarks.executor.launch import groups_on_one_host, rivals_here
+from benchmarks.executor.launch import groups_on_one_host, rival_columns, rivals_here
 from benchmarks.executor.turns import Case, ratio, time_in_turns
 from benchmarks.harness import Report
 from headrace.collectives.demand import Collective
@@ -25,12 +25,10 @@ def measure(report: Report, *, quick: bool) -> None:
     rivals = rivals_here(report, ("native", "openmpi", "headrace", "gloo"))
     with groups_on_one_host(rivals, RANKS) as groups:
         times = time_in_turns(groups, case, rounds)
-    interfaces = {"native": "headrace", "openmpi": "mpi4py", "headrace": "torch", "gloo": "torch"}
     for rival, typical in times.items():
         report.row(
             f"allreduce of {BYTES} B, {RANKS} ranks",
-            rival="headrace" if rival == "native" else rival,
-            interface=interfaces[rival],
+            **rival_columns(rival),
             us=round(typical, 2),
             calls=case.pool * case.bursts * rounds,
         )

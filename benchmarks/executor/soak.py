@@ -4,10 +4,11 @@ import json
 import sys
 from collections import Counter
 
+from benchmarks.executor.launch import ENVIRONMENT
 from benchmarks.executor.soak_calls import GROUPS
 from benchmarks.executor.turns import MIB
 from benchmarks.harness import Report
-from benchmarks.jobs import WHERE, jobs_output
+from benchmarks.jobs import jobs_output
 from headrace.testbed import Testbed, TestbedSpec
 
 COLLECTIVES = 100_000
@@ -48,7 +49,7 @@ def measure(report: Report, *, quick: bool) -> None:
             testbed,
             [sys.executable, "-m", "benchmarks.executor.soak_rank", json.dumps(task)],
             ORDER,
-            env={**WHERE, "OMP_NUM_THREADS": "1", "HEADRACE_MEASURE": "off"},
+            env=ENVIRONMENT,
             timeout_s=TIMEOUT_S,
         )
     done = [line for line in lines if line["event"] == "done"]

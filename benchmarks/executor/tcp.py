@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping
 
 from benchmarks.executor import iperf
-from benchmarks.executor.launch import Group, groups_on_hosts
+from benchmarks.executor.launch import Group, groups_on_hosts, rival_columns
 from benchmarks.executor.turns import MIB, rotated, size_text, slowest_us
 from benchmarks.harness import Report
 from headrace.testbed import Testbed, TestbedSpec
@@ -15,7 +15,6 @@ from headrace.testbed.teardown import find_program, namespace_name
 
 BYTES = 16 * MIB
 RIVALS = ("native", "headrace", "gloo")
-INTERFACES = {"native": "headrace", "headrace": "torch", "gloo": "torch"}
 UNSHAPED = "unshaped"
 SHAPED = "1gbit"
 
@@ -69,8 +68,7 @@ def measure(report: Report, *, quick: bool) -> None:
             report.row(
                 f"TCP, two hosts, {size_text(BYTES)} from one to the other",
                 network=network,
-                rival="headrace" if rival == "native" else rival,
-                interface=INTERFACES.get(rival, "one stream"),
+                **rival_columns(rival),
                 mbit_per_s=round(rate * 8 / 1e6, 1),
                 of_iperf3=None if best is None else round(rate / best, 3),
             )
