@@ -57,6 +57,32 @@ struct CallBox {
 
 using Table = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<2>, nb::c_contig>;
 
+// A table of what `values` holds, row by row, which it takes over.
+Table table_of(std::unique_ptr<std::int64_t[]> values, std::size_t rows, std::size_t columns) {
+  nb::capsule owner(values.get(),
+                    [](void* held) noexcept { delete[] static_cast<std::int64_t*>(held); });
+  return Table(values.release(), {rows, columns}, owner);
+}
+
+nb::tuple trace(Executor& self, const CallBox& box) {
+  constexpr std::size_t kColumns = 3;
+  Trace found;
+  {
+    nb::gil_scoped_release release;
+    found = self.trace(box.call);
+  }
+  const auto steps = found.times.size();
+  auto values = std::make_unique<std::int64_t[]>(steps * kColumns);
+  auto* at = values.get();
+  for (std::size_t i = 0; i < steps; ++i) {
+    *at++ = found.times[i].began_ns;
+    *at++ = found.times[i].passed_ns;
+    *at++ = static_cast<std::int64_t>(found.bytes[i]);
+  }
+  return nb::make_tuple(found.called_ns, found.ended_ns,
+                        table_of(std::move(values), steps, kColumns));
+}
+
 Table statistics(Executor& self) {
   constexpr std::size_t kColumns = 13;
   std::vector<ConnectionStatistics> found;
@@ -76,10 +102,7 @@ Table statistics(Executor& self) {
       *at++ = static_cast<std::int64_t>(value);
     }
   }
-  nb::capsule owner(values.get(),
-                    [](void* rows) noexcept { delete[] static_cast<std::int64_t*>(rows); });
-  auto* rows = values.release();
-  return Table(rows, {found.size(), kColumns}, owner);
+  return table_of(std::move(values), found.size(), kColumns);
 }
 
 // Lets Python's signal handlers run while a caller waits natively.
@@ -235,6 +258,9 @@ void bind_executor(nb::module_& module) {
       .def(
           "run", [](Executor& self, const CallBox& box) { self.run(box.call); }, "call"_a,
           nb::call_guard<nb::gil_scoped_release>(), "Run it to its end on this thread.")
+      .def("trace", &trace, "call"_a,
+           "Run it as `run` does; (called_ns, ended_ns, steps), steps with a row each: began_ns, "
+           "passed_ns, bytes; times are CLOCK_MONOTONIC's.")
       .def("send", &Executor::send, "address"_a, "nbytes"_a, "peer"_a, "tag"_a, "deadline_s"_a,
            "notify"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("receive", &Executor::receive, "address"_a, "nbytes"_a, "peer"_a, "tag"_a,

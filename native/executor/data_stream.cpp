@@ -101,6 +101,7 @@ void DataStream::gather(Batch& batch) const {
       auto available = collective->allowed(index) - state.done;
       bool all = available == state.bytes - state.done;
       if (!all && available < kForwardBytes) return;
+      collective->attempt(index);
       auto& header = batch.headers[batch.header_count++];
       header = header_of(*collective, lane, state.bytes);
       batch.add(reinterpret_cast<const char*>(&header) + header_sent, sizeof header - header_sent);
@@ -217,6 +218,7 @@ bool DataStream::receive_piece(std::size_t& budget) {
   }
   auto room = std::min<std::uint64_t>(collective->allowed(index) - state.done, budget);
   std::size_t moved = 0;
+  collective->attempt(index);
   if (!reduces) {
     if (room == 0) return any;
     bool rest = room == state.bytes - state.done;

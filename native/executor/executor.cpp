@@ -224,6 +224,20 @@ void Executor::run(const Call& call) {
   keep_spare(std::move(task));
 }
 
+Trace Executor::trace(const Call& call) {
+  auto task = bind(call);
+  task->trace();
+  Trace found;
+  found.called_ns = now_ns();
+  enqueue(task, call.deadline_s);
+  finish_wait(task);
+  found.ended_ns = now_ns();
+  found.times = task->times;
+  for (const auto& state : task->states) found.bytes.push_back(state.bytes);
+  keep_spare(std::move(task));
+  return found;
+}
+
 std::uint64_t Executor::send(std::uintptr_t address, std::uint64_t bytes, int peer,
                              std::uint32_t tag, double deadline_s, bool notify) {
   if (peer < 0 || peer >= options_.ranks || peer == options_.rank) {

@@ -77,6 +77,8 @@ class Executor {
   std::uint64_t submit(const Call& call, bool notify = false);
   // Submits and waits on the calling thread.
   void run(const Call& call);
+  // As `run`, and tells when every step moved at this rank.
+  Trace trace(const Call& call);
 
   std::uint64_t send(std::uintptr_t address, std::uint64_t bytes, int peer, std::uint32_t tag,
                      double deadline_s, bool notify);

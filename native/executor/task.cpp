@@ -78,6 +78,7 @@ void Collective::bind(const std::vector<Segment>& segments, DataType data_type, 
   signature = signature_of(*program, data_type, op, averaged);
   done = false;
   error.clear();
+  times.clear();
   cut(segments);
   if (slots_.size() != program->slots()) {
     throw std::invalid_argument("the segments make " + std::to_string(slots_.size()) +
@@ -144,7 +145,13 @@ bool Collective::unblocked(std::uint32_t index) const {
 }
 
 void Collective::pass(std::uint32_t lane) {
-  states[current(lane)].passed = true;
+  auto index = current(lane);
+  states[index].passed = true;
+  if (!times.empty()) {
+    auto& [began_ns, passed_ns] = times[index];
+    passed_ns = now_ns();
+    if (began_ns == 0) began_ns = passed_ns;  // it moved nothing
+  }
   if (++position[lane] == program->lanes()[lane].steps) --lanes_left;
 }
 
@@ -176,6 +183,7 @@ bool Collective::run_local() {
     while (!lane_finished(l) && unblocked(current(l))) {
       auto index = current(l);
       auto& state = states[index];
+      attempt(index);
       if (step(index).op == Op::kReduce) {
         kernel(state.data, state.data, state.source, state.bytes / element_size);
       } else {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -40,6 +41,24 @@ struct Task {
   virtual std::string describe() const = 0;                  // what it is and what it waits for
   virtual std::string report() const { return describe(); }  // all about it, on several lines
 };
+
+// On the steady clock: the attempt that moved a step's first bytes, and when its lane went on.
+struct StepTimes {
+  std::int64_t began_ns = 0;
+  std::int64_t passed_ns = 0;
+};
+
+// When a collective was called and had ended at this rank, and of every step its times and bytes.
+struct Trace {
+  std::int64_t called_ns = 0;
+  std::int64_t ended_ns = 0;
+  std::vector<StepTimes> times;
+  std::vector<std::uint64_t> bytes;
+};
+
+inline std::int64_t now_ns() {
+  return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+}
 
 struct StepState {
   std::byte* data = nullptr;
@@ -88,6 +107,14 @@ struct Collective final : Task {
   // Whether every dependency of step `index` has been passed.
   bool unblocked(std::uint32_t index) const;
 
+  // Has the times of every step kept until it is bound again.
+  void trace() { times.assign(states.size(), {}); }
+
+  // Said before every attempt to move bytes of step `index`; the attempt that does counts.
+  void attempt(std::uint32_t index) {
+    if (!times.empty() && states[index].done == 0) times[index].began_ns = now_ns();
+  }
+
   // Goes on to the next step of `lane`.
   void pass(std::uint32_t lane);
 
@@ -115,6 +142,7 @@ struct Collective final : Task {
   std::uint32_t epoch = 0;
   Priority priority = Priority::kNormal;
   std::vector<StepState> states;
+  std::vector<StepTimes> times;         // empty unless traced
   std::vector<std::uint32_t> position;  // per lane: steps finished
   std::uint32_t lanes_left = 0;
 

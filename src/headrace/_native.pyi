@@ -132,6 +132,11 @@ class Executor:
     def run(self, call: Call) -> None:
         """Run it to its end on this thread."""
 
+    def trace(self, call: Call) -> tuple:
+        """
+        Run it as `run` does; (called_ns, ended_ns, steps), steps with a row each: began_ns, passed_ns, bytes; times are CLOCK_MONOTONIC's.
+        """
+
     def send(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool) -> int: ...
 
     def receive(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool) -> int: ...
