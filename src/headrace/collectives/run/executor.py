@@ -19,6 +19,7 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
 from headrace.collectives.program import Direction, Program
 from headrace.collectives.run.connect.listener import Listener
+from headrace.collectives.run.recorded import Recorded
 from headrace.collectives.run.statistics import ConnectionStatistics, StatisticsReader
 from headrace.errors import CommunicationError, InputError, UnverifiedPlanError
 
@@ -235,6 +236,23 @@ class Executor:
         """
         try:
             self._native.run(call)
+        except _native.CommunicationError as error:
+            self.log_failure()
+            raise CommunicationError(str(error)) from None
+        except ValueError as error:
+            raise InputError(str(error)) from None
+
+    def trace(self, call: _native.Call) -> Recorded:
+        """Run a collective as `run` does, and return when each of this rank's steps moved.
+
+        `headrace.collectives.trace.gather` brings the ranks' records together.
+
+        Raises
+        ------
+        CommunicationError, InputError : as `run`.
+        """
+        try:
+            return Recorded.of(*self._native.trace(call))
         except _native.CommunicationError as error:
             self.log_failure()
             raise CommunicationError(str(error)) from None

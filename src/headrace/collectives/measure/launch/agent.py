@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.launch.processes import answer
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
-from headrace.errors import CommunicationError, HeadraceError
+from headrace.errors import CommunicationError
 from headrace.settings import Settings
 
 _CONNECT_S = 15.0
@@ -24,17 +25,7 @@ _CONNECT_S = 15.0
 
 def serve(lines: TextIO, out: TextIO) -> None:
     """Do what `lines` say; returns when measuring is over or has failed."""
-
-    def say(**message: Any) -> None:
-        out.write(json.dumps(message) + "\n")
-        out.flush()
-
-    try:
-        _measure(lines, say)
-    except HeadraceError as error:
-        say(error=str(error))
-    except Exception as error:  # whatever it is, the parent must hear of it, not wait for it
-        say(error=f"{type(error).__name__}: {error}")
+    answer(lines, out, _measure)
 
 
 def _measure(lines: TextIO, say: Any) -> None:

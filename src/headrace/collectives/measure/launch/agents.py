@@ -5,20 +5,19 @@ told to form another; the survey goes on among them.
 """
 
 import base64
-import json
 import queue
 import secrets
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 import headrace.artifact as artifact_io
 from headrace.collectives.measure.effort import Effort, Progress
+from headrace.collectives.measure.launch.processes import Processes, how
 from headrace.collectives.measure.profile import KIND, Profile
 from headrace.errors import CommunicationError
 from headrace.testbed import Testbed
@@ -27,7 +26,6 @@ _AGENT = (sys.executable, "-m", "headrace.collectives.measure.launch.agent")
 _SILENCE_S = 90.0
 _AFTERMATH_S = 2.0  # how long the first to fail waits for what others have to say
 _MUSTER_S = 15.0  # and for those who live to say so: the one that conducts may be computing
-_GRACE_S = 2.0
 
 
 def measure_testbed(
@@ -73,14 +71,15 @@ def measure_testbed(
     return replace(profile, topology=replace(profile.topology, addresses=located))
 
 
-class _Agents:
-    """The agents' processes and what they say. As a context manager it ends them all."""
+class _Agents(Processes):
+    """The agents' processes and what they say."""
 
     def __init__(self, testbed: Testbed, hosts: Sequence[str], most_losses: int) -> None:
-        self._testbed = testbed
+        def start(rank: int, **options: Any) -> "subprocess.Popen[str]":
+            return testbed.popen(hosts[rank], _AGENT, **options)
+
+        super().__init__(start, len(hosts))
         self._hosts = tuple(hosts)
-        self._processes: list[subprocess.Popen[str]] = []
-        self._heard: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
         self._ended: set[int] = set()
         self._members = list(range(len(hosts)))
         self._generation = -1
@@ -88,48 +87,6 @@ class _Agents:
         self._under_way = False
         self._addresses: dict[int, str] = {}
         self._shown = 0.0
-
-    def __enter__(self) -> "_Agents":
-        try:
-            for rank, host in enumerate(self._hosts):
-                process: subprocess.Popen[str] = self._testbed.popen(
-                    host,
-                    _AGENT,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    start_new_session=True,  # Ctrl-C is for this process, which ends the agents
-                )
-                self._processes.append(process)
-                threading.Thread(target=self._listen, args=(rank, process), daemon=True).start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            if process.poll() is None:
-                process.terminate()
-        until = time.monotonic() + _GRACE_S
-        for process in self._processes:
-            try:
-                process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdin is not None:
-                with suppress(OSError):
-                    process.stdin.close()
-
-    def tell(self, ranks: Iterable[int], messages: Iterable[dict[str, Any]]) -> None:
-        """Send the agents of `ranks` a message each."""
-        for rank, message in zip(ranks, messages, strict=True):
-            process = self._processes[rank]
-            assert process.stdin is not None
-            with suppress(OSError):  # one that is gone is reported by its silence
-                process.stdin.write(json.dumps(message) + "\n")
-                process.stdin.flush()
 
     def profile(self, progress: Progress) -> Profile:
         """Bring the agents together, as often as it takes, and wait for the profile."""
@@ -193,7 +150,7 @@ class _Agents:
             if left_s <= 0:
                 break
             with suppress(queue.Empty):
-                rank, message = self._take(left_s)
+                rank, message = self.take(left_s)
                 if message is None:
                     self._ended.add(rank)
                 elif "error" in message:
@@ -212,50 +169,27 @@ class _Agents:
     def _next(self) -> tuple[int, dict[str, Any] | None]:
         """Wait for what an agent says; None is its end."""
         try:
-            return self._take(_SILENCE_S)
+            return self.take(_SILENCE_S)
         except queue.Empty:
             raise CommunicationError(
                 f"the agents on {', '.join(map(repr, self._hosts))} said nothing for "
                 f"{_SILENCE_S:g} s: measuring is stuck"
             ) from None
 
-    def _take(self, timeout_s: float) -> tuple[int, dict[str, Any] | None]:
-        rank, line = self._heard.get(timeout=timeout_s)
-        return rank, None if line is None else _parsed(line)
-
     def _failure(self, errors: dict[int, str]) -> CommunicationError:
         """Say what went wrong: a process that died explains the errors of the others."""
         until = time.monotonic() + _AFTERMATH_S
         while len(self._ended) < len(self._hosts) and time.monotonic() < until:
             with suppress(queue.Empty):
-                rank, message = self._take(0.05)
+                rank, message = self.take(0.05)
                 if message is None:
                     self._ended.add(rank)
                 elif text := message.get("error", message.get("lost")):
                     errors.setdefault(rank, text)
         dead = [
-            f"the agent on host '{self._hosts[rank]}' (rank {rank}) {_how(code)}"
+            f"the agent on host '{self._hosts[rank]}' (rank {rank}) {how(code)}"
             for rank, process in enumerate(self._processes)
             if (code := process.poll()) and rank not in errors
         ]
         told = [f"host '{self._hosts[rank]}': {text}" for rank, text in sorted(errors.items())]
         return CommunicationError("measuring failed: " + "; ".join([*dead, *told[:1]]))
-
-    def _listen(self, rank: int, process: "subprocess.Popen[str]") -> None:
-        assert process.stdout is not None
-        with process.stdout as lines:
-            for line in lines:
-                self._heard.put((rank, line))
-        self._heard.put((rank, None))
-
-
-def _parsed(line: str) -> dict[str, Any]:
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return {"error": f"unexpected output: {line.strip()[:200]}"}
-    return message if isinstance(message, dict) else {"error": f"unexpected output: {line.strip()}"}
-
-
-def _how(code: int) -> str:
-    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"

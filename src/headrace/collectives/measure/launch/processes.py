@@ -1,0 +1,124 @@
+"""Ranks as processes that talk to the one that started them, in lines of JSON.
+
+A rank imports neither torch nor a launcher, so it starts in a fraction of a second.
+"""
+
+import json
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Self, TextIO
+
+from headrace.errors import HeadraceError
+
+Message = dict[str, Any]
+
+_GRACE_S = 2.0
+
+
+class Processes:
+    """Processes and what they say. As a context manager it ends them all.
+
+    Parameters
+    ----------
+    start : starts the process of a rank, with the options of `subprocess.Popen` that it is given.
+    count : how many.
+    """
+
+    def __init__(self, start: "Callable[..., subprocess.Popen[str]]", count: int) -> None:
+        self._start = start
+        self._count = count
+        self._processes: list[subprocess.Popen[str]] = []
+        self._heard: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
+
+    def __enter__(self) -> Self:
+        try:
+            for rank in range(self._count):
+                process = self._start(
+                    rank,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,  # Ctrl-C is for this process, which ends the others
+                )
+                self._processes.append(process)
+                threading.Thread(target=self._listen, args=(rank, process), daemon=True).start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+        until = time.monotonic() + _GRACE_S
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdin is not None:
+                with suppress(OSError):
+                    process.stdin.close()
+
+    def tell(self, ranks: Iterable[int], messages: Iterable[Message]) -> None:
+        """Send the processes of `ranks` a message each."""
+        for rank, message in zip(ranks, messages, strict=True):
+            process = self._processes[rank]
+            assert process.stdin is not None
+            with suppress(OSError):  # one that is gone is reported by its silence
+                process.stdin.write(json.dumps(message) + "\n")
+                process.stdin.flush()
+
+    def take(self, timeout_s: float) -> tuple[int, Message | None]:
+        """Wait for what a process says; None is its end.
+
+        Raises
+        ------
+        queue.Empty : if none says anything.
+        """
+        rank, line = self._heard.get(timeout=timeout_s)
+        return rank, None if line is None else _parsed(line)
+
+    def _listen(self, rank: int, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self._heard.put((rank, line))
+        self._heard.put((rank, None))
+
+
+def answer(lines: TextIO, out: TextIO, work: Callable[[TextIO, Callable[..., None]], None]) -> None:
+    """Do, in such a process, what `lines` say: `work` gets them and a function that says things.
+
+    Whatever happens to it, the process that started this one hears of it.
+    """
+
+    def say(**message: Any) -> None:
+        out.write(json.dumps(message) + "\n")
+        out.flush()
+
+    try:
+        work(lines, say)
+    except HeadraceError as error:
+        say(error=str(error))
+    except Exception as error:  # whatever it is, the parent must hear of it, not wait for it
+        say(error=f"{type(error).__name__}: {error}")
+
+
+def how(code: int) -> str:
+    """Return how a process ended, in words."""
+    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _parsed(line: str) -> Message:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {"error": f"unexpected output: {line.strip()[:200]}"}
+    return message if isinstance(message, dict) else {"error": f"unexpected output: {line.strip()}"}
