@@ -26,6 +26,7 @@ LAYERS = {
     "headrace.collectives": 2,
     "headrace.collectives.measure": 2,
     "headrace.collectives.measure.launch": 4,  # starts executors to measure with
+    "headrace.collectives.trace": 4,  # starts executors to trace
     "headrace.collectives.plan": 2,
     "headrace._native": 3,
     "headrace.collectives.run": 3,

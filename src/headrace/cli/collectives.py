@@ -14,6 +14,7 @@ from headrace.cli.network import read_network
 from headrace.cli.progress import Report, progress
 from headrace.cli.sketch import sketch
 from headrace.cli.synthesize import synthesize
+from headrace.cli.trace import trace
 from headrace.collectives.demand import STANDARD, Collective
 from headrace.errors import InputError
 from headrace.settings import Settings
@@ -30,6 +31,7 @@ app.command()(adapt)
 app.command()(synthesize)
 app.command()(sketch)
 app.command()(import_iperf)
+app.command()(trace)
 
 
 @app.command()

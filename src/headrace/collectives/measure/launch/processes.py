@@ -85,6 +85,10 @@ class Processes:
         rank, line = self._heard.get(timeout=timeout_s)
         return rank, None if line is None else _parsed(line)
 
+    def code(self, rank: int) -> int:
+        """Wait for the end of a process that said no more; return its exit code (-n: signal n)."""
+        return self._processes[rank].wait()
+
     def _listen(self, rank: int, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
         with process.stdout as lines:

@@ -1,0 +1,67 @@
+"""One rank of a traced collective as a process: ``python -m headrace.collectives.trace.agent``.
+
+It talks to the process that started it (`launch`) in lines of JSON. In: what to do; then the
+addresses of all ranks. Out: its own address, progress and what was found (from rank 0), or an
+error.
+"""
+
+import base64
+import json
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+import headrace.artifact as artifact_io
+from headrace.collectives.measure.launch.processes import answer
+from headrace.collectives.program import Program
+from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.pacing import pace
+from headrace.collectives.trace.job import Job, trace_ranks
+from headrace.errors import CommunicationError
+from headrace.settings import Settings
+
+
+def trace_as_told(lines: TextIO, say: Callable[..., None]) -> None:
+    """Be one rank of the job that `lines` describe."""
+    settings = Settings.from_environment()
+    task = json.loads(lines.readline())
+    raw = base64.b64decode(task.pop("program"))
+    program = Program.from_artifact(artifact_io.from_bytes(raw, kind="program"))
+    job = Job(program=program, deadline_s=settings.deadline_s, **task["job"])
+    executor = Executor(
+        task["rank"],
+        program.demand.ranks,
+        host=task["listen"],
+        secret=task["secret"],
+        channels=channels_of(program),
+        shared_memory=settings.shared_memory,
+    )
+    try:
+        say(address=executor.address)
+        addresses = _addresses(lines)
+        executor.connect(addresses)
+        pace(executor, addresses, settings)
+        found = trace_ranks(executor, job, lambda what, share: say(progress=[what, share]))
+        if found is not None:
+            say(found=found.to_json())
+    finally:
+        executor.close()
+
+
+def channels_of(program: Program) -> int:
+    """Return how many connections per pair of ranks a program needs."""
+    return int(program.lanes["channel"].max(initial=0)) + 1
+
+
+def _addresses(lines: TextIO) -> list[str]:
+    line = lines.readline()
+    if not line:
+        raise CommunicationError("the process that started the tracing is gone")
+    return json.loads(line)["addresses"]
+
+
+if __name__ == "__main__":
+    try:
+        answer(sys.stdin, sys.stdout, trace_as_told)
+    except (BrokenPipeError, KeyboardInterrupt):
+        sys.exit(130)  # nobody is listening any more
