@@ -110,8 +110,9 @@ def trace(
         return chosen[-1]
 
     with progress(Console(stderr=True), visible=not settings.rank) as report:
+        if settings.rank is None:
+            unwind_on_sigterm()  # and end the ranks on the way out
         if testbed is not None:
-            unwind_on_sigterm()
             job, found, truth = _on_testbed(
                 testbed, order, seed, choose, bytes_wanted, repeats, report
             )
