@@ -18,9 +18,9 @@ NAME = "headrace"
 
 
 def register() -> None:
-    """Register the backend "headrace" for CPU tensors; doing it twice is harmless."""
+    """Register the backend "headrace" for CPU and CUDA tensors; doing it twice is harmless."""
     if dist.is_available() and NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def step() -> None:
@@ -70,7 +70,7 @@ def empty(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     return torch.from_numpy(memory).view(wanted).reshape(size)
 
 
-def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:
+def _create(options: Any, _backend_options: Any) -> Any:
     from headrace.collectives.run.create import create
 
     return create(options, _follow)

@@ -17,19 +17,27 @@ SCRIPT = Path(torch_sample.__file__)
 DEADLINE_S = 240
 pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
 
-# What torch builds on the collectives is checked with 4 ranks, the collectives with others, too.
-JOBS = {1: ["--quick"], 2: ["--quick"], 3: ["--quick"], 4: []}
+# What torch builds on the collectives is checked with 4 ranks, the collectives with others, too;
+# with a double of a GPU both.
+JOBS: dict[str, tuple[int, list[str]]] = {
+    "1": (1, ["--quick"]),
+    "2": (2, ["--quick"]),
+    "3": (3, ["--quick"]),
+    "4": (4, []),
+    "2-staged": (2, ["--staged"]),
+}
 
 
-def expected(count: int) -> list[str]:
-    left_out = torch_sample.SLOW if JOBS[count] else []
+def expected(name: str) -> list[str]:
+    left_out = torch_sample.SLOW if "--quick" in JOBS[name][1] else []
     return [check.__name__ for check in torch_sample.CHECKS if check not in left_out]
 
 
 @cache
-def job(count: int) -> list[dict[str, str]]:
+def job(name: str) -> list[dict[str, str]]:
     """By rank: check -> what went wrong ("" for nothing)."""
-    with ranks(count, SCRIPT, *JOBS[count]) as processes:
+    count, options = JOBS[name]
+    with ranks(count, SCRIPT, *options) as processes:
         texts = outputs(processes, DEADLINE_S)
         for rank, process in enumerate(processes):
             assert process.returncode == 0, f"rank {rank} said:\n{texts[rank]}"
@@ -43,9 +51,9 @@ def job(count: int) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("count", "check"), [(count, check) for count in JOBS for check in expected(count)]
+    ("name", "check"), [(name, check) for name in JOBS for check in expected(name)]
 )
-def test_torch(count: int, check: str) -> None:
-    for rank, results in enumerate(job(count)):
+def test_torch(name: str, check: str) -> None:
+    for rank, results in enumerate(job(name)):
         assert check in results, f"rank {rank} did not get to {check}"
         assert not results[check], f"rank {rank}:\n{results[check]}"

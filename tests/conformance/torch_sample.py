@@ -13,6 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from tests.conformance import absent_device
 from tests.conformance.sample import (
     asynchronous,
     exchange,
@@ -45,6 +46,8 @@ def main() -> None:
     results: dict[str, str] = {}
     start = time.monotonic()
     quick = "--quick" in sys.argv
+    if "--staged" in sys.argv:
+        absent_device.install()
     wanted = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     for function in CHECKS:
         if (wanted and function.__name__ not in wanted) or (quick and function in SLOW):

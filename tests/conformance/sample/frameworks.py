@@ -144,6 +144,49 @@ def fully_sharded_trains_as_with_gloo() -> None:
 
 
 @slow
+def tensor_parallel_trains_as_with_gloo() -> None:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    gloo = dist.new_group(backend="gloo")
+    results = []
+    for group in (dist.group.WORLD, gloo):
+        torch.manual_seed(7)
+        model = nn.Sequential(
+            nn.LayerNorm(24), nn.Linear(24, 48), nn.ReLU(), nn.Linear(48, 24), nn.Linear(24, 5)
+        )
+        mesh = DeviceMesh.from_group(group, "cpu")
+        plan = {
+            "0": SequenceParallel(use_local_output=True),
+            "1": ColwiseParallel(input_layouts=Shard(1)),  # all-gathers, reduce-scatters back
+            "3": RowwiseParallel(),  # all-reduces
+        }
+        parallelize_module(model, mesh, plan)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+        for step in range(3):
+            generator = torch.Generator().manual_seed(step)  # all ranks work on the same data
+            x = torch.randn(2, 4 * len(everyone()), 24, generator=generator)
+            model(x.chunk(len(everyone()), 1)[me()]).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        results.append(
+            [
+                p.full_tensor().detach() if isinstance(p, DTensor) else p.detach()
+                for p in model.parameters()
+            ]
+        )
+    for ours, theirs in zip(*results, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    dist.destroy_process_group(gloo)
+
+
+@slow
 def distributed_tensors() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor

@@ -36,7 +36,7 @@ def aggregate(
         raise InputError("aggregate needs a contiguous tensor: call .contiguous() before")
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     parts = list(tensor.view(-1).tensor_split(ranks))
-    mine = torch.empty((ranks, len(parts[rank])), dtype=tensor.dtype)
+    mine = torch.empty((ranks, len(parts[rank])), dtype=tensor.dtype, device=tensor.device)
     dist.all_to_all(list(mine), parts, group=group)
     try:
         result = function(mine)
@@ -46,13 +46,14 @@ def aggregate(
                 f"{tensor.dtype} of shape {tuple(mine.shape[1:])}"
             )
     except BaseException as error:
-        _end(group, f"aggregation failed at rank {rank}: {error}")
+        _end(group, tensor.device, f"aggregation failed at rank {rank}: {error}")
         raise
     dist.all_gather(parts, result.contiguous(), group=group)
 
 
-def _end(group: dist.ProcessGroup | None, reason: str) -> None:
+def _end(group: dist.ProcessGroup | None, device: torch.device, reason: str) -> None:
     """Spare the other ranks the wait for a result that will not come."""
-    executor = getattr(group or dist.group.WORLD, "executor", None)
+    backend = (group or dist.group.WORLD)._get_backend(device)  # pyright: ignore
+    executor = getattr(backend, "executor", None)
     if executor is not None:
         executor.abort(reason)

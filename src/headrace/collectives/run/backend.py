@@ -1,14 +1,10 @@
-"""The process group: every call that torch makes, bound to memory and given to the executor.
+"""Every call that torch makes of a process group, bound to memory and given to the executor.
 
 A synchronous call runs on the caller's thread and returns a finished work; an asynchronous one is
 submitted and returns a pending work. torch's Python layer calls the methods here directly; its
 C++ layer (DDP's reducer, functional collectives) reaches the same methods through pybind's
-trampolines, always asynchronously.
+trampolines, always asynchronously. `staged` takes tensors of other devices to the CPU and back.
 """
-# torch's stubs name parameters otherwise than its callers do, who pass them by position, and
-# declare as methods what its callers also accept as properties.
-# pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
-# pyright: reportPrivateUsage=false, reportIncompatibleVariableOverride=false
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -35,17 +31,16 @@ from headrace.collectives.run.binding import Bound
 from headrace.collectives.run.caller import DONE, Caller, Ready
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.monitor import monitored_barrier
+from headrace.collectives.run.staging import Use, staged
 from headrace.collectives.run.swap import PlanSwitch
 from headrace.collectives.run.work import PendingWork, SeveralWorks
 
 Tensors = Sequence[torch.Tensor]
 TensorLists = Sequence[Sequence[torch.Tensor]]
 
-_CPU = torch.device("cpu")
 
-
-class HeadraceGroup(dist.ProcessGroup):
-    """One rank's member of a process group.
+class Calls:
+    """The calls of one rank in one group.
 
     Parameters
     ----------
@@ -58,7 +53,7 @@ class HeadraceGroup(dist.ProcessGroup):
     background : ends what goes on beside the group's calls; called once, before it closes.
     """
 
-    # What torch's Python layer asks of a "backend"; the group is its own.
+    # What torch's Python layer asks of a "backend".
     supports_coalescing = False
     supports_splitting = False
     supports_shrinking = False
@@ -67,7 +62,6 @@ class HeadraceGroup(dist.ProcessGroup):
     def __init__(self, caller: Caller, name: str, store: Any) -> None:
         self._rank = caller.executor.rank
         self._ranks = caller.executor.ranks
-        super().__init__(self._rank, self._ranks)
         self._caller = caller
         self._name = name
         self._store = store
@@ -89,33 +83,12 @@ class HeadraceGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:  # noqa: N802 - called from C++ by this name
         return "headrace"
 
-    def getGroupName(self) -> str:  # noqa: N802 - called from C++ by this name
-        return self._name
-
-    @property
-    def group_name(self) -> str:
-        return self._name
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        # While it makes a group, torch hangs its flight recorder on every group that has devices.
-        # The recorder hooks into torch's dispatcher, which calls to this group do not pass, and
-        # its set-up fails on groups without a C++ backend.
-        return [_CPU] if self in dist.distributed_c10d._world.pg_map else []
-
-    def _get_backend(self, device: torch.device) -> "HeadraceGroup":
-        if torch.device(device).type != "cpu":
-            raise RuntimeError(f"the headrace backend serves CPU tensors only, not {device}")
-        return self
-
     def supports_tensor_alloc(self, _device: Any) -> bool:
         return False
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the deadline of later calls that bring none."""
         self._caller.timeout_s = timeout.total_seconds()
-
-    _set_default_timeout = set_timeout
 
     def __repr__(self) -> str:
         return f"<headrace group {self._name!r}: rank {self._rank} of {self._ranks}>"
@@ -140,19 +113,24 @@ class HeadraceGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or AllreduceOptions()
         (tensor,) = tensors
+        if not tensor.is_cpu:  # asked here, as `staged` would take a tenth of a small call's time
+            return self._staged_allreduce(tensors, opts)
         op, caller = opts.reduceOp, self._caller
         elements = tensor.numel()
         if caller.switch.armed:
             caller.switch.turn(Collective.ALLREDUCE, elements * tensor.itemsize)
         known = caller.reductions.get((tensor.dtype, elements, op)) or caller.reduction(tensor, op)
         _, _, chunks, dtype, operator, direct = known
-        if not (direct and tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg()):
+        if not (direct and tensor.is_contiguous() and not tensor.is_neg()):
             binding.check_result(tensor)
             bound = binding.in_place(binding.real(tensor), chunks)
             return caller.call(known, bound, tensors, opts, dtype, operator)
         rows = ((tensor.data_ptr(), elements, 1, chunks),)
         return caller.call(known, Bound(rows, None, ()), tensors, opts, dtype, operator)
 
+    _staged_allreduce = staged(Use.BOTH)(allreduce)
+
+    @staged(Use.BOTH)
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or AllreduceCoalescedOptions()
         checks.one_dtype("allreduce_coalesced", tensors)
@@ -165,6 +143,7 @@ class HeadraceGroup(dist.ProcessGroup):
         bound = binding.in_place(binding.real(flat), known.chunks)._replace(after=copy_back)
         return self._caller.call(known, bound, tensors, opts, known.dtype, known.operator)
 
+    @staged(Use.WRITE, at_root=Use.READ)
     def broadcast(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or BroadcastOptions()
         (tensor,) = tensors
@@ -173,6 +152,7 @@ class HeadraceGroup(dist.ProcessGroup):
         bound = binding.in_place(tensor, ready.chunks, moved=True)
         return self._caller.call(ready, bound, tensors, opts)
 
+    @staged(Use.READ, at_root=Use.BOTH)
     def reduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or ReduceOptions()
         (tensor,) = tensors
@@ -186,6 +166,7 @@ class HeadraceGroup(dist.ProcessGroup):
         bound = bind(binding.real(tensor), ready.chunks)
         return self._caller.call(ready, bound, tensors, opts, dtype, operator)
 
+    @staged(Use.WRITE, Use.READ)
     def allgather(self, outputs: TensorLists, inputs: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or AllgatherOptions()
         (own,), (blocks,) = inputs, outputs
@@ -198,6 +179,7 @@ class HeadraceGroup(dist.ProcessGroup):
             bound = self._gathered(blocks, own, ready)
         return self._caller.call(ready, bound, blocks, opts)
 
+    @staged(Use.WRITE, Use.READ)
     def all_gather_single(
         self, output: torch.Tensor, own: torch.Tensor, opts: Any = None
     ) -> dist.Work:
@@ -222,6 +204,7 @@ class HeadraceGroup(dist.ProcessGroup):
         pairs = zip(outputs, inputs, strict=True)
         return _together([self.all_gather_single(out, own, opts) for out, own in pairs])
 
+    @staged(Use.WRITE, Use.READ)
     def gather(self, outputs: TensorLists, inputs: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or GatherOptions()
         (own,) = inputs
@@ -232,6 +215,7 @@ class HeadraceGroup(dist.ProcessGroup):
             checks.blocks("gather", blocks, own, self._rank, self._ranks)
         return self._gather(blocks, own, opts)
 
+    @staged(Use.WRITE, Use.READ)
     def gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> dist.Work:
         opts = opts or GatherOptions()
         if opts.rootRank != self._rank:
@@ -239,6 +223,7 @@ class HeadraceGroup(dist.ProcessGroup):
         checks.whole("gather_single", output, own, self._ranks)
         return self._gather([output], own, opts)
 
+    @staged(Use.WRITE, Use.READ)
     def scatter(self, outputs: Tensors, inputs: TensorLists, opts: Any = None) -> dist.Work:
         opts = opts or ScatterOptions()
         (output,) = outputs
@@ -251,11 +236,13 @@ class HeadraceGroup(dist.ProcessGroup):
         bound = self._scattered(blocks, output, ready, moved=True)
         return self._caller.call(ready, bound, outputs, opts)
 
+    @staged(Use.WRITE, Use.READ)
     def reduce_scatter(self, outputs: Tensors, inputs: TensorLists, opts: Any = None) -> dist.Work:
         (output,), (blocks,) = outputs, inputs
         checks.blocks("reduce_scatter", blocks, output, self._rank, self._ranks)
         return self._reduce_scatter(output, blocks, opts)
 
+    @staged(Use.WRITE, Use.READ)
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> dist.Work:
@@ -269,6 +256,7 @@ class HeadraceGroup(dist.ProcessGroup):
         works = [self.reduce_scatter_single(out, source, opts) for out, source in pairs]
         return _together(works)
 
+    @staged(Use.WRITE, Use.READ)
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or AllToAllOptions()
         checks.list_of("all_to_all", "output", outputs, self._ranks)
@@ -277,6 +265,7 @@ class HeadraceGroup(dist.ProcessGroup):
         ready = self._caller.ready_for_blocks(Collective.ALL_TO_ALL)
         return self._caller.call(ready, binding.exchanged_lists(outputs, inputs), outputs, opts)
 
+    @staged(Use.WRITE, Use.READ)
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -328,10 +317,12 @@ class HeadraceGroup(dist.ProcessGroup):
 
     # ---- point to point -------------------------------------------------------------------
 
+    @staged(Use.READ)
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
         return self._caller.send(tensor, dst, tag)
 
+    @staged(Use.WRITE)
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
         return self._caller.receive(tensor, src, tag)
@@ -343,11 +334,11 @@ class HeadraceGroup(dist.ProcessGroup):
 
     # Calls inside a coalescing region run as they come.
 
-    def start_coalescing(self, _device: Any) -> None:
+    def start_coalescing(self, _device: Any = None) -> None:
         """Begin a region, forgetting one that an error has cut short."""
         self._caller.region = []
 
-    def end_coalescing(self, _device: Any) -> dist.Work:
+    def end_coalescing(self, _device: Any = None) -> dist.Work:
         """Return the one work of all that the region left pending."""
         region, self._caller.region = self._caller.region, None
         return _together(region or ())

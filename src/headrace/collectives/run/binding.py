@@ -75,21 +75,32 @@ _LINEAR = frozenset({"sum", "avg"})
 
 def check(tensor: torch.Tensor) -> None:
     """Raise InputError unless `tensor` is a dense CPU tensor."""
+    check_dense(tensor)
+    if not tensor.is_cpu:
+        raise InputError(
+            f"a tensor is on {tensor.device}, others of the same call are on the CPU: move them "
+            "to one device with tensor.to()"
+        )
+
+
+def check_dense(tensor: torch.Tensor) -> None:
+    """Raise InputError unless `tensor` is dense."""
     if tensor.layout is not torch.strided:
         raise InputError(
             f"a tensor has layout {tensor.layout}; the headrace backend moves dense tensors only: "
             "pass tensor.to_dense(), or its indices and values"
         )
-    if tensor.device.type != "cpu":
-        raise InputError(
-            f"a tensor is on {tensor.device}; the headrace backend serves CPU tensors only: "
-            "pass tensor.cpu(), or make the group with a backend for that device"
-        )
 
 
 def check_result(tensor: torch.Tensor) -> None:
-    """Raise InputError unless results can be written to `tensor`."""
+    """Raise InputError unless `tensor` is on the CPU and results can be written to it."""
     check(tensor)
+    check_target(tensor)
+
+
+def check_target(tensor: torch.Tensor) -> None:
+    """Raise InputError unless results can be written to `tensor`, on whatever device."""
+    check_dense(tensor)
     if tensor.is_conj():
         raise InputError(
             "a tensor that is to take a result is a lazy conjugate (of conj() or mH): pass a plain "

@@ -174,7 +174,7 @@ class Caller:
             return executor.submit(call, notify=True)
 
         if profiling():
-            span_until(ready.program.collective, work.get_future())
+            span_until(ready.program.collective, work.ending())
         return self._start(work, begin, completion_thread.enter)
 
     def _prepared(

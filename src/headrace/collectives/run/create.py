@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
-from headrace.collectives.run.backend import HeadraceGroup
 from headrace.collectives.run.book import channels, described, fitting, load_book
 from headrace.collectives.run.caller import Caller
 from headrace.collectives.run.choice import Chooser
 from headrace.collectives.run.completions import completion_thread
 from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.group import HeadraceBackend, HeadraceGroup, check_device
 from headrace.collectives.run.log import show_log
 from headrace.collectives.run.pacing import pace
 from headrace.collectives.run.rendezvous import Meeting, Rendezvous, of_this_group
@@ -28,7 +29,7 @@ _LAST_CHANCE_S = 1.0
 
 log = logging.getLogger(__name__)
 
-_live: "weakref.WeakSet[HeadraceGroup]" = weakref.WeakSet()
+_live: "weakref.WeakSet[HeadraceGroup | HeadraceBackend]" = weakref.WeakSet()
 
 
 Follow = Callable[
@@ -37,8 +38,10 @@ Follow = Callable[
 """Begins to adapt a group's plans, given its store and more; returns what ends that."""
 
 
-def create(options: Any, follow: Follow | None = None) -> HeadraceGroup:
-    """Make the process group that torch's `init_process_group` or `new_group` asked for.
+def create(options: Any, follow: Follow | None = None) -> HeadraceGroup | HeadraceBackend:
+    """Make what torch's `init_process_group` or `new_group` asked for.
+
+    That is a whole process group, or the backend of one device in a group that has others.
 
     Parameters
     ----------
@@ -47,9 +50,11 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup:
 
     Raises
     ------
-    InputError : the ranks' plan books differ; a setting is wrong.
+    InputError : the device cannot be served here; the ranks' plan books differ; a setting is wrong.
     CommunicationError : naming the ranks that did not come in time.
     """
+    device = _device(options.store, options.group_rank)
+    check_device(device)
     settings = Settings.from_environment()
     rank, ranks, members = options.group_rank, options.group_size, options.global_ranks_in_group
     show_log(settings.log_level, members[rank] if members else rank)
@@ -92,7 +97,7 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup:
         log.info("group of %d ranks on %s: %s", ranks, _hosts(meeting.rank_host), described(book))
     one_host = meeting.shared_memory and len(set(meeting.rank_host)) == 1
     chooser = Chooser(ranks, book, one_host=one_host, channels=meeting.channels)
-    group = HeadraceGroup(
+    group = (HeadraceGroup if _alone(options.process_group, device) else HeadraceBackend)(
         Caller(executor, chooser, timeout_s),
         options.group_id,
         store,
@@ -101,6 +106,34 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup:
     if follow is not None:
         group.background = follow(store, executor, group.switch, book, settings)
     return group
+
+
+def _device(store: Any, rank: int) -> str:
+    """The kind of device that torch makes this backend for; the first one if it is for several.
+
+    torch tells it only by giving every backend the part of its store that is named after it.
+    """
+    key = f"headrace/device/{rank}"
+    store.set(key, "")
+    try:
+        kinds = ["cpu", "cuda", *dist.Backend.default_device_backend_map]
+        whole = store.underlying_store
+        return next(k for k in kinds if PrefixStore(f"{k}/", whole).check([key]))
+    finally:
+        store.delete_key(key)
+
+
+def _alone(process_group: Any, device: str) -> bool:
+    """Whether no other backend is to have a part in the group that torch is making.
+
+    Those before this one are registered with the group already. Of those after it torch tells
+    only by what it calls the group's main backend, which is one for an accelerator if there is any.
+    """
+    return (
+        device == "cpu"
+        and not process_group._device_types
+        and process_group._get_backend_name() == "custom"  # as all are that are not torch's own
+    )
 
 
 def _automatic(

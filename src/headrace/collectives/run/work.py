@@ -4,13 +4,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError
+
+if TYPE_CHECKING:
+    from headrace.collectives.run.staging import Copies
 
 _FIRST_PAUSE_S = 20e-6
 _LONGEST_PAUSE_S = 1e-3
@@ -52,7 +55,8 @@ class PendingWork(dist.Work):
     """A submitted call.
 
     It ends once, in whichever thread learns of it first: the one in `wait`, or the completion
-    thread. Ending runs `after` (copies out of staging buffers), then completes the future.
+    thread. Ending runs `after` (copies out of staging buffers), begins the copies to another device
+    if there are any (`land`), then completes the future.
 
     Attributes
     ----------
@@ -84,12 +88,37 @@ class PendingWork(dist.Work):
         self._lock = threading.Lock()
         self._ended = False
         self._error: BaseException | None = None
+        self._copies: Copies | None = None
+        self._pairs: Sequence[tuple[torch.Tensor, torch.Tensor]] | None = None
         self._event: threading.Event | None = None
         self._promise: torch.futures.Future[None] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
+    def land(
+        self,
+        copies: "Copies",
+        pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        tensors: Sequence[torch.Tensor],
+    ) -> None:
+        """Have results copied to another device when the call ends; done before anyone waits.
+
+        Parameters
+        ----------
+        pairs : tensors of that device, and the host memory that they get their values from.
+        tensors : what the call is to return.
+        """
+        with self._lock:
+            self._copies, self._pairs, self._tensors = copies, pairs, list(tensors)
+            if self._ended and self._error is None:
+                self._error = self._finish()
+            if self._ended:
+                self._pairs = None
+
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block, without the GIL, until the call ended.
+
+        Tensors of another device are then as after any call of torch: there for what the current
+        stream is given next.
 
         Raises
         ------
@@ -105,6 +134,7 @@ class PendingWork(dist.Work):
                 )
         if self._error is not None:
             raise self._error.with_traceback(None)
+        self.synchronize()
         return True
 
     def _wait_natively(self) -> None:
@@ -151,7 +181,7 @@ class PendingWork(dist.Work):
             if error is None:
                 error = self._finish()
             self._error = error
-            self._after = self._keep = self.executor = None
+            self._after = self._keep = self._pairs = self.executor = None
             self._ended = True
             if self._loose is not None:
                 self._loose.pop(self.handle, None)
@@ -165,6 +195,8 @@ class PendingWork(dist.Work):
         try:
             if self._after is not None:
                 self._after()
+            if self._copies is not None and self._pairs is not None:
+                self._copies.to_device(self._pairs)
         except Exception as error:  # e.g. torch refuses to write to an expanded tensor
             return error
         return None
@@ -178,6 +210,8 @@ class PendingWork(dist.Work):
                 finished = False
             if finished:
                 self._wait_natively()
+        if self._ended and self._copies is not None and self._error is None:
+            return self._copies.done()
         return self._ended
 
     def is_success(self) -> bool:
@@ -190,7 +224,9 @@ class PendingWork(dist.Work):
         return self._tensors
 
     def synchronize(self) -> None:
-        """Nothing to order: the tensors are on the CPU."""
+        """Let what the current stream is given next come after the copies to its device."""
+        if self._copies is not None and self._ended:
+            self._copies.wait()
 
     def source_rank(self) -> int:
         """Rank (in the group) that a finished receive came from."""
@@ -200,27 +236,49 @@ class PendingWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Return the future of the tensors; it carries the call's error."""
+        ending = self.ending()
         with self._lock:
             if self._future is None:
                 # set_exception() would complete the future with a *value* as far as torch's C++
                 # is concerned (DDP's reducer would take it for a gradient): raising in a callback
                 # is the way to a real error.
-                self._promise = torch.futures.Future()
-                self._future = self._promise.then(self._outcome)
-                ended, watched = self._ended, self._loose is None
-            else:
-                ended, watched = False, True
-            future, promise = self._future, self._promise
-        if ended and promise is not None:
-            promise.set_result(None)
-        elif not watched:
-            threading.Thread(target=self._wait_natively, daemon=True).start()
-        return future
+                self._future = on_devices(ending, self.devices).then(self._outcome)
+            return self._future
 
-    def _outcome(self, _promise: Any) -> list[torch.Tensor]:
+    def ending(self) -> torch.futures.Future[None]:
+        """Return the future of the call's end, well or not."""
+        with self._lock:
+            if self._promise is not None:
+                return self._promise
+            promise = self._promise = torch.futures.Future()
+            ended = self._ended
+        if ended:
+            promise.set_result(None)
+        elif self._loose is not None:
+            threading.Thread(target=self._wait_natively, daemon=True).start()
+        return promise
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """Where the tensors are, but for the CPU."""
+        return [] if self._copies is None else self._copies.devices
+
+    def _outcome(self, _ending: Any) -> list[torch.Tensor]:
         if self._error is not None:
             raise self._error.with_traceback(None)
+        self.synchronize()  # of the stream that torch runs callbacks in
         return self._tensors
+
+
+def on_devices(
+    future: torch.futures.Future[Any], devices: Sequence[torch.device]
+) -> torch.futures.Future[Any]:
+    """Return a future that is done when `future` is, and whose callbacks may return `devices`'."""
+    if not devices:
+        return future
+    gate: torch.futures.Future[None] = torch.futures.Future(devices=list(devices))
+    future.add_done_callback(lambda _: gate.set_result(None))
+    return gate
 
 
 class SeveralWorks(dist.Work):
@@ -249,11 +307,15 @@ class SeveralWorks(dist.Work):
         return [tensor for work in self._works for tensor in work.result()]
 
     def synchronize(self) -> None:
-        """Nothing to order: the tensors are on the CPU."""
+        """Let what the current stream is given next come after all copies to its device."""
+        for work in self._works:
+            work.synchronize()
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         futures = [work.get_future() for work in self._works]
-        return torch.futures.collect_all(futures).then(self._outcome)
+        devices = {device for work in self._works for device in work.devices}
+        return on_devices(torch.futures.collect_all(futures), list(devices)).then(self._outcome)
 
-    def _outcome(self, done: Any) -> list[torch.Tensor]:
-        return [tensor for future in done.value() for tensor in future.value()]
+    def _outcome(self, _done: Any) -> list[torch.Tensor]:
+        self.wait()  # they have all ended
+        return self.result()

@@ -1,0 +1,80 @@
+"""CUDA tensors by way of pinned host memory.
+
+The pinned buffers are those of torch's caching host allocator: it keeps what is freed for the next
+call (sizes go up to powers of two), and gives no buffer away that a copy still reads.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+from headrace.errors import InputError
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all copies back to `device`: they need not wait for computation."""
+    return torch.cuda.Stream(device)
+
+
+class CudaCopies:
+    """The copies of one call; see `staging.Copies`.
+
+    Parameters
+    ----------
+    device : with its index.
+
+    Raises
+    ------
+    InputError : the current stream is being captured in a CUDA graph.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        with torch.cuda.device(device):
+            if torch.cuda.is_current_stream_capturing():
+                raise InputError(
+                    "a CUDA graph is being captured, and headrace moves CUDA tensors through host "
+                    "memory, which no graph can hold: leave the call out of the graph, or use nccl"
+                )
+        self.devices = [device]
+        self._device = device
+        self._begun = torch.cuda.current_stream(device).record_event()
+        self._arrived: torch.cuda.Event | None = None
+
+    def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copy on the current stream, and wait in this thread, without the GIL."""
+        hosts = [self.room(tensor) for tensor in tensors]
+        for host, tensor in zip(hosts, tensors, strict=True):
+            # lazy conjugates and negatives would be resolved in host memory, before the copy ends
+            plain = tensor.detach().resolve_conj().resolve_neg()
+            host.copy_(plain, non_blocking=True)
+        if hosts:
+            left = torch.cuda.Event(blocking=True)
+            left.record(torch.cuda.current_stream(self._device))
+            left.synchronize()
+        return hosts
+
+    def room(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return pinned memory of the tensor's shape and type."""
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+
+    def to_device(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Begin to copy on the side stream."""
+        stream = _side_stream(self._device)
+        with torch.cuda.stream(stream):
+            stream.wait_event(self._begun)  # what used the tensors before may not have run yet
+            for tensor, host in pairs:
+                tensor.copy_(host, non_blocking=True)
+                tensor.record_stream(stream)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record(stream)
+
+    def wait(self) -> None:
+        """Let the current stream wait for `to_device`'s copies."""
+        if self._arrived is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._arrived)
+
+    def done(self) -> bool:
+        """Whether `to_device`'s copies are complete."""
+        return self._arrived is not None and self._arrived.query()

@@ -1,0 +1,188 @@
+"""Tensors that are not in host memory: copied there, moved as CPU tensors are, copied back.
+
+What a call reads is in host memory before any rank is sent a byte of it; what it writes is copied
+back by whoever learns first that the call ended, and waited for by the streams that wait for the
+call. How one kind of device copies is said by its `Copies`, of which every call has its own.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from enum import Flag
+from typing import Any, Protocol
+
+import torch
+
+from headrace.collectives.run import binding
+from headrace.collectives.run.work import PendingWork
+from headrace.errors import InputError
+
+
+class Copies(Protocol):
+    """The copies of one call between its tensors' device and host memory.
+
+    Made when the call begins: what the calling thread's current stream was given before comes
+    before all of them.
+
+    Attributes
+    ----------
+    devices : the tensors' device, for the future of the call.
+    """
+
+    devices: list[torch.device]
+
+    def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return contiguous copies in host memory, complete."""
+        ...
+
+    def room(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return host memory for what will be copied to `tensor`, contiguous."""
+        ...
+
+    def to_device(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Begin to copy to the first of every pair what the second holds, in any thread."""
+        ...
+
+    def wait(self) -> None:
+        """Let what the current stream is given from now on come after `to_device`'s copies."""
+        ...
+
+    def done(self) -> bool:
+        """Whether `to_device`'s copies are complete."""
+        ...
+
+
+class Use(Flag):
+    """What a call does with the tensors of one argument."""
+
+    READ = 1
+    WRITE = 2
+    BOTH = 3
+
+
+def copies_for(tensor: torch.Tensor) -> Copies | None:
+    """Return what copies for a call on `tensor`'s device; None if it is in host memory.
+
+    Raises
+    ------
+    InputError : the backend does not serve the device.
+    """
+    if tensor.is_cpu:
+        return None
+    if tensor.is_cuda:
+        from headrace.collectives.run.cuda import CudaCopies  # only where there is a GPU
+
+        return CudaCopies(tensor.device)
+    raise InputError(
+        f"a tensor is on {tensor.device}; the headrace backend serves CPU tensors, and CUDA "
+        "tensors by way of host memory: pass tensor.cpu(), or give that device another backend, "
+        f'as in init_process_group("cpu:headrace,{tensor.device.type}:...")'
+    )
+
+
+def staged(
+    *uses: Use, at_root: Use | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a call on CPU tensors take those of other devices, too.
+
+    Parameters
+    ----------
+    uses : for each of the leading arguments, which hold tensors, how the call uses them.
+    at_root : the same for the only such argument, at the root.
+    """
+
+    def decorate(call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            first = _first(args)
+            copies = None if first is None else copies_for(first)
+            if copies is None:
+                return call(self, *args, **kwargs)
+            wanted = uses
+            if at_root is not None and _root(args, kwargs) == self.rank():
+                wanted = (at_root,)
+            return _call(functools.partial(call, self), copies, wanted, args, kwargs)
+
+        return method
+
+    return decorate
+
+
+def _call(
+    call: Callable[..., Any],
+    copies: Copies,
+    uses: Sequence[Use],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    by_argument = [list(_tensors(arg)) for arg, _ in zip(args, uses, strict=False)]
+    _check(by_argument, uses)
+    read = [
+        tensor
+        for tensors, use in zip(by_argument, uses, strict=True)
+        if Use.READ in use
+        for tensor in tensors
+    ]
+    read_on_host = iter(copies.to_host(read))
+    arguments: list[Any] = []
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for arg, tensors, use in zip(args, by_argument, uses, strict=False):
+        if Use.READ in use:
+            hosts = [next(read_on_host) for _ in tensors]
+        else:
+            hosts = [copies.room(tensor) for tensor in tensors]
+        if Use.WRITE in use:
+            pairs += [(t.detach(), host) for t, host in zip(tensors, hosts, strict=True)]
+        arguments.append(_like(arg, iter(hosts)))
+    work = call(*arguments, *args[len(uses) :], **kwargs)
+    if isinstance(work, PendingWork):
+        work.land(copies, pairs, by_argument[0])
+    else:
+        copies.to_device(pairs)
+        copies.wait()
+    return work
+
+
+def _check(by_argument: Sequence[Sequence[torch.Tensor]], uses: Sequence[Use]) -> None:
+    device = None
+    for tensors, use in zip(by_argument, uses, strict=True):
+        for tensor in tensors:
+            (binding.check_target if Use.WRITE in use else binding.check_dense)(tensor)
+            device = device or tensor.device
+            if tensor.device != device:
+                raise InputError(
+                    f"the tensors of one call are on {device} and {tensor.device}, needs one "
+                    "device for all: move them with tensor.to()"
+                )
+
+
+def _first(args: Sequence[Any]) -> torch.Tensor | None:
+    """The first tensor of the arguments, which are tensors or (lists of) lists of them."""
+    for arg in args:
+        found = arg
+        while isinstance(found, (list, tuple)):
+            if not found:
+                break
+            found = found[0]
+        if isinstance(found, torch.Tensor):
+            return found
+    return None
+
+
+def _root(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+    opts = args[1] if len(args) > 1 else kwargs.get("opts")
+    return 0 if opts is None else opts.rootRank
+
+
+def _tensors(arg: Any) -> Iterator[torch.Tensor]:
+    if isinstance(arg, torch.Tensor):
+        yield arg
+    else:
+        for part in arg:
+            yield from _tensors(part)
+
+
+def _like(arg: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """`arg` with other tensors in the places of its own."""
+    if isinstance(arg, torch.Tensor):
+        return next(tensors)
+    return [_like(part, tensors) for part in arg]
