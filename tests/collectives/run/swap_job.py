@@ -36,7 +36,7 @@ from headrace.collectives.run.agreement import (
     Store,
     own_connection,
 )
-from headrace.collectives.run.backend import HeadraceGroup
+from headrace.collectives.run.group import HeadraceGroup
 from headrace.errors import CommunicationError, InputError
 from headrace.topology.presets import uniform
 

@@ -11,11 +11,11 @@ import torch
 from torch.distributed import AllreduceOptions
 
 from headrace.collectives.run import binding
-from headrace.collectives.run.backend import HeadraceGroup
 from headrace.collectives.run.caller import Caller
 from headrace.collectives.run.choice import Chooser
 from headrace.collectives.run.completions import completion_thread
 from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.group import HeadraceGroup
 from headrace.collectives.run.work import PendingWork, SeveralWorks
 from headrace.errors import CommunicationError
 from tests.conformance.groups import each
