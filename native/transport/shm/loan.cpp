@@ -77,9 +77,9 @@ std::span<const std::byte> Borrower::span() const {
 }
 
 bool Borrower::use(std::size_t bytes) {
-  // What was read before it was revoked may have been overwritten since.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (state_.revoked.load() != 0) return false;
+  // What was read before it was revoked may have been overwritten since. A read and write in one,
+  // as nothing that was read before may be read after it.
+  if (state_.revoked.fetch_or(0) != 0) return false;
   loan_.offset += bytes;
   loan_.bytes -= bytes;
   if (!has_loan()) state_.taken.store(++seen_);
