@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "transport/shm/region.hpp"
+#include "transport/tls/connection.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -36,11 +37,13 @@ std::vector<Segment> segments_of(const nb::sequence& rows) {
   return segments;
 }
 
-// Takes over the descriptors of (socket, peer, channel, memory) rows; memory is -1 for none.
-std::vector<Link> links_of(const std::vector<std::tuple<int, int, int, int>>& rows) {
+// Takes over the descriptors of (socket, peer, channel, memory, key) rows; memory is -1 for none.
+using LinkRow = std::tuple<int, int, int, int, nb::bytes>;
+
+std::vector<Link> links_of(const std::vector<LinkRow>& rows) {
   std::vector<Link> links;
-  for (auto [fd, peer, channel, memory] : rows) {
-    links.push_back({Fd(fd), peer, channel, Fd(memory)});
+  for (const auto& [fd, peer, channel, memory, key] : rows) {
+    links.push_back({Fd(fd), peer, channel, Fd(memory), {key.c_str(), key.size()}});
   }
   return links;
 }
@@ -159,6 +162,7 @@ void bind_executor(nb::module_& module) {
       .value("normal", Priority::kNormal)
       .value("background", Priority::kBackground);
   module.attr("PRIORITIES") = kPriorities;
+  module.def("has_tls", &tls::available, "Whether this build has TLS.");
 
   module.def(
       "lendable",
@@ -243,12 +247,13 @@ void bind_executor(nb::module_& module) {
           nb::kw_only(), "rank"_a, "ranks"_a, "channels"_a, "completions"_a, "fail_at_call"_a)
       .def(
           "connect",
-          [](Executor& self, const std::vector<std::tuple<int, int, int, int>>& rows) {
+          [](Executor& self, const std::vector<LinkRow>& rows, double deadline_s) {
             auto links = links_of(rows);
             nb::gil_scoped_release release;
-            self.connect(std::move(links));
+            self.connect(std::move(links), deadline_s);
           },
-          "links"_a, "Take over (socket, peer, channel, memory or -1), all of them.")
+          "links"_a, "deadline_s"_a,
+          "Take over (socket, peer, channel, memory or -1, key for TLS or b''), all of them.")
       .def(
           "submit",
           [](Executor& self, const CallBox& box, bool notify) {

@@ -21,6 +21,39 @@ constexpr auto kStare = 2us;  // and how long before it lets others have the pro
 
 }  // namespace
 
+// Waits until all connections are open.
+void Executor::open(Lock& state, Clock::time_point deadline) {
+  for (;;) {
+    const Stream* missing = nullptr;
+    for (auto& stream : streams_) {
+      bool open = false;
+      try {
+        open = stream->connection().open();
+      } catch (const ProtocolError& error) {
+        throw CommunicationError(rank_text(options_.rank) + " is not connected: " + error.what());
+      }
+      if (open) continue;
+      missing = stream.get();
+      if (missing->connection().closed_at()) {
+        throw CommunicationError(rank_text(options_.rank) +
+                                 " is not connected: " + rank_text(missing->peer()) +
+                                 " ended a connection during its handshake");
+      }
+    }
+    if (missing == nullptr) return;
+    if (Clock::now() >= deadline) {
+      throw CommunicationError(rank_text(options_.rank) +
+                               " is not connected in time: the handshake " + "with " +
+                               rank_text(missing->peer()) + " did not end");
+    }
+    look_for_events(state, static_cast<int>(kTick.count()));
+    state.unlock();
+    if (options_.interrupted) options_.interrupted();
+    state.lock();
+    if (stop_) throw CommunicationError("this group was closed");
+  }
+}
+
 void Executor::io_thread() {
   for (;;) {
     {

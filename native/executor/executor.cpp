@@ -9,6 +9,7 @@
 
 #include "transport/shm/connection.hpp"
 #include "transport/tcp/connection.hpp"
+#include "transport/tls/connection.hpp"
 
 namespace headrace {
 namespace {
@@ -52,6 +53,10 @@ std::unique_ptr<Connection> Executor::connection_of(Link& link) {
   if (link.memory) {
     made = std::make_unique<shm::Connection>(std::move(link.fd), link.memory,
                                              options_.rank < link.peer);
+  } else if (!link.key.empty()) {
+    made = tls::make(
+        std::move(link.fd),
+        {.key = std::move(link.key), .client = options_.rank > link.peer, .peer = link.peer});
   } else {
     made = std::make_unique<tcp::Connection>(std::move(link.fd));
   }
@@ -59,10 +64,24 @@ std::unique_ptr<Connection> Executor::connection_of(Link& link) {
   return std::make_unique<faulty::Connection>(std::move(made), options_.faults);
 }
 
-void Executor::connect(std::vector<Link> links) {
+void Executor::connect(std::vector<Link> links, double deadline_s) {
   Lock state(state_);
-  std::lock_guard members(members_);
   if (connected_) throw std::invalid_argument("this executor is already connected");
+  add(links);
+  try {
+    open(state, after(deadline_s));
+  } catch (...) {
+    std::lock_guard members(members_);
+    streams_.clear();  // so that the others need not wait for us
+    controls_.assign(controls_.size(), nullptr);
+    throw;
+  }
+  connected_ = true;
+  thread_ = std::thread([this] { io_thread(); });
+}
+
+void Executor::add(std::vector<Link>& links) {
+  std::lock_guard members(members_);
   const auto data_channels = kPriorities * options_.channels;
   for (auto& data : channels_) data.resize(static_cast<std::size_t>(data_channels));
   for (auto& link : links) {
@@ -117,8 +136,6 @@ void Executor::connect(std::vector<Link> links) {
                              return stream->channel() < (kPriorities - 1) * options_.channels;
                            }) -
       streams_.begin();
-  connected_ = true;
-  thread_ = std::thread([this] { io_thread(); });
 }
 
 void Executor::throw_if_failed() {

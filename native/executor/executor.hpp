@@ -58,9 +58,10 @@ class Executor {
 
   const std::shared_ptr<Completions>& completions() const { return options_.completions; }
   // Takes over the connections: to every peer its control and point-to-point channels and
-  // `channels` data channels for each priority, most urgent first, each once. Throws
-  // std::invalid_argument if one is missing.
-  void connect(std::vector<Link> links);
+  // `channels` data channels for each priority, most urgent first, each once. Waits for the
+  // handshakes of those that have one. Throws std::invalid_argument if one is missing, and
+  // CommunicationError if one fails or is not open by the deadline.
+  void connect(std::vector<Link> links, double deadline_s = 30);
 
   struct Call {
     std::shared_ptr<const Program> program;
@@ -127,6 +128,8 @@ class Executor {
   bool pass();
   void take_inbox();
   std::unique_ptr<Connection> connection_of(Link& link);
+  void add(std::vector<Link>& links);
+  void open(Lock& state, Clock::time_point deadline);
   bool spin(Lock& state);
   void look_for_events(Lock& state, int timeout_ms);
   void wait_for_events(Lock& state);

@@ -1,6 +1,6 @@
 // How long a collective takes between processes of this machine; built by name, run by hand:
 // executor_bench [ranks] [bytes] [repeats] [direct|ring|allgather|reduce_scatter]
-//                [memory|tcp|region] [KiB of a ring]
+//                [memory|tcp|tls|region] [KiB of a ring]
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -104,7 +104,8 @@ int main(int count, char** arguments) {
   std::string kind = count > 4 ? arguments[4] : "direct";
   std::string way = count > 5 ? arguments[5] : "memory";
   auto ring_bytes = (count > 6 ? std::stoul(arguments[6]) : kRingKib) << 10;
-  auto links = links_of(ranks, 1, way == "tcp" ? Via::kTcp : Via::kMemory, ring_bytes);
+  auto via = way == "tls" ? Via::kTls : way == "tcp" ? Via::kTcp : Via::kMemory;
+  auto links = links_of(ranks, 1, via, ring_bytes);
   for (int r = 0; r < ranks; ++r) {
     if (::fork() != 0) continue;
     auto mine = std::move(links[static_cast<std::size_t>(r)]);

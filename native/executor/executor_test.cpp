@@ -196,7 +196,7 @@ void refuses_what_does_not_fit(Via via) {
 }  // namespace
 
 int main() {
-  for (auto via : {Via::kTcp, Via::kMemory, Via::kBoth}) {
+  for (auto via : every_via()) {
     ring_allreduce_sums(via);
     overlaps_collectives(via);
     submits_beside_a_driver(via);

@@ -185,7 +185,7 @@ void few_bytes_at_a_time_are_enough(Via via) {
 }  // namespace
 
 int main() {
-  for (auto via : {Via::kTcp, Via::kMemory, Via::kBoth}) {
+  for (auto via : every_via()) {
     deadline_names_the_rank_that_is_waited_for(via);
     leaving_early_is_named(via);
     disagreeing_sizes_are_named(via);

@@ -20,6 +20,7 @@
 
 #include "check.hpp"
 #include "executor/executor.hpp"
+#include "transport/tls/connection.hpp"
 #include "transport/wire.hpp"
 
 namespace headrace::testing {
@@ -136,7 +137,14 @@ inline Fd memory_of(std::size_t ring_bytes) {
   return memory;
 }
 
-enum class Via { kTcp, kMemory, kBoth };  // both: one host has the even ranks, one the odd ones
+enum class Via { kTcp, kMemory, kBoth, kTls };  // both: one host has the even ranks, one the odd
+
+// All ways to connect that this build has.
+inline std::vector<Via> every_via() {
+  std::vector<Via> all{Via::kTcp, Via::kMemory, Via::kBoth};
+  if (tls::available()) all.push_back(Via::kTls);
+  return all;
+}
 
 // The links of every rank; rings of the smallest size make them run full often.
 inline std::vector<std::vector<Link>> links_of(int ranks, int channels, Via via,
@@ -149,9 +157,16 @@ inline std::vector<std::vector<Link>> links_of(int ranks, int channels, Via via,
         auto [mine, its] = memory ? unix_pair() : tcp_pair();
         Fd shared = memory && channel != kControlChannel ? memory_of(ring_bytes) : Fd();
         Fd same(shared ? ::dup(shared.get()) : -1);
+        std::string key;
+        if (via == Via::kTls) {
+          key =
+              "key " + std::to_string(a) + " " + std::to_string(b) + " " + std::to_string(channel);
+          key.resize(tls::kKeyBytes);
+        }
         links[static_cast<std::size_t>(a)].push_back(
-            {std::move(mine), b, channel, std::move(shared)});
-        links[static_cast<std::size_t>(b)].push_back({std::move(its), a, channel, std::move(same)});
+            {std::move(mine), b, channel, std::move(shared), key});
+        links[static_cast<std::size_t>(b)].push_back(
+            {std::move(its), a, channel, std::move(same), key});
       }
     }
   }
@@ -175,8 +190,10 @@ class Group {
       options.channels = wanted.channels;
       if (r == 0) options.faults = wanted.faults_of_rank_0;
       executors_.push_back(std::make_unique<Executor>(options));
-      executors_.back()->connect(std::move(links[static_cast<std::size_t>(r)]));
     }
+    each([&](int rank, Executor& executor) {
+      executor.connect(std::move(links[static_cast<std::size_t>(rank)]));
+    });
   }
 
   template <class Action>

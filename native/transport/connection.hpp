@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <string>
 
 #include "transport/fd.hpp"
 
@@ -50,9 +51,13 @@ class Connection {
  public:
   virtual ~Connection() = default;
 
+  // Goes on with what has to be said before the first byte; returns whether that is done, as it has
+  // to be before anything is sent or received. May throw ProtocolError.
+  virtual bool open() { return true; }
   // Takes what can be taken of the parts, in order; returns how many bytes (0: none now). They may
-  // be overwritten afterwards. Bytes that were offered and not taken have to be offered again, at
-  // the same address. Bit k of `lendable`: nobody here waits for part k, so it may be taken late.
+  // be overwritten afterwards. What was not taken comes first at the next call, with more after it
+  // or not. Bit k of `lendable`: nobody here waits for part k, which may be taken late from where it
+  // is.
   virtual std::size_t send(const iovec* parts, int count, std::uint32_t lendable) = 0;
   // Moves up to `bytes` of what has come to `into`; returns how many.
   virtual std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) = 0;
@@ -94,7 +99,7 @@ class SocketConnection : public Connection {
   void close() override {
     if (!closed_at_) closed_at_ = Clock::now();
   }
-  void abandon() final { fd_.reset(); }
+  void abandon() override { fd_.reset(); }
   const Traffic& traffic() const final { return traffic_; }
 
  protected:
@@ -116,6 +121,7 @@ struct Link {
   int peer;
   std::int32_t channel;  // kControlChannel, kPointToPointChannel, or a data channel
   Fd memory;             // shared with the peer, which is on this host; else none
+  std::string key{};     // of this connection alone, if it goes over TLS
 };
 
 }  // namespace headrace

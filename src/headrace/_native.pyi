@@ -89,6 +89,8 @@ PRIORITIES: int = 3
 
 def lendable(nbytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C')]:
     """Memory that other ranks of this host may read."""
+def has_tls() -> bool:
+    """Whether this build has TLS."""
 
 def supports(type: DataType, operator: Operator) -> bool:
     """Whether the operator has a meaning for the data type."""
@@ -124,8 +126,10 @@ class Executor:
 
     def __init__(self, *, rank: int, ranks: int, channels: int, completions: Completions, fail_at_call: int) -> None: ...
 
-    def connect(self, links: Sequence[tuple[int, int, int, int]]) -> None:
-        """Take over (socket, peer, channel, memory or -1), all of them."""
+    def connect(self, links: Sequence[tuple[int, int, int, int, bytes]], deadline_s: float) -> None:
+        """
+        Take over (socket, peer, channel, memory or -1, key for TLS or b''), all of them.
+        """
 
     def submit(self, call: Call, notify: bool) -> int: ...
 

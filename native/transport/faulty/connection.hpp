@@ -22,6 +22,7 @@ class Connection final : public headrace::Connection {
   Connection(std::unique_ptr<headrace::Connection> inner, Faults& faults)
       : inner_(std::move(inner)), faults_(faults) {}
 
+  bool open() override { return inner_->open(); }
   std::size_t send(const iovec* parts, int count, std::uint32_t lendable) override {
     if (strikes()) return 0;
     if (faults_.most_bytes == 0) return inner_->send(parts, count, lendable);

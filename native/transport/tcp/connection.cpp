@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 namespace headrace::tcp {
 namespace {
@@ -69,37 +68,21 @@ std::size_t Connection::fetch(const iovec* parts, int count) {
   return received;
 }
 
-iovec Connection::staging_part(std::size_t limit) {
-  if (!staging_) staging_ = std::make_unique_for_overwrite<std::byte[]>(kStagingBytes);
-  if (begin_ > 0) {
-    std::memmove(staging_.get(), staging_.get() + begin_, end_ - begin_);
-    end_ -= begin_;
-    begin_ = 0;
-  }
-  return {staging_.get() + end_, std::min(limit, kStagingBytes - end_)};
-}
-
 std::span<const std::byte> Connection::peek(std::size_t least, std::size_t most) {
-  auto staged = end_ - begin_;
-  if (staged < least && readable_) {
-    auto part = staging_part(most - staged);
-    end_ += fetch(&part, 1);
+  if (staging_.size() < least && readable_) {
+    auto part = staging_.room(most - staging_.size());
+    staging_.fill(fetch(&part, 1));
   }
-  return {staging_.get() + begin_, end_ - begin_};
+  return staging_.bytes();
 }
 
 std::size_t Connection::receive(std::byte* into, std::size_t bytes, const Hints& hints) {
-  auto staged = std::min(bytes, end_ - begin_);
-  if (staged > 0) {
-    std::memcpy(into, staging_.get() + begin_, staged);
-    begin_ += staged;
-    return staged;
-  }
+  if (auto staged = staging_.take(into, bytes); staged > 0) return staged;
   if (!readable_) return 0;
-  iovec parts[2] = {{into, bytes}, hints.ahead > 0 ? staging_part(hints.ahead) : iovec{}};
+  iovec parts[2] = {{into, bytes}, hints.ahead > 0 ? staging_.room(hints.ahead) : iovec{}};
   auto received = fetch(parts, hints.ahead > 0 ? 2 : 1);
   auto placed = std::min(bytes, received);
-  end_ += received - placed;
+  staging_.fill(received - placed);
   return placed;
 }
 
