@@ -34,6 +34,8 @@ class Settings:
         stderr. An application that sets up logging itself decides instead.
     shared_memory : HEADRACE_SHARED_MEMORY, on or off: whether ranks of one host move data through
         memory that they share (else through TCP).
+    tls : HEADRACE_TLS, on or off: whether what goes between hosts is encrypted, by TLS 1.3; the same
+        on all ranks.
     measure : HEADRACE_MEASURE, whether the start of a job on several hosts that brings no plan book
         measures the network (some 10 s) and plans for it: auto (unless a profile of these hosts is
         cached and valid), always, or off. Rank 0's counts.
@@ -56,6 +58,7 @@ class Settings:
     testbed_address: str | None = None
     log_level: str = "warning"
     shared_memory: bool = True
+    tls: bool = False
     measure: str = "auto"
     cache: Path | None = None
     adapt: bool = True
@@ -205,6 +208,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str, str], object]]] = {
     "measure": ("HEADRACE_MEASURE", _measure),
     "cache": ("HEADRACE_CACHE", _folder),
     "shared_memory": ("HEADRACE_SHARED_MEMORY", _switch),
+    "tls": ("HEADRACE_TLS", _switch),
     "adapt": ("HEADRACE_ADAPT", _switch),
     "adapt_log": ("HEADRACE_ADAPT_LOG", _target),
     "metrics": ("HEADRACE_METRICS", _file_or_port),

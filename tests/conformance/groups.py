@@ -27,10 +27,14 @@ def each(executors: list[Executor], action: Callable[[Executor], None]) -> None:
 
 
 @contextmanager
-def group(ranks: int, channels: int = 2, *, shared_memory: bool = True) -> Iterator[list[Executor]]:
+def group(
+    ranks: int, channels: int = 2, *, shared_memory: bool = True, tls: bool = False
+) -> Iterator[list[Executor]]:
     """A connected group."""
     executors = [
-        Executor(rank, ranks, secret="tests", channels=channels, shared_memory=shared_memory)
+        Executor(
+            rank, ranks, secret="tests", channels=channels, shared_memory=shared_memory, tls=tls
+        )
         for rank in range(ranks)
     ]
     addresses = [executor.address for executor in executors]

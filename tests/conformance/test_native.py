@@ -47,9 +47,13 @@ NUMPY = {
 }
 
 
-@pytest.fixture(scope="module", params=RANKS)
+@pytest.fixture(scope="module", params=[*RANKS, "3 over tls"])
 def executors(request: pytest.FixtureRequest) -> Iterator[list[Executor]]:
-    with group(request.param) as made:
+    tls = isinstance(request.param, str)
+    if tls and not _native.has_tls():
+        pytest.skip("built without OpenSSL")
+    ranks = 3 if tls else request.param
+    with group(ranks, shared_memory=not tls, tls=tls) as made:
         yield made
 
 

@@ -38,7 +38,12 @@ def main() -> None:
     host, options = sys.argv[4], sys.argv[5:]
     before = descriptors()
     executor = Executor(
-        rank, ranks, secret="kill-test", host=host, shared_memory="over tcp" not in options
+        rank,
+        ranks,
+        secret="kill-test",
+        host=host,
+        shared_memory=not {"over tcp", "over tls"} & set(options),
+        tls="over tls" in options,
     )
     print(executor.address, flush=True)
     executor.connect(sys.stdin.readline().split(), 20.0)

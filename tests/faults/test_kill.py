@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from headrace import _native
 from headrace.testbed import Testbed, TestbedSpec, network
 
 RANKS = 4
@@ -20,7 +21,10 @@ WORKER = Path(__file__).with_name("rank.py")
 
 
 Start = Callable[..., "subprocess.Popen[str]"]
-TRANSPORTS = pytest.mark.parametrize("transport", ["in memory", "over tcp"])
+TLS = pytest.param(
+    "over tls", marks=pytest.mark.skipif(not _native.has_tls(), reason="built without OpenSSL")
+)
+TRANSPORTS = pytest.mark.parametrize("transport", ["in memory", "over tcp", TLS])
 
 
 def here(_rank: int, argv: list[str], **options: Any) -> "subprocess.Popen[str]":

@@ -53,6 +53,18 @@ def test_different_plan_books_are_an_error_that_names_the_ranks() -> None:
             assert words in str(error)
 
 
+def test_tls_on_some_ranks_only_is_an_error_that_names_them() -> None:
+    def act(rank: int, store: Any, wanted: list[bool]) -> Any:
+        return Rendezvous(store, rank, 3, 20).meet(interface=None, book_digest="", tls=wanted[rank])
+
+    for error in together(3, lambda r, s: act(r, s, [True, False, True])):
+        assert isinstance(error, InputError)
+        assert "ranks [0, 2] want TLS and ranks [1] do not" in str(error)
+    for all_ranks in (True, False):
+        meetings = together(3, lambda r, s, wanted=all_ranks: act(r, s, [wanted] * 3))
+        assert [meeting.tls for meeting in meetings] == [all_ranks] * 3
+
+
 def test_missing_ranks_are_named() -> None:
     def act(rank: int, store: Any) -> Any:
         return None if rank == 1 else Rendezvous(store, rank, 3, 0.3).addresses("x")

@@ -68,6 +68,7 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup | Headra
         book_digest="" if book is None else book.digest,
         channels=max(settings.channels, channels(book)),
         shared_memory=settings.shared_memory,
+        tls=settings.tls,
     )
     whole_job = not members or list(members) == list(range(dist.get_world_size()))
     if not whole_job:
@@ -79,6 +80,7 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup | Headra
         secret=meeting.secret,
         channels=meeting.channels,
         shared_memory=meeting.shared_memory,
+        tls=meeting.tls,
         completions=completion_thread.queue,
     )
     try:

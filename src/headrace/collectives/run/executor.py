@@ -7,6 +7,7 @@ proof.
 
 import logging
 import os
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,6 +105,7 @@ class Executor:
     secret : known to the members only; strangers are turned away.
     channels : data connections per pair of ranks and priority; a program may use fewer.
     shared_memory : whether ranks that listen on the same address share memory.
+    tls : whether connections by TCP are encrypted, by TLS 1.3; the same on all ranks.
     completions : where tasks submitted with `notify` are reported; made if absent.
     fail_at_call : for tests: the n-th send or receive fails as if the connection had been reset.
 
@@ -115,6 +117,7 @@ class Executor:
     Raises
     ------
     CommunicationError : if `host` cannot be listened on.
+    InputError : if `tls` is asked of a build that has none.
     """
 
     def __init__(
@@ -126,9 +129,15 @@ class Executor:
         secret: str,
         channels: int = 1,
         shared_memory: bool = True,
+        tls: bool = False,
         completions: _native.Completions | None = None,
         fail_at_call: int = 0,
     ) -> None:
+        if tls and not _native.has_tls():
+            raise InputError(
+                "TLS is asked for, but headrace was built without it: install OpenSSL 3 with its "
+                "headers (Debian: libssl-dev) and build headrace again, or set HEADRACE_TLS=off"
+            )
         self.rank = rank
         self.ranks = ranks
         self.channels = channels
@@ -144,6 +153,7 @@ class Executor:
             len(PRIORITIES) * channels,
             shared_memory=shared_memory,
             memory_bytes=_MEMORY_BYTES,
+            tls=tls,
         )
         with _translated():
             self._native = _native.Executor(
@@ -167,9 +177,10 @@ class Executor:
         ------
         CommunicationError : naming the ranks that could not be reached in time.
         """
+        deadline = time.monotonic() + deadline_s
         links = self._listener.connect(addresses, deadline_s)
         with _translated():
-            self._native.connect(links)
+            self._native.connect(links, max(0.0, deadline - time.monotonic()))
 
     def load(self, program: Program, proof: Proof) -> LoadedProgram:
         """Make a proven program ready to run.

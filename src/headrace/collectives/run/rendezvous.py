@@ -33,6 +33,7 @@ class Meeting:
     identities : for every rank, what tells its host's network stack from all others until it boots.
     channels : connections per pair of ranks: the most that any rank asked for.
     shared_memory : whether ranks of one host share memory: unless any rank is against it.
+    tls : whether what goes between hosts is encrypted: all ranks say the same.
     """
 
     secret: str
@@ -41,6 +42,7 @@ class Meeting:
     identities: tuple[str, ...]
     channels: int
     shared_memory: bool
+    tls: bool
 
 
 def of_this_group(store: Any, rank: int) -> Any:
@@ -79,6 +81,7 @@ class Rendezvous:
         listen: str | None = None,
         channels: int = 1,
         shared_memory: bool = True,
+        tls: bool = False,
     ) -> Meeting:
         """Run round one.
 
@@ -88,18 +91,22 @@ class Rendezvous:
             count as on different hosts (a testbed on loopback).
         channels : how many connections per pair of ranks this rank asks for.
         shared_memory : whether this rank would share memory with others of its host.
+        tls : whether this rank wants what goes between hosts to be encrypted.
 
         Raises
         ------
-        InputError : the ranks' plan books differ, or the interface has no IPv4 address.
+        InputError : the ranks' plan books differ, or what they say of TLS; the interface has no
+            IPv4 address.
         CommunicationError : naming the ranks that did not appear in time.
         """
         if self._rank == 0:
             self._store.set("secret", secrets.token_hex(16))
         candidate = listen or (_interface_address(interface) if interface else self._route())
         identity = f"{_host_identity()}/{listen}" if listen else _host_identity()
-        rows = self._exchange("meet", [identity, candidate, book_digest, channels, shared_memory])
+        mine = [identity, candidate, book_digest, channels, shared_memory, tls]
+        rows = self._exchange("meet", mine)
         _compare_books([str(row[2]) for row in rows])
+        _compare_tls([bool(row[5]) for row in rows])
         hosts = [str(row[0]) for row in rows]
         host = candidate
         if not (listen or interface) and candidate.startswith("127.") and len(set(hosts)) > 1:
@@ -112,6 +119,7 @@ class Rendezvous:
             identities=tuple(hosts),
             channels=max(int(row[3]) for row in rows),
             shared_memory=all(row[4] for row in rows),
+            tls=tls,
         )
 
     def addresses(self, mine: str) -> list[str]:
@@ -202,4 +210,13 @@ def _compare_books(digests: list[str]) -> None:
         raise InputError(
             f"the ranks do not have the same plan book: {found}. Give every rank the same file "
             "in HEADRACE_PLAN_BOOK (or none)"
+        )
+
+
+def _compare_tls(wanted: list[bool]) -> None:
+    if len(set(wanted)) > 1:
+        on = [rank for rank, wants in enumerate(wanted) if wants]
+        off = [rank for rank, wants in enumerate(wanted) if not wants]
+        raise InputError(
+            f"ranks {on} want TLS and ranks {off} do not: set HEADRACE_TLS alike on every rank"
         )

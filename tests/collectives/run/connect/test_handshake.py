@@ -63,6 +63,18 @@ def test_no_two_handshakes_have_a_message_in_common() -> None:
     assert len({message for messages in rounds for message in messages}) == 9 * 4
 
 
+def test_every_connection_has_a_key_of_its_own_which_is_not_sent() -> None:
+    keys = set()
+    for _ in range(9):
+        dialler, acceptor = Dialler(SECRET, PURPOSE), Acceptor(OWN, local=False)
+        messages = converse({}, dialler, acceptor)
+        assert dialler.tls_key() == acceptor.tls_key()
+        assert len(dialler.tls_key()) == 32
+        assert not any(dialler.tls_key() in message for message in messages)
+        keys.add(dialler.tls_key())
+    assert len(keys) == 9
+
+
 @given(st.sampled_from(["hello", "challenge", "proof", "welcome"]), st.data())
 def test_any_flipped_bit_fails(which: str, data: st.DataObject) -> None:
     def flipped(message: bytes) -> bytes:
@@ -151,6 +163,7 @@ CHANGES = st.fixed_dictionaries(
         "acceptor": NUMBERS,
         "channel": st.integers(-4, 4) | st.integers(-(2**31), 2**31 - 1),
         "local": st.booleans(),
+        "tls": st.booleans(),
     },
 )
 
@@ -162,11 +175,12 @@ CHANGES = st.fixed_dictionaries(
 @example({"channel": CHANNELS})
 @example({"channel": CONTROL_CHANNEL - 1})
 @example({"local": True})
+@example({"tls": True})
 def test_even_who_knows_the_secret_gets_only_what_is_there(changes: dict[str, Any]) -> None:
     purpose = PURPOSE._replace(**changes)
     acceptor = Acceptor(OWN, local=False)
     possible = (
-        (purpose.ranks, purpose.acceptor, purpose.local) == (RANKS, 1, False)
+        (purpose.ranks, purpose.acceptor, purpose.local, purpose.tls) == (RANKS, 1, False, False)
         and 1 < purpose.dialler < RANKS
         and CONTROL_CHANNEL <= purpose.channel < CHANNELS
     )

@@ -95,6 +95,7 @@ class _Groups:
             len(self._members),
             host=self._listen,
             secret=message["secret"],
+            tls=Settings.from_environment().tls,
         )
         self._say(address=self._executor.address, generation=self._generation)
 

@@ -62,11 +62,14 @@ class StoreRegroup:
         if len(members) < 2:
             raise CommunicationError(f"{reason}; nobody else is left")
         place = members.index(self._rank)
-        self._executor = Executor(place, len(members), host=self._host, secret=self._secret)
+        settings = Settings.from_environment()
+        self._executor = Executor(
+            place, len(members), host=self._host, secret=self._secret, tls=settings.tls
+        )
         meeting = Rendezvous(self._part("meet"), place, len(members), _CONNECT_S)
         addresses = meeting.addresses(self._executor.address)
         self._executor.connect(addresses, _CONNECT_S)
-        pace(self._executor, addresses, Settings.from_environment())
+        pace(self._executor, addresses, settings)
         return self._executor, members
 
     def _members(self, before: Sequence[int]) -> list[int]:

@@ -47,9 +47,12 @@ def measure_torchrun(
     store, rank, ranks = next(rendezvous("env://"))
     meeting = Rendezvous(PrefixStore("headrace/measure", store), rank, ranks, _MEETING_S)
     met = meeting.meet(
-        interface=settings.socket_interface, listen=settings.paced_address, book_digest=""
+        interface=settings.socket_interface,
+        listen=settings.paced_address,
+        book_digest="",
+        tls=settings.tls,
     )
-    executor = Executor(rank, ranks, host=met.host, secret=met.secret)
+    executor = Executor(rank, ranks, host=met.host, secret=met.secret, tls=met.tls)
     regroup = StoreRegroup(PrefixStore("headrace/measure", store), executor, met.host, met.secret)
     try:
         addresses = meeting.addresses(executor.address)

@@ -40,12 +40,14 @@ class Conversation:
     ----------
     expires : when it has to have ended, in seconds of `time.monotonic`.
     memory_fd : descriptor of the memory shared over it, or -1.
+    tls_key : of the connection, if it goes on in TLS, else empty; known after the handshake.
     """
 
     def __init__(self, sock: socket.socket, memory_fd: int = -1, expires: float = math.inf) -> None:
         self.sock = sock
         self.memory_fd = memory_fd
         self.expires = expires
+        self.tls_key = b""
 
     def connect(self, address: Any) -> Steps:
         """Connect the socket; raises OSError."""

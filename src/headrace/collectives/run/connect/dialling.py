@@ -150,7 +150,7 @@ class Dialling:
     def _handshake(self, talk: Conversation, dial: _Dial) -> Steps:
         own = self._own
         dialler = Dialler(
-            own.secret, Purpose(own.ranks, own.rank, dial.peer, dial.channel, dial.local)
+            own.secret, Purpose(own.ranks, own.rank, dial.peer, dial.channel, dial.local, own.tls)
         )
         yield from talk.connect(self._endpoint(dial).address)
         dial.reached = True
@@ -164,6 +164,8 @@ class Dialling:
         if talk.memory_fd >= 0:
             talk.send_memory()
         dialler.finish((yield from talk.receive(WELCOME_BYTES)))
+        if own.tls and not dial.local:
+            talk.tls_key = dialler.tls_key()
         prepare(talk.sock, dial.channel)
 
     def _ended(self, talk: Conversation, dial: _Dial, error: Exception | None) -> None:

@@ -131,6 +131,8 @@ class Guests:
             yield from talk.receive_memory(self._memory_bytes)
         if (peer, channel) in self._links:
             raise Refused(f"wanted channel {channel} of rank {peer}, which is connected")
+        if self._own.tls and not local:
+            talk.tls_key = acceptor.tls_key()
         prepare(talk.sock, channel)
         talk.send(welcome)
         self._links[peer, channel] = talk

@@ -14,6 +14,9 @@ sending it back to whoever made it, the nonces sending it again later, what the 
 the challenge of the acceptor. The hello's MAC can be replayed, and is not what lets anybody in: it
 tells strangers from ranks at the first message, so that the former can be dropped first. Nothing
 is parsed before its MAC has been checked.
+
+Where the connection goes on in TLS, the key for that is one more such MAC, which is not sent: of
+all that was said, both nonces included. So it is new for every connection, and both ends have it.
 """
 
 import hmac
@@ -26,10 +29,10 @@ CONTROL_CHANNEL = -2
 """As in native/transport/wire.hpp; data channels count from 0."""
 POINT_TO_POINT_CHANNEL = -1
 
-_MAGIC = b"headrac2"
+_MAGIC = b"headrac3"
 _NONCE_BYTES = 32
 _MAC_BYTES = 32
-_HELLO = struct.Struct(f"<8sIIIi?{_NONCE_BYTES}s")
+_HELLO = struct.Struct(f"<8sIIIi??{_NONCE_BYTES}s")
 _CHALLENGE = struct.Struct(f"<?{_NONCE_BYTES}s")
 
 HELLO_BYTES = _HELLO.size + _MAC_BYTES
@@ -51,6 +54,7 @@ class Purpose(NamedTuple):
     dialler, acceptor : the two ranks; the higher one dials.
     channel : CONTROL_CHANNEL, POINT_TO_POINT_CHANNEL, or a data channel from 0.
     local : whether it is a connection inside one host (an AF_UNIX socket).
+    tls : whether the group's connections between hosts go on in TLS.
     """
 
     ranks: int
@@ -58,6 +62,7 @@ class Purpose(NamedTuple):
     acceptor: int
     channel: int
     local: bool
+    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,7 @@ class Member:
     secret : known to the ranks of this group only.
     rank, ranks, channels : this rank, the size of the group, data channels per pair of ranks.
     listens_locally : whether it accepts connections inside its host.
+    tls : whether connections between hosts go on in TLS.
     """
 
     secret: bytes = field(repr=False)
@@ -76,6 +82,7 @@ class Member:
     ranks: int
     channels: int
     listens_locally: bool
+    tls: bool = False
 
 
 class Dialler:
@@ -108,6 +115,10 @@ class Dialler:
     def finish(self, welcome: bytes) -> None:
         """Check the last message; raises `Refused` like `prove`."""
         self._heard(b"welcome", welcome)
+
+    def tls_key(self) -> bytes:
+        """The key of this connection, once `finish` has returned."""
+        return _tls_key(self._secret, self._said)
 
     def _say(self, name: bytes, body: bytes) -> bytes:
         message = body + _mac(self._secret, name, self._said + body)
@@ -152,7 +163,12 @@ class Acceptor:
         purpose = Purpose(*fields)
         if magic != _MAGIC:
             raise Refused("speaks another version of the protocol")
-        offered = Purpose(own.ranks, purpose.dialler, own.rank, purpose.channel, self._local)
+        if purpose.tls != own.tls:
+            has, wants = ("TLS", "none") if own.tls else ("no TLS", "it")
+            raise Refused(f"wanted {wants} where this group has {has}: set it alike for all ranks")
+        offered = Purpose(
+            own.ranks, purpose.dialler, own.rank, purpose.channel, self._local, own.tls
+        )
         if purpose != offered or not own.rank < purpose.dialler < own.ranks:
             raise Refused(f"wanted another rank than {own.rank} of {own.ranks}: {purpose}")
         if not CONTROL_CHANNEL <= purpose.channel < own.channels:
@@ -171,7 +187,13 @@ class Acceptor:
         Refused : whoever sent it does not know the secret.
         """
         _checked(self._own.secret, b"proof", self._said, proof)
-        return _mac(self._own.secret, b"welcome", self._said + proof)
+        welcome = _mac(self._own.secret, b"welcome", self._said + proof)
+        self._said += proof + welcome
+        return welcome
+
+    def tls_key(self) -> bytes:
+        """The key of this connection, once `welcome` has returned."""
+        return _tls_key(self._own.secret, self._said)
 
 
 def local_name(secret: bytes, address: str) -> bytes:
@@ -182,6 +204,10 @@ def local_name(secret: bytes, address: str) -> bytes:
     """
     mac = hmac.digest(secret, b"local name\0" + address.encode(), "sha256")
     return b"\0headrace/" + mac.hex().encode()
+
+
+def _tls_key(secret: bytes, said: bytes) -> bytes:
+    return _mac(secret, b"key for TLS", said)
 
 
 def _mac(secret: bytes, name: bytes, said: bytes) -> bytes:

@@ -42,12 +42,17 @@ class Link(NamedTuple):
     channel : CONTROL_CHANNEL, POINT_TO_POINT_CHANNEL, or a data channel from 0.
     memory_fd : descriptor of memory that both ranks have, or -1; the higher rank made it, and it
         begins as zeros.
+    tls_key : what both ends of a connection that goes on in TLS have in common, else empty.
     """
 
     fd: int
     peer: int
     channel: int
     memory_fd: int
+    tls_key: bytes = b""
+
+    def __repr__(self) -> str:  # without the key
+        return "Link(fd={}, peer={}, channel={}, memory_fd={})".format(*self[:4])
 
 
 class Listener:
@@ -62,6 +67,8 @@ class Listener:
     shared_memory : whether ranks of this host may be connected by AF_UNIX sockets and memory; both
         sides of a pair have to allow it.
     memory_bytes : size of the memory per channel; the same on all ranks.
+    tls : whether connections by TCP go on in TLS, which is up to who gets the links; the same on
+        all ranks.
 
     Attributes
     ----------
@@ -83,6 +90,7 @@ class Listener:
         *,
         shared_memory: bool = True,
         memory_bytes: int = MEMORY_BYTES,
+        tls: bool = False,
     ) -> None:
         if not 0 <= rank < ranks:
             raise InputError(f"rank {rank} is not in a group of {ranks}")
@@ -103,6 +111,7 @@ class Listener:
             ranks=ranks,
             channels=channels,
             listens_locally=len(self._listeners) > 1,
+            tls=tls,
         )
         self._memory_bytes = memory_bytes
 
@@ -185,8 +194,9 @@ def _released(links: dict[tuple[int, int], Conversation]) -> list[Link]:
     released: list[Link] = []
     try:
         for peer, channel in sorted(links):
-            fd, memory_fd = links[peer, channel].release()
-            released.append(Link(fd, peer, channel, memory_fd))
+            talk = links[peer, channel]
+            fd, memory_fd = talk.release()
+            released.append(Link(fd, peer, channel, memory_fd, talk.tls_key))
     except BaseException:  # an interrupt
         for link in released:
             os.close(link.fd)
