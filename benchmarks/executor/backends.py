@@ -65,16 +65,19 @@ class Backend(Protocol):
         ...
 
 
-def connect_native(rank: int, ranks: int, host: str, exchange: Exchange) -> tuple[Any, bool]:
+def connect_native(
+    rank: int, ranks: int, host: str, exchange: Exchange, *, tls: bool = False
+) -> tuple[Any, bool]:
     """Return headrace's executor, connected to all ranks, and whether all are on one host.
 
     Parameters
     ----------
     host : the address of this rank's host.
+    tls : whether what goes between hosts is encrypted.
     """
     from headrace.collectives.run.executor import Executor
 
-    executor = Executor(rank, ranks, host=host, secret="benchmark", channels=CHANNELS)
+    executor = Executor(rank, ranks, host=host, secret="benchmark", channels=CHANNELS, tls=tls)
     addresses = exchange(executor.address)
     executor.connect(addresses)
     return executor, len({address.rsplit(":", 1)[0] for address in addresses}) == 1
@@ -85,12 +88,13 @@ class Native:
 
     in_place = frozenset({Collective.ALLGATHER, Collective.REDUCE_SCATTER})
     empty: Empty = staticmethod(plain)
+    tls = False
 
     def __init__(self, rank: int, ranks: int, host: str, exchange: Exchange) -> None:
         from headrace.collectives.run.choice import Chooser
 
         self.rank, self.ranks = rank, ranks
-        self._executor, one_host = connect_native(rank, ranks, host, exchange)
+        self._executor, one_host = connect_native(rank, ranks, host, exchange, tls=self.tls)
         self._chooser = Chooser(ranks, one_host=one_host)
         self._loaded: dict[str, Any] = {}
         self._moment = np.zeros(1, np.float64)
@@ -157,6 +161,15 @@ class Lent(Native):
     """The same on memory that the other ranks may read."""
 
     empty = staticmethod(lending.empty)
+
+
+class Encrypted(Native):
+    """The same over TLS."""
+
+    tls = True
+
+
+NATIVE: dict[str, type[Native]] = {"native": Native, "lent": Lent, "tls": Encrypted}
 
 
 class Torch:

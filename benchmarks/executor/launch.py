@@ -22,6 +22,7 @@ from headrace.testbed import Testbed, rank_environment
 OPENMPI = "openmpi"
 INTERFACES = {
     "native": "headrace",
+    "tls": "headrace, over TLS",
     "headrace": "torch",
     "gloo": "torch",
     OPENMPI: "mpi4py",
@@ -76,7 +77,7 @@ def rivals_here(report: Report, wanted: Sequence[str]) -> list[str]:
 def rival_columns(rival: str) -> dict[str, str]:
     """Return what tables say of a rival: whose it is, and the interface."""
     return {
-        "rival": "headrace" if rival == "native" else rival,
+        "rival": "headrace" if rival in ("native", "tls") else rival,
         "interface": INTERFACES[rival],
     }
 

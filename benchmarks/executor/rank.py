@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.executor.backends import Backend, Lent, Native, OpenMpi, Torch
+from benchmarks.executor.backends import NATIVE, Backend, OpenMpi, Torch
 from benchmarks.executor.patterns import Buffers, write
 from headrace.collectives.demand import Collective
 
@@ -194,9 +194,8 @@ def main() -> None:
         conductor.send({"exchange": text})
         return conductor.recv()
 
-    if task["rival"] in ("native", "lent"):
-        kind = Lent if task["rival"] == "lent" else Native
-        backend = kind(rank, task["ranks"], task["host"], exchange)
+    if task["rival"] in NATIVE:
+        backend = NATIVE[task["rival"]](rank, task["ranks"], task["host"], exchange)
     elif backend is None:
         backend = Torch(task["rival"])
     start_together(backend)

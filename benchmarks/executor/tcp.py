@@ -8,6 +8,7 @@ from benchmarks.executor import iperf
 from benchmarks.executor.launch import Group, groups_on_hosts, rival_columns
 from benchmarks.executor.turns import MIB, rotated, size_text, slowest_us
 from benchmarks.harness import Report
+from headrace import _native
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.testbed.network import INTERFACE
 from headrace.testbed.spec import RESERVED_HOST
@@ -84,8 +85,10 @@ def measure(report: Report, *, quick: bool) -> None:
 
 def _rates(testbed: Testbed, network: str, *, quick: bool, with_iperf: bool) -> dict[str, float]:
     """Return every rival's rate in bytes a second: the median of all rounds."""
-    with groups_on_hosts(RIVALS, testbed) as groups:
-        names = [*(["iperf3"] if with_iperf else []), *RIVALS]
+    encrypted = ["tls"] if network == UNSHAPED and _native.has_tls() else []  # no bar
+    rivals = [*RIVALS, *encrypted]
+    with groups_on_hosts(rivals, testbed) as groups:
+        names = [*(["iperf3"] if with_iperf else []), *rivals]
         found: dict[str, list[float]] = {name: [] for name in names}
         for number in range(3 if quick else 7):
             for name in rotated(names, number):

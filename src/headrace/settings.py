@@ -34,8 +34,8 @@ class Settings:
         stderr. An application that sets up logging itself decides instead.
     shared_memory : HEADRACE_SHARED_MEMORY, on or off: whether ranks of one host move data through
         memory that they share (else through TCP).
-    tls : HEADRACE_TLS, on or off: whether what goes between hosts is encrypted, by TLS 1.3; the same
-        on all ranks.
+    tls : HEADRACE_TLS, on or off: whether what goes between hosts is encrypted (TLS 1.3); alike on
+        all ranks.
     measure : HEADRACE_MEASURE, whether the start of a job on several hosts that brings no plan book
         measures the network (some 10 s) and plans for it: auto (unless a profile of these hosts is
         cached and valid), always, or off. Rank 0's counts.

@@ -128,23 +128,22 @@ struct End {
   std::string error;
 };
 
-End live(Connection& connection, const Bytes& out, std::size_t size) {
+End live(std::unique_ptr<Connection> connection, const Bytes& out, std::size_t size) {
   End end;
   try {
-    end.opened = opened(connection, 300);  // for want of bytes, after a wrong length
-    if (end.opened) end.in = exchange(connection, out, size, 1);
+    end.opened = opened(*connection, 300);  // for want of bytes, after a wrong length
+    if (end.opened) end.in = exchange(*connection, out, size, 1);
   } catch (const ProtocolError& error) {
     end.error = error.what();
   }
-  connection.abandon();  // the other end learns that this one is gone
   return end;
 }
 
 std::pair<End, End> live_together(std::unique_ptr<Connection> client,
                                   std::unique_ptr<Connection> server, const Bytes& data) {
   End other;
-  std::thread thread([&] { other = live(*server, {}, data.size()); });
-  auto end = live(*client, data, 0);
+  std::thread thread([&] { other = live(std::move(server), {}, data.size()); });
+  auto end = live(std::move(client), data, 0);
   thread.join();
   return {end, other};
 }
