@@ -87,10 +87,11 @@ class Priority(enum.Enum):
 
 PRIORITIES: int = 3
 
-def lendable(nbytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C')]:
-    """Memory that other ranks of this host may read."""
 def has_tls() -> bool:
     """Whether this build has TLS."""
+
+def lendable(nbytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C')]:
+    """Memory that other ranks of this host may read."""
 
 def supports(type: DataType, operator: Operator) -> bool:
     """Whether the operator has a meaning for the data type."""
