@@ -15,8 +15,9 @@ namespace headrace::tls {
 namespace {
 
 constexpr std::size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
-// What one call may send before other streams get their turn.
-constexpr std::size_t kSendBudget = 1 << 20;
+// What may be sent before other streams get their turn. Encrypting can be slower than the network,
+// so that no full socket ends a turn.
+constexpr std::size_t kSendBudget = 64 << 10;
 
 // Goes through the parts of a send, a record at a time.
 class Parts {
@@ -108,6 +109,7 @@ class TlsConnection final : public SocketConnection {
   bool ended_ = false;         // nothing can be received any more
   std::uint64_t records_ = 0;  // sent with the present key
   std::size_t sealed_ = 0;     // bytes of the parts whose records are kept, and not yet told of
+  bool turn_over_ = false;     // the next call sends nothing
   std::string error_;          // to be thrown by whoever receives next
   Staging staging_;
 };
@@ -167,6 +169,7 @@ bool TlsConnection::seal(std::span<const std::byte> record) {
 }
 
 std::size_t TlsConnection::send(const iovec* parts, int count, std::uint32_t) {
+  if (std::exchange(turn_over_, false)) return 0;
   std::array<std::byte, kRecordBytes> together;
   Parts left(parts, count);
   left.skip(sealed_);
@@ -177,6 +180,8 @@ std::size_t TlsConnection::send(const iovec* parts, int count, std::uint32_t) {
     while (!left.empty() && wire_.has_room_for_record() && seal(left.next(together))) {
     }
   }
+  // Whoever has more to send asks again at once, and after that when the others had their turn.
+  turn_over_ = sent >= kSendBudget && !left.empty();
   if (sent > 0) count_sent(sent);
   return sent;
 }
