@@ -1,6 +1,7 @@
 """What the tests of connecting share: ranks as threads, and ways to look at their links."""
 
 import contextlib
+import gc
 import mmap
 import os
 import socket
@@ -118,6 +119,7 @@ def nobody(rank: int, peer: int) -> bool:
 
 @pytest.fixture
 def no_descriptor_is_left() -> Iterator[None]:
+    gc.collect()  # what earlier tests left behind must not go while this one runs
     before = descriptors()
     yield
     assert descriptors() == before
