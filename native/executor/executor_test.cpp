@@ -1,5 +1,6 @@
 #include "executor/executor.hpp"
 
+#include <atomic>
 #include <numeric>
 
 #include "check.hpp"
@@ -108,21 +109,30 @@ void urgent_overtakes() {
   });
 }
 
-// What is in the background was submitted first and is done last, but is done.
+// What is in the background was submitted first and is done last, but is done. Where a rank gets no
+// processor for long, the others have nothing better to do than what is in the background: so some
+// of several times is enough, as without priorities it would be done first each time.
 void background_yields(Via via) {
-  Group group(3, {via});
-  group.each([&](int rank, Executor& executor) {
-    std::vector<float> large(8 << 20, 1.0f);
-    std::vector<float> normal(1 << 20, 1.0f);
-    auto program = program_of(rank, 3, 3, ring_allreduce(3));
-    auto call = call_on(large, program, DataType::kFloat32);
-    call.priority = Priority::kBackground;
-    auto handle = executor.submit(call);
-    executor.run(call_on(normal, program, DataType::kFloat32));
-    CHECK(!executor.poll(handle));
-    executor.wait(handle);
-    for (float value : large) CHECK(value == 3.0f);
-  });
+  constexpr int kTimes = 20;
+  int yielded = 0;
+  for (int time = 0; time < kTimes && yielded == 0; ++time) {
+    std::atomic<int> under_way{0};
+    Group group(3, {via});
+    group.each([&](int rank, Executor& executor) {
+      std::vector<float> large(8 << 20, 1.0f);
+      std::vector<float> normal(1 << 20, 1.0f);
+      auto program = program_of(rank, 3, 3, ring_allreduce(3));
+      auto call = call_on(large, program, DataType::kFloat32);
+      call.priority = Priority::kBackground;
+      auto handle = executor.submit(call);
+      executor.run(call_on(normal, program, DataType::kFloat32));
+      under_way += executor.poll(handle) ? 0 : 1;
+      executor.wait(handle);
+      for (float value : large) CHECK(value == 3.0f);
+    });
+    yielded += under_way == 3 ? 1 : 0;
+  }
+  CHECK(yielded > 0);
 }
 
 void averages_and_notifies(Via via) {
@@ -203,8 +213,7 @@ int main() {
     averages_and_notifies(via);
     messages_match_by_tag_and_source(via);
     refuses_what_does_not_fit(via);
-    // Encrypting what is in the background takes processors from ranks that have something else.
-    if (via != Via::kTls) background_yields(via);
+    background_yields(via);
   }
   urgent_overtakes();
 }
