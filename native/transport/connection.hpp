@@ -56,8 +56,8 @@ class Connection {
   virtual bool open() { return true; }
   // Takes what can be taken of the parts, in order; returns how many bytes (0: none now). They may
   // be overwritten afterwards. What was not taken comes first at the next call, with more after it
-  // or not. Bit k of `lendable`: nobody here waits for part k, which may be taken late from where it
-  // is.
+  // or not. Bit k of `lendable`: nobody here waits for part k, which may be taken late from where
+  // it is.
   virtual std::size_t send(const iovec* parts, int count, std::uint32_t lendable) = 0;
   // Moves up to `bytes` of what has come to `into`; returns how many.
   virtual std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) = 0;

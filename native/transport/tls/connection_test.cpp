@@ -77,7 +77,8 @@ Bytes exchange(Connection& connection, const Bytes& out, std::size_t size, unsig
       parts.push_back({const_cast<std::byte*>(out.data()) + at, piece});
       at += piece;
     }
-    auto moved = parts.empty() ? 0 : connection.send(parts.data(), static_cast<int>(parts.size()), 0);
+    auto moved =
+        parts.empty() ? 0 : connection.send(parts.data(), static_cast<int>(parts.size()), 0);
     sent += moved;
     auto before = in.size();
     if (random() % 2 == 0) {
