@@ -193,7 +193,13 @@ def start(testbed: Testbed, order: Sequence[int], cache: Path, **environment: st
 def test_a_job_on_a_testbed_finds_its_racks_and_remembers_them(tmp_path: Path) -> None:
     with Testbed.up(SPEC, fallback=os.geteuid() != 0 or None) as testbed:
         first = start(testbed, [2, 0, 3, 1], tmp_path)
-        assert re.search(r"network measured in .*: 2 racks of 2 hosts, uplinks [78]", first), first
+        found = re.search(
+            r"measured in .*: 2 racks of 2 hosts, uplinks (\S+ to )?([\d.]+):1", first
+        )
+        assert found is not None, first
+        assert 7 <= float(found[2]) < 9, (
+            first
+        )  # the slower uplink; a moment's stall takes from both
         assert len(set(re.findall(r"uses (\w+) by plan book", first))) == 1, first
         assert first.count("by plan book") == 4
         second = start(testbed, [0, 1, 2, 3], tmp_path)
