@@ -197,9 +197,8 @@ def test_a_job_on_a_testbed_finds_its_racks_and_remembers_them(tmp_path: Path) -
             r"measured in .*: 2 racks of 2 hosts, uplinks (\S+ to )?([\d.]+):1", first
         )
         assert found is not None, first
-        assert 7 <= float(found[2]) < 9, (
-            first
-        )  # the slower uplink; a moment's stall takes from both
+        # of the slower uplink: a moment's stall of this machine may take from the other
+        assert 7 <= float(found[2]) < 9, first
         assert len(set(re.findall(r"uses (\w+) by plan book", first))) == 1, first
         assert first.count("by plan book") == 4
         second = start(testbed, [0, 1, 2, 3], tmp_path)
