@@ -28,7 +28,9 @@ def reports(*arguments: str, without: int = -1) -> list[dict[str, Any]]:
                 assert process.returncode == -signal.SIGKILL
                 continue
             assert process.returncode == 0, f"rank {rank} said:\n{text}"
-            found.append(json.loads(text.splitlines()[-1]))
+            # the log of a failure may come after it
+            (line,) = [line for line in text.splitlines() if line.startswith("{")][-1:]
+            found.append(json.loads(line))
     return found
 
 
