@@ -105,7 +105,9 @@ def trace(
         if not 0 <= root < ranks:
             raise InputError(f"--root is {root}, needs 0 to {ranks - 1}")
         chosen.append(
-            Chooser(ranks, book, one_host=one_host).choose(collective, bytes_wanted, root)
+            Chooser(ranks, book, one_host=one_host, channels=settings.channels).choose(
+                collective, bytes_wanted, root
+            )
         )
         return chosen[-1]
 

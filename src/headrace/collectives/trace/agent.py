@@ -35,6 +35,7 @@ def trace_as_told(lines: TextIO, say: Callable[..., None]) -> None:
         secret=task["secret"],
         channels=channels_of(program),
         shared_memory=settings.shared_memory,
+        tls=settings.tls,
     )
     try:
         say(address=executor.address)

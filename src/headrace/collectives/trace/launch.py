@@ -104,6 +104,7 @@ def trace_torchrun(
         listen=settings.paced_address,
         book_digest="",
         shared_memory=settings.shared_memory,
+        tls=settings.tls,
     )
     one_host = met.shared_memory and len(set(met.rank_host)) == 1
     program = program_of(ranks, one_host)
@@ -120,6 +121,7 @@ def trace_torchrun(
         secret=met.secret,
         channels=channels_of(program),
         shared_memory=met.shared_memory,
+        tls=met.tls,
     )
     try:
         addresses = meeting.addresses(executor.address)
