@@ -44,6 +44,12 @@ def read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return whole["traceEvents"], whole["otherData"]
 
 
+def test_connections_are_as_many_as_jobs_have(tmp_path: Path) -> None:
+    settings = {"HEADRACE_SHARED_MEMORY": "off", "HEADRACE_CHANNELS": "2"}
+    said = run("--ranks", 2, "--size", "1M", "--repeats", 1, "-o", tmp_path / "t", env=settings)
+    assert "send to rank 1, channel 1" in said
+
+
 def test_processes_of_this_machine(tmp_path: Path) -> None:
     file = tmp_path / "new" / "t.json"
     said = run("--ranks", 3, "--size", "300K", "--repeats", 3, "-o", file)
