@@ -11,6 +11,7 @@ from headrace.cli.adapt import adapt
 from headrace.cli.import_iperf import import_iperf, save_profile
 from headrace.cli.method import MAX_SEED, Effort, Model, charged
 from headrace.cli.network import read_network
+from headrace.cli.options import Order, Seed
 from headrace.cli.progress import Report, progress
 from headrace.cli.sketch import sketch
 from headrace.cli.synthesize import synthesize
@@ -41,13 +42,8 @@ def measure(
         Path | None,
         typer.Option(help="TOML file of a testbed to bring up and measure; else use torchrun."),
     ] = None,
-    order: Annotated[
-        str,
-        typer.Option(help="Hosts of the testbed's ranks: rack, interleaved, random, or names."),
-    ] = "rack",
-    seed: Annotated[
-        int | None, typer.Option(help="For --order random: the same seed, same order.")
-    ] = None,
+    order: Order = "rack",
+    seed: Seed = None,
     budget: Annotated[
         float,
         typer.Option(help="Seconds that it may take; what does not fit is cut, and said.", min=1),

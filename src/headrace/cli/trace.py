@@ -16,6 +16,7 @@ import headrace.artifact as artifact_io
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.format import duration, parse_size, size
 from headrace.cli.network import read_network
+from headrace.cli.options import Order, Seed
 from headrace.cli.progress import Report, progress
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
 from headrace.errors import ArtifactError, InputError
@@ -55,13 +56,8 @@ def trace(
         Path | None,
         typer.Option(help="Instead: TOML file of a testbed to bring up and run it on."),
     ] = None,
-    order: Annotated[
-        str,
-        typer.Option(help="Hosts of the testbed's ranks: rack, interleaved, random, or names."),
-    ] = "rack",
-    seed: Annotated[
-        int | None, typer.Option(help="For --order random: the same seed, same order.")
-    ] = None,
+    order: Order = "rack",
+    seed: Seed = None,
     plan_book: Annotated[
         Path | None, typer.Option(help="Run it by the plan of this book; else by a template.")
     ] = None,
