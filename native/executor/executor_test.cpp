@@ -185,6 +185,43 @@ void messages_match_by_tag_and_source(Via via) {
   });
 }
 
+// A receive is posted when a part of its message has come; another one has the wrong length, which
+// is its own error alone.
+void messages_are_claimed_while_they_arrive(Via via) {
+  constexpr std::size_t kCount = 4 << 20;
+  Group group(2, {via});
+  if (via == Via::kTcp) group[1].set_pacing(0, 200'000'000);
+  group.each([&](int rank, Executor& executor) {
+    std::vector<std::uint32_t> data(kCount);
+    auto address = reinterpret_cast<std::uintptr_t>(data.data());
+    if (rank == 1) {
+      std::iota(data.begin(), data.end(), 1u);
+      for (auto tag : {1u, 2u, 3u})
+        executor.wait(executor.send(address, 4 * kCount, 0, tag, 20, false));
+      return;
+    }
+    auto let_some_arrive = [&] {
+      std::uint32_t value;
+      auto at = reinterpret_cast<std::uintptr_t>(&value);
+      auto nothing = executor.receive(at, 4, 1, 99, 1e-3, false);
+      thrown<CommunicationError>([&] { executor.wait(nothing); });
+    };
+    for (auto tag : {1u, 2u, 3u}) {
+      let_some_arrive();
+      std::fill(data.begin(), data.end(), 0u);
+      auto fits = tag != 2;
+      auto handle = executor.receive(address, 4 * kCount - (fits ? 0 : 4), 1, tag, 20, false);
+      if (fits) {
+        CHECK(executor.wait(handle) == 1);
+        for (std::size_t i = 0; i < kCount; ++i) CHECK(data[i] == i + 1);
+      } else {
+        auto text = thrown<CommunicationError>([&] { executor.wait(handle); });
+        CHECK(text.find("has room for exactly") != std::string::npos);
+      }
+    }
+  });
+}
+
 void refuses_what_does_not_fit(Via via) {
   Group group(2, {via});
   std::vector<float> data(10);
@@ -212,6 +249,7 @@ int main() {
     submits_beside_a_driver(via);
     averages_and_notifies(via);
     messages_match_by_tag_and_source(via);
+    messages_are_claimed_while_they_arrive(via);
     refuses_what_does_not_fit(via);
     background_yields(via);
   }

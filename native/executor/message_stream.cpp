@@ -8,6 +8,8 @@ namespace {
 
 constexpr std::size_t kReceiveBudget = 1 << 20;
 constexpr std::uint64_t kMostKeptBytes = 256 << 20;
+// Fetched with a header: a small message. The rest of a larger one goes straight to its place.
+constexpr std::size_t kHeaderFetch = 4 << 10;
 
 std::string mismatch(const Message& message, int source, std::uint64_t found) {
   return "rank " + std::to_string(source) + " sent " + std::to_string(found) + " bytes with tag " +
@@ -60,23 +62,29 @@ std::shared_ptr<Unexpected> Mailbox::keep(int source, std::uint32_t tag, std::ui
   return kept;
 }
 
-void Mailbox::arrived(const std::shared_ptr<Unexpected>& message) {
-  message->complete = true;
-  if (!message->claimed) return;
+std::shared_ptr<Message> Mailbox::adopt(const std::shared_ptr<Unexpected>& message) {
+  auto receive = std::exchange(message->claimed, nullptr);
+  if (!receive) return nullptr;
   --claimed_;
-  deliver(*message, message->claimed);
+  kept_bytes_ -= message->bytes;
   unexpected_.remove(message);
+  return accept(*message, receive) ? receive : nullptr;
 }
 
 void Mailbox::deliver(Unexpected& from, const std::shared_ptr<Message>& to) {
   kept_bytes_ -= from.bytes;
+  if (accept(from, to)) finish_(to, "");
+}
+
+// Moves what has come; fails the receive, and returns false, if the lengths differ.
+bool Mailbox::accept(const Unexpected& from, const std::shared_ptr<Message>& to) {
   to->source = from.source;
   if (from.bytes != to->bytes) {
     finish_(to, mismatch(*to, from.source, from.bytes));
-    return;
+    return false;
   }
-  if (to->bytes > 0) std::memcpy(to->data, from.data.data(), from.data.size());
-  finish_(to, "");
+  if (!from.data.empty()) std::memcpy(to->data, from.data.data(), from.data.size());
+  return true;
 }
 
 bool Mailbox::waits_for(int peer) const {
@@ -150,7 +158,7 @@ std::byte* MessageStream::target(std::size_t room) {
 void MessageStream::finish_incoming() {
   in_payload_ = false;
   if (auto message = std::exchange(receiving_, nullptr)) mailbox_.finish(message, "");
-  if (auto kept = std::exchange(keeping_, nullptr)) mailbox_.arrived(kept);
+  if (auto kept = std::exchange(keeping_, nullptr)) mailbox_.arrived(*kept);
 }
 
 // Finds the place of the message whose header came.
@@ -171,11 +179,15 @@ void MessageStream::begin_incoming(const Header& header) {
 
 bool MessageStream::receive_some() {
   bool any = false;
+  if (keeping_ && keeping_->claimed) {
+    receiving_ = mailbox_.adopt(keeping_);
+    if (receiving_) keeping_.reset();
+  }
   std::size_t budget = kReceiveBudget;
   while (budget > 0) {
     if (!in_payload_) {
       Header header;
-      if (mailbox_.full_for(peer()) || !take_header(header)) return any;
+      if (mailbox_.full_for(peer()) || !take_header(header, kHeaderFetch)) return any;
       begin_incoming(header);
       any = true;
     }
@@ -187,7 +199,10 @@ bool MessageStream::receive_some() {
       budget -= received;
       any = true;
     }
-    if (moved_ == bytes_) finish_incoming();
+    if (moved_ == bytes_) {
+      finish_incoming();
+      return true;  // whoever waited for it may post the next receive before that is looked for
+    }
   }
   return any;
 }

@@ -19,7 +19,7 @@ struct Unexpected {
   std::uint64_t bytes;
   std::vector<std::byte> data;  // what has come of it
   bool complete = false;
-  std::shared_ptr<Message> claimed;  // a receive posted while it was arriving
+  std::shared_ptr<Message> claimed;  // a receive posted while it is arriving
 };
 
 // Receives waiting for messages and messages waiting for receives, over all peers of a group.
@@ -34,7 +34,10 @@ class Mailbox {
   // The receive that a message from `source` belongs to, taken off the list; or nullptr.
   std::shared_ptr<Message> match(int source, std::uint32_t tag);
   std::shared_ptr<Unexpected> keep(int source, std::uint32_t tag, std::uint64_t bytes);
-  void arrived(const std::shared_ptr<Unexpected>& message);
+  void arrived(Unexpected& message) { message.complete = true; }
+  // The receive that claimed an arriving message, with what has come of it; the rest goes straight
+  // to it. nullptr if there is none, or it expects another length.
+  std::shared_ptr<Message> adopt(const std::shared_ptr<Unexpected>& message);
   void finish(const std::shared_ptr<Message>& message, const std::string& error) {
     finish_(message, error);
   }
@@ -47,6 +50,7 @@ class Mailbox {
 
  private:
   void deliver(Unexpected& from, const std::shared_ptr<Message>& to);
+  bool accept(const Unexpected& from, const std::shared_ptr<Message>& to);
 
   Finish finish_;
   std::list<std::shared_ptr<Message>> receives_;
