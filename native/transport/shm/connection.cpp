@@ -115,7 +115,7 @@ std::size_t Connection::receive(std::byte* into, std::size_t bytes, const Hints&
 std::span<const std::byte> Connection::peek(std::size_t least, std::size_t) {
   if (in_ring() < least) in_.look();
   auto came = in_ring();
-  return came == 0 && borrower_.has_loan() ? loan() : in_.span().first(came);
+  return borrower_.is_next(in_.head()) ? loan() : in_.span().first(came);
 }
 
 std::span<const std::byte> Connection::loan() {
@@ -129,13 +129,13 @@ std::span<const std::byte> Connection::loan() {
 }
 
 bool Connection::use(std::size_t bytes) {
-  if (in_ring() > 0 || !borrower_.has_loan()) {
+  if (!borrower_.is_next(in_.head())) {
     in_.use(bytes);
     if (in_.freed_enough()) wake_writer();
   } else if (!borrower_.use(bytes)) {
     close();
     return false;
-  } else if (!borrower_.has_loan()) {
+  } else if (!borrower_.is_next(in_.head())) {
     wake_writer();
   }
   count_received(bytes);

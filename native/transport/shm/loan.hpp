@@ -64,7 +64,8 @@ class Borrower {
   // Bytes of the stream that have come before the next loan, of those up to `tail`. Throws
   // ProtocolError if the loan is in the past.
   std::uint64_t until_loan(std::uint64_t head, std::uint64_t tail);
-  bool has_loan() const { return loan_.bytes > 0; }
+  // Whether what comes at `head` is lent.
+  bool is_next(std::uint64_t head) const { return has_loan() && loan_.position == head; }
   // What is left of the next loan, once its region has come; else empty. Throws ProtocolError if it
   // is not in its region.
   std::span<const std::byte> span() const;
@@ -73,6 +74,8 @@ class Borrower {
   bool news() const { return state_.lent.load() != seen_; }
 
  private:
+  bool has_loan() const { return loan_.bytes > 0; }
+
   LoanState& state_;
   std::vector<std::unique_ptr<const Region>> regions_;
   std::uint32_t seen_ = 0;

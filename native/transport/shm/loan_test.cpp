@@ -181,6 +181,22 @@ void notices_impossible_loans() {
   thrown<ProtocolError>([&] { borrower.add_region(std::move(socket)); });
 }
 
+// A loan that is seen before the bytes in front of it are is not taken for the next in the stream.
+void loans_wait_their_turn() {
+  LoanState state{};
+  Borrower borrower(state);
+  auto region = std::make_shared<const Region>(kRegionBytes);
+  borrower.add_region(Fd(::dup(region->fd().get())));
+  state.loans[0] = {16, 0, 0, 1000};
+  state.lent = 1;
+  CHECK(borrower.until_loan(0, 0) == 0 && !borrower.is_next(0));
+  CHECK(borrower.until_loan(0, 40) == 16 && !borrower.is_next(0));
+  CHECK(borrower.until_loan(16, 40) == 0 && borrower.is_next(16));
+  CHECK(borrower.use(400) && borrower.is_next(16));
+  CHECK(borrower.use(600) && !borrower.is_next(16) && state.taken == 1);
+  CHECK(borrower.until_loan(16, 40) == 24);
+}
+
 // Every rank gathers all blocks, and keeps the sum of one, in memory that the others may read.
 void collectives_are_right(int ranks) {
   constexpr std::size_t kBlock = 30'000;
@@ -260,6 +276,7 @@ int main() {
   other_memory_is_not_lent();
   memory_is_used_again();
   notices_impossible_loans();
+  loans_wait_their_turn();
   collectives_are_right(2);
   collectives_are_right(4);
   breaks_without_wrong_results();
