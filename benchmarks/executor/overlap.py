@@ -22,7 +22,8 @@ ELEMENTS = 1 << 20
 BAR = "ddp-overlap"
 WRONG = "ddp-wrong-results"
 
-Line = Mapping[str, Any]
+Round = Sequence[Mapping[str, Mapping[str, Any]]]
+"""Of every rank, its steps by mode: one that sends nothing, and one a backend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,77 +88,99 @@ def measure(report: Report, *, quick: bool) -> None:
             continue
         lines = _lines(setting, rounds=5 if quick else 20)
         wrong += sum(line["wrong"] for line in lines)
+        ranks = range(len(setting.order))
+        rounds = list(
+            zip(
+                *([each["steps"] for each in lines if each["rank"] == r] for r in ranks),
+                strict=True,
+            )
+        )
         for backend in BACKENDS:
-            steps = {rank: typical(lines, rank, backend) for rank in range(len(setting.order))}
-            slowest = min(steps.values(), key=lambda step: step.share)
+            step = typical(rounds, backend)
             if backend == "headrace":
                 if setting.in_bar:
-                    shares.append(slowest.share)
-                _show_buckets(report, setting, lines)
+                    shares.append(step.share)
+                _show_buckets(report, setting, rounds)
             report.row(
                 f"DDP, buckets of {ELEMENTS * 4 // MIB} MiB, links of {RATE}",
                 network=setting.name,
                 compute=setting.compute,
                 backend=backend,
-                backward_ms=_ms(slowest.backward),
-                comm_ms=_ms(sum(slowest.alone)),
-                ideal_ms=_ms(slowest.ideal),
-                measured_ms=_ms(slowest.measured),
-                can_hide_ms=_ms(slowest.can_hide),
-                hidden_ms=_ms(slowest.hidden),
-                share=round(slowest.share, 3),
+                backward_ms=_ms(step.backward),
+                comm_ms=_ms(sum(step.alone)),
+                ideal_ms=_ms(step.ideal),
+                measured_ms=_ms(step.measured),
+                can_hide_ms=_ms(step.can_hide),
+                hidden_ms=_ms(step.hidden),
+                share=round(step.share, 3),
             )
         report.row(
             "DDP, steps that send nothing",
             network=setting.name,
             compute=setting.compute,
             buckets=setting.buckets,
-            spread_ms=_ms(max(spread(lines, rank) for rank in range(len(setting.order)))),
+            spread_ms=_ms(spread(rounds)),
         )
-        report.attach(f"ddp-{number}-trace", trace(lines))
+        report.attach(f"ddp-{number}-trace", trace(rounds[-1]))
     report.bar(BAR, min(shares))
     report.bar(WRONG, wrong)
     report.note(
-        "DDP: medians over steps, of the rank that hid least. Backward: a step that sends nothing "
-        "(spread: the interquartile range of these, of the rank where it is largest); comm: the "
-        "same buckets' allreduces while nothing is computed; ideal: every bucket leaves when it is "
+        "DDP: medians over steps of the whole job: a bucket is ready when it is at all ranks, "
+        "a step has ended when it has at all. Backward: a step that sends nothing (spread: the "
+        "interquartile range of these); comm: the same buckets' allreduces while nothing is "
+        "computed, from when the last rank began; ideal: every bucket leaves when it is "
         "ready and the one before it is through. Can hide: backward and comm, less ideal; hidden: "
         "the same, less measured. Emulated computing sleeps. The bar is that of all settings with "
         "emulated computing: what is really computed wants the same processors as communication"
     )
 
 
-def typical(lines: Sequence[Line], rank: int, backend: str) -> Step:
-    """Return a rank's median step."""
-    rounds = [line["steps"] for line in lines if line["rank"] == rank]
-    ready = _medians([steps[ALONE]["ready"] for steps in rounds])
+def timeline(steps: Round, mode: str) -> tuple[float, list[float], list[float], float]:
+    """Return one step of the job: its beginning, its buckets ready and ended, its end.
+
+    All but the first in seconds from the beginning, which is that of the last rank.
+    """
+    began = max(step[mode]["began"] for step in steps)
+    ready = [max(each) - began for each in zip(*(s[mode]["ready"] for s in steps), strict=True)]
+    ended = [max(each) - began for each in zip(*(s[mode]["ended"] for s in steps), strict=True)]
+    return began, ready, ended, max(step[mode]["end"] for step in steps) - began
+
+
+def typical(rounds: Sequence[Round], backend: str) -> Step:
+    """Return the job's median step."""
+    alone = [timeline(steps, ALONE) for steps in rounds]
+    ready = _medians([ready for _, ready, _, _ in alone])
+    probes = [
+        max(ended for _, ended in probe) - max(began for began, _ in probe)
+        for steps in rounds
+        for probe in zip(*(step[backend]["allreduces"] for step in steps), strict=True)
+    ]
     return Step(
         ready=ready,
-        backward=statistics.median(steps[ALONE]["end"] for steps in rounds),
-        alone=[_median_of([steps[backend]["allreduce_s"] for steps in rounds])] * len(ready),
-        measured=statistics.median(steps[backend]["end"] for steps in rounds),
+        backward=statistics.median(end for _, _, _, end in alone),
+        alone=[statistics.median(probes)] * len(ready),
+        measured=statistics.median(timeline(steps, backend)[-1] for steps in rounds),
     )
 
 
-def spread(lines: Sequence[Line], rank: int) -> float:
-    """Return the interquartile range, in seconds, of a rank's steps that send nothing."""
-    ends = [line["steps"][ALONE]["end"] for line in lines if line["rank"] == rank]
+def spread(rounds: Sequence[Round]) -> float:
+    """Return the interquartile range, in seconds, of the steps that send nothing."""
+    ends = [timeline(steps, ALONE)[-1] for steps in rounds]
     first, _, third = statistics.quantiles(ends, n=4, method="inclusive")
     return third - first
 
 
-def trace(lines: Sequence[Line]) -> dict[str, Any]:
-    """Return the last round's steps of all ranks in the format of Chrome's trace viewer."""
+def trace(steps: Round) -> dict[str, Any]:
+    """Return one round's steps of all ranks in the format of Chrome's trace viewer."""
     events: list[dict[str, Any]] = []
-    last = {line["rank"]: line["steps"] for line in lines}
-    origin = min(step["began"] for steps in last.values() for step in steps.values())
-    for rank, steps in last.items():
-        for mode, step in steps.items():
+    origin = min(step["began"] for modes in steps for step in modes.values())
+    for rank, modes in enumerate(steps):
+        for mode, step in modes.items():
             start = step["began"] - origin
-            events.append(_event(rank, "backward pass", mode, start, step["end"]))
+            events.append(_event(rank, "backward pass", mode, start, step["end"] - step["began"]))
             for bucket, (ready, ended) in enumerate(zip(step["ready"], step["ended"], strict=True)):
                 name = f"allreduce of bucket {bucket}"
-                events.append(_event(rank, name, mode, start + ready, ended - ready))
+                events.append(_event(rank, name, mode, ready - origin, ended - ready))
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
@@ -167,16 +190,16 @@ def _event(rank: int, name: str, mode: str, start_s: float, took_s: float) -> di
     return {**place, "name": f"{name} ({mode})", "ts": start_s * 1e6, "dur": took_s * 1e6}
 
 
-def _show_buckets(report: Report, setting: Setting, lines: Sequence[Line]) -> None:
-    """Show the profile of rank 0's typical step, bucket by bucket."""
-    rounds = [line["steps"]["headrace"] for line in lines if line["rank"] == 0]
-    step = typical(lines, 0, "headrace")
-    ready = _medians([each["ready"] for each in rounds])
-    ended = _medians([each["ended"] for each in rounds])
+def _show_buckets(report: Report, setting: Setting, rounds: Sequence[Round]) -> None:
+    """Show the profile of the typical step, bucket by bucket."""
+    step = typical(rounds, "headrace")
+    steps = [timeline(each, "headrace") for each in rounds]
+    ready = _medians([ready for _, ready, _, _ in steps])
+    ended = _medians([ended for _, _, ended, _ in steps])
     ideal = ideal_ends(step.ready, step.alone)
     for bucket, moments in enumerate(zip(ready, ended, ideal, strict=True)):
         report.row(
-            "DDP, buckets of a step, from its backward pass on (headrace, rank 0)",
+            "DDP, buckets of a step, from its backward pass on (headrace)",
             network=setting.name,
             compute=setting.compute,
             bucket=bucket,
@@ -203,10 +226,6 @@ def _lines(setting: Setting, rounds: int) -> list[dict[str, Any]]:
             setting.order,
             env=ENVIRONMENT,
         )
-
-
-def _median_of(rows: Sequence[Sequence[float]]) -> float:
-    return statistics.median(value for row in rows for value in row)
 
 
 def _medians(rows: Sequence[Sequence[float]]) -> list[float]:

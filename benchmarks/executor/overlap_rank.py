@@ -96,7 +96,7 @@ class Job:
         self.network.register_comm_hook(self._hook, call_hook)
 
     def step(self, number: int, mode: str) -> dict[str, Any]:
-        """Take a step; its moments, in seconds from the beginning of the backward pass."""
+        """Take a step; its moments on the clock that all ranks share, from the backward pass on."""
         hook = self._hook
         hook.group = self._groups.get(mode)
         hook.ready, hook.ended = [], []
@@ -108,26 +108,21 @@ class Job:
         began = time.monotonic()
         loss.backward()
         ended = time.monotonic()
-        return {
-            "began": began,
-            "end": ended - began,
-            "ready": [moment - began for moment in hook.ready],
-            "ended": [moment - began for moment in hook.ended],
-        }
+        return {"began": began, "end": ended, "ready": hook.ready, "ended": hook.ended}
 
     def gradients(self) -> list[torch.Tensor]:
         """Return a copy of all gradients."""
         return [each.grad.clone() for each in self.network.parameters() if each.grad is not None]
 
-    def allreduce_s(self, mode: str) -> list[float]:
-        """Return how long a bucket's allreduce takes when nothing else goes on, a few times."""
-        taken: list[float] = []
+    def allreduces(self, mode: str) -> list[tuple[float, float]]:
+        """Return when a bucket's allreduce with nothing beside it began and ended, each time."""
+        taken: list[tuple[float, float]] = []
         tensor = torch.ones(self._width**2)
         for _ in range(PROBES):
             dist.barrier(group=self._groups["gloo"])
             began = time.monotonic()
             dist.all_reduce(tensor, group=self._groups[mode])
-            taken.append(time.monotonic() - began)
+            taken.append((began, time.monotonic()))
         return taken
 
 
@@ -153,7 +148,7 @@ def main() -> None:
             found[mode] = job.step(number, mode)
             gradients[mode] = job.gradients()
             if mode != ALONE:
-                found[mode]["allreduce_s"] = job.allreduce_s(mode)
+                found[mode]["allreduces"] = job.allreduces(mode)
         wrong = not same(gradients["headrace"], gradients["gloo"])
         if number >= WARM_UP:
             say("round", steps=found, wrong=wrong)

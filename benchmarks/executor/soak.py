@@ -67,6 +67,7 @@ def measure(report: Report, *, quick: bool) -> None:
             wrong=line["wrong"],
             resident_mib_before=round(before["resident_bytes"] / MIB, 1),
             growth_mib=round(growths[-1], 2),
+            anonymous_mib=round((after["anonymous_bytes"] - before["anonymous_bytes"]) / MIB, 2),
             descriptors=f"{before['descriptors']} -> {after['descriptors']}",
             threads=f"{before['threads']} -> {after['threads']}",
             took_s=round(line["took_s"], 1),
@@ -81,5 +82,6 @@ def measure(report: Report, *, quick: bool) -> None:
         report.bar(bar, max(line["after"][what] - line["before"][what] for line in done))
     report.note(
         "soak: memory is what is resident once the allocator has given back what is free, after "
-        "the warm-up and at the end; ranks sleep at random; up to eight calls are pending"
+        "the warm-up and at the end; anonymous: of that growth, the process's own, the rest is "
+        "shared with other ranks or of files; ranks sleep at random; up to eight calls are pending"
     )

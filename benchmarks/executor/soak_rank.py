@@ -8,7 +8,6 @@ lines of JSON what it did, how many results were wrong, and what its process hel
 import ctypes
 import gc
 import json
-import os
 import random
 import sys
 import time
@@ -123,12 +122,14 @@ def _start_ring(call: Call, me: int, group: Any) -> Started:
 
 
 def held() -> dict[str, int]:
-    """Return what this process holds: resident bytes, descriptors, threads."""
+    """Return what this process holds: resident bytes (of these its own), descriptors, threads."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later is no leak
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    lines = [line.split() for line in Path("/proc/self/status").read_text().splitlines()]
+    kib = {line[0]: int(line[1]) for line in lines if line[0].startswith(("VmRSS", "RssAnon"))}
     return {
-        "resident_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+        "resident_bytes": kib["VmRSS:"] << 10,
+        "anonymous_bytes": kib["RssAnon:"] << 10,
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
         "threads": len(list(Path("/proc/self/task").iterdir())),
     }

@@ -85,8 +85,10 @@ void Executor::drive(Lock& state, const Task* target) {
   auto looked = Clock::now();
   try {
     for (;;) {
-      while (pass() && !finished()) {
-      }
+      do {
+        // Without a target nobody waits, and threads that compute may want this processor.
+        if (target == nullptr) give_way(state);
+      } while (!finished() && pass());
       if (finished()) break;
       if (!spin(state)) wait_for_events(state);
       // Asking after interrupts can cost more than a small collective: once a tick is enough.
@@ -107,6 +109,12 @@ void Executor::drive(Lock& state, const Task* target) {
   driving_ = false;
 }
 
+void Executor::give_way(Lock& state) {
+  state.unlock();
+  ::sched_yield();
+  state.lock();
+}
+
 // Looks again and again for a while: a peer that shares our memory answers sooner than a sleeper
 // wakes. Returns whether something moved.
 bool Executor::spin(Lock& state) {
@@ -120,9 +128,7 @@ bool Executor::spin(Lock& state) {
   stares_ = false;
   auto end = begin + kSpin;
   do {
-    state.unlock();
-    ::sched_yield();  // ranks may outnumber processors
-    state.lock();
+    give_way(state);  // ranks may outnumber processors
     if (has_sockets_) look_for_events(state, 0);
     if (stop_ || pass()) {
       stares_ = Clock::now() - begin < kStare;

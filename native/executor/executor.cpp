@@ -14,6 +14,8 @@
 namespace headrace {
 namespace {
 
+// To copy more than this takes longer than to wake the driver.
+constexpr std::uint64_t kMostKickBytes = 64 << 10;
 // Collectives that are over and may be used again.
 constexpr std::size_t kMostSpares = 16;
 constexpr std::size_t kMostSpareBytes = 1 << 20;
@@ -207,15 +209,17 @@ std::uint64_t Executor::enqueue_named(std::shared_ptr<Task> task, double deadlin
   auto handle = next_handle();
   task->handle = handle;
   task->notify = notify;
+  auto bytes = task->bytes;
   enqueue(std::move(task), deadline_s);
-  kick();
+  kick(bytes);
   return handle;
 }
 
-// Gets a new task going: on this thread if the connections are free, else by waking the driver.
-void Executor::kick() {
-  Lock state(state_, std::try_to_lock);
-  if (!state) {
+// Gets a new task of `bytes` going: a small one on this thread if the connections are free, else by
+// waking the driver.
+void Executor::kick(std::uint64_t bytes) {
+  Lock state(state_, std::defer_lock);
+  if (bytes > kMostKickBytes || !state.try_lock()) {
     // Whoever holds the connections may drive on, or be about to stop and not look again.
     wake();
     nudge();

@@ -121,7 +121,7 @@ class Executor {
   void enqueue(std::shared_ptr<Task> task, double deadline_s);
   std::uint64_t enqueue_named(std::shared_ptr<Task> task, double deadline_s, bool notify);
   void start(const std::shared_ptr<Task>& task);
-  void kick();
+  void kick(std::uint64_t bytes);
   int finish_wait(const std::shared_ptr<Task>& task);
 
   void drive(Lock& state, const Task* target);
@@ -131,6 +131,7 @@ class Executor {
   void add(std::vector<Link>& links);
   void open(Lock& state, Clock::time_point deadline);
   bool spin(Lock& state);
+  void give_way(Lock& state);
   void look_for_events(Lock& state, int timeout_ms);
   void wait_for_events(Lock& state);
   void judge();

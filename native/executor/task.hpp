@@ -32,6 +32,7 @@ struct Collective;
 // Completion state common to all tasks.
 struct Task {
   std::uint64_t handle = 0;  // none: only the caller that waits knows of it
+  std::uint64_t bytes = 0;   // of all its buffers
   Clock::time_point deadline;
   bool notify = false;
   std::string error;               // empty: succeeded
@@ -136,7 +137,6 @@ struct Collective final : Task {
   std::uint32_t element_size = 0;
   ReduceKernel kernel = nullptr;
   bool average = false;
-  std::uint64_t bytes = 0;  // of all slots but scratch
   Signature signature = 0;
   std::uint32_t sequence = 0;
   std::uint32_t epoch = 0;
@@ -166,7 +166,6 @@ struct Message final : Task {
   int peer = -1;  // receives: -1 for any
   std::uint32_t tag = 0;
   std::byte* data = nullptr;
-  std::uint64_t bytes = 0;
   std::uint64_t moved = 0;
   int source = -1;
 };
