@@ -89,12 +89,8 @@ def measure(report: Report, *, quick: bool) -> None:
         lines = _lines(setting, rounds=5 if quick else 20)
         wrong += sum(line["wrong"] for line in lines)
         ranks = range(len(setting.order))
-        rounds = list(
-            zip(
-                *([each["steps"] for each in lines if each["rank"] == r] for r in ranks),
-                strict=True,
-            )
-        )
+        by_rank = [[line["steps"] for line in lines if line["rank"] == rank] for rank in ranks]
+        rounds = list(zip(*by_rank, strict=True))
         for backend in BACKENDS:
             step = typical(rounds, backend)
             if backend == "headrace":
