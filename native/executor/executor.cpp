@@ -226,11 +226,11 @@ void Executor::kick(std::uint64_t bytes) {
     return;
   }
   // One pass gets the first bytes going; the rest is the driver's, or the caller would be kept.
-  bool more = pass();
-  if (!driving_ && !idle()) {
+  pass();
+  if (driving_) {
+    wake();  // there may be something else to wait for now
+  } else if (!idle()) {
     nudge();
-  } else if (driving_ && more) {
-    wake();
   }
 }
 
