@@ -237,14 +237,19 @@ void bind_executor(nb::module_& module) {
   nb::class_<Executor>(module, "Executor", "Runs programs between the ranks of one group.")
       .def(
           "__init__",
-          [](Executor* self, int rank, int ranks, int channels,
+          [](Executor* self, int rank, int ranks, int channels, int threads,
              std::shared_ptr<Completions> completions, std::int64_t fail_at_call) {
-            Executor::Options options{rank,          ranks,
-                                      channels,      std::move(completions),
-                                      check_signals, {.calls_left = fail_at_call}};
+            Executor::Options options{rank,
+                                      ranks,
+                                      channels,
+                                      threads,
+                                      std::move(completions),
+                                      check_signals,
+                                      {.calls_left = fail_at_call}};
             new (self) Executor(std::move(options));
           },
-          nb::kw_only(), "rank"_a, "ranks"_a, "channels"_a, "completions"_a, "fail_at_call"_a)
+          nb::kw_only(), "rank"_a, "ranks"_a, "channels"_a, "threads"_a, "completions"_a,
+          "fail_at_call"_a)
       .def(
           "connect",
           [](Executor& self, const std::vector<LinkRow>& rows, double deadline_s) {

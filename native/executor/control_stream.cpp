@@ -10,7 +10,7 @@ constexpr std::size_t kMostTextBytes = 1000;
 
 }  // namespace
 
-bool ControlStream::progress() {
+bool ControlStream::progress(const Leave&) {
   bool any = false;
   for (;;) {
     // A frame is used as a whole: it is short.

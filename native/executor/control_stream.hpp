@@ -12,7 +12,7 @@ class ControlStream final : public Stream {
  public:
   using Stream::Stream;
 
-  bool progress() override;
+  bool progress(const Leave& leave) override;
   bool busy() const override { return false; }
   void drop() override {}
 

@@ -80,9 +80,9 @@ bool DataStream::trim(std::deque<LaneRef>& lanes) {
   return any;
 }
 
-bool DataStream::progress() {
-  bool sent = send_some();
-  bool received = receive_some();
+bool DataStream::progress(const Leave& leave) {
+  bool sent = send_some(leave);
+  bool received = receive_some(leave);
   return sent || received;
 }
 
@@ -137,14 +137,15 @@ void DataStream::commit(std::size_t sent) {
   }
 }
 
-bool DataStream::send_some() {
+bool DataStream::send_some(const Leave& leave) {
   bool any = trim(sends_);
   while (!sends_.empty()) {
     Batch batch;
     gather(batch);
     if (batch.count == 0) break;
-    auto sent =
-        connection().send(batch.parts.data(), static_cast<int>(batch.count), batch.lendable);
+    auto sent = leave.during(batch.bytes, [&] {
+      return connection().send(batch.parts.data(), static_cast<int>(batch.count), batch.lendable);
+    });
     if (sent == 0) break;
     commit(sent);
     trim(sends_);
@@ -200,7 +201,7 @@ bool DataStream::held_back() const {
 
 // Moves a piece of what has come to where the plan wants it; returns how far it got. Frames of a
 // collective not yet submitted here stay where they are, which holds the sender back.
-bool DataStream::receive_piece(std::size_t& budget) {
+bool DataStream::receive_piece(std::size_t& budget, const Leave& leave) {
   bool any = trim(receives_);
   if (receives_.empty()) return any;
   auto& [collective, lane] = receives_.front();
@@ -222,18 +223,13 @@ bool DataStream::receive_piece(std::size_t& budget) {
   if (!reduces) {
     if (room == 0) return any;
     bool rest = room == state.bytes - state.done;
-    moved = connection().receive(
-        state.data + state.done, room,
-        {.ahead = rest ? kReadAhead : 0, .past_caches = collective->past_caches()});
+    moved = leave.during(room, [&] {
+      return connection().receive(
+          state.data + state.done, room,
+          {.ahead = rest ? kReadAhead : 0, .past_caches = collective->past_caches()});
+    });
   } else {
-    auto came = connection().peek(collective->element_size, kFetchBytes);
-    moved = std::min<std::size_t>(came.size(), room);
-    moved -= moved % collective->element_size;
-    if (moved > 0) {
-      auto* target = state.data + state.done;
-      collective->kernel(target, target, came.data(), moved / collective->element_size);
-      if (!connection().use(moved)) return any;
-    }
+    moved = leave.during(room, [&] { return receive_and_reduce(*collective, index, room); });
   }
   if (moved == 0) return any;
   state.done += moved;
@@ -245,10 +241,23 @@ bool DataStream::receive_piece(std::size_t& budget) {
   return true;
 }
 
-bool DataStream::receive_some() {
+// Returns how many bytes came and were reduced, `most` at the utmost.
+std::size_t DataStream::receive_and_reduce(const Collective& collective, std::uint32_t index,
+                                           std::uint64_t most) {
+  auto came = connection().peek(collective.element_size, kFetchBytes);
+  auto bytes = std::min<std::size_t>(came.size(), most);
+  bytes -= bytes % collective.element_size;
+  if (bytes == 0) return 0;
+  const auto& state = collective.states[index];
+  auto* target = state.data + state.done;
+  collective.kernel(target, target, came.data(), bytes / collective.element_size);
+  return connection().use(bytes) ? bytes : 0;
+}
+
+bool DataStream::receive_some(const Leave& leave) {
   bool any = false;
   std::size_t budget = kReceiveBudget;
-  while (budget >= kLargestElement && receive_piece(budget)) any = true;
+  while (budget >= kLargestElement && receive_piece(budget, leave)) any = true;
   return any;
 }
 

@@ -16,7 +16,7 @@ class DataStream final : public Stream {
   void add_send(std::shared_ptr<Collective> collective, std::uint32_t lane);
   void add_receive(std::shared_ptr<Collective> collective, std::uint32_t lane);
 
-  bool progress() override;
+  bool progress(const Leave& leave) override;
   // Throws ProtocolError if the next frame belongs to a collective that was begun here (all below
   // `started` were) without anything to receive from this peer.
   void check_unexpected(std::uint32_t started);
@@ -29,14 +29,16 @@ class DataStream final : public Stream {
     std::uint32_t lane;
   };
 
-  bool send_some();
+  bool send_some(const Leave& leave);
   struct Batch;
   void gather(Batch& batch) const;
   void commit(std::size_t sent);
-  bool receive_some();
+  bool receive_some(const Leave& leave);
   // Whether what already came waits here for other lanes: the peer may have left since.
   bool held_back() const;
-  bool receive_piece(std::size_t& budget);
+  bool receive_piece(std::size_t& budget, const Leave& leave);
+  std::size_t receive_and_reduce(const Collective& collective, std::uint32_t index,
+                                 std::uint64_t most);
   void check(const LaneRef& expected) const;
   static bool trim(std::deque<LaneRef>& lanes);
 

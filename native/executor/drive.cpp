@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "executor/executor.hpp"
@@ -69,6 +70,45 @@ void Executor::io_thread() {
   }
 }
 
+// What a helper does: sees to streams while others are on leave with theirs.
+void Executor::help() {
+  Lock state(state_);
+  for (;;) {
+    help_.wait(state, [this] { return stop_ || wanted_ > 0; });
+    if (stop_) return;
+    --wanted_;
+    ++helping_;
+    while (!stop_ && (pass(state) || taken_ > 0)) give_way(state);
+    --helping_;
+    if (driving_) {
+      wake();  // there may be something else to wait for now
+    } else if (!idle()) {
+      nudge();
+    }
+  }
+}
+
+// Before a thread goes on leave with a stream: has a helper see to the others.
+void Executor::call_help() {
+  if (helping_ + wanted_ == helpers_.size()) return;
+  bool work = std::any_of(streams_.begin(), streams_.end(),
+                          [](const auto& stream) { return !stream->taken() && stream->busy(); });
+  if (!work) return;
+  ++wanted_;
+  help_.notify_one();
+}
+
+// Waits until no stream is taken and none will be, until `go_on`; needs `state_`, which it lets go
+// of meanwhile.
+void Executor::halt() {
+  ++halted_;
+  Lock state(state_, std::adopt_lock);
+  given_back_.wait(state, [this] { return taken_ == 0; });
+  state.release();
+}
+
+void Executor::go_on() { --halted_; }
+
 void Executor::nudge() {
   {
     std::lock_guard lock(nap_);
@@ -88,9 +128,15 @@ void Executor::drive(Lock& state, const Task* target) {
       do {
         // Without a target nobody waits, and threads that compute may want this processor.
         if (target == nullptr) give_way(state);
-      } while (!finished() && pass());
+      } while (!finished() && pass(state));
       if (finished()) break;
-      if (!spin(state)) wait_for_events(state);
+      if (taken_ > 0) {
+        // Whoever moves bytes now may be done at any moment, and nobody would tell.
+        give_way(state);
+        if (has_sockets_) look_for_events(state, 0);
+      } else if (!spin(state)) {
+        wait_for_events(state);
+      }
       // Asking after interrupts can cost more than a small collective: once a tick is enough.
       auto now = Clock::now();
       if (now - looked < kTick) continue;
@@ -123,14 +169,14 @@ bool Executor::spin(Lock& state) {
   // An answer is often there before a system call would have returned, unless it has to come from
   // a rank that waits for our processor: the last time tells.
   while (stares_ && Clock::now() - begin < kStare) {
-    if (stop_ || pass()) return true;
+    if (stop_ || pass(state)) return true;
   }
   stares_ = false;
   auto end = begin + kSpin;
   do {
     give_way(state);  // ranks may outnumber processors
     if (has_sockets_) look_for_events(state, 0);
-    if (stop_ || pass()) {
+    if (stop_ || pass(state)) {
       stares_ = Clock::now() - begin < kStare;
       return true;
     }
@@ -143,6 +189,7 @@ void Executor::wait_for_events(Lock& state) {
     look_for_events(state, static_cast<int>(kTick.count()));
     return;
   }
+  if (taken_ > 0) return;  // since it was looked last
   for (auto& stream : streams_) stream->connection().announce_sleep(true);
   bool news = false;
   try {
@@ -170,24 +217,25 @@ void Executor::look_for_events(Lock& state, int timeout_ms) {
     auto mask = events[i].events;
     bool hangup = mask & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
     static_cast<Stream*>(events[i].data.ptr)
-        ->connection()
-        .ready(mask & EPOLLIN || hangup, mask & EPOLLOUT || hangup, hangup);
+        ->ready(mask & EPOLLIN || hangup, mask & EPOLLOUT || hangup, hangup);
   }
 }
 
-bool Executor::pass() {
+bool Executor::pass(Lock& state) {
   take_inbox();
   bool any = false;
+  Leave leave(helpers_.empty() ? nullptr : &state, [this] { call_help(); });
   try {
-    for (std::size_t i = 0; i < streams_.size(); ++i) {
+    for (std::size_t i = 0; i < streams_.size() && halted_ == 0; ++i) {
       // What is in the background moves when nothing else can.
       if (i == first_background_ && any) break;
-      any |= streams_[i]->progress();
+      if (!streams_[i]->taken()) any |= progress(*streams_[i], leave);
     }
   } catch (const ProtocolError& error) {
     fail(options_.rank, error.what());
     return false;
   }
+  if (halted_ > 0) return false;
   for (const auto& task : active_) {
     if (auto* collective = task->as_collective()) any |= collective->run_local();
   }
@@ -205,6 +253,22 @@ bool Executor::pass() {
   // What just moved may let other lanes use what a peer sent before it left.
   if (!any) judge();
   return any;
+}
+
+bool Executor::progress(Stream& stream, const Leave& leave) {
+  struct Taken {
+    Executor& executor;
+    Stream& stream;
+    Taken(Executor& by, Stream& which) : executor(by), stream(which) {
+      stream.take();
+      ++executor.taken_;
+    }
+    ~Taken() {
+      stream.give_back();
+      if (--executor.taken_ == 0 && executor.halted_ > 0) executor.given_back_.notify_all();
+    }
+  } taken(*this, stream);
+  return stream.progress(leave);
 }
 
 void Executor::take_inbox() {
@@ -251,8 +315,9 @@ void Executor::start(const std::shared_ptr<Task>& task) {
   }
 }
 
-// Decides what ended connections mean.
+// Decides what ended connections mean, once no thread moves bytes.
 void Executor::judge() {
+  if (taken_ > 0) return;
   for (auto* control : controls_) {
     if (control == nullptr) continue;
     if (control->aborted()) {
@@ -344,12 +409,14 @@ void Executor::fail(int culprit, const std::string& text) {
     failed_ = true;
     failure_ = report_tasks();
   }
+  halt();  // nothing may be moved to or from the buffers of tasks that are over
   for (auto* control : controls_) {
     if (control != nullptr) control->send_abort(culprit, text);
   }
   for (auto& stream : streams_) stream->drop();
   mailbox_.drop();
   for (const auto& task : std::exchange(active_, {})) complete(task, text);
+  go_on();
 }
 
 void Executor::wake() {

@@ -80,6 +80,7 @@ void Executor::connect(std::vector<Link> links, double deadline_s) {
   }
   connected_ = true;
   thread_ = std::thread([this] { io_thread(); });
+  for (int i = 1; i < options_.threads; ++i) helpers_.emplace_back([this] { help(); });
 }
 
 void Executor::add(std::vector<Link>& links) {
@@ -226,7 +227,7 @@ void Executor::kick(std::uint64_t bytes) {
     return;
   }
   // One pass gets the first bytes going; the rest is the driver's, or the caller would be kept.
-  pass();
+  pass(state);
   if (driving_) {
     wake();  // there may be something else to wait for now
   } else if (!idle()) {
@@ -314,7 +315,7 @@ int Executor::finish_wait(const std::shared_ptr<Task>& task) {
       }
       // Somebody else drives: make sure the task is on its way, then sleep until it is done.
       if (state) {
-        while (pass()) {
+        while (pass(state)) {
         }
         state.unlock();
       } else {
@@ -359,7 +360,7 @@ std::string Executor::report_tasks() const {
   std::string text;
   for (const auto& task : active_) text += "  " + task->report() + "\n";
   for (const auto& stream : streams_) {
-    if (!stream->connection().closed_at()) continue;
+    if (stream->taken() || !stream->connection().closed_at()) continue;
     text += "  the connection to rank " + std::to_string(stream->peer()) + " on channel " +
             std::to_string(stream->channel()) + " has ended\n";
   }
@@ -422,6 +423,7 @@ void Executor::close() {
     Lock state(state_);
     stop_ = true;
     take_inbox();
+    halt();
     for (auto* control : controls_) {
       if (control != nullptr) control->send_goodbye();
     }
@@ -430,10 +432,13 @@ void Executor::close() {
     }
     mailbox_.drop();
     for (auto& stream : streams_) stream->drop();
+    go_on();
   }
   nudge();
   wake();
+  help_.notify_all();
   if (thread_.joinable()) thread_.join();
+  for (auto& helper : helpers_) helper.join();
   Lock state(state_);
   // Another thread may still be driving; it sees `stop_` within a tick.
   while (driving_) {
@@ -455,6 +460,8 @@ void Executor::abandon() {
   epoll_.reset();
   event_.reset();
   if (thread_.joinable()) thread_.detach();
+  for (auto& helper : helpers_) helper.detach();
+  helpers_.clear();
 }
 
 }  // namespace headrace

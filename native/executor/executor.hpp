@@ -1,7 +1,8 @@
 // Runs programs between the ranks of one group. Knows nothing of Python or torch.
 //
-// One thread at a time drives the connections: the caller of `run` or `wait` where it can (no
-// thread switch on the way of a small message), else the executor's own thread. Collectives
+// One thread drives the connections: the caller of `run` or `wait` where it can (no thread switch
+// on the way of a small message), else the executor's own thread. While it moves many bytes of one
+// connection, helpers see to others. Collectives
 // of one priority proceed in submission order on every connection; different connections proceed on
 // their own.
 // Errors are sticky: after one, every call throws its cause.
@@ -48,6 +49,7 @@ class Executor {
     int rank = 0;
     int ranks = 1;
     int channels = 1;
+    int threads = 1;                           // that move bytes at one time
     std::shared_ptr<Completions> completions;  // made if absent
     std::function<void()> interrupted;
     faulty::Faults faults;  // tests
@@ -125,7 +127,12 @@ class Executor {
   int finish_wait(const std::shared_ptr<Task>& task);
 
   void drive(Lock& state, const Task* target);
-  bool pass();
+  bool pass(Lock& state);
+  bool progress(Stream& stream, const Leave& leave);
+  void help();
+  void call_help();
+  void halt();
+  void go_on();
   void take_inbox();
   std::unique_ptr<Connection> connection_of(Link& link);
   void add(std::vector<Link>& links);
@@ -154,6 +161,12 @@ class Executor {
   bool driving_ = false;
   std::thread::id driver_;
   bool stop_ = false;
+  std::size_t taken_ = 0;    // streams, by the threads that move their bytes
+  std::size_t wanted_ = 0;   // helpers that were called and have not come yet
+  std::size_t helping_ = 0;  // helpers that have
+  std::size_t halted_ = 0;   // how often nobody may take a stream: not while it is over 0
+  std::condition_variable help_;
+  std::condition_variable given_back_;
   Fd epoll_;
   Fd event_;
   Mailbox mailbox_;
@@ -196,6 +209,7 @@ class Executor {
   bool connected_ = false;
 
   std::thread thread_;
+  std::vector<std::thread> helpers_;
 };
 
 }  // namespace headrace

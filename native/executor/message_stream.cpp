@@ -114,14 +114,14 @@ void MessageStream::drop() {
   connection().close();  // perhaps in the middle of a frame: nothing more can be read or sent
 }
 
-bool MessageStream::progress() {
+bool MessageStream::progress(const Leave& leave) {
   if (dropped_) return false;
-  bool sent = send_some();
-  bool received = receive_some();
+  bool sent = send_some(leave);
+  bool received = receive_some(leave);
   return sent || received;
 }
 
-bool MessageStream::send_some() {
+bool MessageStream::send_some(const Leave& leave) {
   bool any = false;
   while (!sends_.empty()) {
     auto message = sends_.front();
@@ -132,7 +132,7 @@ bool MessageStream::send_some() {
         {reinterpret_cast<char*>(&header) + header_sent_, sizeof header - header_sent_},
         {message->data + message->moved, left}};
     auto total = parts[0].iov_len + left;
-    auto sent = connection().send(parts, 2, 0);
+    auto sent = leave.during(total, [&] { return connection().send(parts, 2, 0); });
     if (sent == 0) break;
     any = true;
     auto of_header = std::min(sent, parts[0].iov_len);
@@ -177,7 +177,7 @@ void MessageStream::begin_incoming(const Header& header) {
   if (!receiving_ && !keeping_) keeping_ = mailbox_.keep(peer(), header.collective, bytes_);
 }
 
-bool MessageStream::receive_some() {
+bool MessageStream::receive_some(const Leave& leave) {
   bool any = false;
   if (keeping_ && keeping_->claimed) {
     receiving_ = mailbox_.adopt(keeping_);
@@ -193,7 +193,8 @@ bool MessageStream::receive_some() {
     }
     if (moved_ < bytes_) {
       auto room = std::min<std::uint64_t>(bytes_ - moved_, budget);
-      auto received = connection().receive(target(room), room, {});
+      auto* into = target(room);
+      auto received = leave.during(room, [&] { return connection().receive(into, room, {}); });
       if (received == 0) return any;
       moved_ += received;
       budget -= received;

@@ -67,13 +67,13 @@ class MessageStream final : public Stream {
 
   void add_send(std::shared_ptr<Message> message) { sends_.push_back(std::move(message)); }
 
-  bool progress() override;
+  bool progress(const Leave& leave) override;
   bool busy() const override { return !sends_.empty() || receiving_ != nullptr; }
   void drop() override;
 
  private:
-  bool send_some();
-  bool receive_some();
+  bool send_some(const Leave& leave);
+  bool receive_some(const Leave& leave);
   void begin_incoming(const Header& header);
   std::byte* target(std::size_t room);
   void finish_incoming();

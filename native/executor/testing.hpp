@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -173,10 +174,17 @@ inline std::vector<std::vector<Link>> links_of(int ranks, int channels, Via via,
   return links;
 }
 
+// The same tests are run with helpers, too.
+inline int threads_wanted() {
+  const char* text = std::getenv("HEADRACE_TEST_THREADS");
+  return text == nullptr ? 1 : std::atoi(text);
+}
+
 struct GroupOptions {
   Via via = Via::kTcp;
   int channels = 1;
   faulty::Faults faults_of_rank_0{};
+  int threads = threads_wanted();
 };
 
 class Group {
@@ -188,6 +196,7 @@ class Group {
       options.rank = r;
       options.ranks = ranks;
       options.channels = wanted.channels;
+      options.threads = wanted.threads;
       if (r == 0) options.faults = wanted.faults_of_rank_0;
       executors_.push_back(std::make_unique<Executor>(options));
     }

@@ -11,6 +11,7 @@ from headrace.errors import InputError
 MEASURE = ("auto", "off", "always")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _MAX_CHANNELS = 64
+_MAX_THREADS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class Settings:
         an error; torch's own default.
     channels : HEADRACE_CHANNELS, connections per pair of ranks, 1 to 64. Calls of over 256 KiB
         between hosts are spread evenly over them: for networks that limit each connection.
+    threads : HEADRACE_THREADS, how many threads of this rank may move a group's bytes at one time,
+        1 to 64: for hosts with processors to spare, where one cannot keep up with all connections.
     socket_interface : HEADRACE_SOCKET_IFNAME, name of the network interface to listen on; unset:
         the one that routes to the rendezvous.
     pace : HEADRACE_PACE, pacing file of the loopback testbed: rates that the transport keeps to
@@ -53,6 +56,7 @@ class Settings:
     plan_book: Path | None = None
     deadline_s: float = 1800.0
     channels: int = 1
+    threads: int = 1
     socket_interface: str | None = None
     pace: Path | None = None
     testbed_address: str | None = None
@@ -201,6 +205,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str, str], object]]] = {
     "plan_book": ("HEADRACE_PLAN_BOOK", _file),
     "deadline_s": ("HEADRACE_DEADLINE_S", _seconds),
     "channels": ("HEADRACE_CHANNELS", _whole(1, _MAX_CHANNELS)),
+    "threads": ("HEADRACE_THREADS", _whole(1, _MAX_THREADS)),
     "socket_interface": ("HEADRACE_SOCKET_IFNAME", _interface),
     "pace": ("HEADRACE_PACE", _file),
     "testbed_address": ("HEADRACE_TESTBED_ADDRESS", _text),

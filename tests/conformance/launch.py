@@ -25,8 +25,10 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 @contextmanager
-def ranks(count: int, script: Path, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """Yield `count` processes of `script`, set up as torchrun would."""
+def ranks(
+    count: int, script: Path, *arguments: str, **settings: str
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Yield `count` processes of `script`, set up as torchrun would, with `settings`."""
     port = str(free_port())
     started = []
     try:
@@ -37,6 +39,7 @@ def ranks(count: int, script: Path, *arguments: str) -> Iterator[list[subprocess
                 WORLD_SIZE=str(count),
                 RANK=str(rank),
                 LOCAL_RANK=str(rank),
+                **settings,
             )
             started.append(
                 subprocess.Popen(

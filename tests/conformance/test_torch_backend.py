@@ -19,12 +19,18 @@ pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
 
 # What torch builds on the collectives is checked with 4 ranks, the collectives with others, too;
 # with a double of a GPU both.
-JOBS: dict[str, tuple[int, list[str]]] = {
-    "1": (1, ["--quick"]),
-    "2": (2, ["--quick"]),
-    "3": (3, ["--quick"]),
-    "4": (4, []),
-    "2-staged": (2, ["--staged"]),
+JOBS: dict[str, tuple[int, list[str], dict[str, str]]] = {
+    "1": (1, ["--quick"], {}),
+    "2": (2, ["--quick"], {}),
+    "3": (3, ["--quick"], {}),
+    "4": (4, [], {}),
+    "2-staged": (2, ["--staged"], {}),
+    "3-threads": (3, ["--quick"], {"HEADRACE_THREADS": "3"}),
+    "3-threads-tcp": (
+        3,
+        ["--quick"],
+        {"HEADRACE_THREADS": "3", "HEADRACE_CHANNELS": "2", "HEADRACE_SHARED_MEMORY": "off"},
+    ),
 }
 
 
@@ -36,8 +42,8 @@ def expected(name: str) -> list[str]:
 @cache
 def job(name: str) -> list[dict[str, str]]:
     """By rank: check -> what went wrong ("" for nothing)."""
-    count, options = JOBS[name]
-    with ranks(count, SCRIPT, *options) as processes:
+    count, options, settings = JOBS[name]
+    with ranks(count, SCRIPT, *options, **settings) as processes:
         texts = outputs(processes, DEADLINE_S)
         for rank, process in enumerate(processes):
             assert process.returncode == 0, f"rank {rank} said:\n{texts[rank]}"

@@ -79,6 +79,7 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup | Headra
         host=meeting.host,
         secret=meeting.secret,
         channels=meeting.channels,
+        threads=settings.threads,
         shared_memory=meeting.shared_memory,
         tls=meeting.tls,
         completions=completion_thread.queue,

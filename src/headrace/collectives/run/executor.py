@@ -104,6 +104,7 @@ class Executor:
     host : numeric address to listen on and to connect from.
     secret : known to the members only; strangers are turned away.
     channels : data connections per pair of ranks and priority; a program may use fewer.
+    threads : how many threads may move bytes at one time, each those of another connection.
     shared_memory : whether ranks that listen on the same address share memory.
     tls : whether connections by TCP are encrypted, by TLS 1.3; the same on all ranks.
     completions : where tasks submitted with `notify` are reported; made if absent.
@@ -128,6 +129,7 @@ class Executor:
         host: str = "127.0.0.1",
         secret: str,
         channels: int = 1,
+        threads: int = 1,
         shared_memory: bool = True,
         tls: bool = False,
         completions: _native.Completions | None = None,
@@ -160,6 +162,7 @@ class Executor:
                 rank=rank,
                 ranks=ranks,
                 channels=channels,
+                threads=threads,
                 completions=self._completions,
                 fail_at_call=fail_at_call,
             )

@@ -34,6 +34,7 @@ def trace_as_told(lines: TextIO, say: Callable[..., None]) -> None:
         host=task["listen"],
         secret=task["secret"],
         channels=channels_of(program),
+        threads=settings.threads,
         shared_memory=settings.shared_memory,
         tls=settings.tls,
     )

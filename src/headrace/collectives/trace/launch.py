@@ -120,6 +120,7 @@ def trace_torchrun(
         host=met.host,
         secret=met.secret,
         channels=channels_of(program),
+        threads=settings.threads,
         shared_memory=met.shared_memory,
         tls=met.tls,
     )
