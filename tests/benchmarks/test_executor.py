@@ -184,28 +184,44 @@ def test_the_share_is_one_at_the_ideal_and_none_in_series(
     )
 
 
-def lines() -> list[dict]:
-    def taken(end: float) -> dict:
-        moments = {"ready": [0.1, 0.2], "ended": [0.2, 0.3]}
-        return {"began": 5.0, "end": end, **moments}
+def rounds() -> list[list[dict]]:
+    """Three rounds of two ranks; rank 1 begins 0.05 s later and has its buckets 0.05 s later."""
+
+    def taken(rank: int, end: float) -> dict:
+        began = 5.0 + 0.05 * rank
+        ready, ended = [began + 0.1, began + 0.2], [began + 0.2, began + 0.3]
+        return {"began": began, "end": began + end, "ready": ready, "ended": ended}
+
+    def probes(rank: int, took: float) -> list[tuple[float, float]]:
+        return [(7.0 + 0.5 * rank, 7.5 + took)] * 3
 
     return [
-        {
-            "rank": rank,
-            "steps": {
-                "alone": taken(0.25),
-                "headrace": {**taken(end), "allreduce_s": [0.1, 0.1]},
-                "gloo": {**taken(0.5), "allreduce_s": [0.2, 0.2]},
-            },
-        }
-        for rank in range(2)
+        [
+            {
+                "alone": taken(rank, 0.25),
+                "headrace": {**taken(rank, end), "allreduces": probes(rank, 0.1)},
+                "gloo": {**taken(rank, 0.5), "allreduces": probes(rank, 0.2)},
+            }
+            for rank in range(2)
+        ]
         for end in (0.3, 0.35, 0.9)
     ]
 
 
-def test_a_ranks_typical_step_is_of_medians() -> None:
-    found = overlap.typical(lines(), 1, "headrace")
-    assert found.measured == 0.35
+def test_a_step_is_the_jobs_from_its_last_ranks_beginning_to_its_last_ranks_end() -> None:
+    began, ready, ended, end = overlap.timeline(rounds()[0], "headrace")
+    assert began == 5.05
+    assert ready == pytest.approx([0.1, 0.2])
+    assert ended == pytest.approx([0.2, 0.3])
+    assert end == pytest.approx(0.3)
+    late = rounds()[0]
+    late[0]["headrace"]["ready"][1] += 0.3  # a bucket is ready when it is at all ranks
+    assert overlap.timeline(late, "headrace")[1] == pytest.approx([0.1, 0.45])
+
+
+def test_the_typical_step_is_of_medians() -> None:
+    found = overlap.typical(rounds(), "headrace")
+    assert found.measured == pytest.approx(0.35)
     assert found.serial == pytest.approx(0.45)
     assert found.ideal == pytest.approx(0.3)
     assert found.share == pytest.approx(2 / 3)
@@ -219,14 +235,14 @@ def test_every_emulated_setting_counts_one_host_too() -> None:
 
 
 def test_the_spread_is_of_steps_that_send_nothing() -> None:
-    rows = lines()
-    for number, row in enumerate(rows):
-        row["steps"]["alone"]["end"] = [0.2, 0.3, 0.6][number % 3]
-    assert overlap.spread(rows, 0) == pytest.approx(0.2)  # from 0.25 to 0.45
+    steps = rounds()
+    for each, end in zip(steps, (0.2, 0.3, 0.6), strict=True):
+        each[1]["alone"]["end"] = 5.05 + end
+    assert overlap.spread(steps) == pytest.approx(0.175)  # from 0.275 to 0.45
 
 
 def test_the_trace_has_every_bucket_of_the_last_step() -> None:
-    events = overlap.trace(lines())["traceEvents"]
+    events = overlap.trace(rounds()[-1])["traceEvents"]
     assert Counter(event["name"] for event in events if event["pid"] == 1) == {
         **{f"backward pass ({mode})": 1 for mode in ("alone", "headrace", "gloo")},
         **{

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 
 #include "transport/connection.hpp"
@@ -62,7 +63,8 @@ class Connection final : public headrace::Connection {
   }
   // A broken connection is not called any more.
   bool strikes() {
-    if (faults_.calls_left > 0 && --faults_.calls_left == 0) inner_->close();
+    std::atomic_ref left(faults_.calls_left);  // of all connections, whose threads differ
+    if (left > 0 && --left == 0) inner_->close();
     return inner_->closed_at().has_value();
   }
 

@@ -14,6 +14,7 @@ import numpy as np
 Groups = tuple[tuple[int, ...], ...]
 
 _MAX_SPLIT = 10
+_MOST_EXHAUSTIVE = 7  # members: they have 877 partitions
 _CERTAIN = 50.0  # more evidence about a pair than this changes nothing
 
 
@@ -35,7 +36,7 @@ class Partition:
 
 
 def best_partition(evidence: np.ndarray) -> Partition:
-    """Return the most probable partition.
+    """Return the most probable partition; of many members, the best that is found by climbing.
 
     Parameters
     ----------
@@ -44,8 +45,12 @@ def best_partition(evidence: np.ndarray) -> Partition:
     """
     score = np.clip(np.asarray(evidence, dtype=float), -_CERTAIN, _CERTAIN)
     np.fill_diagonal(score, 0.0)
-    starts = [np.arange(len(score)), *_linkage_cuts(score)]
-    labels = max((_climb(start, score) for start in starts), key=lambda found: _value(found, score))
+    if len(score) <= _MOST_EXHAUSTIVE:
+        candidates = every_partition(len(score))
+    else:
+        starts = [np.arange(len(score)), *_linkage_cuts(score)]
+        candidates = (_climb(start, score) for start in starts)
+    labels = max(candidates, key=lambda found: _value(found, score))
     best = _value(labels, score)
     rivals = [(_value(other, score) - best, _groups(other)) for other in neighbours(labels)]
     behind = np.array([value for value, _ in rivals])
@@ -54,6 +59,21 @@ def best_partition(evidence: np.ndarray) -> Partition:
         confidence=1.0 / (1.0 + float(np.exp(behind).sum())),
         rival=max(rivals)[1] if rivals else None,
     )
+
+
+def every_partition(n: int) -> Iterator[np.ndarray]:
+    """Yield the labels of every partition of n members."""
+    labels = np.zeros(n, dtype=int)
+
+    def fill(member: int, groups: int) -> Iterator[np.ndarray]:
+        if member == n:
+            yield labels.copy()
+            return
+        for label in range(groups + 1):
+            labels[member] = label
+            yield from fill(member + 1, max(groups, label + 1))
+
+    yield from fill(0, 0)
 
 
 def _linkage_cuts(score: np.ndarray) -> Iterator[np.ndarray]:
