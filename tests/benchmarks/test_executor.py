@@ -238,7 +238,7 @@ def test_the_spread_is_of_steps_that_send_nothing() -> None:
     steps = rounds()
     for each, end in zip(steps, (0.2, 0.3, 0.6), strict=True):
         each[1]["alone"]["end"] = 5.05 + end
-    assert overlap.spread(steps) == pytest.approx(0.175)  # from 0.275 to 0.45
+    assert overlap.spread(steps) == pytest.approx(0.2)  # from 0.25 to 0.45
 
 
 def test_the_trace_has_every_bucket_of_the_last_step() -> None:
