@@ -125,7 +125,7 @@ class Completions:
 class Executor:
     """Runs programs between the ranks of one group."""
 
-    def __init__(self, *, rank: int, ranks: int, channels: int, completions: Completions, fail_at_call: int) -> None: ...
+    def __init__(self, *, rank: int, ranks: int, channels: int, threads: int, completions: Completions, fail_at_call: int) -> None: ...
 
     def connect(self, links: Sequence[tuple[int, int, int, int, bytes]], deadline_s: float) -> None:
         """
