@@ -264,7 +264,7 @@ void breaks_without_wrong_results() {
     });
     if (failed > 0) ++failures;
   }
-  CHECK(failures >= 2);  // helpers make fewer calls of more bytes
+  CHECK(failures > 0);  // how many depends on how much moves at one time
 }
 
 }  // namespace
