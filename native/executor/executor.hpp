@@ -2,9 +2,8 @@
 //
 // One thread drives the connections: the caller of `run` or `wait` where it can (no thread switch
 // on the way of a small message), else the executor's own thread. While it moves many bytes of one
-// connection, helpers see to others. Collectives
-// of one priority proceed in submission order on every connection; different connections proceed on
-// their own.
+// connection, helpers see to others. Collectives of one priority proceed in submission order on
+// every connection; different connections proceed on their own.
 // Errors are sticky: after one, every call throws its cause.
 #pragma once
 

@@ -167,7 +167,7 @@ void every_broken_call_is_survived(Via via) {
     }
     if (failed > 0) ++failures;
   }
-  CHECK(failures > 0);  // how many depends on how much moves at one time
+  CHECK(failures >= (threads_wanted() == 1 ? 5 : 1));  // helpers make fewer calls of more bytes
   CHECK(open_descriptors() == before);
 }
 

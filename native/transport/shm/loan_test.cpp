@@ -264,7 +264,7 @@ void breaks_without_wrong_results() {
     });
     if (failed > 0) ++failures;
   }
-  CHECK(failures > 0);  // how many depends on how much moves at one time
+  CHECK(failures >= (threads_wanted() == 1 ? 5 : 1));  // helpers make fewer calls of more bytes
 }
 
 }  // namespace

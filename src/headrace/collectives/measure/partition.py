@@ -36,7 +36,7 @@ class Partition:
 
 
 def best_partition(evidence: np.ndarray) -> Partition:
-    """Return the most probable partition; of many members, the best that is found by climbing.
+    """Return the most probable partition; of over 7 members, the best that climbing finds.
 
     Parameters
     ----------
