@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "transport/shm/connection.hpp"
 #include "transport/tcp/connection.hpp"
@@ -462,6 +463,9 @@ void Executor::abandon() {
   if (thread_.joinable()) thread_.detach();
   for (auto& helper : helpers_) helper.detach();
   helpers_.clear();
+  // The parent's threads count as waiting here as well, and to destroy what is waited on would wait
+  // for them.
+  for (auto* one : {&io_, &done_, &help_, &given_back_}) new (one) std::condition_variable;
 }
 
 }  // namespace headrace
