@@ -98,16 +98,12 @@ void Executor::call_help() {
   help_.notify_one();
 }
 
-// Waits until no stream is taken and none will be, until `go_on`; needs `state_`, which it lets go
-// of meanwhile.
-void Executor::halt() {
-  ++halted_;
-  Lock state(state_, std::adopt_lock);
-  given_back_.wait(state, [this] { return taken_ == 0; });
+Executor::Halt::Halt(Executor& executor) : executor_(executor) {
+  ++executor.halted_;
+  Lock state(executor.state_, std::adopt_lock);
+  executor.given_back_.wait(state, [&] { return executor.taken_ == 0; });
   state.release();
 }
-
-void Executor::go_on() { --halted_; }
 
 void Executor::nudge() {
   {
@@ -409,14 +405,13 @@ void Executor::fail(int culprit, const std::string& text) {
     failed_ = true;
     failure_ = report_tasks();
   }
-  halt();  // nothing may be moved to or from the buffers of tasks that are over
+  Halt halt(*this);  // nothing may be moved to or from the buffers of tasks that are over
   for (auto* control : controls_) {
     if (control != nullptr) control->send_abort(culprit, text);
   }
   for (auto& stream : streams_) stream->drop();
   mailbox_.drop();
   for (const auto& task : std::exchange(active_, {})) complete(task, text);
-  go_on();
 }
 
 void Executor::wake() {

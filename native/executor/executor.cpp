@@ -424,7 +424,7 @@ void Executor::close() {
     Lock state(state_);
     stop_ = true;
     take_inbox();
-    halt();
+    Halt halt(*this);
     for (auto* control : controls_) {
       if (control != nullptr) control->send_goodbye();
     }
@@ -433,7 +433,6 @@ void Executor::close() {
     }
     mailbox_.drop();
     for (auto& stream : streams_) stream->drop();
-    go_on();
   }
   nudge();
   wake();

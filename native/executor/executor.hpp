@@ -130,8 +130,15 @@ class Executor {
   bool progress(Stream& stream, const Leave& leave);
   void help();
   void call_help();
-  void halt();
-  void go_on();
+  // While there is one, nobody takes a stream. Needs `state_`, and lets go of it until those that
+  // were taken are given back.
+  struct Halt {
+    explicit Halt(Executor& executor);
+    ~Halt() { --executor_.halted_; }
+    Halt(const Halt&) = delete;
+    Halt& operator=(const Halt&) = delete;
+    Executor& executor_;
+  };
   void take_inbox();
   std::unique_ptr<Connection> connection_of(Link& link);
   void add(std::vector<Link>& links);
@@ -163,7 +170,7 @@ class Executor {
   std::size_t taken_ = 0;    // streams, by the threads that move their bytes
   std::size_t wanted_ = 0;   // helpers that were called and have not come yet
   std::size_t helping_ = 0;  // helpers that have
-  std::size_t halted_ = 0;   // how often nobody may take a stream: not while it is over 0
+  std::size_t halted_ = 0;   // how many `Halt`s there are
   std::condition_variable help_;
   std::condition_variable given_back_;
   Fd epoll_;
