@@ -207,9 +207,9 @@ VALUES = st.one_of(
     st.integers(-5, 10**30),
     st.floats(),
     st.text(max_size=3),
-    st.just([]),
-    st.just({}),
-    st.just([{}]),
+    st.builds(list),  # new ones: later alterations may be of them
+    st.builds(dict),
+    st.builds(lambda: [{}]),
 )
 
 
