@@ -5,13 +5,17 @@ benchmark's part; where a rival works in place and would not lose by it, it does
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from benchmarks.executor.patterns import Buffers, Empty, Floats, plain
-from headrace.collectives.demand import Collective
+from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.run import lending
+
+if TYPE_CHECKING:
+    from headrace.collectives.plan.verify import Proof
+    from headrace.collectives.program import Program
 
 Call = Callable[[], object]
 
@@ -66,7 +70,7 @@ class Backend(Protocol):
 
 
 def connect_native(
-    rank: int, ranks: int, host: str, exchange: Exchange, *, tls: bool = False
+    rank: int, ranks: int, host: str, exchange: Exchange, *, tls: bool = False, threads: int = 1
 ) -> tuple[Any, bool]:
     """Return headrace's executor, connected to all ranks, and whether all are on one host.
 
@@ -74,10 +78,19 @@ def connect_native(
     ----------
     host : the address of this rank's host.
     tls : whether what goes between hosts is encrypted.
+    threads : how many may move bytes at one time.
     """
     from headrace.collectives.run.executor import Executor
 
-    executor = Executor(rank, ranks, host=host, secret="benchmark", channels=CHANNELS, tls=tls)
+    executor = Executor(
+        rank,
+        ranks,
+        host=host,
+        secret="benchmark",
+        channels=CHANNELS,
+        tls=tls,
+        threads=threads,
+    )
     addresses = exchange(executor.address)
     executor.connect(addresses)
     return executor, len({address.rsplit(":", 1)[0] for address in addresses}) == 1
@@ -89,17 +102,21 @@ class Native:
     in_place = frozenset({Collective.ALLGATHER, Collective.REDUCE_SCATTER})
     empty: Empty = staticmethod(plain)
     tls = False
+    threads = 1
 
     def __init__(self, rank: int, ranks: int, host: str, exchange: Exchange) -> None:
         from headrace.collectives.run.choice import Chooser
 
         self.rank, self.ranks = rank, ranks
-        self._executor, one_host = connect_native(rank, ranks, host, exchange, tls=self.tls)
+        self._executor, one_host = connect_native(
+            rank, ranks, host, exchange, tls=self.tls, threads=self.threads
+        )
         self._chooser = Chooser(ranks, one_host=one_host)
         self._loaded: dict[str, Any] = {}
         self._moment = np.zeros(1, np.float64)
+        choice = self._chooser.choose(Collective.ALLREDUCE, _WORD_BYTES)
         self._latest = self._call(
-            Collective.ALLREDUCE, _WORD_BYTES, [self._moment], dtype="float64", operator="max"
+            choice.program, choice.proof, [self._moment], dtype="float64", operator="max"
         )
 
     def prepare(self, buffers: Buffers) -> Call:
@@ -111,22 +128,32 @@ class Native:
                 arrays = [buffers.source, buffers.target]
             case _:
                 arrays = [buffers.source]
-        return self._call(buffers.collective, arrays[0].nbytes, arrays, dtype="float32")
+        choice = self._chooser.choose(buffers.collective, arrays[0].nbytes)
+        return self._call(choice.program, choice.proof, arrays, dtype="float32")
+
+    def reduce_fp8(self, data: "np.ndarray[Any, Any]") -> Call:
+        """Return the call that sums all ranks' fp8 (e4m3) at rank 0, which hears from each."""
+        from headrace.collectives.plan.lower import lower
+        from headrace.collectives.plan.templates import direct
+        from headrace.collectives.plan.verify import verify
+
+        demand = Demand(collective=Collective.REDUCE, ranks=self.ranks, chunks=1)
+        program = lower(direct(demand))
+        return self._call(program, verify(program), [data], dtype="float8_e4m3fn")
 
     def _call(
         self,
-        collective: Collective,
-        size: int,
+        program: "Program",
+        proof: "Proof",
         arrays: "list[np.ndarray[Any, Any]]",
         *,
         dtype: str,
         operator: str = "sum",
     ) -> Call:
-        choice = self._chooser.choose(collective, size)
-        digest = choice.proof.program_digest
+        digest = proof.program_digest
         if digest not in self._loaded:
-            self._loaded[digest] = self._executor.load(choice.program, choice.proof)
-        demand, run = choice.program.demand, self._executor.run
+            self._loaded[digest] = self._executor.load(program, proof)
+        demand, run = program.demand, self._executor.run
         segments = [
             (array.ctypes.data, array.size // demand.blocks, demand.blocks, demand.chunks)
             for array in arrays
@@ -169,7 +196,18 @@ class Encrypted(Native):
     tls = True
 
 
-NATIVE: dict[str, type[Native]] = {"native": Native, "lent": Lent, "tls": Encrypted}
+class TwoThreads(Native):
+    """The same with two threads a rank."""
+
+    threads = 2
+
+
+NATIVE: dict[str, type[Native]] = {
+    "native": Native,
+    "lent": Lent,
+    "tls": Encrypted,
+    "2 threads": TwoThreads,
+}
 
 
 class Torch:

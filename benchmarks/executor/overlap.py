@@ -4,20 +4,16 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from benchmarks.executor.launch import ENVIRONMENT
-from benchmarks.executor.overlap_rank import ALONE, BACKENDS
+from benchmarks.executor.overlap_rank import ALONE, BACKENDS, FLOAT_BYTES
 from benchmarks.executor.schedule import Step, ideal_ends
 from benchmarks.executor.turns import MIB
 from benchmarks.harness import Report
 from benchmarks.jobs import jobs_output
 from headrace.testbed import Testbed, TestbedSpec
-
-RATE = "1gbit"
-ELEMENTS = 1 << 20
-"""Of a bucket, float32."""
 
 BAR = "ddp-overlap"
 WRONG = "ddp-wrong-results"
@@ -26,13 +22,15 @@ Round = Sequence[Mapping[str, Mapping[str, Any]]]
 """Of every rank, its steps by mode: one that sends nothing, and one a backend."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Setting:
     """What is trained where.
 
     Attributes
     ----------
     order : the host of every rank.
+    rate : of every host's link.
+    bucket_mib : what every allreduce is of, float32.
     buckets : of a step, each the gradients of one stage.
     brief : whether it is part of a quick run.
     backward_s : of a stage, if its device is emulated.
@@ -40,8 +38,10 @@ class Setting:
     """
 
     name: str
-    hosts: int
     order: tuple[int, ...]
+    _: KW_ONLY
+    rate: str = "1gbit"
+    bucket_mib: int = 4
     buckets: int = 6
     brief: bool = True
     backward_s: float = 0.0
@@ -53,17 +53,33 @@ class Setting:
         return not self.batch
 
     @property
+    def hosts(self) -> int:
+        """How many there are."""
+        return max(self.order) + 1
+
+    @property
     def compute(self) -> str:
         """How tables call it."""
         return "real" if self.batch else "emulated"
 
 
+_FOUR = (0, 1, 2, 3)
+
 SETTINGS = (
-    Setting(name="4 hosts, long", hosts=4, order=(0, 1, 2, 3), backward_s=0.08),
-    Setting(name="4 hosts, short", hosts=4, order=(0, 1, 2, 3), backward_s=0.04, brief=False),
+    Setting("4 hosts of 1 Gbit/s, long", _FOUR, backward_s=0.08),
+    Setting("4 hosts of 1 Gbit/s, short", _FOUR, brief=False, backward_s=0.04),
+    # the same times with less for the processors to emulate
+    Setting(
+        "4 hosts of 250 Mbit/s, short",
+        _FOUR,
+        rate="250mbit",
+        bucket_mib=1,
+        brief=False,
+        backward_s=0.04,
+    ),
     # through memory six buckets would take no longer than what steps differ by
-    Setting(name="1 host, 4 ranks", hosts=1, order=(0, 0, 0, 0), buckets=24, backward_s=0.03),
-    Setting(name="2 hosts", hosts=2, order=(0, 1), batch=512),
+    Setting("1 host, 4 ranks", (0, 0, 0, 0), buckets=24, backward_s=0.03),
+    Setting("2 hosts of 1 Gbit/s", (0, 1), batch=512),
 )
 
 
@@ -72,10 +88,14 @@ def bars() -> dict[str, str]:
     return {BAR: ">=0.8", WRONG: "<=0"}
 
 
-def spec(hosts: int) -> TestbedSpec:
-    """Return hosts on one bridge."""
+def spec(setting: Setting) -> TestbedSpec:
+    """Return its hosts on one bridge."""
     return TestbedSpec.from_table(
-        {"name": f"ddp-{hosts}", "defaults": {"host_rate": RATE}, "racks": [{"hosts": hosts}]}
+        {
+            "name": f"ddp-{setting.hosts}",
+            "defaults": {"host_rate": setting.rate},
+            "racks": [{"hosts": setting.hosts}],
+        }
     )
 
 
@@ -98,7 +118,7 @@ def measure(report: Report, *, quick: bool) -> None:
                     shares.append(step.share)
                 _show_buckets(report, setting, rounds)
             report.row(
-                f"DDP, buckets of {ELEMENTS * 4 // MIB} MiB, links of {RATE}",
+                "DDP, typical steps",
                 network=setting.name,
                 compute=setting.compute,
                 backend=backend,
@@ -109,12 +129,13 @@ def measure(report: Report, *, quick: bool) -> None:
                 can_hide_ms=_ms(step.can_hide),
                 hidden_ms=_ms(step.hidden),
                 share=round(step.share, 3),
+                idle=round(idle_share(rounds, backend), 3),
             )
         report.row(
             "DDP, steps that send nothing",
             network=setting.name,
             compute=setting.compute,
-            buckets=setting.buckets,
+            buckets=f"{setting.buckets} of {setting.bucket_mib} MiB",
             spread_ms=_ms(spread(rounds)),
         )
         report.attach(f"ddp-{number}-trace", trace(rounds[-1]))
@@ -126,8 +147,9 @@ def measure(report: Report, *, quick: bool) -> None:
         "interquartile range of these); comm: the same buckets' allreduces while nothing is "
         "computed, from when the last rank began; ideal: every bucket leaves when it is "
         "ready and the one before it is through. Can hide: backward and comm, less ideal; hidden: "
-        "the same, less measured. Emulated computing sleeps. The bar is that of all settings with "
-        "emulated computing: what is really computed wants the same processors as communication"
+        "the same, less measured; idle: the share of the processors' time in which they did "
+        "nothing. Emulated computing sleeps. The bar is that of all settings with emulated "
+        "computing: what is really computed wants the same processors as communication"
     )
 
 
@@ -157,6 +179,11 @@ def typical(rounds: Sequence[Round], backend: str) -> Step:
         alone=[statistics.median(probes)] * len(ready),
         measured=statistics.median(timeline(steps, backend)[-1] for steps in rounds),
     )
+
+
+def idle_share(rounds: Sequence[Round], mode: str) -> float:
+    """Return the median share of the processors' time in which they had nothing to do."""
+    return statistics.median(max(step[mode]["idle"] for step in steps) for steps in rounds)
 
 
 def spread(rounds: Sequence[Round]) -> float:
@@ -209,13 +236,13 @@ def _show_buckets(report: Report, setting: Setting, rounds: Sequence[Round]) -> 
 def _lines(setting: Setting, rounds: int) -> list[dict[str, Any]]:
     task = {
         "stages": setting.buckets,
-        "elements": ELEMENTS,
+        "elements": setting.bucket_mib * MIB // FLOAT_BYTES,
         "forward_s": setting.backward_s / 8,  # it bears on nothing that is measured
         "backward_s": setting.backward_s,
         "batch": setting.batch,
         "rounds": rounds,
     }
-    with Testbed.up(spec(setting.hosts), fallback=False) as testbed:
+    with Testbed.up(spec(setting), fallback=False) as testbed:
         return jobs_output(
             testbed,
             [sys.executable, "-m", "benchmarks.executor.overlap_rank", json.dumps(task)],

@@ -12,6 +12,7 @@ import math
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -105,10 +106,18 @@ class Job:
         self.network.zero_grad()
         loss = self.network(inputs)
         dist.barrier(group=self._groups["gloo"])
+        before = processor_ticks()
         began = time.monotonic()
         loss.backward()
         ended = time.monotonic()
-        return {"began": began, "end": ended, "ready": hook.ready, "ended": hook.ended}
+        idle, everything = (b - a for a, b in zip(before, processor_ticks(), strict=True))
+        return {
+            "began": began,
+            "end": ended,
+            "ready": hook.ready,
+            "ended": hook.ended,
+            "idle": idle / max(1, everything),
+        }
 
     def gradients(self) -> list[torch.Tensor]:
         """Return a copy of all gradients."""
@@ -124,6 +133,13 @@ class Job:
             dist.all_reduce(tensor, group=self._groups[mode])
             taken.append((began, time.monotonic()))
         return taken
+
+
+def processor_ticks() -> tuple[int, int]:
+    """Return how much time all processors have been idle, and how much in all; see proc(5)."""
+    counts = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    _, _, _, idle, waiting_for_disks, *_ = counts
+    return idle + waiting_for_disks, sum(counts)
 
 
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.executor.backends import NATIVE, Backend, OpenMpi, Torch
-from benchmarks.executor.patterns import Buffers, write
+from benchmarks.executor.backends import NATIVE, Backend, Native, OpenMpi, Torch
+from benchmarks.executor.patterns import PERIOD, Buffers, write
 from headrace.collectives.demand import Collective
 
 LEAD_S = 0.001
@@ -77,6 +77,30 @@ def time_collective(backend: Backend, command: Command) -> Command:
         if burst >= 0:
             times += taken
     return {"us": times}
+
+
+def time_reduce(backend: Backend, command: Command) -> Command:
+    """Time reductions of "bytes" of fp8 to rank 0, "calls" of them after one to warm up.
+
+    Every element is 1 or 2 at all ranks, of which there are four: the sum is four times as much,
+    whose exponent is larger by two.
+    """
+    assert isinstance(backend, Native)
+    assert backend.ranks == 4
+    one, two, twice = 0x38, 0x40, 0x08  # the exponent begins at the fourth bit
+    given = np.full(command["bytes"], one, np.uint8)
+    given[::PERIOD] = two
+    data = np.empty_like(given)
+    call = backend.reduce_fp8(data)
+    times: list[float] = []
+    for _ in range(command["calls"] + 1):
+        data[:] = given
+        start_together(backend)
+        times += timed([call])
+        backend.latest(0.0)
+        if backend.rank == 0 and not np.array_equal(data, given + 2 * twice):
+            raise RuntimeError("the sum is wrong")
+    return {"us": times[1:]}
 
 
 def time_copy(backend: Backend, command: Command) -> Command:
@@ -159,6 +183,7 @@ def _cpu_s() -> float:
 COMMANDS: dict[str, Callable[[Backend, Command], Command]] = {
     "time": time_collective,
     "copy": time_copy,
+    "reduce": time_reduce,
     "cpu": measure_cpu,
     "messages": time_messages,
 }

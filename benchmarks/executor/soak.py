@@ -68,6 +68,7 @@ def measure(report: Report, *, quick: bool) -> None:
             resident_mib_before=round(before["resident_bytes"] / MIB, 1),
             growth_mib=round(growths[-1], 2),
             anonymous_mib=round((after["anonymous_bytes"] - before["anonymous_bytes"]) / MIB, 2),
+            in_use_mib=round((after["in_use_bytes"] - before["in_use_bytes"]) / MIB, 2),
             descriptors=f"{before['descriptors']} -> {after['descriptors']}",
             threads=f"{before['threads']} -> {after['threads']}",
             took_s=round(line["took_s"], 1),
@@ -83,5 +84,7 @@ def measure(report: Report, *, quick: bool) -> None:
     report.note(
         "soak: memory is what is resident once the allocator has given back what is free, after "
         "the warm-up and at the end; anonymous: of that growth, the process's own, the rest is "
-        "shared with other ranks or of files; ranks sleep at random; up to eight calls are pending"
+        "shared with other ranks or of files; in use: the growth of what the allocator has given "
+        "out, which leaves out what it cannot give back because a page is used in part; ranks "
+        "sleep at random; up to eight calls are pending"
     )

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -121,15 +121,42 @@ def _start_ring(call: Call, me: int, group: Any) -> Started:
     return works, lambda: [(out, block(call, before, me))]
 
 
+class _HeapStatistics(ctypes.Structure):
+    """What glibc says of its heaps; see mallinfo(3)."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
 def held() -> dict[str, int]:
-    """Return what this process holds: resident bytes (of these its own), descriptors, threads."""
+    """Return what this process holds.
+
+    Resident bytes, of these its own; bytes of the heap that are in use; descriptors; threads.
+    """
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later is no leak
+    libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)  # what the allocator keeps for later is no leak
+    libc.mallinfo2.restype = _HeapStatistics
+    heap = libc.mallinfo2()
     lines = [line.split() for line in Path("/proc/self/status").read_text().splitlines()]
     kib = {line[0]: int(line[1]) for line in lines if line[0].startswith(("VmRSS", "RssAnon"))}
     return {
         "resident_bytes": kib["VmRSS:"] << 10,
         "anonymous_bytes": kib["RssAnon:"] << 10,
+        "in_use_bytes": heap.uordblks + heap.hblkhd,
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
         "threads": len(list(Path("/proc/self/task").iterdir())),
     }

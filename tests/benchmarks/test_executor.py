@@ -11,7 +11,17 @@ import torch
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
-from benchmarks.executor import cpu, memory, overlap, patterns, run, schedule, soak_calls, turns
+from benchmarks.executor import (
+    cpu,
+    memory,
+    overlap,
+    overlap_rank,
+    patterns,
+    run,
+    schedule,
+    soak_calls,
+    turns,
+)
 from benchmarks.executor.patterns import COLLECTIVES, Buffers
 from headrace.collectives.demand import Collective
 
@@ -190,7 +200,7 @@ def rounds() -> list[list[dict]]:
     def taken(rank: int, end: float) -> dict:
         began = 5.0 + 0.05 * rank
         ready, ended = [began + 0.1, began + 0.2], [began + 0.2, began + 0.3]
-        return {"began": began, "end": began + end, "ready": ready, "ended": ended}
+        return {"began": began, "end": began + end, "ready": ready, "ended": ended, "idle": 0.5}
 
     def probes(rank: int, took: float) -> list[tuple[float, float]]:
         return [(7.0 + 0.5 * rank, 7.5 + took)] * 3
@@ -229,9 +239,19 @@ def test_the_typical_step_is_of_medians() -> None:
 
 def test_every_emulated_setting_counts_one_host_too() -> None:
     counted = [setting for setting in overlap.SETTINGS if setting.in_bar]
-    assert [setting.compute for setting in counted] == ["emulated"] * 3
+    assert [setting.compute for setting in counted] == ["emulated"] * 4
     assert {setting.hosts for setting in counted} == {1, 4}
     assert all(setting.compute == "real" for setting in overlap.SETTINGS if not setting.in_bar)
+
+
+def test_processors_are_idle_at_most_all_the_time() -> None:
+    idle, everything = overlap_rank.processor_ticks()
+    assert 0 <= idle <= everything
+    steps = rounds()
+    for each, share in zip(steps, (0.2, 0.3, 0.6), strict=True):
+        each[0]["headrace"]["idle"] = share
+        each[1]["headrace"]["idle"] = 0.1
+    assert overlap.idle_share(steps, "headrace") == 0.3
 
 
 def test_the_spread_is_of_steps_that_send_nothing() -> None:
