@@ -207,6 +207,21 @@ def test_down_ends_what_ignores_it_and_what_hides(
     assert_gone(testbed.run, own_state)
 
 
+def test_down_waits_for_what_left_its_namespace_on_the_way_out(
+    namespaces: None, own_state: Path, spec: TestbedSpec
+) -> None:
+    # as every process does that ends, for a moment: this one takes its time
+    slow = "trap 'exec unshare --net sleep 0.4' TERM; echo on; while :; do sleep 0.01; done"
+    with Testbed.up(spec, fallback=False) as testbed:
+        job = testbed.popen("host0", ["sh", "-c", slow], stdout=subprocess.PIPE)
+        assert job.stdout is not None
+        job.stdout.readline()
+        testbed.down()
+        assert teardown.start_time(job.pid) is None
+        assert job.wait(5) == 0
+        job.stdout.close()
+
+
 def test_a_failed_build_leaves_nothing(
     namespaces: None, own_state: Path, spec: TestbedSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

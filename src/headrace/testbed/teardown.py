@@ -88,10 +88,15 @@ def noted_processes(directory: Path) -> list[int]:
 
 def end_processes(directory: Path, run: str, grace_s: float = GRACE_S) -> None:
     """End everything that runs in a testbed: SIGTERM, and after `grace_s` SIGKILL."""
+    started: dict[int, str | None] = {}
 
     def running() -> dict[int, bool]:
         found = dict.fromkeys(processes_in(namespaces_of(run)), False)
-        return found | dict.fromkeys(noted_processes(directory), True)
+        found |= dict.fromkeys(noted_processes(directory), True)
+        started.update((pid, start_time(pid)) for pid in found)
+        # a process that ends leaves its namespace a moment before it is gone
+        leaving = (pid for pid, when in started.items() if when and start_time(pid) == when)
+        return dict.fromkeys(leaving, False) | found
 
     for sent, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
         signalled: set[int] = set()
