@@ -4,16 +4,20 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.executor.launch import ENVIRONMENT
-from benchmarks.executor.overlap_rank import ALONE, BACKENDS, FLOAT_BYTES
+from benchmarks.executor.overlap_rank import ALONE, BACKENDS
 from benchmarks.executor.schedule import Step, ideal_ends
 from benchmarks.executor.turns import MIB
 from benchmarks.harness import Report
 from benchmarks.jobs import jobs_output
 from headrace.testbed import Testbed, TestbedSpec
+
+RATE = "1gbit"
+ELEMENTS = 1 << 20
+"""Of a bucket, float32."""
 
 BAR = "ddp-overlap"
 WRONG = "ddp-wrong-results"
@@ -22,15 +26,13 @@ Round = Sequence[Mapping[str, Mapping[str, Any]]]
 """Of every rank, its steps by mode: one that sends nothing, and one a backend."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What is trained where.
 
     Attributes
     ----------
     order : the host of every rank.
-    rate : of every host's link.
-    bucket_mib : what every allreduce is of, float32.
     buckets : of a step, each the gradients of one stage.
     brief : whether it is part of a quick run.
     backward_s : of a stage, if its device is emulated.
@@ -38,10 +40,8 @@ class Setting:
     """
 
     name: str
+    hosts: int
     order: tuple[int, ...]
-    _: KW_ONLY
-    rate: str = "1gbit"
-    bucket_mib: int = 4
     buckets: int = 6
     brief: bool = True
     backward_s: float = 0.0
@@ -53,33 +53,17 @@ class Setting:
         return not self.batch
 
     @property
-    def hosts(self) -> int:
-        """How many there are."""
-        return max(self.order) + 1
-
-    @property
     def compute(self) -> str:
         """How tables call it."""
         return "real" if self.batch else "emulated"
 
 
-_FOUR = (0, 1, 2, 3)
-
 SETTINGS = (
-    Setting("4 hosts of 1 Gbit/s, long", _FOUR, backward_s=0.08),
-    Setting("4 hosts of 1 Gbit/s, short", _FOUR, brief=False, backward_s=0.04),
-    # the same times with less for the processors to emulate
-    Setting(
-        "4 hosts of 250 Mbit/s, short",
-        _FOUR,
-        rate="250mbit",
-        bucket_mib=1,
-        brief=False,
-        backward_s=0.04,
-    ),
+    Setting(name="4 hosts, long", hosts=4, order=(0, 1, 2, 3), backward_s=0.08),
+    Setting(name="4 hosts, short", hosts=4, order=(0, 1, 2, 3), backward_s=0.04, brief=False),
     # through memory six buckets would take no longer than what steps differ by
-    Setting("1 host, 4 ranks", (0, 0, 0, 0), buckets=24, backward_s=0.03),
-    Setting("2 hosts of 1 Gbit/s", (0, 1), batch=512),
+    Setting(name="1 host, 4 ranks", hosts=1, order=(0, 0, 0, 0), buckets=24, backward_s=0.03),
+    Setting(name="2 hosts", hosts=2, order=(0, 1), batch=512),
 )
 
 
@@ -88,14 +72,10 @@ def bars() -> dict[str, str]:
     return {BAR: ">=0.8", WRONG: "<=0"}
 
 
-def spec(setting: Setting) -> TestbedSpec:
-    """Return its hosts on one bridge."""
+def spec(hosts: int) -> TestbedSpec:
+    """Return hosts on one bridge."""
     return TestbedSpec.from_table(
-        {
-            "name": f"ddp-{setting.hosts}",
-            "defaults": {"host_rate": setting.rate},
-            "racks": [{"hosts": setting.hosts}],
-        }
+        {"name": f"ddp-{hosts}", "defaults": {"host_rate": RATE}, "racks": [{"hosts": hosts}]}
     )
 
 
@@ -118,7 +98,7 @@ def measure(report: Report, *, quick: bool) -> None:
                     shares.append(step.share)
                 _show_buckets(report, setting, rounds)
             report.row(
-                "DDP, typical steps",
+                f"DDP, buckets of {ELEMENTS * 4 // MIB} MiB, links of {RATE}",
                 network=setting.name,
                 compute=setting.compute,
                 backend=backend,
@@ -135,7 +115,7 @@ def measure(report: Report, *, quick: bool) -> None:
             "DDP, steps that send nothing",
             network=setting.name,
             compute=setting.compute,
-            buckets=f"{setting.buckets} of {setting.bucket_mib} MiB",
+            buckets=setting.buckets,
             spread_ms=_ms(spread(rounds)),
         )
         report.attach(f"ddp-{number}-trace", trace(rounds[-1]))
@@ -236,13 +216,13 @@ def _show_buckets(report: Report, setting: Setting, rounds: Sequence[Round]) -> 
 def _lines(setting: Setting, rounds: int) -> list[dict[str, Any]]:
     task = {
         "stages": setting.buckets,
-        "elements": setting.bucket_mib * MIB // FLOAT_BYTES,
+        "elements": ELEMENTS,
         "forward_s": setting.backward_s / 8,  # it bears on nothing that is measured
         "backward_s": setting.backward_s,
         "batch": setting.batch,
         "rounds": rounds,
     }
-    with Testbed.up(spec(setting), fallback=False) as testbed:
+    with Testbed.up(spec(setting.hosts), fallback=False) as testbed:
         return jobs_output(
             testbed,
             [sys.executable, "-m", "benchmarks.executor.overlap_rank", json.dumps(task)],

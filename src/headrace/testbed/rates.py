@@ -23,7 +23,7 @@ SEGMENT_BYTES = 1448
 PAYLOAD_SHARE = SEGMENT_BYTES / FRAME_BYTES
 """What TCP can carry of a link's rate: 95.6 of 100 Mbit/s."""
 
-_JOINED_S = 64e-6
+_JOINED_S = 128e-6
 _SLACK_S = 28e-6
 _MIN_SLACK_BYTES = 872
 _SEGMENTS = (2, 44)  # at most a super-packet of 64 KiB
@@ -82,8 +82,12 @@ def host_segments(bytes_per_s: int) -> int:
 
     Measured: left alone, TCP hands `tbf` packets of 64 KiB that it has to cut into frames, and
     one 400 Mbit/s stream keeps a whole core busy (softirq 90%) and reaches 315 to 370 Mbit/s.
-    Two frames at a time need 15 to 45% and reach 379 of 382.6. So a host joins what passes in
-    64 us, at least two frames, and every bucket on the way holds that as a whole.
+    So a host joins fewer, which every bucket on the way holds as a whole. How many decides what
+    the emulation costs when all hosts send: four of them, each to the next, on two processors,
+    got 0.79 of 400 Mbit/s and of 1 Gbit/s, with 2% of the processors' time left, when they joined
+    what passes in 64 us; with 96 us 0.91 and 0.94 (15 and 20% left), with 128 us 0.97 (58 and
+    40%). For that a message of 64 KiB after a pause comes a little earlier (see `shape`): 5% at
+    400 Mbit/s, 11% at 1 Gbit/s. With 256 us it would be 20%.
     """
     least, most = _SEGMENTS
     return max(least, min(most, int(bytes_per_s * _JOINED_S) // FRAME_BYTES))
@@ -99,7 +103,7 @@ def shape(bytes_per_s: int, *, arriving_segments: int = 1) -> Shape:
     up for a timer that fires late: with one frame, 10% of 100 Mbit/s are lost. Between the two,
     on a busy machine: with 3000, 4000, 4500 and 6000 bytes at 100 Mbit/s, 64 KiB came 3.5, 5.1,
     6 and 8% early, and full-duplex streams got 88, 91, 91 and 92 Mbit/s of payload. Hence a
-    joined packet and 28 us, at least 872 bytes: 3900 bytes at 100 Mbit/s, 4428 at 400.
+    joined packet and 28 us, at least 872 bytes: 3900 bytes at 100 Mbit/s, 7456 at 400.
     A joined packet larger than the bucket is cut into frames by the kernel, which is fine; one
     that only just fits would wait for a full bucket each time and lose rate, so the bucket grows.
 
