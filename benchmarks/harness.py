@@ -55,7 +55,7 @@ def options_parser(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="smaller and fewer: under a minute")
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer")
     parser.add_argument("--keep", action="store_true", help="store the result where git sees it")
     return parser
 

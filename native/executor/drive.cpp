@@ -20,6 +20,13 @@ constexpr auto kVerdictPatience = 1s;
 constexpr auto kSpin = 50us;
 constexpr auto kStare = 2us;  // and how long before it lets others have the processor
 
+// Makes the calling thread one that on waking preempts nobody: whoever computes goes on until its
+// processor is free, or its turn is over.
+void come_second() {
+  sched_param same{};  // nothing that this policy looks at
+  if (::sched_getscheduler(0) == SCHED_OTHER) ::sched_setscheduler(0, SCHED_BATCH, &same);
+}
+
 }  // namespace
 
 // Waits until all connections are open.
@@ -56,6 +63,7 @@ void Executor::open(Lock& state, Clock::time_point deadline) {
 }
 
 void Executor::io_thread() {
+  come_second();
   for (;;) {
     {
       std::unique_lock lock(nap_);

@@ -1,9 +1,11 @@
 """Works and their buffers, when a wait is cut short or an interrupt comes at a bad moment."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,6 +83,27 @@ def test_buffers_outlive_an_interrupted_submission(monkeypatch: pytest.MonkeyPat
         assert landing.tolist() == [1.0] * 3
         assert not second._starting
     assert not first._starting
+
+
+def test_the_executors_threads_preempt_nobody_on_waking() -> None:
+    def policies() -> dict[str, int]:
+        found: dict[str, int] = {}
+        for task in Path("/proc/self/task").iterdir():
+            with suppress(ProcessLookupError):  # of an earlier test, on its way out
+                found[task.name] = os.sched_getscheduler(int(task.name))
+        return found
+
+    before = policies()
+    with two() as callers:
+        until = time.monotonic() + 10
+        while True:
+            after = policies()
+            made = [policy for task, policy in after.items() if task not in before]
+            if made.count(os.SCHED_BATCH) == len(callers) or time.monotonic() > until:
+                break
+            time.sleep(0.01)  # a thread that has just been made may not have run
+        assert made.count(os.SCHED_BATCH) == len(callers)
+        assert all(after.get(task, policy) == policy for task, policy in before.items())
 
 
 def test_a_refused_submission_keeps_nothing() -> None:
