@@ -63,7 +63,7 @@ void Executor::open(Lock& state, Clock::time_point deadline) {
 }
 
 void Executor::io_thread() {
-  come_second();
+  if (shares_memory_) come_second();  // other ranks' computing wants these processors, too
   for (;;) {
     {
       std::unique_lock lock(nap_);

@@ -24,9 +24,16 @@ from tests.conformance.groups import each
 
 
 @contextmanager
-def two(timeout_s: float = 20.0) -> Iterator[list[Caller]]:
+def two(timeout_s: float = 20.0, *, shared_memory: bool = True) -> Iterator[list[Caller]]:
     executors = [
-        Executor(rank, 2, secret="tests", completions=completion_thread.queue) for rank in range(2)
+        Executor(
+            rank,
+            2,
+            secret="tests",
+            shared_memory=shared_memory,
+            completions=completion_thread.queue,
+        )
+        for rank in range(2)
     ]
     addresses = [executor.address for executor in executors]
     callers = [Caller(executor, Chooser(2), timeout_s) for executor in executors]
@@ -85,7 +92,12 @@ def test_buffers_outlive_an_interrupted_submission(monkeypatch: pytest.MonkeyPat
     assert not first._starting
 
 
-def test_the_executors_threads_preempt_nobody_on_waking() -> None:
+@pytest.mark.parametrize(
+    ("shared_memory", "policy"), [(True, os.SCHED_BATCH), (False, os.SCHED_OTHER)]
+)
+def test_where_memory_is_shared_the_executors_threads_preempt_nobody(
+    shared_memory: bool, policy: int
+) -> None:
     def policies() -> dict[str, int]:
         found: dict[str, int] = {}
         for task in Path("/proc/self/task").iterdir():
@@ -94,16 +106,16 @@ def test_the_executors_threads_preempt_nobody_on_waking() -> None:
         return found
 
     before = policies()
-    with two() as callers:
+    with two(shared_memory=shared_memory) as callers:
         until = time.monotonic() + 10
         while True:
             after = policies()
-            made = [policy for task, policy in after.items() if task not in before]
-            if made.count(os.SCHED_BATCH) == len(callers) or time.monotonic() > until:
+            made = [found for task, found in after.items() if task not in before]
+            if made == [policy] * len(callers) or time.monotonic() > until:
                 break
             time.sleep(0.01)  # a thread that has just been made may not have run
-        assert made.count(os.SCHED_BATCH) == len(callers)
-        assert all(after.get(task, policy) == policy for task, policy in before.items())
+        assert made == [policy] * len(callers)
+        assert all(after.get(task, found) == found for task, found in before.items())
 
 
 def test_a_refused_submission_keeps_nothing() -> None:
