@@ -63,8 +63,8 @@ class Setting:
 SETTINGS = (
     Setting(name="4 hosts, long", hosts=4, order=(0, 1, 2, 3), backward_s=0.08),
     Setting(name="4 hosts, short", hosts=4, order=(0, 1, 2, 3), backward_s=0.04, brief=False),
-    # through memory six buckets would take no longer than what steps differ by, and of 24 a tenth
-    # is what the medians of 20 steps do
+    # through memory six buckets would take no longer than what steps differ by; and for 24 the
+    # medians of 20 steps are still too rough
     Setting(
         name="1 host, 4 ranks",
         hosts=1,
