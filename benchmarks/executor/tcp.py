@@ -24,7 +24,7 @@ _IPERF_S, _QUICK_IPERF_S = 3, 1
 _MESSAGES = {SHAPED: 4, UNSHAPED: 16}
 _BURSTS = {SHAPED: 3, UNSHAPED: 8}
 _ROUNDS = {SHAPED: 7, UNSHAPED: 15}
-"""Without a shaper rates may have modes, with any rival: so many that a median is not of one."""
+"""More without a shaper, where rounds of one rival can differ a lot."""
 
 _DEADLINE_S = 30.0
 
@@ -67,17 +67,20 @@ def measure(report: Report, *, quick: bool) -> None:
             if network == UNSHAPED:
                 lift_limits(testbed)
             rates = _rates(testbed, network, quick=quick, with_iperf=missing is None)
-        best = rates.get("iperf3")
-        for rival, rate in rates.items():
+        typical = {rival: statistics.median(each) for rival, each in rates.items()}
+        best = typical.get("iperf3")
+        for rival, rate in typical.items():
             report.row(
                 f"TCP, two hosts, {size_text(BYTES)} from one to the other",
                 network=network,
                 **rival_columns(rival),
-                mbit_per_s=round(rate * 8 / 1e6, 1),
+                mbit_per_s=_mbit(rate),
+                slowest_round=_mbit(min(rates[rival])),
+                fastest_round=_mbit(max(rates[rival])),
                 of_iperf3=None if best is None else round(rate / best, 3),
             )
         if best is not None:
-            report.bar(_bar(network), min(rates["native"], rates["headrace"]) / best)
+            report.bar(_bar(network), min(typical["native"], typical["headrace"]) / best)
     report.note(
         f"TCP: medians over rounds in turn; a round is {_IPERF_S} s of iperf3 ({_QUICK_IPERF_S} if "
         "quick) once its windows are open, "
@@ -86,8 +89,10 @@ def measure(report: Report, *, quick: bool) -> None:
     )
 
 
-def _rates(testbed: Testbed, network: str, *, quick: bool, with_iperf: bool) -> dict[str, float]:
-    """Return every rival's rate in bytes a second: the median of all rounds."""
+def _rates(
+    testbed: Testbed, network: str, *, quick: bool, with_iperf: bool
+) -> dict[str, list[float]]:
+    """Return every rival's rates in bytes a second, by round."""
     encrypted = ["tls"] if network == UNSHAPED and _native.has_tls() else []  # no bar
     rivals = [*RIVALS, *encrypted]
     with groups_on_hosts(rivals, testbed) as groups:
@@ -99,7 +104,11 @@ def _rates(testbed: Testbed, network: str, *, quick: bool, with_iperf: bool) -> 
                     found[name].append(_iperf(testbed, _QUICK_IPERF_S if quick else _IPERF_S))
                 else:
                     found[name].append(_messages(groups, name, network))
-    return {name: statistics.median(rates) for name, rates in found.items()}
+    return found
+
+
+def _mbit(bytes_per_s: float) -> float:
+    return round(bytes_per_s * 8 / 1e6, 1)
 
 
 def _iperf(testbed: Testbed, seconds: int) -> float:

@@ -98,24 +98,27 @@ def test_buffers_outlive_an_interrupted_submission(monkeypatch: pytest.MonkeyPat
 def test_where_memory_is_shared_the_executors_threads_preempt_nobody(
     shared_memory: bool, policy: int
 ) -> None:
-    def policies() -> dict[str, int]:
-        found: dict[str, int] = {}
+    def threads() -> dict[str, tuple[str, int]]:
+        """State and policy by thread; see proc(5)."""
+        found: dict[str, tuple[str, int]] = {}
         for task in Path("/proc/self/task").iterdir():
-            with suppress(ProcessLookupError):  # of an earlier test, on its way out
-                found[task.name] = os.sched_getscheduler(int(task.name))
+            with suppress(OSError):  # of an earlier test, on its way out
+                fields = (task / "stat").read_text().rpartition(")")[2].split()
+                found[task.name] = fields[0], int(fields[38])
         return found
 
-    before = policies()
+    before = threads()
     with two(shared_memory=shared_memory) as callers:
         until = time.monotonic() + 10
-        while True:
-            after = policies()
+        while True:  # until the new ones sleep: one that has just been made may not have run
+            after = threads()
             made = [found for task, found in after.items() if task not in before]
-            if made == [policy] * len(callers) or time.monotonic() > until:
+            if made == [("S", policy)] * len(callers) or time.monotonic() > until:
                 break
-            time.sleep(0.01)  # a thread that has just been made may not have run
-        assert made == [policy] * len(callers)
-        assert all(after.get(task, found) == found for task, found in before.items())
+            time.sleep(0.01)
+        assert made == [("S", policy)] * len(callers)
+        for task, (_, as_before) in before.items():
+            assert after.get(task, ("", as_before))[1] == as_before
 
 
 def test_a_refused_submission_keeps_nothing() -> None:
