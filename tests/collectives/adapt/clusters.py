@@ -62,7 +62,8 @@ def traffic_bytes(program: Program, total_bytes: int) -> np.ndarray:
 class SimulatedJob:
     """A training job: every step computes, then makes its calls one after another.
 
-    `truth` are the ports' rates relative to the topology that was measured.
+    `truth` are the ports' rates relative to the topology that was measured. Ranks answer at once,
+    or each after a time of its own up to `late_s`, in which training goes on.
     """
 
     topology: Topology
@@ -74,6 +75,7 @@ class SimulatedJob:
     truth: PortRates = field(default_factory=PortRates)
     answers: bool = True
     agrees: bool = True
+    late_s: float = 0.0
     probes: int = 0
     swaps: list[PlanBook] = field(default_factory=list)
     now_s: float = 1000.0
@@ -83,6 +85,8 @@ class SimulatedJob:
         self._random = np.random.default_rng(self.seed)
         self._calls: list[tuple[Hashable, float]] = []
         self._sent = np.zeros((self.topology.ranks,) * 2)
+        self._answered = self._sent
+        self._answer_at: dict[int, float] = {}
         self._due: PlanBook | None = None
         self._known: dict[tuple[str, str, int], float] = {}
         self._moved: dict[tuple[str, int], np.ndarray] = {}
@@ -111,17 +115,31 @@ class SimulatedJob:
             self.book, self._due = self._due, None
             self.epoch += 1
         duration = self.ideal_s() * straggle * float(np.exp(self._random.normal(0, self.noise)))
+        moved = self.moved()
+        ends = self.now_s + duration
+        for rank, at in self._answer_at.items():
+            share = np.clip((at - self.now_s) / duration, 0.0, 1.0)
+            self._answered[rank] += share * moved[rank]
+            moved[rank] *= 1 - share
+        self._answer_at = {rank: at for rank, at in self._answer_at.items() if at > ends}
+        self._sent += moved
         for index, size in enumerate(self.sizes):
             at = self.now_s + self.compute_s + index * (duration - self.compute_s) / len(self.sizes)
             self._calls.append(((Collective.ALLREDUCE, size), at))
+        self.now_s = ends
+        self.steps_s.append(duration)
+
+    def moved(self) -> np.ndarray:
+        """(n, n) bytes that a step sends from i to j."""
+        total = np.zeros((self.topology.ranks,) * 2)
+        for size in self.sizes:
             plan = self.book.choose(Collective.ALLREDUCE, size)
             assert plan is not None
             key = (plan.proof.program_digest, size)
             if key not in self._moved:
                 self._moved[key] = traffic_bytes(plan.program, size)
-            self._sent += self._moved[key]
-        self.now_s += duration
-        self.steps_s.append(duration)
+            total += self._moved[key]
+        return total
 
     # ---- what the coordinator asks of a job -----------------------------------------------
 
@@ -132,7 +150,13 @@ class SimulatedJob:
     def gather(self, *, hurry: bool) -> Traffic | None:
         if not self.answers:
             return None
-        sent, self._sent = self._sent, np.zeros_like(self._sent)
+        self._answered, self._sent = self._sent, np.zeros_like(self._sent)
+        if self.late_s:
+            after = self._random.uniform(0, self.late_s, self.topology.ranks)
+            self._answer_at = dict(enumerate((self.now_s + after).tolist()))
+            while self._answer_at:
+                self.step()
+        sent = self._answered
         rates = bandwidth(self.truth.apply(self.topology))
         rates = rates * np.exp(self._random.normal(0, 3 * self.noise, rates.shape))
         return Traffic(

@@ -18,12 +18,12 @@ from headrace.collectives.adapt.steps import Change
 
 SLOWER = Change(before_s=0.1, after_s=0.2)
 FASTER = Change(before_s=0.2, after_s=0.1)
-SEEN = Observation(now_s=100.0, steps=10, step_s=0.1)
+SEEN = Observation(now_s=100.0, window_s=1.0, steps=10, step_s=0.1)
 PORTS = {"host0-out": 0.4}
 
 
 def test_a_suspect_step_begins_one_window() -> None:
-    state, action = decide(State(looked_s=99.0), replace(SEEN, suspect=True))
+    state, action = decide(State(), replace(SEEN, suspect=True))
     assert action is Action.RESET
     state, action = decide(state, replace(SEEN, now_s=100.1, suspect=True))
     assert action is Action.WAIT
@@ -33,19 +33,41 @@ def test_a_suspect_step_begins_one_window() -> None:
 
 
 def test_two_routine_looks_have_to_find_the_same_port() -> None:
-    def look(state: State, now_s: float, *ports: str) -> tuple[State, Action]:
-        state, action = decide(state, replace(SEEN, now_s=now_s))
+    def look(state: State, *ports: str, factor: float = 2.0) -> tuple[State, Action]:
+        state, action = decide(state, replace(SEEN, window_s=2.0))
         assert action is Action.LOOK
-        return decide(state, replace(SEEN, now_s=now_s, found=dict.fromkeys(ports, 2.0)))
+        return decide(state, replace(SEEN, found=dict.fromkeys(ports, factor)))
 
-    state, action = look(State(), 10.0, "a")
+    state, action = look(State(), "b", factor=0.5)
     assert action is Action.WAIT
-    state, action = look(state, 20.0, "b")
+    state, action = look(state, "b")
     assert action is Action.WAIT
-    again, action = look(state, 30.0, "a", "b")
+    again, action = look(state, "a", "b")
     assert (again.phase, action) == (Phase.PLANNING, Action.PLAN)
-    again, action = look(state, 30.0)
+    again, action = look(state)
     assert (again.phase, action) == (Phase.WATCHING, Action.ACCEPT)
+
+
+def test_a_routine_look_takes_a_while_and_a_few_steps() -> None:
+    assert decide(State(), replace(SEEN, window_s=1.9))[1] is Action.WAIT
+    assert decide(State(), replace(SEEN, window_s=2.0))[1] is Action.LOOK
+    assert decide(State(), replace(SEEN, window_s=1.0, altered=True))[1] is Action.LOOK
+    assert decide(State(), replace(SEEN, window_s=2.0, step_s=1.0))[1] is Action.WAIT
+    assert decide(State(), replace(SEEN, window_s=2.0, step_s=None))[1] is Action.WAIT
+
+
+def test_a_diagnosis_waits_for_windows_that_hold_a_step() -> None:
+    slow = replace(SEEN, step_s=0.2, window_s=0.15)
+    state, action = decide(State(alert=True), replace(slow, change=SLOWER))
+    assert (state.phase, action) == (Phase.DIAGNOSING, Action.WAIT)
+    state, action = decide(state, slow)
+    assert action is Action.WAIT
+    assert decide(state, replace(slow, window_s=0.2))[1] is Action.LOOK
+    whole = replace(slow, window_s=0.2, change=SLOWER)
+    assert decide(State(alert=True), whole)[1] is Action.LOOK
+    # a window that began before the change tells of both
+    state, action = decide(State(), replace(whole, window_s=9.0))
+    assert (state.phase, action) == (Phase.DIAGNOSING, Action.RESET)
 
 
 def test_one_look_is_enough_where_steps_agree() -> None:
@@ -57,16 +79,16 @@ def test_one_look_is_enough_where_steps_agree() -> None:
 
 
 def test_what_nothing_explains_is_looked_at_again_before_it_is_measured() -> None:
-    state, action = decide(State(), replace(SEEN, steps=2, change=SLOWER))
-    steps, looks = 2, 0
+    state, action = decide(State(), replace(SEEN, change=SLOWER))
+    steps, looks, window = 0, 0, 0
     while action is not Action.PROBE:
         assert steps < 40
         if action is Action.LOOK:
-            looks += 1
-            state, action = decide(state, replace(SEEN, steps=steps, found={}))
+            looks, window = looks + 1, 0
+            state, action = decide(state, replace(SEEN, window_s=0.0, found={}))
         else:
-            steps += 1
-            state, action = decide(state, replace(SEEN, steps=steps))
+            steps, window = steps + 1, window + 1
+            state, action = decide(state, replace(SEEN, window_s=0.1 * window))
     assert looks == Limits().looks_unexplained
     state, action = decide(state, replace(SEEN, outcome=Outcome.MEASURED))
     assert action is Action.PLAN
@@ -76,11 +98,13 @@ def test_what_nothing_explains_is_looked_at_again_before_it_is_measured() -> Non
 
 
 def test_steps_that_became_faster_end_what_slow_ones_began() -> None:
-    state, _ = decide(State(), replace(SEEN, change=SLOWER))
+    state, _ = decide(State(alert=True), replace(SEEN, change=SLOWER))
     state, action = decide(state, replace(SEEN, found=PORTS))
     assert (state.phase, action) == (Phase.PLANNING, Action.PLAN)
     state, action = decide(state, replace(SEEN, change=FASTER, altered=True))
-    assert (state.phase, action) == (Phase.DIAGNOSING, Action.LOOK)
+    assert (state.phase, action) == (Phase.DIAGNOSING, Action.RESET)
+    state, action = decide(state, replace(SEEN, altered=True))
+    assert action is Action.LOOK
     _, action = decide(state, replace(SEEN, found={}, altered=True))
     assert action is Action.PLAN
     _, action = decide(state, replace(SEEN, found={}))
@@ -109,6 +133,16 @@ def test_plans_are_tuned_while_that_helps_and_taken_back_if_they_are_worse() -> 
     assert rounds == 3 + Limits().stale - 1
 
 
+def test_steps_that_stay_slow_once_a_plan_is_taken_back_are_measured() -> None:
+    """The plan was for the wrong cause: going back is not the end of it."""
+    state = State(phase=Phase.REVERTING, began_s=0.2, best_s=0.2)
+    slow = replace(SEEN, step_s=0.2, expected_s=0.1)
+    assert decide(state, replace(slow, outcome=Outcome.SWAPPED))[1] is Action.WAIT
+    assert decide(state, slow)[1] is Action.PROBE
+    assert decide(state, replace(slow, expected_s=0.19))[1] is Action.ACCEPT
+    assert decide(state, replace(slow, step_s=0.13))[1] is Action.ACCEPT
+
+
 def test_finetune_takes_no_credit_for_a_network_that_recovers() -> None:
     state = State(phase=Phase.SETTLING, best_s=0.13)
     seen = replace(SEEN, tunable=True, reference_s=0.13, altered=True)
@@ -121,6 +155,7 @@ def test_finetune_takes_no_credit_for_a_network_that_recovers() -> None:
 def observations(draw: st.DrawFn) -> Observation:
     return Observation(
         now_s=0.0,
+        window_s=draw(st.sampled_from([0.0, 0.1, 3.0])),
         steps=draw(st.integers(0, 10)),
         step_s=draw(st.sampled_from([None, 0.1, 0.2])),
         suspect=draw(st.booleans()),
@@ -141,7 +176,7 @@ def test_whatever_happens_it_goes_on_and_comes_to_rest(
     """As the coordinator does it: what is asked for is answered, plans some time later."""
     outcomes = st.sampled_from([Outcome.SWAPPED, Outcome.KEPT, Outcome.FAILED])
     state, probes = State(), 0
-    quiet = [replace(SEEN, steps=20 + number) for number in range(100)]
+    quiet = [replace(SEEN, steps=20 + number, window_s=3.0) for number in range(100)]
     for number, each in enumerate([*seen, *quiet]):
         now = replace(each, now_s=float(number))
         if state.phase in (Phase.PLANNING, Phase.FINETUNING) and data.draw(st.booleans()):

@@ -148,6 +148,7 @@ class Coordinator:
         self._awaited: int | None = None
         self._expected_s: float | None = None
         self._scatter = 0.0
+        self._window_from_s: float | None = None  # None: it begins with the next turn
 
     # ---- what others may ask --------------------------------------------------------------
 
@@ -178,6 +179,8 @@ class Coordinator:
 
     def turn(self, now_s: float) -> float:
         """Do what there is to do; returns after how many seconds to come again."""
+        if self._window_from_s is None:
+            self._window_from_s = now_s
         change: Change | None = None
         self.detector.recovery = bool(self._network.slow)
         ended = self._clock.feed(self._job.calls())
@@ -185,7 +188,8 @@ class Coordinator:
             self.steps += 1
             self.step_s = step.duration_s
             change = self.detector.add(step) or change
-        if not ended and not self._planning and self._awaited is None:
+        busy = self._planning or self._state.phase is Phase.DIAGNOSING
+        if not ended and not busy and self._awaited is None:
             return self._pause_s()  # nothing is new
         if self._awaited is not None:
             if self._job.epoch < self._awaited:
@@ -215,7 +219,7 @@ class Coordinator:
         return self._state.phase in (Phase.PLANNING, Phase.FINETUNING)
 
     def _pause_s(self) -> float:
-        if self._planning:
+        if self._planning or self._window_from_s is None:
             return _SHORTEST_PAUSE_S
         step = self.detector.latest_s or _LONGEST_PAUSE_S
         return min(max(step / 4, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
@@ -223,6 +227,7 @@ class Coordinator:
     def _observe(self, now_s: float, **more: Any) -> Observation:
         return Observation(
             now_s=now_s,
+            window_s=now_s - (now_s if self._window_from_s is None else self._window_from_s),
             steps=self.detector.steps,
             step_s=self.detector.latest_s,
             reference_s=self.detector.reference_s,
@@ -269,6 +274,7 @@ class Coordinator:
         return None
 
     def _gather(self, *, hurry: bool) -> Traffic | None:
+        self._window_from_s = None
         self.traffic = self._job.gather(hurry=hurry)
         return self.traffic
 

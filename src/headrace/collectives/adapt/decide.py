@@ -17,6 +17,10 @@ A look gathers what connections achieve; a port that is found changed in two rou
 sets adaptation off as well, because a host that recovers after its load was moved away makes steps
 little faster. Planning and Finetune's plans take time, in which training, and this, go on: a change
 of the steps drops whatever is under way, and diagnosis begins anew.
+
+Ranks look for questions now and then, so their windows of statistics begin at different times. A
+diagnosis waits until all hold a whole step: in part of one, connections that have not sent yet look
+idle, and those that wait for others look slow.
 """
 
 from collections.abc import Callable, Mapping
@@ -81,7 +85,9 @@ class Limits:
     look_every_s : between routine looks; one costs every rank well under a millisecond. Half of
         that while the network is not as it was measured: what got slow may recover.
     look_steps : a window shorter than this many steps may miss connections that take turns.
-    looks : routine looks in a row that have to find the same port, as nothing else confirms them.
+    diagnose_steps : the same after a change of the steps, which has waited long enough.
+    looks : routine looks in a row that have to find the same port slower, or faster, as nothing
+        else confirms them.
     eased : one look is enough if it found ports faster while steps became this much shorter.
     looks_unexplained : looks at steps that became slower, before the network is measured again:
         a few more steps may show what it was, or that it was nothing that stays.
@@ -100,6 +106,7 @@ class Limits:
     settle_steps: int = 5
     look_every_s: float = 2.0
     look_steps: int = 3
+    diagnose_steps: int = 1
     looks: int = 2
     eased: float = 0.08
     looks_unexplained: int = 3
@@ -121,6 +128,7 @@ class Observation:
     Attributes
     ----------
     now_s : a steady clock.
+    window_s : how long all ranks' windows of statistics have been open.
     steps : since the last swap, reset of the clock, or change.
     step_s : median of the latest steps; None before the first.
     reference_s : what steps are compared with: what they took before, under this plan or one that
@@ -136,6 +144,7 @@ class Observation:
     """
 
     now_s: float
+    window_s: float = 0.0
     steps: int = 0
     step_s: float | None = None
     reference_s: float | None = None
@@ -148,6 +157,11 @@ class Observation:
     altered: bool = False
     tunable: bool = False
 
+    @property
+    def window_steps(self) -> float:
+        """How many steps the windows hold, about; 0 before the first."""
+        return self.window_s / self.step_s if self.step_s else 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
@@ -157,8 +171,7 @@ class State:
     ----------
     looking : whether a look was asked for.
     alert : whether the window was begun because a step was suspect.
-    looked_s, looked_steps : when the window of statistics began.
-    suspected : the ports that the last routine looks all found changed.
+    suspected : the ports that the last routine looks all found changed, and whether to slower.
     looks : how many looks in a row these are; while diagnosing, looks that explained nothing.
     change : of the steps, which set adaptation off; None if a look did.
     began_s, best_s : steps when it set off, and the shortest since.
@@ -170,9 +183,7 @@ class State:
     limits: Limits = field(default_factory=Limits)
     looking: bool = False
     alert: bool = False
-    looked_s: float = 0.0
-    looked_steps: int = 0
-    suspected: frozenset[str] = frozenset()
+    suspected: frozenset[tuple[str, bool]] = frozenset()
     looks: int = 0
     change: Change | None = None
     began_s: float | None = None
@@ -185,29 +196,30 @@ class State:
 def decide(state: State, seen: Observation) -> tuple[State, Action]:
     """Return the next state, and what to do."""
     if seen.change is not None:
-        return _diagnose(state, seen, seen.change)
+        began = _diagnosis(state, seen.change)
+        # where a suspect step began the window, it holds nothing but what came after the change
+        return _diagnosing(began, seen) if state.alert else (began, Action.RESET)
     return _DECIDE[state.phase](state, seen)
 
 
 _Decided = tuple[State, Action]
 
 
-def _diagnose(state: State, seen: Observation, change: Change) -> _Decided:
-    began = _fresh(state, seen, change.after_s)
-    return _look(replace(began, phase=Phase.DIAGNOSING, change=change), seen)
+def _diagnosis(state: State, change: Change) -> State:
+    return replace(_fresh(state, change.after_s), phase=Phase.DIAGNOSING, change=change)
 
 
 def _watching(state: State, seen: Observation) -> _Decided:
     limits = state.limits
     if state.looking:
-        return _looked(replace(state, looking=False, looked_s=seen.now_s), seen)
+        return _looked(replace(state, looking=False), seen)
     if seen.suspect and not state.alert:
         # if the next step confirms it, the window holds nothing but the change
-        return replace(state, alert=True, looked_s=seen.now_s), Action.RESET
+        return replace(state, alert=True), Action.RESET
     state = replace(state, alert=seen.suspect)
     every_s = limits.look_every_s / (2 if seen.altered else 1)
-    if seen.now_s - state.looked_s >= every_s and seen.steps >= limits.look_steps:
-        return _look(state, seen)
+    if seen.window_s >= every_s and seen.window_steps >= limits.look_steps:
+        return _look(state)
     return state, Action.WAIT
 
 
@@ -215,9 +227,10 @@ def _looked(state: State, seen: Observation) -> _Decided:
     """Judge a routine look."""
     if seen.found is None:  # the ranks did not answer
         return state, Action.WAIT
-    again = state.suspected & seen.found.keys()
-    looks = state.looks + 1 if again else min(1, len(seen.found))
-    state = replace(state, looks=looks, suspected=again or frozenset(seen.found))
+    found = frozenset((port, factor < 1) for port, factor in seen.found.items())
+    again = state.suspected & found
+    looks = state.looks + 1 if again else min(1, len(found))
+    state = replace(state, looks=looks, suspected=again or found)
     eased = (
         seen.step_s is not None
         and seen.reference_s is not None
@@ -225,18 +238,19 @@ def _looked(state: State, seen: Observation) -> _Decided:
         and any(factor > 1 for factor in seen.found.values())
     )
     if looks >= state.limits.looks or eased:
-        return _plan(_fresh(state, seen, seen.step_s))
+        return _plan(_fresh(state, seen.step_s))
     # what one look found is compared with the same as before by the next
     return state, Action.WAIT if looks else Action.ACCEPT
 
 
 def _diagnosing(state: State, seen: Observation) -> _Decided:
     if not state.looking:
-        enough = seen.steps - state.looked_steps >= state.limits.settle_steps
-        return _look(state, seen) if enough else (state, Action.WAIT)
+        limits = state.limits
+        needed = limits.settle_steps if state.looks else limits.diagnose_steps
+        return _look(state) if seen.window_steps >= needed else (state, Action.WAIT)
     state = replace(state, looking=False)
     if seen.found is None:
-        return _watch(state, seen)  # the ranks did not answer
+        return _watch(state)  # the ranks did not answer
     slower = state.change is not None and state.change.slower
     # Faster, and no port says why: most likely what had become slow is as before. If not, the plan
     # made for that goes again.
@@ -244,10 +258,10 @@ def _diagnosing(state: State, seen: Observation) -> _Decided:
         return _plan(state)
     state = replace(state, looks=state.looks + 1)
     if not slower:
-        return _watch(state, seen)
+        return _watch(state)
     if state.looks < state.limits.looks_unexplained:
         return state, Action.WAIT
-    return _probe(state, seen) or _watch(state, seen)
+    return _probe(state, seen) or _watch(state)
 
 
 def _planning(state: State, seen: Observation) -> _Decided:
@@ -259,7 +273,7 @@ def _planning(state: State, seen: Observation) -> _Decided:
         case Outcome.KEPT:
             return _finished(state, seen)
         case _:
-            return _watch(state, seen)
+            return _watch(state)
 
 
 def _settling(state: State, seen: Observation) -> _Decided:
@@ -268,7 +282,8 @@ def _settling(state: State, seen: Observation) -> _Decided:
     if seen.steps < limits.settle_steps or seen.step_s is None:
         return state, Action.WAIT
     if seen.reference_s is not None and seen.step_s < seen.reference_s * (1 - limits.not_tuned):
-        return _diagnose(state, seen, Change(before_s=seen.reference_s, after_s=seen.step_s))
+        change = Change(before_s=seen.reference_s, after_s=seen.step_s)
+        return _diagnosing(_diagnosis(state, change), seen)
     worse = 1 + max(limits.worse, limits.sigmas * seen.scatter)
     if state.best_s is not None and seen.step_s > state.best_s * worse:
         return replace(state, phase=Phase.REVERTING), Action.REVERT
@@ -283,7 +298,7 @@ def _settling(state: State, seen: Observation) -> _Decided:
 
 def _finetuning(state: State, seen: Observation) -> _Decided:
     if seen.found:  # what made steps shorter, or longer, was not Finetune
-        return _plan(_fresh(state, seen, seen.step_s))
+        return _plan(_fresh(state, seen.step_s))
     match seen.outcome:
         case None:
             return state, Action.WAIT
@@ -297,14 +312,14 @@ def _reverting(state: State, seen: Observation) -> _Decided:
     under_way = seen.outcome is None and seen.steps < state.limits.settle_steps
     if under_way or seen.outcome is Outcome.SWAPPED:
         return state, Action.WAIT
-    return _watch(state, seen)
+    return _finished(state, seen)
 
 
 def _probing(state: State, seen: Observation) -> _Decided:
     if seen.outcome is Outcome.MEASURED:
         # plans made before are for a network that is gone: the next is not compared with them
         return _plan(replace(state, best_s=None))
-    return _watch(state, seen)
+    return _watch(state)
 
 
 def _finished(state: State, seen: Observation) -> _Decided:
@@ -316,15 +331,15 @@ def _finished(state: State, seen: Observation) -> _Decided:
         and seen.step_s > seen.expected_s * limits.above_expected
         and (state.began_s is None or seen.step_s > state.began_s * (1 - limits.helped))
     )
-    return (_probe(state, seen) if late else None) or _watch(state, seen)
+    return (_probe(state, seen) if late else None) or _watch(state)
 
 
 def _plan(state: State) -> _Decided:
     return replace(state, phase=Phase.PLANNING), Action.PLAN
 
 
-def _look(state: State, seen: Observation) -> _Decided:
-    return replace(state, looking=True, looked_s=seen.now_s, looked_steps=seen.steps), Action.LOOK
+def _look(state: State) -> _Decided:
+    return replace(state, looking=True), Action.LOOK
 
 
 def _probe(state: State, seen: Observation) -> _Decided | None:
@@ -334,19 +349,16 @@ def _probe(state: State, seen: Observation) -> _Decided | None:
     return replace(state, phase=Phase.PROBING, probed_s=seen.now_s), Action.PROBE
 
 
-def _watch(state: State, seen: Observation) -> _Decided:
-    watching = _fresh(state, seen, None)
-    return replace(watching, phase=Phase.WATCHING), Action.ACCEPT
+def _watch(state: State) -> _Decided:
+    return replace(_fresh(state, None), phase=Phase.WATCHING), Action.ACCEPT
 
 
-def _fresh(state: State, seen: Observation, step_s: float | None) -> State:
+def _fresh(state: State, step_s: float | None) -> State:
     """Forget what led here; any plan has to beat steps of `step_s`."""
     return replace(
         state,
         looking=False,
         alert=False,
-        looked_s=seen.now_s,
-        looked_steps=0,
         suspected=frozenset(),
         looks=0,
         change=None,
