@@ -4,6 +4,7 @@ Each is the only one in its process. All are called on NumPy's memory, without c
 benchmark's part; where a rival works in place and would not lose by it, it does.
 """
 
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -259,6 +260,63 @@ class Torch:
     def close(self) -> None:
         """Leave the group."""
         self._dist.destroy_process_group()
+
+
+class Sockets:
+    """One blocking TCP connection between two ranks: messages with nothing around them."""
+
+    in_place = frozenset[Collective]()
+    empty: Empty = staticmethod(plain)
+    ranks = 2
+
+    def __init__(self, rank: int, host: str, exchange: Exchange) -> None:
+        self.rank = rank
+        with socket.create_server((host, 0)) as server:
+            addresses = exchange(f"{host}:{server.getsockname()[1]}")
+            if rank == 0:
+                link, _ = server.accept()
+            else:
+                address, port = addresses[0].rsplit(":", 1)
+                link = socket.create_connection((address, int(port)))
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._links = {1 - rank: link}
+
+    def prepare(self, buffers: Buffers) -> Call:
+        """Refuse: two sockets make no collectives."""
+        raise NotImplementedError
+
+    def send(self, data: Floats, peer: int) -> Call:
+        """Return the call that sends `data` and ends when it may be overwritten."""
+        link, view = self._links[peer], memoryview(data).cast("B")
+        return lambda: link.sendall(view)
+
+    def receive(self, data: Floats, peer: int) -> Call:
+        """Return the call that receives `data`."""
+        link, view = self._links[peer], memoryview(data).cast("B")
+
+        def call() -> None:
+            got = 0
+            while got < len(view):
+                more = link.recv_into(view[got:])
+                if more == 0:
+                    raise ConnectionError("the other rank is gone")
+                got += more
+
+        return call
+
+    def latest(self, moment: float) -> float:
+        """Return the larger of both ranks' moments."""
+        other = 1 - self.rank
+        mine, theirs = plain(2), plain(2)
+        mine.view(np.float64)[0] = moment
+        self.send(mine, other)()
+        self.receive(theirs, other)()
+        return max(moment, float(theirs.view(np.float64)[0]))
+
+    def close(self) -> None:
+        """End the connection."""
+        for link in self._links.values():
+            link.close()
 
 
 class OpenMpi:

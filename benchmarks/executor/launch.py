@@ -27,6 +27,7 @@ INTERFACES = {
     "gloo": "torch",
     OPENMPI: "mpi4py",
     "iperf3": "one stream",
+    "sockets": "send and recv",
 }
 """What every rival is called through; "native" is headrace without torch."""
 

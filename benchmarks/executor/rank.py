@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.executor.backends import NATIVE, Backend, Native, OpenMpi, Torch
+from benchmarks.executor.backends import NATIVE, Backend, Native, OpenMpi, Sockets, Torch
 from benchmarks.executor.patterns import PERIOD, Buffers, write
 from headrace.collectives.demand import Collective
 
@@ -221,6 +221,8 @@ def main() -> None:
 
     if task["rival"] in NATIVE:
         backend = NATIVE[task["rival"]](rank, task["ranks"], task["host"], exchange)
+    elif task["rival"] == "sockets":
+        backend = Sockets(rank, task["host"], exchange)
     elif backend is None:
         backend = Torch(task["rival"])
     start_together(backend)

@@ -2,7 +2,8 @@
 
 import statistics
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from benchmarks.executor import iperf
 from benchmarks.executor.launch import Group, groups_on_hosts, rival_columns
@@ -15,22 +16,41 @@ from headrace.testbed.spec import RESERVED_HOST
 from headrace.testbed.teardown import find_program, namespace_name
 
 BYTES = 16 * MIB
-RIVALS = ("native", "headrace", "gloo")
+RIVALS = ("native", "headrace", "gloo", "sockets")
 UNSHAPED = "unshaped"
 SHAPED = "1gbit"
 
 _FASTEST = "100gbit"
-_IPERF_S, _QUICK_IPERF_S = 3, 1
-_MESSAGES = {SHAPED: 4, UNSHAPED: 16}
-_BURSTS = {SHAPED: 3, UNSHAPED: 8}
-_ROUNDS = {SHAPED: 7, UNSHAPED: 15}
-"""More without a shaper, where rounds of one rival can differ a lot."""
-
 _DEADLINE_S = 30.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """How often, and for how long, rivals take turns.
+
+    Attributes
+    ----------
+    iperf_s : of a turn of iperf3.
+    bursts, messages : of a turn of anybody else, and in a burst.
+    """
+
+    rounds: int
+    quick_rounds: int
+    iperf_s: int
+    bursts: int
+    messages: int
+
+
+# Without a shaper what decides is the machine, whose speed can change by a third within seconds: so
+# turns are short, rates are compared within a round, and there are many rounds.
+TURNS = {
+    SHAPED: Turns(rounds=7, quick_rounds=3, iperf_s=2, bursts=3, messages=4),
+    UNSHAPED: Turns(rounds=41, quick_rounds=9, iperf_s=1, bursts=2, messages=16),
+}
+
+
 def bars() -> dict[str, str]:
-    """Return the bars: headrace's rate as a share of iperf3's, the slower interface's."""
+    """Return the bars: headrace's rate over iperf3's in the same round; the slower interface's."""
     return {_bar(SHAPED): ">=0.95", _bar(UNSHAPED): ">=0.95"}
 
 
@@ -67,26 +87,41 @@ def measure(report: Report, *, quick: bool) -> None:
             if network == UNSHAPED:
                 lift_limits(testbed)
             rates = _rates(testbed, network, quick=quick, with_iperf=missing is None)
-        typical = {rival: statistics.median(each) for rival, each in rates.items()}
-        best = typical.get("iperf3")
-        for rival, rate in typical.items():
+        shares = of_iperf3(rates)
+        for rival, each in rates.items():
             report.row(
                 f"TCP, two hosts, {size_text(BYTES)} from one to the other",
                 network=network,
                 **rival_columns(rival),
-                mbit_per_s=_mbit(rate),
-                slowest_round=_mbit(min(rates[rival])),
-                fastest_round=_mbit(max(rates[rival])),
-                of_iperf3=None if best is None else round(rate / best, 3),
+                mbit_per_s=_mbit(statistics.median(each)),
+                slowest_round=_mbit(min(each)),
+                fastest_round=_mbit(max(each)),
+                of_iperf3=round(shares[rival], 3) if rival in shares else None,
+                rounds=len(each),
             )
-        if best is not None:
-            report.bar(_bar(network), min(typical["native"], typical["headrace"]) / best)
+        if shares:
+            report.bar(_bar(network), min(shares["native"], shares["headrace"]))
     report.note(
-        f"TCP: medians over rounds in turn; a round is {_IPERF_S} s of iperf3 ({_QUICK_IPERF_S} if "
-        "quick) once its windows are open, "
-        "or bursts of messages sent one after another on warm connections, each until the last has "
-        "arrived: bytes over time; every message is checked"
+        "TCP: medians over rounds, in which each has a turn: iperf3 "
+        f"{TURNS[UNSHAPED].iperf_s} s ({TURNS[SHAPED].iperf_s} at 1 Gbit/s) once its windows are "
+        f"open, the others {TURNS[UNSHAPED].bursts} bursts of {TURNS[UNSHAPED].messages} messages "
+        f"({TURNS[SHAPED].bursts} of {TURNS[SHAPED].messages}) sent one after another on warm "
+        "connections, each until the last has arrived: bytes over time; of_iperf3: the median of "
+        "the rounds' ratios; every message is checked; sockets: one connection, blocking calls "
+        "from Python"
     )
+
+
+def of_iperf3(rates: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return by rival the median over rounds of its rate over iperf3's; {} without iperf3."""
+    if "iperf3" not in rates:
+        return {}
+    return {
+        rival: statistics.median(
+            rate / beside for rate, beside in zip(each, rates["iperf3"], strict=True)
+        )
+        for rival, each in rates.items()
+    }
 
 
 def _rates(
@@ -98,12 +133,13 @@ def _rates(
     with groups_on_hosts(rivals, testbed) as groups:
         names = [*(["iperf3"] if with_iperf else []), *rivals]
         found: dict[str, list[float]] = {name: [] for name in names}
-        for number in range(3 if quick else _ROUNDS[network]):
+        turns = TURNS[network]
+        for number in range(turns.quick_rounds if quick else turns.rounds):
             for name in rotated(names, number):
                 if name == "iperf3":
-                    found[name].append(_iperf(testbed, _QUICK_IPERF_S if quick else _IPERF_S))
+                    found[name].append(_iperf(testbed, turns.iperf_s))
                 else:
-                    found[name].append(_messages(groups, name, network))
+                    found[name].append(_messages(groups[name], turns))
     return found
 
 
@@ -117,8 +153,9 @@ def _iperf(testbed: Testbed, seconds: int) -> float:
         return iperf.bytes_per_s(testbed, sender.name, receiver.address, seconds)
 
 
-def _messages(groups: Mapping[str, Group], name: str, network: str) -> float:
-    pool, bursts = _MESSAGES[network], _BURSTS[network]
-    answers = groups[name].ask("messages", bytes=BYTES, pool=pool, bursts=bursts, warm_up=1)
+def _messages(group: Group, turns: Turns) -> float:
+    answers = group.ask(
+        "messages", bytes=BYTES, pool=turns.messages, bursts=turns.bursts, warm_up=1
+    )
     # bytes over time, as iperf3's rate is
-    return bursts * pool * BYTES / (sum(slowest_us(answers)) / 1e6)
+    return turns.bursts * turns.messages * BYTES / (sum(slowest_us(answers)) / 1e6)

@@ -295,6 +295,7 @@ void bind_executor(nb::module_& module) {
              nb::dict values;
              values["collectives"] = counters.collectives;
              values["messages"] = counters.messages;
+             values["unexpected_bytes"] = counters.unexpected_bytes;
              values["sent_bytes"] = sent;
              values["received_bytes"] = received;
              return values;

@@ -86,7 +86,7 @@ void Executor::help() {
     if (stop_) return;
     --wanted_;
     ++helping_;
-    while (!stop_ && (pass(state) || taken_ > 0)) give_way(state);
+    while (!stop_ && !idle() && (pass(state) || taken_ > 0)) give_way(state);
     --helping_;
     if (driving_) {
       wake();  // there may be something else to wait for now

@@ -316,7 +316,7 @@ int Executor::finish_wait(const std::shared_ptr<Task>& task) {
       }
       // Somebody else drives: make sure the task is on its way, then sleep until it is done.
       if (state) {
-        while (pass(state)) {
+        while (!task->done && pass(state)) {
         }
         state.unlock();
       } else {
@@ -392,7 +392,7 @@ Counters Executor::counters() {
     peer.sent_bytes += traffic.sent_bytes;
     peer.received_bytes += traffic.received_bytes;
   }
-  return {finished_collectives_, finished_messages_, std::move(peers)};
+  return {finished_collectives_, finished_messages_, mailbox_.unexpected_bytes(), std::move(peers)};
 }
 
 std::vector<ConnectionStatistics> Executor::statistics() {

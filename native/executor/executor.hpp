@@ -33,10 +33,11 @@ struct PeerBytes {
   std::uint64_t received_bytes = 0;
 };
 
-// Bytes are those of the connections that are open.
+// Bytes by peer are those of the connections that are open.
 struct Counters {
   std::uint64_t collectives = 0;
   std::uint64_t messages = 0;
+  std::uint64_t unexpected_bytes = 0;  // of messages that came before anyone asked for them
   std::vector<PeerBytes> peers;
 };
 

@@ -224,6 +224,24 @@ void messages_are_claimed_while_they_arrive(Via via) {
   });
 }
 
+// Messages received one after the other go straight to their places: nobody reads on, into memory
+// from which they had to be copied, before the next is asked for. (Helpers may, now and then.)
+void reads_no_further_than_asked(Via via) {
+  constexpr std::size_t kMessages = 200;
+  constexpr std::size_t kBytes = 1 << 20;
+  Group group(2, {via});
+  group.each([&](int rank, Executor& executor) {
+    std::vector<std::byte> data(kBytes, std::byte{7});
+    auto address = reinterpret_cast<std::uintptr_t>(data.data());
+    for (std::size_t i = 0; i < kMessages; ++i) {
+      executor.wait(rank == 0 ? executor.send(address, kBytes, 1, 1, 20, false)
+                              : executor.receive(address, kBytes, 0, 1, 20, false));
+    }
+    auto most = threads_wanted() == 1 ? 0 : kMessages * kBytes / 20;
+    CHECK(executor.counters().unexpected_bytes <= most);
+  });
+}
+
 void refuses_what_does_not_fit(Via via) {
   Group group(2, {via});
   std::vector<float> data(10);
@@ -252,6 +270,7 @@ int main() {
     averages_and_notifies(via);
     messages_match_by_tag_and_source(via);
     messages_are_claimed_while_they_arrive(via);
+    reads_no_further_than_asked(via);
     refuses_what_does_not_fit(via);
     background_yields(via);
   }

@@ -196,6 +196,7 @@ bool MessageStream::receive_some(const Leave& leave) {
       auto* into = target(room);
       auto received = leave.during(room, [&] { return connection().receive(into, room, {}); });
       if (received == 0) return any;
+      if (keeping_) mailbox_.came_unexpected(received);
       moved_ += received;
       budget -= received;
       any = true;

@@ -46,6 +46,9 @@ class Mailbox {
   // posted receive that `peer` may be about to answer lifts this.
   bool full_for(int peer) const;
   bool empty() const { return receives_.empty() && claimed_ == 0; }
+  // What came of messages before their receives were posted, so far; it is copied once more.
+  std::uint64_t unexpected_bytes() const { return unexpected_bytes_; }
+  void came_unexpected(std::uint64_t bytes) { unexpected_bytes_ += bytes; }
   void drop();
 
  private:
@@ -57,6 +60,7 @@ class Mailbox {
   std::list<std::shared_ptr<Unexpected>> unexpected_;
   std::size_t claimed_ = 0;
   std::uint64_t kept_bytes_ = 0;
+  std::uint64_t unexpected_bytes_ = 0;
 };
 
 class MessageStream final : public Stream {

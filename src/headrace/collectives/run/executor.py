@@ -358,7 +358,10 @@ class Executor:
         return self._native.report()
 
     def counters(self) -> dict[str, int | list[int]]:
-        """Finished collectives and messages; bytes sent and received per peer, while connected."""
+        """Finished collectives and messages; bytes sent and received per peer, while connected.
+
+        "unexpected_bytes" came before their receives were posted, and were copied once more.
+        """
         return self._native.counters()
 
     def submitted(self) -> int:
