@@ -85,7 +85,10 @@ def test_a_reduce_scatter_into_its_own_block_of_the_input_needs_no_copy() -> Non
     # into another block: what is read must not be what is written
     bound = binding.scattered_from([source], source[0:2], 1, 3, 1, moved=False)
     assert bound.segments[1][0] == source.data_ptr() != bound.segments[0][0]
-    assert bound.keep[1].tolist() == [0.0, 1.0]
+    copy = bound.keep[1]
+    assert bound.segments[0][0] == copy.data_ptr()
+    assert copy[:2].tolist() == [0.0, 1.0]
+    assert source[:2].tolist() == [2.0, 3.0]  # begins as the own block
 
 
 @pytest.mark.parametrize("moved", [False, True])

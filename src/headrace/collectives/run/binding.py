@@ -255,17 +255,22 @@ def scattered_from(
     The own block is the output, the others are the inputs where they are.
     """
     landing = _landing(output)
-    blocks = _blocks(inputs, ranks, landing)
-    if any(_overlap(block, landing) for r, block in enumerate(blocks) if r != rank):
-        blocks = [block if r == rank else block.clone() for r, block in enumerate(blocks)]
+    own, size = landing.data_ptr(), landing.nbytes
+    read: list[torch.Tensor] = []
+    addresses = [own] * ranks  # where nobody reads
     if inputs is not None:
-        _place(blocks[rank], _bytes_of(landing))
-    size = landing.nbytes if moved else real(landing.detach()).numel()
-    rows = tuple(
-        ((landing if r == rank else block).data_ptr(), size, 1, chunks)
-        for r, block in enumerate(blocks)
-    )
-    return Bound(rows, _copy_all([output], [landing]), (landing, *blocks))
+        read = [_plain(tensor.detach()) for tensor in inputs]
+        addresses = _block_addresses(read, size, ranks)
+        if any(own - size < at < own + size for r, at in enumerate(addresses) if r != rank):
+            read = [tensor.clone() for tensor in read]
+            addresses = _block_addresses(read, size, ranks)
+        if addresses[rank] != own and size:
+            block = read[rank] if len(read) > 1 else read[0].reshape(ranks, -1)[rank]
+            _bytes_of(landing).copy_(_bytes_of(block))
+    addresses[rank] = own
+    elements = size if moved else real(landing.detach()).numel()
+    rows = tuple((address, elements, 1, chunks) for address in addresses)
+    return Bound(rows, _copy_all([output], [landing]), (landing, *read))
 
 
 def exchanged(output: torch.Tensor, source: torch.Tensor, ranks: int, chunks: int) -> Bound:
@@ -336,21 +341,12 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1).view(torch.uint8)
 
 
-def _blocks(
-    inputs: Sequence[torch.Tensor] | None, ranks: int, landing: torch.Tensor
-) -> list[torch.Tensor]:
-    """One block per rank to read from: `inputs`, or the parts of the only one."""
-    if inputs is None:  # nobody reads
-        return [landing] * ranks
-    blocks = [_plain(tensor.detach()) for tensor in inputs]
-    if len(blocks) == 1 and ranks > 1:
-        blocks = list(blocks[0].reshape(-1).chunk(ranks)) if blocks[0].numel() else blocks * ranks
-    return blocks
-
-
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    begin, end = one.data_ptr(), one.data_ptr() + one.nbytes
-    return begin < other.data_ptr() + other.nbytes and other.data_ptr() < end
+def _block_addresses(tensors: Sequence[torch.Tensor], size: int, ranks: int) -> list[int]:
+    """Where every rank's block of `size` bytes is: a tensor each, or one tensor for all."""
+    if len(tensors) > 1:
+        return [tensor.data_ptr() for tensor in tensors]
+    first = tensors[0].data_ptr()
+    return [first + rank * size for rank in range(ranks)]
 
 
 def _split_rows(tensor: torch.Tensor, splits: Sequence[int]) -> list[Row]:

@@ -67,6 +67,16 @@ class PendingWork(dist.Work):
     is_send = False
     handle = -1
 
+    # What most works never set is the class's: DDP's hooks make them with cold caches.
+    _source = -1
+    _ended = False
+    _error: BaseException | None = None
+    _copies: "Copies | None" = None
+    _pairs: Sequence[tuple[torch.Tensor, torch.Tensor]] | None = None
+    _event: threading.Event | None = None
+    _promise: torch.futures.Future[None] | None = None
+    _future: torch.futures.Future[list[torch.Tensor]] | None = None
+
     def __init__(
         self,
         executor: Executor,
@@ -84,15 +94,7 @@ class PendingWork(dist.Work):
         self._keep = keep  # buffers that the executor borrows
         self._loose = loose  # not reported by the executor: ends when somebody asks
         self._timeout_s = timeout_s  # how long an outcome may stay away that another wait() took
-        self._source = -1
         self._lock = threading.Lock()
-        self._ended = False
-        self._error: BaseException | None = None
-        self._copies: Copies | None = None
-        self._pairs: Sequence[tuple[torch.Tensor, torch.Tensor]] | None = None
-        self._event: threading.Event | None = None
-        self._promise: torch.futures.Future[None] | None = None
-        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
     def land(
         self,
