@@ -20,6 +20,7 @@ from benchmarks.executor import (
     run,
     schedule,
     soak_calls,
+    tcp,
     turns,
 )
 from benchmarks.executor.patterns import COLLECTIVES, Buffers
@@ -155,6 +156,13 @@ def test_what_was_not_measured_keeps_no_bar() -> None:
     assert turns.least([3.0, 2.0]) == 2.0
     assert turns.least([3.0, None]) is None
     assert turns.least([]) is None
+
+
+def test_rates_are_compared_within_a_round() -> None:
+    """All are slow in the second round, and iperf3 is in the third alone."""
+    rates = {"iperf3": [10.0, 5.0, 5.0], "native": [9.0, 4.5, 9.0]}
+    assert tcp.of_iperf3(rates) == {"iperf3": 1.0, "native": 0.9}
+    assert tcp.of_iperf3({"native": [9.0]}) == {}
 
 
 def test_a_size_is_written_as_people_do() -> None:
