@@ -227,7 +227,7 @@ class Coordinator:
     def _observe(self, now_s: float, **more: Any) -> Observation:
         return Observation(
             now_s=now_s,
-            window_s=now_s - (now_s if self._window_from_s is None else self._window_from_s),
+            window_s=0.0 if self._window_from_s is None else now_s - self._window_from_s,
             steps=self.detector.steps,
             step_s=self.detector.latest_s,
             reference_s=self.detector.reference_s,
