@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.synthesis.random_topologies import random_topology as sparse_topology
 from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.chunks import carriage_of
 from headrace.collectives.plan.guided.route import encode, solve_routes
@@ -26,6 +28,7 @@ from headrace.solver import Parameters, Proved
 from headrace.topology import Topology, presets, transposed
 from tests.collectives.plan.tiny import problem_on, random_topology, trees_of
 
+HANGING = Path(__file__).parents[4] / "benchmarks" / "synthesis" / "hang.topology"
 EXACT = Parameters(gap=0.0, limit_s=30.0)
 
 
@@ -203,3 +206,30 @@ def test_equal_seeds_give_equal_routes() -> None:
     first, second = (matched_trees(problem, seed=4, taste=Taste()) for _ in range(2))
     assert np.array_equal(first[0], second[0])
     assert first[2] == second[2]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("seed", [-1, 1, 4, 25, 31, 46])
+def test_a_host_that_is_not_connected_inside_is_entered_more_than_once(seed: int) -> None:
+    """Two-host topologies whose hosts are chains, not connected inside, hung the router for ever.
+
+    It closed every other link into a host once one copy of a chunk was there; ranks that only such
+    a link leads to then waited for a source that never holds the chunk.
+    """
+    topology = Topology.load(HANGING) if seed < 0 else sparse_topology(seed)
+    for used in (topology, transposed(topology)):
+        problem = problem_on(used)
+        trees, starts, total = matched_trees(problem, seed=0, taste=Taste())
+        assert (trees >= 0)[problem.carriage.targets].all()
+        assert np.isfinite(starts[trees >= 0]).all()
+        assert np.isfinite(total)
+
+
+@pytest.mark.timeout(20)
+def test_what_no_link_leads_to_is_left_out_of_the_trees() -> None:
+    problem = problem_on(presets.uniform(4))
+    problem.allowed[:, problem.costs.dst == 3] = False
+    trees, _, total = matched_trees(problem, seed=0, taste=Taste())
+    assert np.isfinite(total)
+    assert (trees[0, 1:3] >= 0).all()
+    assert (trees[:3, 3] < 0).all()

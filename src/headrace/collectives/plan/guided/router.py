@@ -246,10 +246,12 @@ class _Matching:
         self._chunk = firsts[rows]
         self._src, self._dst = costs.src[self._link], costs.dst[self._link]
         host = np.array(problem.logical.topology.rank_host)
-        self._host = host
         self._crosses = host[self._src] != host[self._dst]
-        self._there_at_host = np.zeros((carriage.chunks, int(host.max()) + 1), bool)
-        self._there_at_host[np.arange(carriage.chunks), host[carriage.origin]] = True
+        # Ranks that a chunk reaches inside the hosts that hold it, over links that it may use.
+        self._inside = problem.reach_inside
+        self._covered = np.stack(
+            [reach[rank] for reach, rank in zip(self._inside, carriage.origin, strict=True)]
+        )
         self._holders = np.ones(carriage.chunks)
         self._missing = carriage.targets.sum(axis=0).astype(float)
         self._orbit: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
@@ -261,14 +263,21 @@ class _Matching:
             ]
 
     def run(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Place one link a turn, until every chunk is wherever an open link leads.
+
+        Each turn delivers a chunk to one more rank, so there are no more turns than deliveries.
+        Where a chunk has not been everywhere yet, one of its holders has an open link: a closed
+        link into a host stands for a path inside that host, and the path has an open link.
+        """
         problem, taste = self._problem, self._taste
         lat = problem.costs.lat[self._link]
         noise = self._random.random(len(self._link)) * taste.noise
         total = 0.0
         while True:
             open_now = np.isinf(self._there[self._chunk, self._dst])
-            # One copy into a node is enough: inside, it spreads over faster links.
-            open_now &= ~(self._crosses & self._there_at_host[self._chunk, self._host[self._dst]])
+            # One copy into a host is enough for the ranks that it reaches inside, where links are
+            # faster; a host that is not connected inside needs a copy for each of its parts.
+            open_now &= ~(self._crosses & self._covered[self._chunk, self._dst])
             keep = np.flatnonzero(open_now)
             if len(keep) < len(open_now):
                 self._link, self._chunk = self._link[keep], self._chunk[keep]
@@ -279,6 +288,8 @@ class _Matching:
             start = np.maximum(self._there[self._chunk, self._src], self._link_free[self._link])
             score = start + taste.arrival * lat
             least = float(score.min())
+            if np.isinf(least):  # the rest cannot be reached over the links allowed
+                return self._trees, self._used, total
             near = np.flatnonzero(score <= least + 1e-9)
             liking = (
                 noise[near]
@@ -307,7 +318,7 @@ class _Matching:
             end = begin + alpha + float(costs.beta[image])
             self._trees[other, dst], self._used[other, dst] = image, begin
             self._there[other, dst] = end
-            self._there_at_host[other, self._host[dst]] = True
+            self._covered[other] |= self._inside[other][dst]
             self._holders[other] += 1
             self._missing[dst] -= 1
             self._busy[image] = True

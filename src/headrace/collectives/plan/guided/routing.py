@@ -129,6 +129,22 @@ class RouteProblem:
         return bool((reached <= self.carriage.targets).all())
 
     @cached_property
+    def reach_inside(self) -> list[np.ndarray]:
+        """For every chunk (ranks, ranks): whether a rank reaches another inside their host."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import shortest_path
+
+        costs, n = self.costs, self.carriage.ranks
+        host = np.array(self.logical.topology.rank_host)
+        local = self.allowed & (host[costs.src] == host[costs.dst])
+        known: dict[bytes, np.ndarray] = {}
+        for row in local:
+            if (key := row.tobytes()) not in known:
+                graph = csr_array((np.ones(row.sum()), (costs.src[row], costs.dst[row])), (n, n))
+                known[key] = np.isfinite(shortest_path(graph, unweighted=True))
+        return [known[row.tobytes()] for row in local]
+
+    @cached_property
     def images(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         """For every symmetry: images of ranks, links and chunks; links that must follow it."""
         made: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
