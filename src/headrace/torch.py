@@ -14,6 +14,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from headrace.collectives.run.untraced import untraced
+
 NAME = "headrace"
 
 
@@ -70,6 +72,7 @@ def empty(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     return torch.from_numpy(memory).view(wanted).reshape(size)
 
 
+@untraced
 def _create(options: Any, _backend_options: Any) -> Any:
     from headrace.collectives.run.create import create
 

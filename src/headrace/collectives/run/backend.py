@@ -33,12 +33,14 @@ from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.monitor import monitored_barrier
 from headrace.collectives.run.staging import Use, staged
 from headrace.collectives.run.swap import PlanSwitch
+from headrace.collectives.run.untraced import untraced
 from headrace.collectives.run.work import PendingWork, SeveralWorks
 
 Tensors = Sequence[torch.Tensor]
 TensorLists = Sequence[Sequence[torch.Tensor]]
 
 
+@untraced
 class Calls:
     """The calls of one rank in one group.
 

@@ -13,11 +13,13 @@ from torch._C._distributed_c10d import Backend
 
 from headrace.collectives.run.backend import Calls
 from headrace.collectives.run.caller import Caller
+from headrace.collectives.run.untraced import untraced
 from headrace.errors import InputError
 
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
 
 
+@untraced
 class HeadraceGroup(Calls, dist.ProcessGroup):
     """A process group that is headrace's alone, for all devices that it serves.
 
@@ -54,6 +56,7 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
     _set_default_timeout = Calls.set_timeout
 
 
+@untraced
 class HeadraceBackend(Calls, Backend):
     """The part of a process group that serves one device, as in "cpu:headrace,cuda:nccl"."""
 

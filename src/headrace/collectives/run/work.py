@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.untraced import untraced
 from headrace.errors import CommunicationError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ _FIRST_PAUSE_S = 20e-6
 _LONGEST_PAUSE_S = 1e-3
 
 
+@untraced
 class CompletedWork(dist.Work):
     """What a call that already finished returns."""
 
@@ -51,6 +53,7 @@ class CompletedWork(dist.Work):
         return future
 
 
+@untraced
 class PendingWork(dist.Work):
     """A submitted call.
 
@@ -283,6 +286,7 @@ def on_devices(
     return gate
 
 
+@untraced
 class SeveralWorks(dist.Work):
     """Works that are one to the caller: coalesced calls."""
 

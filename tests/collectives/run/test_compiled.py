@@ -1,0 +1,48 @@
+"""Collectives in functions that torch.compile compiles.
+
+``torch.compile(DDP(m))`` ended in a dynamo error about the member `_caller`, as did a compiled
+broadcast, all_gather or barrier: after a graph break dynamo compiled the methods of the group.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.collectives.run import compiled_job
+from tests.conformance.launch import environment, outputs, ranks
+
+DEADLINE_S = 180
+pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
+
+
+def test_compiled_calls_return_what_eager_ones_do() -> None:
+    script = Path(compiled_job.__file__)
+    with ranks(compiled_job.RANKS, script, "headrace") as processes:
+        texts = outputs(processes, DEADLINE_S)
+    for rank, text in enumerate(texts):
+        lines = [line for line in text.splitlines() if line.startswith("RESULTS ")]
+        assert lines, f"rank {rank} said:\n{text}"
+        wrong = {k: v for k, v in json.loads(lines[-1].removeprefix("RESULTS ")).items() if v}
+        assert not wrong, f"rank {rank}:\n" + "\n".join(f"{k}: {v}" for k, v in wrong.items())
+
+
+LOADED = """
+import sys, torch, headrace.torch, headrace.collectives.run.create
+print([name for name in sys.modules if name.startswith("torch._dynamo")])
+"""
+
+
+def test_a_group_loads_no_dynamo() -> None:
+    """It takes seconds, and most jobs compile nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
