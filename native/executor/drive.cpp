@@ -406,14 +406,20 @@ void Executor::complete(const std::shared_ptr<Task>& task, const std::string& er
 }
 
 void Executor::fail(int culprit, const std::string& text) {
+  bool first = false;
   {
     std::lock_guard lock(tasks_);
-    if (!error_.empty()) return;
-    error_ = text;
-    failed_ = true;
-    failure_ = report_tasks();
+    first = error_.empty();
+    if (first) {
+      error_ = text;
+      failed_ = true;
+      failure_ = report_tasks();
+    }
   }
-  Halt halt(*this);  // nothing may be moved to or from the buffers of tasks that are over
+  // Nothing may be moved to or from the buffers of tasks that are over, whichever thread was first:
+  // the others' callers may release theirs as soon as this returns.
+  Halt halt(*this);
+  if (!first) return;
   for (auto* control : controls_) {
     if (control != nullptr) control->send_abort(culprit, text);
   }

@@ -24,19 +24,29 @@ bool matches(const Message& receive, int source, std::uint32_t tag) {
 }  // namespace
 
 void Mailbox::post(std::shared_ptr<Message> receive) {
-  for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
-    auto& kept = **it;
-    if (kept.claimed || !matches(*receive, kept.source, kept.tag)) continue;
-    if (!kept.complete) {
-      kept.claimed = std::move(receive);
-      ++claimed_;
-      return;
-    }
-    deliver(kept, receive);
-    unexpected_.erase(it);
+  auto it = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const auto& kept) {
+    return !kept->claimed && matches(*receive, kept->source, kept->tag);
+  });
+  if (it == unexpected_.end()) {
+    receives_.push_back(std::move(receive));
     return;
   }
-  receives_.push_back(std::move(receive));
+  auto kept = *it;
+  kept->claimed = std::move(receive);
+  ++claimed_;
+  deliver(kept);
+}
+
+void Mailbox::arrived(const std::shared_ptr<Unexpected>& message) {
+  message->complete = true;
+  deliver(message);
+}
+
+// Delivers a message that is both complete and claimed, in whichever order it became so: the lock
+// is released while a stream reads, so a receive may be posted between its last byte and its end.
+void Mailbox::deliver(const std::shared_ptr<Unexpected>& message) {
+  if (!message->complete || !message->claimed) return;
+  if (auto receive = adopt(message)) finish_(receive, "");
 }
 
 bool Mailbox::withdraw(const Message& receive) {
@@ -69,11 +79,6 @@ std::shared_ptr<Message> Mailbox::adopt(const std::shared_ptr<Unexpected>& messa
   kept_bytes_ -= message->bytes;
   unexpected_.remove(message);
   return accept(*message, receive) ? receive : nullptr;
-}
-
-void Mailbox::deliver(Unexpected& from, const std::shared_ptr<Message>& to) {
-  kept_bytes_ -= from.bytes;
-  if (accept(from, to)) finish_(to, "");
 }
 
 // Moves what has come; fails the receive, and returns false, if the lengths differ.
@@ -158,7 +163,7 @@ std::byte* MessageStream::target(std::size_t room) {
 void MessageStream::finish_incoming() {
   in_payload_ = false;
   if (auto message = std::exchange(receiving_, nullptr)) mailbox_.finish(message, "");
-  if (auto kept = std::exchange(keeping_, nullptr)) mailbox_.arrived(*kept);
+  if (auto kept = std::exchange(keeping_, nullptr)) mailbox_.arrived(kept);
 }
 
 // Finds the place of the message whose header came.
@@ -179,10 +184,6 @@ void MessageStream::begin_incoming(const Header& header) {
 
 bool MessageStream::receive_some(const Leave& leave) {
   bool any = false;
-  if (keeping_ && keeping_->claimed) {
-    receiving_ = mailbox_.adopt(keeping_);
-    if (receiving_) keeping_.reset();
-  }
   std::size_t budget = kReceiveBudget;
   while (budget > 0) {
     if (!in_payload_) {
@@ -190,6 +191,10 @@ bool MessageStream::receive_some(const Leave& leave) {
       if (mailbox_.full_for(peer()) || !take_header(header, kHeaderFetch)) return any;
       begin_incoming(header);
       any = true;
+    }
+    if (keeping_ && keeping_->claimed) {
+      receiving_ = mailbox_.adopt(keeping_);
+      if (receiving_) keeping_.reset();
     }
     if (moved_ < bytes_) {
       auto room = std::min<std::uint64_t>(bytes_ - moved_, budget);

@@ -34,7 +34,8 @@ class Mailbox {
   // The receive that a message from `source` belongs to, taken off the list; or nullptr.
   std::shared_ptr<Message> match(int source, std::uint32_t tag);
   std::shared_ptr<Unexpected> keep(int source, std::uint32_t tag, std::uint64_t bytes);
-  void arrived(Unexpected& message) { message.complete = true; }
+  // All of a message that was kept has come.
+  void arrived(const std::shared_ptr<Unexpected>& message);
   // The receive that claimed an arriving message, with what has come of it; the rest goes straight
   // to it. nullptr if there is none, or it expects another length.
   std::shared_ptr<Message> adopt(const std::shared_ptr<Unexpected>& message);
@@ -52,7 +53,7 @@ class Mailbox {
   void drop();
 
  private:
-  void deliver(Unexpected& from, const std::shared_ptr<Message>& to);
+  void deliver(const std::shared_ptr<Unexpected>& message);
   bool accept(const Unexpected& from, const std::shared_ptr<Message>& to);
 
   Finish finish_;

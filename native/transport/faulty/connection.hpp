@@ -1,9 +1,10 @@
-// Faults on purpose, for tests: a connection that breaks at the n-th call, or moves few bytes at a
-// time.
+// Faults on purpose, for tests: a connection that breaks at the n-th call, moves few bytes at a
+// time, or stops a thread inside a call.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 
 #include "transport/connection.hpp"
@@ -14,8 +15,11 @@ namespace headrace::faulty {
 struct Faults {
   std::int64_t calls_left = 0;  // the call that brings this to zero fails; 0 never does
   std::size_t most_bytes = 0;   // no call moves more; 0 sets no limit
+  // Called inside every receive, with the bytes that there was room for and those that it moved:
+  // where the executor has released its lock, a test decides what other threads do meanwhile.
+  std::function<void(std::size_t room, std::size_t moved)> received{};
 
-  bool any() const { return calls_left > 0 || most_bytes > 0; }
+  bool any() const { return calls_left > 0 || most_bytes > 0 || received != nullptr; }
 };
 
 class Connection final : public headrace::Connection {
@@ -35,7 +39,9 @@ class Connection final : public headrace::Connection {
   }
   std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) override {
     if (strikes()) return 0;
-    return inner_->receive(into, limited(bytes), faults_.most_bytes > 0 ? Hints{} : hints);
+    auto moved = inner_->receive(into, limited(bytes), faults_.most_bytes > 0 ? Hints{} : hints);
+    if (faults_.received) faults_.received(bytes, moved);
+    return moved;
   }
   std::span<const std::byte> peek(std::size_t least, std::size_t most) override {
     if (strikes()) return {};
