@@ -20,6 +20,7 @@ from tests.conformance.sample import (
     extensions,
     frameworks,
     groups,
+    memory,
     messages,
     reduction,
     rooted,
@@ -33,6 +34,7 @@ TOPICS = (
     messages,
     asynchronous,
     groups,
+    memory,
     frameworks,
     extensions,
 )

@@ -123,11 +123,12 @@ class Calls:
             caller.switch.turn(Collective.ALLREDUCE, elements * tensor.itemsize)
         known = caller.reductions.get((tensor.dtype, elements, op)) or caller.reduction(tensor, op)
         _, _, chunks, dtype, operator, direct = known
-        if not (direct and tensor.is_contiguous() and not tensor.is_neg()):
+        address = tensor.data_ptr()
+        if not (direct and address and tensor.is_contiguous() and not tensor.is_neg()):
             binding.check_result(tensor)
             bound = binding.in_place(binding.real(tensor), chunks)
             return caller.call(known, bound, tensors, opts, dtype, operator)
-        rows = ((tensor.data_ptr(), elements, 1, chunks),)
+        rows = ((address, elements, 1, chunks),)
         return caller.call(known, Bound(rows, None, ()), tensors, opts, dtype, operator)
 
     _staged_allreduce = staged(Use.BOTH)(allreduce)
@@ -191,19 +192,29 @@ class Calls:
         bound = self._gathered([output], own, ready)
         return self._caller.call(ready, bound, [output], opts)
 
+    # Coalesced calls are refused before the first of them begins.
+
     def allgather_coalesced(
         self, outputs: TensorLists, inputs: Tensors, opts: Any = None
     ) -> dist.Work:
-        works = [
-            self.allgather([[by_rank[index] for by_rank in outputs]], [own], opts)
-            for index, own in enumerate(inputs)
-        ]
-        return _together(works)
+        for by_rank in outputs:
+            checks.pairs("all_gather_coalesced", by_rank, inputs)
+        parts = [[by_rank[index] for by_rank in outputs] for index in range(len(inputs))]
+        for blocks, own in zip(parts, inputs, strict=True):
+            checks.blocks("all_gather_coalesced", blocks, own, self._rank, self._ranks, even=False)
+            for block in blocks:
+                binding.check_target(block)
+        pairs = zip(parts, inputs, strict=True)
+        return _together([self.allgather([blocks], [own], opts) for blocks, own in pairs])
 
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> dist.Work:
-        pairs = zip(outputs, inputs, strict=True)
+        checks.pairs("all_gather_single_coalesced", outputs, inputs)
+        pairs = list(zip(outputs, inputs, strict=True))
+        for output, own in pairs:
+            checks.whole("all_gather_single_coalesced", output, own, self._ranks)
+            binding.check_target(output)
         return _together([self.all_gather_single(out, own, opts) for out, own in pairs])
 
     @staged(Use.WRITE, Use.READ)
@@ -254,7 +265,13 @@ class Calls:
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> dist.Work:
-        pairs = zip(outputs, inputs, strict=True)
+        opts = opts or ReduceScatterOptions()
+        checks.pairs("reduce_scatter_single_coalesced", outputs, inputs)
+        pairs = list(zip(outputs, inputs, strict=True))
+        for output, source in pairs:
+            checks.whole("reduce_scatter_single_coalesced", source, output, self._ranks)
+            binding.check_target(output)
+            binding.arithmetic(output.dtype, opts.reduceOp)
         works = [self.reduce_scatter_single(out, source, opts) for out, source in pairs]
         return _together(works)
 

@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import (
+    _debug_has_internal_overlap as has_internal_overlap,  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+)
 from torch.distributed import ReduceOp
 
 from headrace.errors import InputError
@@ -67,6 +70,8 @@ _OPERATORS = {
         (ReduceOp.BXOR, "bxor"),
     )
 }
+# What torch returns of tensors that it refuses to copy to.
+_OVERLAP = 1
 # The size of a frame is told in 32 bits.
 _LARGEST_FRAME_BYTES = (1 << 32) - 1
 _BITWISE = frozenset({"band", "bor", "bxor"})
@@ -75,20 +80,25 @@ _LINEAR = frozenset({"sum", "avg"})
 
 def check(tensor: torch.Tensor) -> None:
     """Raise InputError unless `tensor` is a dense CPU tensor."""
-    check_dense(tensor)
     if not tensor.is_cpu:
         raise InputError(
             f"a tensor is on {tensor.device}, others of the same call are on the CPU: move them "
             "to one device with tensor.to()"
         )
+    check_dense(tensor)
 
 
 def check_dense(tensor: torch.Tensor) -> None:
-    """Raise InputError unless `tensor` is dense."""
+    """Raise InputError unless `tensor` is dense and has memory."""
     if tensor.layout is not torch.strided:
         raise InputError(
             f"a tensor has layout {tensor.layout}; the headrace backend moves dense tensors only: "
             "pass tensor.to_dense(), or its indices and values"
+        )
+    if tensor.numel() and not tensor.is_meta and not tensor.data_ptr():
+        raise InputError(
+            f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was resized to "
+            f"{tensor.untyped_storage().nbytes()} bytes; resize it back before the call"
         )
 
 
@@ -105,6 +115,12 @@ def check_target(tensor: torch.Tensor) -> None:
         raise InputError(
             "a tensor that is to take a result is a lazy conjugate (of conj() or mH): pass a plain "
             "one, tensor.resolve_conj(), and conjugate the result"
+        )
+    if not tensor.is_contiguous() and has_internal_overlap(tensor) == _OVERLAP:
+        raise InputError(
+            f"a tensor that is to take a result has several elements in the same memory (shape "
+            f"{tuple(tensor.shape)}, strides {tensor.stride()}, as expand() makes them): pass "
+            "tensor.clone()"
         )
 
 
@@ -338,7 +354,8 @@ def _size(tensor: torch.Tensor, moved: bool) -> int:
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a contiguous tensor, as a flat view."""
-    return tensor.detach().reshape(-1).view(torch.uint8)
+    # a contiguous tensor of less than two elements may have any strides
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _block_addresses(tensors: Sequence[torch.Tensor], size: int, ranks: int) -> list[int]:

@@ -4,16 +4,21 @@ from collections.abc import Sequence
 
 import torch
 
-from headrace.collectives.run.binding import check
+from headrace.collectives.run.binding import check_dense
 from headrace.errors import InputError
 
 Tensors = Sequence[torch.Tensor]
 
 
 def one_dtype(call: str, tensors: Tensors) -> None:
-    """Raise InputError unless all are dense CPU tensors of one dtype."""
+    """Raise InputError unless all are dense tensors of one dtype on one device."""
     for tensor in tensors:
-        check(tensor)
+        check_dense(tensor)
+        if tensor.device != tensors[0].device:
+            raise InputError(
+                f"{call}: the tensors are on {tensors[0].device} and {tensor.device}, needs one "
+                "device for all: move them with tensor.to()"
+            )
         if tensor.dtype != tensors[0].dtype:
             raise InputError(
                 f"{call}: the tensors are of {tensors[0].dtype} and {tensor.dtype}, needs one "
@@ -28,7 +33,6 @@ def blocks(
 
     Without `even` the sizes may differ, but for the own block.
     """
-    check(own)
     if len(tensors) != ranks:
         raise InputError(
             f"{call}: the list has {len(tensors)} tensors, needs one per rank ({ranks})"
@@ -49,6 +53,15 @@ def whole(call: str, tensor: torch.Tensor, block: torch.Tensor, ranks: int) -> N
         raise InputError(
             f"{call}: the large tensor has {tensor.numel()} elements, needs {ranks} times the "
             f"{block.numel()} of the small one"
+        )
+
+
+def pairs(call: str, outputs: Sequence[object], inputs: Sequence[object]) -> None:
+    """Check that a coalesced call has as many outputs as inputs."""
+    if len(outputs) != len(inputs):
+        raise InputError(
+            f"{call}: there are {len(outputs)} output and {len(inputs)} input tensors, needs as "
+            "many of one as of the other"
         )
 
 
@@ -75,6 +88,8 @@ def splits(name: str, tensor: torch.Tensor, sizes: Sequence[int], ranks: int) ->
     """Return the split sizes, checked; even ones if none are given."""
     if not sizes:
         return [even_split(tensor, ranks)] * ranks
+    if not tensor.dim():
+        raise InputError(f"all_to_all_single: {name} is given for a tensor without a dimension")
     if len(sizes) != ranks or sum(sizes) != tensor.shape[0] or min(sizes) < 0:
         raise InputError(
             f"all_to_all_single: {name} is {list(sizes)}, needs {ranks} sizes that add up to "
