@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
 from headrace.collectives.run.monitor import monitored_barrier
-from headrace.collectives.run.rendezvous import Rendezvous, of_this_group
+from headrace.collectives.run.rendezvous import Rendezvous
 from headrace.errors import CommunicationError, InputError
 
 
@@ -35,6 +36,62 @@ def test_everybody_learns_the_secret_and_the_hosts() -> None:
     assert len(meetings[0].secret) == 32
     assert all(meeting.rank_host == (0, 0, 0) for meeting in meetings)
     assert all(meeting.host == "127.0.0.1" for meeting in meetings)
+
+
+class Keeping:
+    """A store that notes every key that is written and cannot say which keys it holds."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.written: set[str] = set()
+
+    def set(self, key: str, value: str) -> None:
+        self.written.add(key)
+        self._store.set(key, value)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("kind", ["hash", "file", "tcp"])
+def test_the_secret_is_gone_from_the_store_once_all_are_connected(
+    kind: str, tmp_path: Path
+) -> None:
+    """It stayed for the life of the store, for any process that reaches it to read."""
+    store = {
+        "hash": dist.HashStore,
+        "file": lambda: dist.FileStore(str(tmp_path / "store"), 1),
+        "tcp": lambda: dist.TCPStore("localhost", 0, 1, True),
+    }[kind]()
+    parts = [
+        Keeping(dist.PrefixStore("own", store.clone() if kind == "tcp" else store))
+        for _ in range(2)
+    ]
+
+    def act(rank: int, _: Any) -> str:
+        rendezvous = Rendezvous(parts[rank], rank, 2, 20)
+        meeting = rendezvous.meet(interface=None, book_digest="")
+        rendezvous.addresses("x")  # as late as a group is connected: all have read it
+        rendezvous.forget_secret()
+        return meeting.secret
+
+    secrets = together(2, act)
+    assert len(set(secrets)) == 1
+    kept = [key for key in parts[0].written | parts[1].written if store.check([f"own/{key}"])]
+    assert kept
+    for key in kept:
+        assert secrets[0].encode() not in store.get(f"own/{key}")
+    assert len(kept) == len(parts[0].written | parts[1].written) - 1
+
+
+def test_a_store_that_cannot_delete_keeps_the_secret_without_an_error() -> None:
+    class Fixed(Keeping):
+        def delete_key(self, _key: str) -> bool:
+            raise NotImplementedError
+
+    rendezvous = Rendezvous(Fixed(dist.HashStore()), 0, 1, 20)
+    rendezvous.meet(interface=None, book_digest="")
+    rendezvous.forget_secret()
 
 
 def test_addresses_come_by_rank() -> None:
@@ -110,19 +167,9 @@ def test_the_rank_that_asks_for_the_most_channels_gets_them() -> None:
     assert [meeting.channels for meeting in meetings] == [4] * 3
 
 
-def test_a_group_made_again_does_not_read_what_the_first_wrote() -> None:
-    store = dist.HashStore()
-    first, second = of_this_group(store, 0), of_this_group(store, 0)
-    first.set("secret", "first")
-    assert not second.check(["secret"])
-    second.set("secret", "second")
-    assert of_this_group(store, 1).get("secret") == b"first"
-    assert of_this_group(store, 1).get("secret") == b"second"
-
-
 def test_the_way_to_the_store_is_found_behind_all_prefixes() -> None:
     store = dist.TCPStore("localhost", 0, 1, True)
-    behind = of_this_group(dist.PrefixStore("default_pg", store), 0)
+    behind = dist.PrefixStore("own", dist.PrefixStore("default_pg", store))
     meeting = Rendezvous(behind, 0, 1, 5).meet(interface=None, book_digest="")
     assert behind.underlying_store.underlying_store.host == "localhost"
     assert meeting.host == "127.0.0.1"

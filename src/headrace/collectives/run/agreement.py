@@ -28,10 +28,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 from uuid import uuid4
 
 from headrace.collectives.plan.book import PlanBook
+from headrace.collectives.run.store import answering
 from headrace.collectives.run.swap import MARGIN, Action, PlanSwitch
 from headrace.errors import CommunicationError, HeadraceError
 
@@ -49,6 +50,7 @@ _POLL_S_PER_RANK = 20e-6  # many ranks ask less often, for the store's sake
 _VERDICT_S = 0.1  # about what passes between promise and verdict
 _RATE_S = 0.2
 _STORE_TIMEOUT_S = 10.0
+_WHAT = "changing plans"  # what an error of the store was in the way of
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +76,40 @@ class Store(Protocol):
 
 
 def own_connection(store: Any) -> Store:
-    """Return another connection to torch's `store`, for one thread to use."""
-    from torch._C._distributed_c10d import PrefixStore
+    """Return another connection to torch's `store`, for one thread to use.
 
-    clone = store.clone()
-    clone.set_timeout(timedelta(seconds=_STORE_TIMEOUT_S))
-    return cast(Store, PrefixStore("agreement", clone))
+    Raises
+    ------
+    CommunicationError : here and from every method, if the store does not answer.
+    """
+    with answering(store, _WHAT):
+        return _Connection(store.clone())
+
+
+class _Connection:
+    """A store whose errors name it if it is lost."""
+
+    def __init__(self, clone: Any) -> None:
+        from torch._C._distributed_c10d import PrefixStore
+
+        clone.set_timeout(timedelta(seconds=_STORE_TIMEOUT_S))
+        self._store = PrefixStore("agreement", clone)
+
+    def set(self, key: str, value: str | bytes) -> None:
+        with answering(self._store, _WHAT):
+            self._store.set(key, value)  # pyright: ignore[reportArgumentType]  (bytes work)
+
+    def get(self, key: str) -> bytes:
+        with answering(self._store, _WHAT):
+            return self._store.get(key)
+
+    def check(self, keys: list[str]) -> bool:
+        with answering(self._store, _WHAT):
+            return self._store.check(keys)
+
+    def delete_key(self, key: str) -> bool:
+        with answering(self._store, _WHAT):
+            return self._store.delete_key(key)
 
 
 def announce(store: Store) -> None:
@@ -416,6 +446,8 @@ class _Words:
     def _guarded(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
+        except CommunicationError:
+            raise
         except RuntimeError as error:  # torch's store errors derive from it
             raise CommunicationError(
                 f"the ranks' store is lost, through which plans are changed: {error}"

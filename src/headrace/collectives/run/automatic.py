@@ -9,7 +9,6 @@ import time
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import headrace.artifact as artifact_io
@@ -22,6 +21,7 @@ from headrace.collectives.measure.words import in_words
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.groups import aggregation_groups
+from headrace.collectives.run.store import answering, wait_for
 from headrace.errors import CommunicationError, HeadraceError
 from headrace.settings import Settings
 
@@ -166,13 +166,11 @@ def _planned(cache: ProfileCache, key: str, profile: Profile, *, fresh: bool) ->
 
 
 def _heard(store: Any, key: str, timeout_s: float) -> bytes:
-    try:
-        store.wait([key], timedelta(seconds=timeout_s))
+    what = "waiting for rank 0's plans"
+    if not wait_for(store, [key], timeout_s, what):
+        raise CommunicationError(f"{what}: rank 0 published none within {timeout_s:g} s")
+    with answering(store, what):
         return bytes(store.get(key))
-    except RuntimeError as error:  # torch's store errors derive from it
-        raise CommunicationError(
-            f"rank 0 did not say within {timeout_s:g} s what plans serve the job ({error})"
-        ) from error
 
 
 def _book(raw: bytes) -> PlanBook:

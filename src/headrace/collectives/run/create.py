@@ -15,9 +15,11 @@ from headrace.collectives.run.choice import Chooser
 from headrace.collectives.run.completions import completion_thread
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.group import HeadraceBackend, HeadraceGroup, check_device
+from headrace.collectives.run.incarnation import own_part
 from headrace.collectives.run.log import show_log
 from headrace.collectives.run.pacing import pace
-from headrace.collectives.run.rendezvous import Meeting, Rendezvous, of_this_group
+from headrace.collectives.run.rendezvous import Meeting, Rendezvous
+from headrace.collectives.run.store import answering
 from headrace.collectives.run.swap import PlanSwitch
 from headrace.settings import Settings
 
@@ -51,16 +53,18 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup | Headra
     Raises
     ------
     InputError : the device cannot be served here; the ranks' plan books differ; a setting is wrong.
-    CommunicationError : naming the ranks that did not come in time.
+    CommunicationError : naming the ranks that did not come in time, or the store if it does not
+        answer.
     """
-    device = _device(options.store, options.group_rank)
+    with answering(options.store, f"rank {options.group_rank}: making a group"):
+        device = _device(options.store, options.group_rank)
     check_device(device)
     settings = Settings.from_environment()
     rank, ranks, members = options.group_rank, options.group_size, options.global_ranks_in_group
     show_log(settings.log_level, members[rank] if members else rank)
     timeout_s = min(options.timeout.total_seconds(), settings.deadline_s)
     book = load_book(settings.plan_book)
-    store = of_this_group(options.store, rank)
+    store = own_part(options.store, rank, members or range(ranks), timeout_s)
     rendezvous = Rendezvous(store, rank, ranks, timeout_s)
     meeting = rendezvous.meet(
         interface=settings.socket_interface,
@@ -91,6 +95,8 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup | Headra
     except BaseException:
         executor.close()
         raise
+    finally:  # nothing listens any more: it is of no use to a rank that comes later
+        rendezvous.forget_secret()
     # after the connections, whose addresses tell hosts apart
     pinned = settings.plan_book is not None
     book = fitting(book, meeting.rank_host, addresses, speak=rank == 0)

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+from headrace.collectives.run.store import answering, wait_for
 from headrace.errors import CommunicationError
 
 
@@ -18,39 +19,33 @@ def monitored_barrier(
 
     Raises
     ------
-    CommunicationError : naming the ranks that did not come within `timeout`.
+    CommunicationError : naming the ranks that did not come within `timeout`; the store does not
+        answer.
     """
-    prefix = f"monitored_barrier/{round_}"
-    store.set(f"{prefix}/{rank}", "here")
-    if rank == 0:
-        verdict = _missing_text(store, prefix, ranks, timeout, all_ranks=all_ranks)
-        store.set(f"{prefix}/verdict", verdict)
-    else:
-        try:
-            # rank 0 may use up its whole timeout first
-            store.wait([f"{prefix}/verdict"], 2 * timeout)
-        except RuntimeError as error:
-            raise CommunicationError(
-                f"rank {rank}: monitored_barrier: rank 0 did not answer within "
-                f"{2 * timeout.total_seconds():g} s"
-            ) from error
-        verdict = store.get(f"{prefix}/verdict").decode()
+    prefix, what = f"monitored_barrier/{round_}", f"rank {rank}: monitored_barrier"
+    limit_s = timeout.total_seconds()
+    with answering(store, what):
+        store.set(f"{prefix}/{rank}", "here")
+        if rank == 0:
+            verdict = _missing_text(store, prefix, ranks, limit_s, all_ranks=all_ranks)
+            store.set(f"{prefix}/verdict", verdict)
+        # rank 0 may use up its whole timeout first
+        elif wait_for(store, [f"{prefix}/verdict"], 2 * limit_s, what):
+            verdict = store.get(f"{prefix}/verdict").decode()
+        else:
+            verdict = f"rank 0 did not answer within {2 * limit_s:g} s"
     if verdict:
-        raise CommunicationError(f"rank {rank}: monitored_barrier: {verdict}")
+        raise CommunicationError(f"{what}: {verdict}")
 
 
-def _missing_text(
-    store: Any, prefix: str, ranks: int, timeout: timedelta, *, all_ranks: bool
-) -> str:
+def _missing_text(store: Any, prefix: str, ranks: int, limit_s: float, *, all_ranks: bool) -> str:
     keys = [f"{prefix}/{rank}" for rank in range(ranks)]
-    try:
-        store.wait(keys, timeout)
-    except RuntimeError:
+    if not wait_for(store, keys, limit_s, "monitored_barrier"):
         missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
         named = missing if all_ranks else missing[:1]
         if named:
             return (
                 f"rank{'s' if len(named) > 1 else ''} {', '.join(map(str, named))} did not come "
-                f"within {timeout.total_seconds():g} s"
+                f"within {limit_s:g} s"
             )
     return ""

@@ -10,13 +10,15 @@ import secrets
 import socket
 import struct
 from collections import defaultdict
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from headrace.collectives.run.store import answering, innermost, wait_for
 from headrace.errors import CommunicationError, InputError
 
+_SECRET = "secret"  # the key it has in the group's part of the store
 _LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
@@ -45,25 +47,12 @@ class Meeting:
     tls: bool
 
 
-def of_this_group(store: Any, rank: int) -> Any:
-    """Return the part of `store` that no group before this one has written to.
-
-    torch names the groups made after destroy_process_group like those before, and the store of
-    torchrun's agent outlives them all: every rank counts the groups it makes, and as all make the
-    same ones, all count alike.
-    """
-    from torch._C._distributed_c10d import PrefixStore  # not all that meet here load torch
-
-    generation = store.add(f"headrace/generation/{rank}", 1)
-    return PrefixStore(f"headrace/{generation}", store)
-
-
 class Rendezvous:
     """One rank's view of the exchange.
 
     Parameters
     ----------
-    store : private to the group, see `of_this_group`.
+    store : private to the group, see `incarnation.own_part`.
     timeout_s : how long to wait for the slowest rank, in seconds.
     """
 
@@ -71,7 +60,7 @@ class Rendezvous:
         self._store = store
         self._rank = rank
         self._ranks = ranks
-        self._timeout = timedelta(seconds=timeout_s)
+        self._timeout_s = timeout_s
 
     def meet(
         self,
@@ -97,10 +86,12 @@ class Rendezvous:
         ------
         InputError : the ranks' plan books differ, or what they say of TLS; the interface has no
             IPv4 address.
-        CommunicationError : naming the ranks that did not appear in time.
+        CommunicationError : naming the ranks that did not appear in time; the store does not
+            answer.
         """
-        if self._rank == 0:
-            self._store.set("secret", secrets.token_hex(16))
+        with self._answering():
+            if self._rank == 0:
+                self._store.set(_SECRET, secrets.token_hex(16))
         candidate = listen or (_interface_address(interface) if interface else self._route())
         identity = f"{_host_identity()}/{listen}" if listen else _host_identity()
         mine = [identity, candidate, book_digest, channels, shared_memory, tls]
@@ -113,7 +104,7 @@ class Rendezvous:
             host = _reachable([str(row[1]) for row in rows])
         order = {name: index for index, name in enumerate(dict.fromkeys(hosts))}
         return Meeting(
-            secret=self._store.get("secret").decode(),
+            secret=self._get([_SECRET])[0].decode(),
             host=host,
             rank_host=tuple(order[name] for name in hosts),
             identities=tuple(hosts),
@@ -126,31 +117,44 @@ class Rendezvous:
         """Run round two: the executors' addresses, by rank."""
         return [str(address) for address in self._exchange("address", mine)]
 
-    def _exchange(self, name: str, mine: Any) -> list[Any]:
-        self._store.set(f"{name}/{self._rank}", json.dumps(mine))
-        keys = [f"{name}/{rank}" for rank in range(self._ranks)]
-        try:
-            self._store.wait(keys, self._timeout)
-        except RuntimeError as error:  # torch's store errors derive from it
-            missing = [rank for rank, key in enumerate(keys) if not self._has(key)]
-            raise CommunicationError(
-                f"rank {self._rank}: ranks {missing} did not reach the rendezvous within "
-                f"{self._timeout.total_seconds():g} s ({error})"
-            ) from error
-        return [json.loads(self._store.get(key)) for key in keys]
+    def forget_secret(self) -> None:
+        """Delete the group's secret from the store; to call once `Executor.connect` has returned.
 
-    def _has(self, key: str) -> bool:
-        try:
-            return bool(self._store.check([key]))
-        except RuntimeError:  # the store itself is gone
-            return False
+        A rank that is connected with all others knows that all have read the secret, as each
+        proved it in its handshake. Does nothing where the store is gone or cannot delete.
+        """
+        if self._rank == 0:
+            with suppress(RuntimeError):  # NotImplementedError is one
+                self._store.delete_key(_SECRET)
+
+    def _exchange(self, name: str, mine: Any) -> list[Any]:
+        with self._answering():
+            self._store.set(f"{name}/{self._rank}", json.dumps(mine))
+        rows = self._get([f"{name}/{rank}" for rank in range(self._ranks)])
+        return [json.loads(row) for row in rows]
+
+    def _get(self, keys: list[str]) -> list[bytes]:
+        """Return the values of keys that end in the rank that writes them, or of rank 0's."""
+        if not wait_for(self._store, keys, self._timeout_s, self._what):
+            with self._answering():
+                found = [self._store.check([key]) for key in keys]
+            missing = [rank for rank, there in enumerate(found) if not there]
+            raise CommunicationError(
+                f"{self._what}: ranks {missing} did not reach it within {self._timeout_s:g} s"
+            )
+        with self._answering():
+            return list(self._store.multi_get(keys))
+
+    @property
+    def _what(self) -> str:
+        return f"rank {self._rank}: rendezvous of {self._ranks} ranks"
+
+    def _answering(self) -> AbstractContextManager[None]:
+        return answering(self._store, self._what)
 
     def _route(self) -> str:
         """Return our address on the way to the store: what the others can reach, too."""
-        store = self._store
-        while hasattr(store, "underlying_store"):
-            store = store.underlying_store
-        return _address_towards(getattr(store, "host", _LOOPBACK))
+        return _address_towards(getattr(innermost(self._store), "host", _LOOPBACK))
 
 
 def _address_towards(host: str) -> str:

@@ -127,6 +127,7 @@ def trace_torchrun(
     try:
         addresses = meeting.addresses(executor.address)
         executor.connect(addresses)
+        meeting.forget_secret()
         pace(executor, addresses, settings)
         return job, trace_ranks(executor, job, said)
     finally:

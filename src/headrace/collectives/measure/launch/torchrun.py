@@ -57,6 +57,7 @@ def measure_torchrun(
     try:
         addresses = meeting.addresses(executor.address)
         executor.connect(addresses)
+        meeting.forget_secret()
         pace(executor, addresses, settings)
         hosts = host_names(met.rank_host, addresses)
         return measure_ranks(executor, hosts, effort=effort, progress=progress, regroup=regroup)

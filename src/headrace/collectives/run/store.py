@@ -1,0 +1,88 @@
+"""torch's stores: their names in messages, and errors that tell a dead store from absent ranks."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from headrace.errors import CommunicationError
+
+_PROBE_KEY = "headrace/probe"
+
+
+def innermost(store: Any) -> Any:
+    """Return the store behind all prefixes."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return store
+
+
+def described(store: Any) -> str:
+    """Return a name for a store: by its address, by its file, or in general."""
+    store = innermost(store)
+    host, port, path = (getattr(store, name, None) for name in ("host", "port", "path"))
+    if host:
+        return f"the store at {f'[{host}]' if ':' in str(host) else host}:{port}"
+    return f"the store in the file {path}" if path else "the store"
+
+
+def is_lost(store: Any, error: BaseException) -> bool:
+    """Whether `error`, which an operation on `store` raised, means that the store is gone.
+
+    torch raises the same type for a wait that ran out and, from some stores, for a connection
+    that broke: a store that is there answers the next operation.
+    """
+    if type(error).__name__ == "DistNetworkError":  # not all users of this module load torch
+        return True
+    try:
+        store.check([_PROBE_KEY])
+    except RuntimeError:
+        return True
+    return False
+
+
+@contextmanager
+def answering(store: Any, what: str) -> Generator[None]:
+    """Turn the errors of operations on a lost store into one that names it.
+
+    Parameters
+    ----------
+    what : who does what, the beginning of the message: "rank 3: rendezvous".
+
+    Raises
+    ------
+    CommunicationError : the store does not answer. Errors of a store that does pass unchanged.
+    """
+    try:
+        yield
+    except CommunicationError:
+        raise
+    except RuntimeError as error:  # torch's store errors derive from it
+        if not is_lost(store, error):
+            raise
+        raise CommunicationError(
+            f"{what}: {described(store)} does not answer: the process that runs it (rank 0, or "
+            f"the launcher) ended, or the network to it is down ({_first_line(error)})"
+        ) from error
+
+
+def wait_for(store: Any, keys: Sequence[str], timeout_s: float, what: str) -> bool:
+    """Wait for all `keys`; returns whether they came within `timeout_s` seconds.
+
+    Raises
+    ------
+    CommunicationError : the store does not answer.
+    """
+    with answering(store, what):
+        try:
+            # torch takes a timeout of zero for its default
+            store.wait(list(keys), timedelta(seconds=max(timeout_s, 0.001)))
+        except RuntimeError as error:
+            if is_lost(store, error):
+                raise
+            return False
+    return True
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "")
