@@ -123,8 +123,8 @@ class Calls:
             caller.switch.turn(Collective.ALLREDUCE, elements * tensor.itemsize)
         known = caller.reductions.get((tensor.dtype, elements, op)) or caller.reduction(tensor, op)
         _, _, chunks, dtype, operator, direct = known
-        address = tensor.data_ptr()
-        if not (direct and address and tensor.is_contiguous() and not tensor.is_neg()):
+        plain = direct and tensor.is_contiguous() and not tensor.is_neg()
+        if not (plain and (address := tensor.data_ptr())):
             binding.check_result(tensor)
             bound = binding.in_place(binding.real(tensor), chunks)
             return caller.call(known, bound, tensors, opts, dtype, operator)
