@@ -216,6 +216,7 @@ PUBLIC = {
     "headrace.collectives.plan.orbits.shares": {"fair_counts"},
     "headrace.collectives.plan.orbits.simulate": {"OrbitSimulation", "simulate_orbits"},
     "headrace.collectives.plan.orbits.verify": {"OrbitProof", "verify_orbits"},
+    "headrace.collectives.plan.limited": {"TimeLimit", "first_interrupt", "run_limited"},
     "headrace.collectives.plan.packing": {"PackSettings", "Packing", "pack"},
     "headrace.collectives.plan.packing.arborescence": {"cheapest_arborescence", "shallower"},
     "headrace.collectives.plan.packing.commodities": {

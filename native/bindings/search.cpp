@@ -35,12 +35,19 @@ nb::ndarray<nb::numpy, T, nb::ndim<1>> array_of(std::vector<T> values) {
 }
 
 // Whether there was a KeyboardInterrupt, which is left to the caller; others are thrown.
-bool interrupted() {
+// Signals are those of the main thread. Exceptions that another thread has raised in this one
+// (PyThreadState_SetAsyncExc) wait until it runs Python: `look` is a Python function that does
+// nothing.
+bool interrupted(const nb::callable& look) {
   nb::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() == 0) return false;
-  nb::python_error error;
-  if (!error.matches(PyExc_KeyboardInterrupt)) throw error;
-  return true;
+  try {
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    look();
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_KeyboardInterrupt)) throw;
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -92,7 +99,7 @@ void bind_search(nb::module_& module) {
          Column<std::int64_t> routes_first, Integers routes_link, Integers symmetry,
          std::uint64_t seed, std::int64_t restarts, double batch_share, double limit_s,
          double target_us, bool backwards, Integers prelude_link,
-         Column<std::int64_t> prelude_first, Integers prelude_chunk) {
+         Column<std::int64_t> prelude_first, Integers prelude_chunk, const nb::callable& look) {
         Carriage carriage{vector_of(origin),
                           vector_of(target),
                           chunk_mb,
@@ -101,11 +108,12 @@ void bind_search(nb::module_& module) {
                           {vector_of(prelude_link), rows_of(prelude_first, prelude_chunk)}};
         Settings settings{seed, restarts, batch_share, limit_s, target_us, backwards};
         nb::gil_scoped_release release;
-        return search(network, carriage, settings, interrupted);
+        return search(network, carriage, settings, [&] { return interrupted(look); });
       },
       "network"_a, nb::kw_only(), "origin"_a, "target"_a, "chunk_mb"_a, "routes_first"_a,
       "routes_link"_a, "symmetry"_a, "seed"_a, "restarts"_a, "batch_share"_a, "limit_s"_a,
       "target_us"_a, "backwards"_a, "prelude_link"_a, "prelude_first"_a, "prelude_chunk"_a,
+      "look"_a,
       "Randomised time-expanded matching; the best of `restarts` constructions. A "
       "KeyboardInterrupt "
       "ends it with the best so far, and with no messages if there is none.");

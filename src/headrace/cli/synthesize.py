@@ -166,6 +166,9 @@ def _summary(plan: "Plan") -> Table:
     table = Table(box=None, show_header=False)
     if cut := [row.maker for row in plan.candidates if row.note == "interrupted"]:
         table.add_row("interrupted", f"not finished, or not asked: {', '.join(cut)}")
+    for row in plan.candidates:
+        if row.note.startswith(("failed:", "stopped:")):
+            table.add_row(row.maker, row.note)
     for name, text in (
         ("plan", f"{demand.collective} of {demand.ranks} ranks, {size(plan.total_bytes)}"),
         ("made by", f"{plan.maker}, {demand.chunks} chunks a block: {plan.why}"),

@@ -101,7 +101,7 @@ def _solved(solver: Any, model: "cp_model.CpModel", watch: Any) -> Any:
         # thread than this, so look up now and then.
         while not ended.wait(_LISTEN_S):
             pass
-    except KeyboardInterrupt:
+    except BaseException:  # an interrupt, or a time limit of the caller's
         solver.stop_search()
         ended.wait()
         raise

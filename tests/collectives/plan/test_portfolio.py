@@ -1,5 +1,6 @@
 """The portfolio: who takes part, who wins, what is said of the others."""
 
+import contextlib
 import dataclasses
 import random
 from collections.abc import Iterator
@@ -360,3 +361,64 @@ def test_nobody_is_asked_to_search_for_little_after_long(monkeypatch: pytest.Mon
         )
         assert [entrant.maker for entrant in made.entrants] == asked
         assert all("not asked: first is within" in each.note for each in made.absent)
+
+
+def _looping(_setting: Setting) -> Iterator[Schedule]:
+    """Yields one program, then loops, whatever is raised."""
+    yield ring(_setting.demand(1))
+    while True:
+        with contextlib.suppress(Exception):
+            sum(range(100))
+
+
+def test_a_generator_that_hangs_or_breaks_is_a_row_of_the_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that looped for ever hung planning; one with a defect took the others' plans along."""
+
+    def broken(setting: Setting) -> Iterator[Schedule]:
+        yield direct(setting.demand(1))
+        raise IndexError("list index out of range")
+
+    def endless(setting: Setting) -> Iterator[Schedule]:
+        while True:
+            yield ring(setting.demand(1))
+
+    monkeypatch.setattr(portfolio_module, "_MOST_SCHEDULES", 3)
+    rows = (
+        Generator("looping", _looping),
+        Generator("broken", broken),
+        Generator("endless", endless),
+        *(each for each in GENERATORS if each.name == "halving_doubling"),
+    )
+    plan = plan_collective(
+        uniform(4), Collective.ALLGATHER, MIB, generators=rows, method=Method(limit_s=1.0)
+    )
+    notes = {row.maker: row.note for row in plan.candidates if row.predicted_us is None}
+    assert notes["looping"] == "stopped: out of time after 1 s, with 1 programs"
+    assert notes["broken"] == "failed: IndexError: list index out of range"
+    assert notes["endless"] == "stopped: 3 programs are enough"
+    made = [row.maker for row in plan.candidates if row.chunks]
+    assert made == ["looping", "broken", "endless", "endless", "endless", "halving_doubling"]
+
+
+def test_where_every_generator_breaks_the_error_says_of_each_why() -> None:
+    def broken(_setting: Setting) -> Iterator[Schedule]:
+        raise IndexError("list index out of range")
+
+    rows = (Generator("broken", broken),)
+    with pytest.raises(ProgramError, match="broken: failed: IndexError: list index out of range"):
+        plan_collective(uniform(4), Collective.ALLGATHER, MIB, generators=rows)
+
+
+def test_a_program_that_cannot_be_simulated_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(program: Program, *arguments: object, **options: object) -> object:
+        if len(program.lanes["rank"]) > 24:
+            raise ProgramError("it deadlocks")
+        return simulate(program, *arguments, **options)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(portfolio_module, "simulate", failing)
+    everyone = [each for each in GENERATORS if each.name in ("direct", "ring")]
+    plan = plan_collective(uniform(6), Collective.ALLGATHER, MIB, generators=everyone)
+    assert plan.maker == "ring"
+    assert "rejected: it deadlocks" in {row.note for row in plan.candidates}

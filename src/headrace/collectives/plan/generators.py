@@ -50,6 +50,8 @@ class Method:
     seed : of everything random.
     effort : how much searching is worth it.
     chunks : chunks a block, if they are given; None: everybody chooses.
+    limit_s : processor time of one generator, a safety net behind the limits in counted work: the
+        plan is another one if it strikes. None: by effort, sizes and ranks.
     """
 
     model: CostModel = EXECUTOR
@@ -57,6 +59,7 @@ class Method:
     seed: int = 0
     effort: Effort = "normal"
     chunks: int | None = None
+    limit_s: float | None = None
 
 
 METHOD = Method()

@@ -7,6 +7,7 @@ and is not simulated. What counts is the predicted time plus, if the cost model 
 for the busiest rank's steps.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost_model import EXECUTOR, CostModel
 from headrace.collectives.plan.generators import GENERATORS, METHOD, Generator, Method, Setting
+from headrace.collectives.plan.limited import TimeLimit, run_limited
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.plan import Candidate, Plan
 from headrace.collectives.plan.shape import Groups
@@ -28,7 +30,9 @@ from headrace.topology import BYTES_PER_MB, Topology
 
 __all__ = ["GENERATORS", "Method", "Portfolio", "plan_collective", "predict_us", "rescore"]
 
-_MAX_PIECES = 1500
+_log = logging.getLogger(__name__)
+
+_MAX_PIECES, _FINE_PIECES = 1500, 4000
 """Coarser than the simulator's default; the one that is kept is simulated again, finely."""
 
 _LATE_S, _LATE_WORTH = 7.5, 0.1
@@ -36,6 +40,15 @@ _LATE_S, _LATE_WORTH = 7.5, 0.1
 
 In processor time, so that what else the machine does matters little.
 """
+
+_LIMIT_S = {"quick": 10.0, "normal": 30.0, "thorough": 1800.0}
+"""Safety nets of one generator for one size: several times what the slowest takes."""
+
+_DELIVERY_S = 1e-4
+"""Added for every delivery of a chunk, as programs of many ranks take their time."""
+
+_MOST_SCHEDULES = 1000
+"""Of one generator: none has so many ways to cut and to route, so it does not end by itself."""
 
 Progress = Callable[[str, float], None]
 """Called with what is being done and the fraction that is done."""
@@ -133,6 +146,7 @@ class Portfolio:
     entrants: list[_Entrant]
     absent: list[Candidate]
     interrupted: bool = False
+    _spent_s: float = 0.0
     _rejected: dict[int, str] = field(default_factory=dict)
 
     @classmethod
@@ -166,32 +180,76 @@ class Portfolio:
             report=lambda text: tell(f"{at[0]}: {text}", at[1]),
             best_us=lambda aim: made._best_us(aim),
         )
-        entrants: list[_Entrant] = []
-        absent: list[Candidate] = []
-        made = cls(setting=setting, entrants=entrants, absent=absent)
+        made = cls(setting=setting, entrants=[], absent=[])
         began = time.thread_time()
         for done, generator in enumerate(generators):
             at = (f"{collective}: {generator.name}", done / len(generators))
             tell(*at)
-            if note := made._enough(generator.worth, time.thread_time() - began):
-                absent.append(Candidate(maker=generator.name, chunks=0, note=note))
-                continue
+            note = made._enough(generator.worth, time.thread_time() - began + made._spent_s)
             try:
-                for schedule in generator.schedules(setting):
-                    if method.chunks not in (None, schedule.demand.chunks):
-                        continue
-                    _check_links(schedule, topology)
-                    entrants.append(_enter(generator.name, lower(schedule), setting))
-            except HeadraceError as error:
-                absent.append(Candidate(maker=generator.name, chunks=0, note=str(error)))
+                note = note or made._add(generator)
             except KeyboardInterrupt:  # what there is has to do
-                if not entrants:
+                if not made.entrants:
                     raise
                 late = generators[done:]
-                absent += [Candidate(maker=g.name, chunks=0, note="interrupted") for g in late]
+                made.absent += [Candidate(maker=g.name, chunks=0, note="interrupted") for g in late]
                 made.interrupted = True
                 break
+            if note:
+                made.absent.append(Candidate(maker=generator.name, chunks=0, note=note))
         return made
+
+    def _add(self, generator: Generator) -> str:
+        """Add the candidates of `generator`; return why it added none, or not all, or ''.
+
+        Whatever a generator does, the others' candidates stay: an exception of any kind and a time
+        limit that passes end this one alone, and what it had before counts.
+        """
+        before = len(self.entrants)
+        # A list of its own: a generator that is abandoned must not add to those of others.
+        entrants = self.entrants = list(self.entrants)
+
+        def generate() -> None:
+            began = time.thread_time()
+            try:
+                self._collect(generator, entrants)
+            finally:
+                self._spent_s += time.thread_time() - began
+
+        try:
+            run_limited(generate, self._limit_s())
+        except HeadraceError as error:
+            return str(error)
+        except TimeLimit:
+            found = len(entrants) - before
+            self.entrants = list(entrants)
+            _log.info("generator %s: stopped after %.3g s", generator.name, self._limit_s())
+            return f"stopped: out of time after {self._limit_s():.3g} s, with {found} programs"
+        except Exception as error:
+            _log.info("generator %s: failed", generator.name, exc_info=True)
+            return f"failed: {type(error).__name__}: {error}"
+        return ""
+
+    def _collect(self, generator: Generator, entrants: list[_Entrant]) -> None:
+        chunks = self.setting.method.chunks
+        for number, schedule in enumerate(generator.schedules(self.setting)):
+            if number >= _MOST_SCHEDULES:
+                raise ProgramError(f"stopped: {number} programs are enough")
+            if chunks not in (None, schedule.demand.chunks):
+                continue
+            _check_links(schedule, self.setting.topology)
+            entrants.append(_enter(generator.name, lower(schedule), self.setting))
+
+    def _limit_s(self) -> float:
+        """How long one generator may take, as a safety net; see `Method.limit_s`."""
+        setting = self.setting
+        if setting.method.limit_s is not None:
+            return setting.method.limit_s
+        demand = setting.demand(1)
+        deliveries = demand.ranks * demand.slots
+        return max(1, len(setting.aims)) * _LIMIT_S[setting.method.effort] + (
+            deliveries * _DELIVERY_S
+        )
 
     def plan(self, total_bytes: int) -> Plan:
         """Return the best entrant's plan at one size; see `plan_collective`."""
@@ -294,7 +352,8 @@ class Portfolio:
             else:
                 predicted[index] = self._predict_us(index, total_bytes, fine=False)
                 best = min(best, predicted[index] + self.entrants[index].charge_us)
-        return predicted, notes
+        found = {index: us for index, us in predicted.items() if index not in self._rejected}
+        return found, notes | self._rejected
 
     def _hopeful(self, total_bytes: int, notes: dict[int, str]) -> list[int]:
         """Return who may be best as far as is known, and note why the others may not."""
@@ -325,23 +384,32 @@ class Portfolio:
     def _latency_us(self, index: int) -> float:
         entrant = self.entrants[index]
         if entrant.latency_us is None:
-            method = self.setting.method
-            found = simulate(entrant.program, self.setting.topology, 1, model=method.model)
-            entrant.latency_us = found.total_us
+            entrant.latency_us = self._simulated_us(index, 1)
         return entrant.latency_us
 
     def _predict_us(self, index: int, total_bytes: int, *, fine: bool) -> float:
-        entrant, model = self.entrants[index], self.setting.method.model
-        program = entrant.program
-        if fine or not model.streaming:
-            if total_bytes not in entrant.known_us:
-                entrant.known_us[total_bytes] = predict_us(
-                    program, self.setting.topology, total_bytes, model
-                )
-            return entrant.known_us[total_bytes]
-        return simulate(
-            program, self.setting.topology, total_bytes, model=model, max_pieces=_MAX_PIECES
-        ).total_us
+        known = self.entrants[index].known_us
+        if not fine and self.setting.method.model.streaming:
+            return self._simulated_us(index, total_bytes, max_pieces=_MAX_PIECES)
+        if total_bytes not in known:
+            known[total_bytes] = self._simulated_us(index, total_bytes)
+        return known[total_bytes]
+
+    def _simulated_us(
+        self, index: int, total_bytes: int, *, max_pieces: int = _FINE_PIECES
+    ) -> float:
+        """Return the predicted time; infinite, and rejected, if the program cannot be simulated."""
+        try:
+            return simulate(
+                self.entrants[index].program,
+                self.setting.topology,
+                total_bytes,
+                model=self.setting.method.model,
+                max_pieces=max_pieces,
+            ).total_us
+        except HeadraceError as error:
+            self._rejected[index] = f"rejected: {error}"
+            return float("inf")
 
     def _best(self, predicted: dict[int, float]) -> int:
         """Return the best; of those as good as the best, the one with the fewest steps."""

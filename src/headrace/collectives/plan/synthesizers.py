@@ -13,6 +13,7 @@ from pathlib import Path
 from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.plan.chunks import carriage_of, realize
 from headrace.collectives.plan.generators import GENERATORS, Generator, Setting
+from headrace.collectives.plan.limited import first_interrupt
 from headrace.collectives.program import Schedule
 from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB
@@ -326,7 +327,6 @@ def sketched(sketch: Path, name: str = "sketch") -> Generator:
 
 
 def _guided(setting: Setting, *, sketch: object) -> Iterator[Schedule]:
-    from headrace.collectives.plan.guided.effort import first_interrupt
     from headrace.collectives.plan.guided.synthesize import synthesize, synthesize_demand
     from headrace.collectives.plan.sketch import Sketch, apply_sketch, whole
     from headrace.solver import Progress

@@ -77,6 +77,7 @@ class NativeSearch:
                 prelude_link=first[0],
                 prelude_first=first[1],
                 prelude_chunk=_NONE if before is None else _int32(before.chunk),
+                look=_look,
             )
         except _native.SearchError as error:
             raise ProgramError(
@@ -135,6 +136,10 @@ class NativeSearch:
         )
         timed = with_arrivals(topology, timed, chunk_mb)
         return Found(sends=timed, total_us=total, restarts=0)
+
+
+def _look() -> None:
+    """Do nothing, but in Python: exceptions that wait for this thread are raised here."""
 
 
 def _messages(topology: Topology, sends: Sends) -> tuple[np.ndarray, np.ndarray]:

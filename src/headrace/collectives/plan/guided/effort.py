@@ -1,12 +1,8 @@
 """How much work synthesis does, counted, and who watches it."""
 
-import contextlib
-import signal
-import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FrameType
 
 from headrace.collectives.plan.search import SearchEngine
 from headrace.solver import Parameters, Progress
@@ -66,31 +62,6 @@ EFFORTS = {
     ),
 }
 """By name."""
-
-
-@contextlib.contextmanager
-def first_interrupt() -> Generator[Callable[[], bool]]:
-    """Make Ctrl-C a question that the block asks; a second Ctrl-C raises KeyboardInterrupt.
-
-    Stages then end with what they have, instead of losing it. Outside the main thread, which no
-    signal reaches, and where SIGINT is ignored, the answer is always no.
-    """
-    came = threading.Event()
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield came.is_set
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if came.is_set():
-            before(number, frame)
-        came.set()
-
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield came.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @dataclass(kw_only=True)

@@ -1,0 +1,188 @@
+"""A time limit that holds whatever the limited code does, and Ctrl-C that it may defer.
+
+Planning is limited by counted work, so that equal arguments give equal plans. This is the safety
+net behind it. The code runs in a thread of its own. Past the limit `TimeLimit` is raised in it,
+wherever it is (an asynchronous exception of CPython), and again until it ends; it is no
+`Exception`, so that handlers of those let it pass. Code that goes on in spite of that, or in native
+code that never comes back to the interpreter, is abandoned: what it does is ignored from then on.
+
+KeyboardInterrupt, which Python raises in the main thread alone, is handed on to the code.
+"""
+
+import contextlib
+import contextvars
+import ctypes
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator
+from types import FrameType
+from typing import Generic, TypeVar
+
+__all__ = ["TimeLimit", "first_interrupt", "run_limited"]
+
+T = TypeVar("T")
+
+_POLL_S = 0.02
+_RAISE_EVERY_S = 0.25
+_GRACE_S = 3.0
+"""Wall clock from the limit until code that does not end is abandoned."""
+
+_WALL_SHARE = 0.25
+"""How much of a second of wall clock counts: a busy machine must not change plans, but a thread
+that only waits uses no processor time at all."""
+
+_current = threading.local()
+
+
+class TimeLimit(BaseException):
+    """Raised in code whose time limit has passed, and by `run_limited`."""
+
+
+def run_limited(work: Callable[[], T], limit_s: float) -> T:
+    """Return what `work` returns, or raise what it raises.
+
+    Parameters
+    ----------
+    limit_s : processor time of its thread; where that waits, a quarter of the wall clock counts.
+
+    Raises
+    ------
+    TimeLimit : once the limit has passed and the code has ended or is abandoned.
+    KeyboardInterrupt : if interrupted, unless `work` deferred it; a third one abandons the code.
+    """
+    return _Run(work).result(limit_s)
+
+
+@contextlib.contextmanager
+def first_interrupt() -> Generator[Callable[[], bool]]:
+    """Turn the first Ctrl-C within the block into a flag; a second one raises KeyboardInterrupt.
+
+    Stages then end with what they have, instead of losing it. Yields a function that returns
+    whether the first one came. It stays false in threads that neither are the main one nor belong
+    to `run_limited`, and where SIGINT is ignored.
+    """
+    run: _Run[object] | None = getattr(_current, "run", None)
+    came = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    if run is not None:
+        outer, run.deferred = run.deferred, came
+        try:
+            yield came.is_set
+        finally:
+            run.deferred = outer
+        return
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield came.is_set
+        return
+
+    def flag(number: int, frame: FrameType | None) -> None:
+        if came.is_set():
+            before(number, frame)
+        came.set()
+
+    signal.signal(signal.SIGINT, flag)
+    try:
+        yield came.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Run(Generic[T]):
+    """One piece of code, the thread that runs it, and what came of it."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self.deferred: threading.Event | None = None
+        self._work = work
+        self._returned: list[T] = []
+        self._error: BaseException | None = None
+        self._clock: int | None = None
+        self._lock = threading.Lock()
+        self._open = True  # whether exceptions may be raised in the thread
+        self._began, self._ended = threading.Event(), threading.Event()
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._body,), name="limited", daemon=True
+        )
+
+    def _body(self) -> None:
+        _current.run = self
+        self._began.set()
+        try:
+            try:
+                # Asked here, as the id of a thread that has ended must not be used.
+                self._clock = time.pthread_getcpuclockid(threading.get_ident())
+                self._returned.append(self._work())
+            except BaseException as error:
+                self._error = error
+            with self._lock:
+                self._open = False
+                _raise_in(threading.get_ident(), None)
+        except BaseException:  # one that was raised while the above ended
+            self._open = False
+        finally:
+            self._ended.set()
+
+    def result(self, limit_s: float) -> T:
+        """Wait for the code, stop it at its limit, and hand interrupts on."""
+        interrupts = self._start()
+        began, late, raised = time.monotonic(), float("inf"), 0.0
+        # Not `join`: interrupted, it takes the thread for ended. And a signal may wake another
+        # thread than this, so look up now and then.
+        while not self._ended.is_set():
+            try:
+                self._ended.wait(_POLL_S)
+                now = time.monotonic()
+                if self._spent_s(now - began) > limit_s:
+                    late = min(late, now)
+                if now - late > _GRACE_S:
+                    break
+                if now >= late and now - raised > _RAISE_EVERY_S:
+                    raised = now
+                    self._raise(TimeLimit)
+            except KeyboardInterrupt:
+                interrupts += 1
+                if interrupts > 2:
+                    raise
+                self._interrupt()
+        if self._ended.is_set() and self._returned:
+            return self._returned[0]
+        if self._error is None or late < float("inf"):
+            raise TimeLimit from self._error
+        raise self._error
+
+    def _start(self) -> int:
+        """Start the thread; return how many interrupts came meanwhile."""
+        try:
+            self._thread.start()  # waits for it to begin
+        except KeyboardInterrupt:
+            if not self._began.wait(_GRACE_S):
+                raise
+            self._interrupt()
+            return 1
+        return 0
+
+    def _spent_s(self, wall_s: float) -> float:
+        try:
+            processor_s = 0.0 if self._clock is None else time.clock_gettime(self._clock)
+        except OSError:  # the thread has just ended
+            processor_s = 0.0
+        return max(processor_s, _WALL_SHARE * wall_s)
+
+    def _interrupt(self) -> None:
+        deferred = self.deferred
+        if deferred is not None and not deferred.is_set():
+            deferred.set()
+        else:
+            self._raise(KeyboardInterrupt)
+
+    def _raise(self, kind: type[BaseException]) -> None:
+        with self._lock:
+            if self._open and self._thread.ident is not None:
+                _raise_in(self._thread.ident, kind)
+
+
+def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
+    """Raise `kind` in a thread; None: take back what has been raised but not delivered."""
+    what = None if kind is None else ctypes.py_object(kind)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)
