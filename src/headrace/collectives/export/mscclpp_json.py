@@ -13,8 +13,8 @@ combined           wait, rre (read remote, reduce),       signal (it may be read
 
 So both ends meet, as in the threadblocks' meaning: nothing is buffered. A fused
 receive-reduce-send whose receiver only stores is one rres. Waits for other threadblocks of the
-GPU are semaphores, one for each wait, that begin and end at 0. Operations that touch data are
-parted by nop, which lets all threads of the block catch up.
+GPU are semaphores, one for each wait, that begin and end at 0. Every thread of the block takes
+every operation, and only a nop makes threads wait for each other (`_parted`).
 
 Each entry of a GPU's channels stands for one of MSCCL's; the k-th channel from one GPU to another
 is paired with the k-th in reverse; operations name channels and remote buffers by their number in
@@ -22,7 +22,7 @@ the threadblock.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,8 @@ from headrace.errors import ProgramError, VerificationError
 THREADS_PER_BLOCK = 1024
 ALIGNMENT = 16
 NO_LIMIT = (1 << 64) - 1
+MAX_SEMAPHORES = 16
+"""Semaphores of one operation (the executor's MAX_DEVICE_SEMAPHORES)."""
 
 Operation = dict[str, Any]
 Connection = tuple[int, int, int]
@@ -190,13 +192,11 @@ class _Writer:
             if step.kind is Kind.NOP:
                 continue
             at = (gpu.id, tb.id, number)
-            acquired = acquired_by.get(at)
-            released = released_by.get(at)
-            if acquired:
-                ops.append({"name": "sem_acquire", "semaphore_ids": acquired})
+            acquired = acquired_by.get(at, ())
+            released = released_by.get(at, ())
+            ops += _semaphores("sem_acquire", acquired)
             ops += self._step(at, step, tb, tables, names)
-            if released:
-                ops.append({"name": "sem_release", "semaphore_ids": released})
+            ops += _semaphores("sem_release", released)
         return {
             "id": tb.id,
             "ops": list(_parted(ops)),
@@ -304,14 +304,32 @@ def _named(names: list[int], number: int) -> int:
     return names.index(number)
 
 
+def _semaphores(name: str, numbers: Sequence[int]) -> Iterator[Operation]:
+    for k in range(0, len(numbers), MAX_SEMAPHORES):
+        yield {"name": name, "semaphore_ids": list(numbers[k : k + MAX_SEMAPHORES])}
+
+
 _SYNCHRONISES = frozenset({"signal", "wait", "sem_acquire", "sem_release"})
 
 
 def _parted(ops: list[Operation]) -> Iterator[Operation]:
-    """Put a nop between operations of which one touches data."""
-    before = ""
+    """Put a nop where threads have to wait for others: at both ends of what touches data.
+
+    Signals, waits and single semaphores are one thread's, which needs none among them. Of several
+    semaphores each thread acquires or releases one: what is announced after several were acquired,
+    or by several threads after any wait, comes after all of it only behind a nop.
+    """
+    before, blocked, spread = "", False, False
     for op in ops:
-        if before and not (before in _SYNCHRONISES and op["name"] in _SYNCHRONISES):
+        name, several = op["name"], len(op.get("semaphore_ids", ())) > 1
+        announces = name in ("signal", "sem_release")
+        apart = not {before, name} <= _SYNCHRONISES or (
+            announces and (spread or (several and blocked))
+        )
+        if before and apart:
             yield {"name": "nop"}
+            blocked = spread = False
         yield op
-        before = op["name"]
+        before = name
+        blocked = blocked or name in ("wait", "sem_acquire")
+        spread = spread or (several and name == "sem_acquire")

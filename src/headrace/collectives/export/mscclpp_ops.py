@@ -12,9 +12,17 @@ from headrace.collectives.export.algorithm import NOWHERE, Kind, Place, Step, Wa
 
 @dataclass(slots=True)
 class Op:
-    """An operation with its references resolved to the GPU's tables."""
+    """An operation with its references resolved to the GPU's tables.
+
+    Attributes
+    ----------
+    number : its place among the threadblock's operations, as the plan counts.
+    phase : how many barriers (nops) come before it.
+    """
 
     name: str
+    number: int = -1
+    phase: int = 0
     channel: int = -1
     src: list[tuple[int, Place]] = field(default_factory=list[tuple[int, Place]])
     dst: list[tuple[int, Place]] = field(default_factory=list[tuple[int, Place]])
@@ -24,7 +32,7 @@ class Op:
 
 @dataclass(slots=True)
 class Half:
-    """A step in the making; channels are the GPU's, or -1."""
+    """A step in the making; channels are the GPU's, or -1; `ops` is what it was made of."""
 
     kind: Kind
     recv: int = -1
@@ -36,6 +44,12 @@ class Half:
     released: list[int] = field(default_factory=list[int])
     remote: Place | None = None  # where rre reads at the sender
     lands: Place | None = None  # where put or rres writes at the receiver
+    ops: list[Op] = field(default_factory=list[Op])
+
+    @property
+    def touches(self) -> bool:
+        """Whether this threadblock moves the step's data itself; otherwise its peer does."""
+        return any(op.dst for op in self.ops)
 
 
 OPERATIONS = {

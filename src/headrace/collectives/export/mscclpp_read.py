@@ -5,6 +5,7 @@ in one direction by one threadblock at either end, the protocols of its table, s
 released once and acquired once. Plans in another form are refused, saying which operation was not
 understood. It shares no code with the writer.
 
+`barriers` checks that the operations are parted by nop wherever threads have to wait for others.
 Checked besides: every number refers to something, channels pair up, buffers are as large as what
 is read and written, each signal has its wait, and no more operations and channels are used than
 the executor takes (a warning: builds differ).
@@ -12,6 +13,7 @@ the executor takes (a warning: builds differ).
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from headrace.collectives.export.algorithm import (
     Place,
     Threadblock,
 )
+from headrace.collectives.export.barriers import unordered
+from headrace.collectives.export.buffers import Layout
 from headrace.collectives.export.mscclpp_ops import (
     OPERATIONS,
     PATTERNS,
@@ -34,8 +38,8 @@ from headrace.collectives.export.mscclpp_ops import (
     positions,
     with_waits,
 )
-from headrace.collectives.export.prove import Verdict, examine, read_bytes
-from headrace.errors import PlanError
+from headrace.collectives.export.prove import Verdict, demand_of, examine, read_bytes
+from headrace.errors import PlanError, ProgramError
 
 MAX_FILE_BYTES = 256 << 20
 MAX_OPERATIONS = 64
@@ -112,10 +116,25 @@ class _Reader:
             max_bytes=0 if limit == (1 << 64) - 1 else limit,
             gpus=tuple(built),
         )
+        self._barriers(halves, algorithm)
         return algorithm, self.findings
 
     def _fail(self, message: str) -> PlanError:
         return PlanError(f"{self.where}: {message}")
+
+    def _barriers(self, halves: list[list[list[Half]]], algorithm: Algorithm) -> None:
+        """Find operations without the nop between them that their threads need."""
+        try:
+            layout = Layout(demand=demand_of(algorithm), in_place=algorithm.in_place)
+        except ProgramError:  # of no known collective: places are what they are called
+            layout = None
+        for gpu, blocks in enumerate(halves):
+            memory = _as_named if layout is None else partial(layout.same_memory, gpu)
+            for threadblock, steps in enumerate(blocks):
+                for found in unordered(steps, memory):
+                    self.findings.append(
+                        Finding(rule="race", message=str(found), gpu=gpu, threadblock=threadblock)
+                    )
 
     # ---- channels
 
@@ -203,13 +222,15 @@ class _Reader:
                 if not 0 <= found < size:
                     raise self._fail(f"{name} has {found}, needs 0 to {size - 1}")
         ops: list[Op] = []
-        here = self.where
+        here, phase = self.where, 0
+        named = [remote[ref] for ref in refs]
         for k, entry in enumerate(fields.items(block["ops"])):
             self.where = f"{here}, op {k}"
-            op = self._operation(
-                fields.table(entry), ids, [remote[ref] for ref in refs], semaphores
-            )
-            if op.name != "nop":
+            op = self._operation(fields.table(entry), ids, named, semaphores)
+            op.number, op.phase = k, phase
+            if op.name == "nop":
+                phase += 1
+            else:
                 ops.append(op)
         self.where = here
         return ops
@@ -291,6 +312,7 @@ class _Reader:
         here, at = self.where, 0
         while at < len(ops):
             acquired: list[int] = []
+            begin = at
             while at < len(ops) and ops[at].name == "sem_acquire":
                 acquired += ops[at].semaphores
                 at += 1
@@ -301,6 +323,7 @@ class _Reader:
             while at < len(ops) and ops[at].name == "sem_release":
                 half.released += ops[at].semaphores
                 at += 1
+            half.ops = ops[begin:at]
             halves.append(half)
         self.where = here
         return halves
@@ -396,6 +419,10 @@ class _Reader:
             scratch_chunks=fields.integer(gpu["scratch_chunks"]),
             threadblocks=tuple(threadblocks),
         )
+
+
+def _as_named(place: Place) -> Place:
+    return place
 
 
 def _per_loop(collective: str, gpus: list[Gpu]) -> int:
