@@ -75,8 +75,8 @@ def export(
         bool,
         typer.Option(
             "--buffered",
-            help="Rely on the two chunks that NCCL's connections hold (rings take fewer rounds); "
-            "unless given, nothing has to be held.",
+            help="Rely on the chunks that NCCL's connections hold, 2 with Simple, 8 with LL and "
+            "LL128 (rings take fewer rounds); unless given, nothing has to be held.",
         ),
     ] = False,
     protocol: Annotated[

@@ -103,6 +103,36 @@ def test_a_ring_of_long_steps_that_relies_on_buffers_is_a_deadlock() -> None:
     assert verdict.findings[0].rule == "deadlock"
 
 
+def both_send_first(chunks: int, protocol: str) -> str:
+    """An allgather of two GPUs, each with one threadblock that sends all, then receives all."""
+    body: list[str] = []
+    for r in range(2):
+        here, there = f"o:{r * chunks}", f"o:{(1 - r) * chunks}"
+        steps = step(0, "s", "i:0", here, chunks) + step(1, "r", there, there, chunks)
+        body += [
+            f'<gpu id="{r}" i_chunks="{chunks}" o_chunks="{2 * chunks}" s_chunks="0">',
+            f'<tb id="0" send="{1 - r}" recv="{1 - r}" chan="0">{steps}</tb>',
+            f'<tb id="1" send="-1" recv="-1" chan="0">{step(0, "cpy", "i:0", here, chunks)}</tb>',
+            "</gpu>",
+        ]
+    text = algo("allgather", 2, 2 * chunks, body, (0, 1))
+    return text.replace('proto="Simple"', f'proto="{protocol}"')
+
+
+@pytest.mark.parametrize(("protocol", "held"), [("Simple", 2), ("LL", 8), ("LL128", 8)])
+def test_a_connection_holds_as_many_chunks_as_its_protocol_has_slots_for(
+    protocol: str, held: int
+) -> None:
+    """Two chunks were assumed for all protocols: right files for LL and LL128 were refused."""
+    for chunks in range(1, held + 1):
+        verdict = verify_text(both_send_first(chunks, protocol))
+        assert verdict.proven
+        assert f"hold at least {held} chunks" in verdict.findings[0].message
+    verdict = verify_text(both_send_first(held + 1, protocol))
+    assert verdict.findings[0].rule == "deadlock"
+    assert not verdict.proven
+
+
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_allpairs_allreduce(n: int) -> None:
     text = allpairs_allreduce(n)

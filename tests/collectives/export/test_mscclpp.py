@@ -116,3 +116,19 @@ def test_spoiled_plans_are_refused_or_harmless() -> None:
         if verdict.demand is not None and verdict.demand.root == root:
             assert Operations(mutant).misbehaves(4, root) == "", mutant
     assert min(seen["refused"], seen["refuted"], seen["proven"]) > 10, seen
+
+
+def test_connections_that_hold_nothing_make_a_cycle_a_deadlock() -> None:
+    """A cycle of waits was proven as if MSCCL++ connections held chunks, as NCCL's do."""
+    program = lower(ring(Demand(collective=Collective.ALLGATHER, ranks=2)))
+    plan = json.loads(export(program, Target(in_place=True)))
+    for gpu in plan["gpus"]:  # one threadblock that puts first, then takes what is put there
+        put = next(b for b in gpu["threadblocks"] if any(op["name"] == "put" for op in b["ops"]))
+        got = next(b for b in gpu["threadblocks"] if b is not put)
+        channels = put["channels"][0]["channel_ids"] + got["channels"][0]["channel_ids"]
+        put["channels"][0]["channel_ids"] = channels
+        put["ops"] += [{**op, "channel_ids": [1]} for op in got["ops"]]
+        put["id"], gpu["threadblocks"] = 0, [put]
+    assert "stuck" in Operations(json.dumps(plan)).misbehaves(1)
+    verdict = verify_text(json.dumps(plan))
+    assert [f.rule for f in verdict.findings if f.fatal] == ["deadlock"]

@@ -33,8 +33,10 @@ from headrace.collectives.program import (
     Program,
 )
 
-FIFO_CHUNKS = 2
-"""Chunks that a connection holds for certain: 8 slots, of which one chunk takes at most 4."""
+CONNECTION_SLOTS = 8
+"""Slots of a connection (NCCL_STEPS)."""
+CALL_SLOTS = {"Simple": 4, "LL": 1, "LL128": 1}
+"""Slots that one call of a primitive takes, by protocol; Simple: two slices of two."""
 
 Key = tuple[int, int, int, int]
 Value = tuple[int, int, int]
@@ -71,6 +73,14 @@ class Imported(Demand):
     def final(self, rank: int) -> list[Value]:
         """(slot, item, mask) for every slot whose value the caller wants."""
         return list(self.needed[rank])
+
+
+def chunks_held(protocol: str) -> int:
+    """Return how many chunks a connection holds for certain.
+
+    A step of several chunks is at worst, where chunks are large, one call for each.
+    """
+    return CONNECTION_SLOTS // CALL_SLOTS[protocol]
 
 
 class Regions:
@@ -117,12 +127,12 @@ class Assembly:
 
     Parameters
     ----------
-    buffered : every connection holds `FIFO_CHUNKS`: a send ends once its last chunk is stored
-        there. Else a send ends with its receive.
+    held : chunks that every connection holds: a send ends once its last chunk is stored there.
+        With 0 a send ends with its receive.
     """
 
-    def __init__(self, connections: Connections, layout: Layout, *, buffered: bool) -> None:
-        self.connections, self.layout, self.buffered = connections, layout, buffered
+    def __init__(self, connections: Connections, layout: Layout, *, held: int) -> None:
+        self.connections, self.layout, self.held = connections, layout, held
         self.regions = Regions(connections, layout)
         self.lanes: dict[Key, list[int]] = {}
         self.rows: list[tuple[int, int, int, int]] = []
@@ -222,15 +232,15 @@ class _Run:
     def __init__(self, assembly: Assembly, rank: int, tb: Threadblock, base: int) -> None:
         self.a, self.rank, self.tb = assembly, rank, tb
         widest = max((step.count for step in tb.steps), default=0)
-        self.fifo, self.value = base, base + FIFO_CHUNKS
+        self.fifo, self.value = base, base + assembly.held
         self.spare = self.value + widest
         self.top = self.spare + widest
         self.last = -1  # the last step of the program that the next one comes after
-        self.stored = [-1] * FIFO_CHUNKS
+        self.stored = [-1] * assembly.held
         self.sent = 0
 
     def step(self, at: At, step: Step) -> None:
-        if self.a.buffered and (step.kind in SENDING or step.kind in RECEIVING):
+        if self.a.held and (step.kind in SENDING or step.kind in RECEIVING):
             for k in range(step.count):
                 self._do(at, step, k, 1)
         else:
@@ -249,18 +259,18 @@ class _Run:
                 self._move(at, src, dst, count)
             op = Op.RECV_REDUCE if reduce else Op.RECV
             receive = self._add(at, Direction.RECV, self.tb.recv, op, dst, -1, count)
-            room = self.stored[self.sent % FIFO_CHUNKS]
-            if step.kind in SENDING and room >= 0:  # a fused step takes nothing before it has room
-                self.a.edges.append((receive, room))
+            if self.a.held and step.kind in SENDING:  # it takes nothing before there is room
+                room = self.stored[self.sent % self.a.held]
+                self.a.edges += [(receive, room)] if room >= 0 else []
             src = dst
         if step.kind in SENDING:
             self._send(at, src, count)
 
     def _send(self, at: At, src: int, count: int) -> None:
-        if not self.a.buffered:
+        if not self.a.held:
             self._add(at, Direction.SEND, self.tb.send, Op.SEND, src, -1, count)
             return
-        index = self.sent % FIFO_CHUNKS
+        index = self.sent % self.a.held
         self.sent += 1
         stored = self._add(at, Direction.LOCAL, -1, Op.COPY, self.fifo + index, src, 1)
         if self.stored[index] >= 0:

@@ -4,10 +4,10 @@
 (`connections`), and the verifier of `headrace.collectives.plan.verify` on the algorithm written
 as a program (`assembly`), once for each kind of call that the algorithm says it serves.
 
-Deadlock is looked for with nothing buffered. NCCL's connections do hold something: two chunks for
-certain, as one takes at most half of the slots. Algorithms of other tools often rely on it (a ring
+Deadlock is looked for with nothing buffered. NCCL's connections do hold something: 8 chunks, with
+the Simple protocol 2 (`assembly.chunks_held`). Algorithms of other tools often rely on it (a ring
 whose threadblocks all send before they receive). If one can only run that way, it is proven for
-connections that hold two chunks, and a warning says so and names the circle.
+such connections, and a warning says so and names the cycle. MSCCL++'s hold nothing.
 """
 
 import re
@@ -24,7 +24,7 @@ from headrace.collectives.export.algorithm import (
     Algorithm,
     Finding,
 )
-from headrace.collectives.export.assembly import FIFO_CHUNKS, Assembly, Key
+from headrace.collectives.export.assembly import Assembly, Key, chunks_held
 from headrace.collectives.export.buffers import COLLECTIVES, Layout, chunks_of
 from headrace.collectives.export.connections import At, Connections
 from headrace.collectives.export.limits import check_limits
@@ -126,7 +126,8 @@ def examine(
     Parameters
     ----------
     found_before : what its reader found; part of the verdict.
-    msccl : hold it to the limits of MSCCL's executor.
+    msccl : it is for MSCCL's executor: hold it to the limits of that, and rely on what NCCL's
+        connections hold where it needs that.
     """
     rules = check_limits(algorithm)
     findings = [*found_before, *(rule for rule in rules if msccl or rule.rule != "limit")]
@@ -138,7 +139,8 @@ def examine(
     if demand is not None and not _blocked(findings):
         findings += _size_findings(algorithm, demand)
         if not _blocked(findings):
-            findings += _run_findings(algorithm, demand)
+            held = chunks_held(algorithm.protocol) if msccl else 0
+            findings += _run_findings(algorithm, demand, held)
     findings.sort(key=lambda finding: not finding.fatal)
     return Verdict(demand=demand, findings=tuple(findings))
 
@@ -190,7 +192,7 @@ def _beyond(algorithm: Algorithm, demand: Demand) -> Iterator[Finding]:
                         )
 
 
-def _run_findings(algorithm: Algorithm, demand: Demand) -> list[Finding]:
+def _run_findings(algorithm: Algorithm, demand: Demand, held: int) -> list[Finding]:
     connections, found = Connections.of(algorithm)
     if any(finding.fatal for finding in found):
         return found
@@ -213,7 +215,7 @@ def _run_findings(algorithm: Algorithm, demand: Demand) -> list[Finding]:
         layout = Layout(demand=demand, in_place=in_place)
         if not in_place:
             found += _written_input(algorithm)
-        found += _execute(connections, layout, circle)
+        found += _execute(connections, layout, circle, held)
     return list(dict.fromkeys(found))
 
 
@@ -235,9 +237,11 @@ def _written_input(algorithm: Algorithm) -> list[Finding]:
     return []
 
 
-def _execute(connections: Connections, layout: Layout, circle: list[At]) -> list[Finding]:
-    """Let the verifier run the algorithm; as if connections held two chunks if it must be."""
-    assembly = Assembly(connections, layout, buffered=bool(circle))
+def _execute(
+    connections: Connections, layout: Layout, circle: list[At], held: int
+) -> list[Finding]:
+    """Let the verifier run the algorithm; only if it needs that, with `held` chunks buffered."""
+    assembly = Assembly(connections, layout, held=held if circle else 0)
     mode = "in place" if layout.in_place else "out of place"
     claimed = layout.demand.collective
     agree = claimed is Collective.ALLREDUCE
@@ -249,13 +253,15 @@ def _execute(connections: Connections, layout: Layout, circle: list[At]) -> list
         if agree and "in another order than rank 0" in str(error):
             finding = replace(finding, rule="agreement", fatal=False)
         found.append(finding)
-    if circle:
-        found.append(_circle_finding(connections, circle, found))
+    if circle and held:
+        found.append(_circle_finding(connections, circle, found, held))
     return found
 
 
-def _circle_finding(connections: Connections, circle: list[At], others: list[Finding]) -> Finding:
-    """Say how far a circle can be a deadlock: fatal if holding two chunks does not help."""
+def _circle_finding(
+    connections: Connections, circle: list[At], others: list[Finding], held: int
+) -> Finding:
+    """Name a cycle of waits, and what connections have to hold for it to be none."""
     path = _circle_text(connections, circle)
     stuck = any(finding.rule == "deadlock" for finding in others)
     gpu, tb, step = circle[0]
@@ -263,7 +269,7 @@ def _circle_finding(connections: Connections, circle: list[At], others: list[Fin
         message = f"with nothing buffered, {path}, where the circle closes"
     else:
         message = (
-            f"runs only because connections hold at least {FIFO_CHUNKS} chunks; "
+            f"runs only because connections hold at least {held} chunks; "
             f"with nothing buffered, {path}, where the circle closes"
         )
     return Finding(

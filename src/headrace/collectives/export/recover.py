@@ -43,7 +43,7 @@ def recovered(algorithm: Algorithm) -> Program:
     connections, found = Connections.of(algorithm)
     if found or connections.circle():
         raise ProgramError("only an algorithm that runs with nothing buffered has a program")
-    assembly = Assembly(connections, layout, buffered=False)
+    assembly = Assembly(connections, layout, held=0)
     program = assembly.program(demand.collective)
     structure = Structure.of(program)
     transfers: list[Transfer] = []

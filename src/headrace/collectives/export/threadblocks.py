@@ -52,8 +52,9 @@ class Target:
     instances : parallel copies, each moving 1/instances of every chunk (5.6.2). For small sizes
         (where a sketch would say ``uc-max``) one, for large ones (``uc-min``) eight (5.8.3).
     in_place : for calls whose input and output overlap; out of place otherwise.
-    buffered : rely on the two chunks that every connection of NCCL holds. Rings then take fewer
-        rounds; what relies on more is refused. Not for MSCCL++, which holds nothing.
+    buffered : rely on what every connection of NCCL holds: 2 chunks with the Simple protocol, 8
+        with the others. Rings then take fewer rounds; what relies on more is refused. Not for
+        MSCCL++, which holds nothing.
     name : what the algorithm is called; made up from the collective if empty.
     min_bytes, max_bytes : sizes that it serves; a `max_bytes` of 0 is no limit.
     """
