@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from headrace.collectives.run import staging
+from headrace.collectives.run import sparse, staging
 from headrace.collectives.run.backend import Calls
 
 
@@ -52,5 +52,12 @@ def install() -> None:
         assert real(tensor) is None, "not a CPU tensor"
         return None if hasattr(tensor, "on_host") else LateCopies()
 
-    staging.copies_for = copies_for
-    Calls.allreduce = Calls._staged_allreduce
+    def allreduce(self: Calls, tensors: Sequence[torch.Tensor], opts: object = None) -> object:
+        dense = Calls._staged_allreduce
+        return (sums_sparse if tensors[0].layout is not torch.strided else dense)(
+            self, tensors, opts
+        )
+
+    sums_sparse = Calls.allreduce
+    staging.copies_for = sparse.copies_for = copies_for
+    Calls.allreduce = allreduce

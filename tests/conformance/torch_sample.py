@@ -24,12 +24,14 @@ from tests.conformance.sample import (
     messages,
     reduction,
     rooted,
+    sparse,
 )
 from tests.conformance.sample.checks import CHECKS, SLOW, me
 
 TOPICS = (
     reduction,
     rooted,
+    sparse,
     exchange,
     messages,
     asynchronous,

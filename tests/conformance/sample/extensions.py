@@ -20,7 +20,7 @@ from tests.conformance.sample.checks import (
 def mistakes_get_clear_errors() -> None:
     n = len(everyone())
     with raises(ValueError, "sparse", "dense"):
-        dist.all_reduce(torch.eye(3).to_sparse())
+        dist.broadcast(torch.eye(3).to_sparse(), 0)
     with raises(ValueError, "meta", "CPU"):
         dist.broadcast(torch.empty(3, device="meta"), 0)
     with raises(ValueError, "PREMUL"):

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from tests.conformance.sample.checks import check, everyone, make, me, same
+from tests.conformance.sample.checks import check, everyone, make, me, raises, same
 
 
 @check
@@ -73,3 +73,10 @@ def batches_of_messages() -> None:
     dist.isend(make(me(), 50, torch.float32, 9), right)  # nobody keeps this work
     future.wait()
     same(future.value()[0], make(left, 50, torch.float32, 9))
+
+
+@check
+def tags_out_of_range_are_refused() -> None:
+    for tag in (-1, 1 << 31):
+        with raises(ValueError, "tag", str(tag)):
+            dist.send(torch.ones(1), (me() + 1) % len(everyone()), tag=tag)

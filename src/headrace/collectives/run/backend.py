@@ -26,7 +26,7 @@ from torch.distributed import (
 )
 
 from headrace.collectives.demand import Collective
-from headrace.collectives.run import binding, checks
+from headrace.collectives.run import binding, checks, sparse
 from headrace.collectives.run.binding import Bound
 from headrace.collectives.run.caller import DONE, Caller, Ready
 from headrace.collectives.run.executor import Executor
@@ -115,6 +115,8 @@ class Calls:
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         opts = opts or AllreduceOptions()
         (tensor,) = tensors
+        if tensor.layout is not torch.strided:
+            return sparse.all_reduce(self._caller, tensor, opts)
         if not tensor.is_cpu:  # asked here, as `staged` would take a tenth of a small call's time
             return self._staged_allreduce(tensors, opts)
         op, caller = opts.reduceOp, self._caller
@@ -339,11 +341,13 @@ class Calls:
     @staged(Use.READ)
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
+        checks.tag(tag)
         return self._caller.send(tensor, dst, tag)
 
     @staged(Use.WRITE)
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
+        checks.tag(tag)
         return self._caller.receive(tensor, src, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:

@@ -168,7 +168,7 @@ def in_place(tensor: torch.Tensor, chunks: int, *, moved: bool = False) -> Bound
     if tensor.is_contiguous() and not tensor.is_neg():
         staged, after = tensor, None
     else:
-        staged = _plain(tensor)
+        staged = plain(tensor)
         after = _copy_back(tensor, staged)
     return Bound(((staged.data_ptr(), _size(staged, moved), 1, chunks),), after, (staged,))
 
@@ -176,13 +176,13 @@ def in_place(tensor: torch.Tensor, chunks: int, *, moved: bool = False) -> Bound
 def outgoing(tensor: torch.Tensor) -> Bound:
     """Bind a message that is sent: read only, as bytes."""
     check(tensor)
-    staged = _plain(tensor)
+    staged = plain(tensor)
     return Bound(((staged.data_ptr(), staged.nbytes, 1, 1),), None, (staged,))
 
 
 def read_only(tensor: torch.Tensor, chunks: int) -> Bound:
     """Bind a copy of a buffer that the caller wants untouched (reduce, except at the root)."""
-    staged = _plain(tensor).clone()
+    staged = plain(tensor).clone()
     return Bound(((staged.data_ptr(), _size(staged, False), 1, chunks),), None, (staged,))
 
 
@@ -275,7 +275,7 @@ def scattered_from(
     read: list[torch.Tensor] = []
     addresses = [own] * ranks  # where nobody reads
     if inputs is not None:
-        read = [_plain(tensor.detach()) for tensor in inputs]
+        read = [plain(tensor.detach()) for tensor in inputs]
         addresses = _block_addresses(read, size, ranks)
         if any(own - size < at < own + size for r, at in enumerate(addresses) if r != rank):
             read = [tensor.clone() for tensor in read]
@@ -291,7 +291,7 @@ def scattered_from(
 
 def exchanged(output: torch.Tensor, source: torch.Tensor, ranks: int, chunks: int) -> Bound:
     """Bind an all-to-all of equal blocks."""
-    sent, landing = _plain(source), _landing(output)
+    sent, landing = plain(source), _landing(output)
     if sent.data_ptr() == landing.data_ptr() and sent.nbytes:
         sent = sent.clone()
     rows = (
@@ -308,7 +308,7 @@ def exchanged_rows(
     input_splits: Sequence[int],
 ) -> Bound:
     """Bind an all-to-all whose blocks have the given sizes (along the first dimension)."""
-    sent, landing = _plain(source), _landing(output)
+    sent, landing = plain(source), _landing(output)
     if sent.data_ptr() == landing.data_ptr() and sent.nbytes:
         sent = sent.clone()
     rows = (*_split_rows(sent, input_splits), *_split_rows(landing, output_splits))
@@ -317,7 +317,7 @@ def exchanged_rows(
 
 def exchanged_lists(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Bound:
     """Bind an all-to-all of one tensor per rank and direction."""
-    sent = [_plain(tensor) for tensor in inputs]
+    sent = [plain(tensor) for tensor in inputs]
     landing = [_landing(tensor) for tensor in outputs]
     rows = tuple(_block_row(tensor.data_ptr(), tensor.nbytes) for tensor in (*sent, *landing))
     return Bound(rows, _copy_all(outputs, landing), (*sent, *landing))
@@ -336,7 +336,8 @@ def _name(op: ReduceOp) -> str:
     return next((name for name, kind in kinds.items() if operator.eq(op, kind)), repr(op))
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor's values as a contiguous tensor: itself, or a copy."""
     return tensor.resolve_conj().resolve_neg().contiguous()
 
 
@@ -389,7 +390,7 @@ def _block_row(address: int, size: int) -> Row:
 
 def _place(tensor: torch.Tensor, target: torch.Tensor) -> None:
     """Copy `tensor` to the bytes `target`, unless it is there already."""
-    source = _plain(tensor)
+    source = plain(tensor)
     if source.data_ptr() != target.data_ptr():
         target.copy_(_bytes_of(source))
 

@@ -1,6 +1,7 @@
 """From a bound call to a finished one: choose the program, load it once, run or submit it."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from headrace.collectives.demand import Collective
 from headrace.collectives.run import binding
 from headrace.collectives.run.binding import MOVED, Bound
+from headrace.collectives.run.checks import TAGS
 from headrace.collectives.run.choice import Choice, Chooser
 from headrace.collectives.run.completions import completion_thread
 from headrace.collectives.run.executor import Executor, LoadedProgram
@@ -91,6 +93,8 @@ class Caller:
         self.reductions: dict[tuple[torch.dtype, int, Any], Reduction] = {}
         self._loose: dict[int, PendingWork] = {}
         self._starting: set[PendingWork] = set()
+        self._threads: set[threading.Thread] = set()
+        self._calls_with_messages = 0
         self.region: list[PendingWork] | None = None
         self.switch = PlanSwitch(executor, self._loaded, hold_s=min(HOLD_S, timeout_s))
         self._attached = False
@@ -189,25 +193,53 @@ class Caller:
             deadline_s=self.deadline_s(opts),
         )
 
-    def send(self, tensor: torch.Tensor, dst: int, tag: int) -> PendingWork:
+    def send(
+        self, tensor: torch.Tensor, dst: int, tag: int, *, deadline_s: float | None = None
+    ) -> PendingWork:
         """Start sending to rank `dst`."""
         bound = binding.outgoing(tensor)
         address, size, _, _ = bound.segments[0]
-        executor, deadline_s = self.executor, self.timeout_s
+        executor, deadline_s = self.executor, deadline_s or self.timeout_s
         work = self._loosely(
             tensor, bound, lambda: executor.send(address, size, dst, tag, deadline_s=deadline_s)
         )
         work.is_send = True
         return work
 
-    def receive(self, tensor: torch.Tensor, src: int, tag: int) -> PendingWork:
+    def receive(
+        self, tensor: torch.Tensor, src: int, tag: int, *, deadline_s: float | None = None
+    ) -> PendingWork:
         """Start receiving from rank `src` (-1: any)."""
         bound = binding.in_place(tensor, 1, moved=True)
         address, size, _, _ = bound.segments[0]
-        executor, deadline_s = self.executor, self.timeout_s
+        executor, deadline_s = self.executor, deadline_s or self.timeout_s
         return self._loosely(
             tensor, bound, lambda: executor.recv(address, size, src, tag, deadline_s=deadline_s)
         )
+
+    def next_tag(self) -> int:
+        """Return a tag for messages within a collective; ranks that call alike get the same."""
+        self._calls_with_messages += 1
+        return TAGS + self._calls_with_messages % TAGS
+
+    def begin_thread(self, work: PendingWork, run: Callable[[], None]) -> None:
+        """Start a thread that does `run` and then ends `work`."""
+
+        def target() -> None:
+            try:
+                run()
+            except Exception as error:  # which belongs to those that wait for the work
+                work.end(error.with_traceback(None))
+            else:
+                work.end(None)
+            finally:
+                self._threads.discard(thread)
+
+        thread = threading.Thread(target=target, name="headrace-collective", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+        if self.region is not None:
+            self._gather(self.region, work)
 
     def deadline_s(self, opts: Any) -> float:
         """Return the deadline in torch's `opts`, or the group's."""
@@ -219,6 +251,8 @@ class Caller:
         if self._attached:
             completion_thread.drain(self.executor, limit_s)
         end = time.monotonic() + limit_s
+        for thread in list(self._threads):
+            thread.join(max(0.0, end - time.monotonic()))
         for work in list(self._loose.values()):
             while work.is_send and not work.is_completed() and time.monotonic() < end:
                 time.sleep(_POLL_S)

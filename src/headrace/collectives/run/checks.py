@@ -10,6 +10,16 @@ from headrace.errors import InputError
 Tensors = Sequence[torch.Tensor]
 
 
+TAGS = 1 << 31
+"""Tags of the user's messages are below; those of messages within collectives are not."""
+
+
+def tag(found: int) -> None:
+    """Raise InputError unless a message can have this tag."""
+    if not 0 <= found < TAGS:
+        raise InputError(f"the tag of a message is {found}, needs one from 0 to 2^31 - 1")
+
+
 def one_dtype(call: str, tensors: Tensors) -> None:
     """Raise InputError unless all are dense tensors of one dtype on one device."""
     for tensor in tensors:
