@@ -1,3 +1,5 @@
+import pwd
+import warnings
 from dataclasses import fields
 from pathlib import Path
 
@@ -8,6 +10,8 @@ from hypothesis import strategies as st
 from headrace import settings as module
 from headrace.errors import InputError
 from headrace.settings import Settings, child_environment
+from headrace.testbed import Testbed, TestbedSpec
+from headrace.testbed.state import LOOPBACK, Record
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -132,3 +136,70 @@ def test_a_child_gets_changes_and_removals(monkeypatch: pytest.MonkeyPatch) -> N
     assert child["RANK"] == "1"
     assert "HEADRACE_PACE" not in child
     assert "HEADRACE_PACE" in child_environment()
+
+
+@pytest.fixture
+def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HOME is not set, and the user has no entry that would name a home."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+
+@pytest.mark.usefixtures("no_home")
+def test_a_user_without_a_home_has_no_cache_folder(tmp_path: Path) -> None:
+    """A container's arbitrary user: asking for the folder raised a bare RuntimeError."""
+    assert Settings.from_environment({}).cache_folder is None
+    assert Settings(cache=tmp_path).cache_folder == tmp_path
+    with pytest.raises(InputError, match=r"^HEADRACE_CACHE is '~/cache', needs a path without '~'"):
+        Settings.from_environment({"HEADRACE_CACHE": "~/cache"})
+
+
+@pytest.fixture
+def unwarned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_warned", set())
+
+
+@pytest.mark.usefixtures("unwarned")
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("HEADRACE_TREADS", "did you mean HEADRACE_THREADS?"),
+        ("HEADRACE_SOCKET_IFACE", "did you mean HEADRACE_SOCKET_IFNAME?"),
+        ("headrace_tls", "did you mean HEADRACE_TLS?"),
+        ("HEADRACE_", "known are HEADRACE_ADAPT, "),
+        ("HEADRACE_COLOUR_OF_IT", "known are HEADRACE_ADAPT, "),
+    ],
+)
+def test_a_misspelt_variable_is_warned_of_once(name: str, remedy: str) -> None:
+    """It had no effect, and nothing said so."""
+    with pytest.warns(UserWarning, match="is unknown to headrace") as caught:
+        assert Settings.from_environment({name: "4"}) == Settings()
+    [warning] = caught
+    assert str(warning.message).startswith(
+        f"the environment variable {name} is unknown to headrace and ignored: {remedy}"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Settings.from_environment({name: "4"})
+
+
+@pytest.mark.usefixtures("unwarned")
+def test_what_headrace_sets_itself_and_empty_variables_are_not_warned_of() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Settings.from_environment({"HEADRACE_TESTBED_HOST": "host0", "HEADRACE_TREADS": " "})
+        Settings.from_environment({"HEADRACE_TEST_THREADS": "3", "HEADRACER": "1"})
+
+
+def test_what_a_testbed_sets_is_known(tmp_path: Path) -> None:
+    known = {variable for variable, _ in module._VARIABLES.values()} | {*module._MARKS}
+    spec = TestbedSpec.from_table({"racks": [{"hosts": 1, "host_rate": "1gbit"}]})
+    record = Record(
+        directory=tmp_path, run="0", mode=LOOPBACK, spec=spec, owner=None, master_port=1
+    )
+    ours = {name for name in Testbed(record).environment("host0") if name.startswith("HEADRACE_")}
+    assert ours <= known

@@ -1,8 +1,10 @@
 """The one place that reads the environment: every variable is a documented field."""
 
+import difflib
 import os
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from headrace.errors import InputError
 
 MEASURE = ("auto", "off", "always")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+_PREFIX = "HEADRACE_"
 _MAX_CHANNELS = 64
 _MAX_THREADS = 64
 
@@ -72,9 +75,14 @@ class Settings:
     world_size: int | None = None
 
     @property
-    def cache_folder(self) -> Path:
-        """Where profiles and plan books are kept."""
-        return self.cache or Path("~/.cache/headrace").expanduser()
+    def cache_folder(self) -> Path | None:
+        """Where profiles and plan books are kept; None where this user has no home folder."""
+        if self.cache is not None:
+            return self.cache
+        try:
+            return Path.home() / ".cache" / "headrace"
+        except RuntimeError:  # HOME is not set, and there is no entry for this user id
+            return None
 
     @property
     def paced_address(self) -> str | None:
@@ -85,13 +93,15 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
         """Read the settings from `environment` (default: this process's).
 
-        A variable that is set but empty counts as not set.
+        A variable that is set but empty counts as not set. One that starts with HEADRACE_ and is
+        none of headrace's is warned of, once in a process.
 
         Raises
         ------
         InputError : naming the variable, what was found and what is allowed.
         """
         source = os.environ if environment is None else environment
+        _warn_of_unknown(name for name, text in source.items() if text.strip())
         found = {
             field: parse(variable, text)
             for field, (variable, parse) in _VARIABLES.items()
@@ -112,6 +122,28 @@ def child_environment(changes: Mapping[str, str | None] | None = None) -> dict[s
         else:
             environment[variable] = value
     return environment
+
+
+def _warn_of_unknown(names: Iterable[str]) -> None:
+    known = [*(variable for variable, _ in _VARIABLES.values() if _is_ours(variable)), *_MARKS]
+    for name in sorted(filter(_is_ours, names)):
+        if name in known or name in _warned:
+            continue
+        _warned.add(name)
+        near = difflib.get_close_matches(
+            name[len(_PREFIX) :].upper(), [each[len(_PREFIX) :] for each in known], n=1
+        )
+        remedy = (
+            f"did you mean {_PREFIX}{near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+        )
+        warnings.warn(
+            f"the environment variable {name} is unknown to headrace and ignored: {remedy}",
+            stacklevel=4,
+        )
+
+
+def _is_ours(variable: str) -> bool:
+    return variable.upper().startswith(_PREFIX)
 
 
 def _whole(low: int, high: int | None = None) -> Callable[[str, str], int]:
@@ -163,7 +195,10 @@ def _measure(variable: str, text: str) -> str:
 
 
 def _folder(variable: str, text: str) -> Path:
-    path = Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{variable} is {text!r}, needs a path without '~': {error}") from None
     if path.exists() and not path.is_dir():
         raise InputError(f"{variable} is {text!r}, needs a folder, or a path where none is yet")
     return path
@@ -221,3 +256,9 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str, str], object]]] = {
     "world_size": ("WORLD_SIZE", _whole(1)),
 }
 """Field of `Settings` -> (environment variable, how its text is read)."""
+
+_MARKS = ("HEADRACE_TESTBED_HOST", "HEADRACE_TEST_THREADS")
+"""Set by ``headrace testbed`` for scripts on its hosts, and for native tests: nothing to read."""
+
+_warned: set[str] = set()
+"""Unknown variables that this process has warned of."""

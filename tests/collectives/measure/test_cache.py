@@ -157,6 +157,19 @@ def test_a_folder_that_cannot_be_written_is_a_warning(
     assert cache.find(HOSTS) is None
 
 
+def test_without_a_folder_nothing_is_kept_and_a_warning_says_so(
+    profile: Profile, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A user without a home: jobs failed at their start."""
+    cache = ProfileCache(None)
+    key = cache.save(profile, HOSTS)
+    cache.save_book(profile, build_book(profile.topology, groups=profile.groups, sizes=[1 << 20]))
+    assert "cannot be kept, the next job will find out again: this user has no home" in caplog.text
+    assert cache.find(HOSTS) is None
+    assert cache.find_book(profile) is None
+    assert not cache.invalidate(key, "any")
+
+
 def test_books_are_kept_by_what_they_were_made_of(
     cache: ProfileCache, profile: Profile, tmp_path: Path
 ) -> None:

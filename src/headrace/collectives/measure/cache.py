@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _MOST_OTHERS = 16  # newest files to look through for one that knows these hosts and more
 _CLOCKS_DIFFER_S = 60.0
+_PROFILES, _BOOKS = "profiles", "books"  # folders
 _PROFILE, _BOOK = ".profile", ".book"
 
 
@@ -45,12 +46,12 @@ class ProfileCache:
 
     Parameters
     ----------
-    folder : made at the first use; profiles are in ``profiles``, plan books in ``books``.
+    folder : made at the first use; profiles are in ``profiles``, plan books in ``books``. None:
+        there is no place to keep anything; nothing is found, and saving warns.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._profiles = folder / "profiles"
-        self._books = folder / "books"
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
 
     def find(self, hosts: Sequence[HostId], now: float | None = None) -> tuple[str, Profile] | None:
         """Return the key and the profile of the hosts of all ranks (``hosts[rank]``).
@@ -59,7 +60,8 @@ class ProfileCache:
         that goes on without some of them finds.
         """
         now = time.time() if now is None else now
-        known = [path.stem for path in _newest(self._profiles, _PROFILE)[:_MOST_OTHERS]]
+        newest = _newest(self._part(_PROFILES), _PROFILE)
+        known = [path.stem for path in newest[:_MOST_OTHERS]]
         for key in dict.fromkeys([_key(hosts), *known]):
             profile = self._load(key, hosts, now)
             if profile is not None:
@@ -74,13 +76,15 @@ class ProfileCache:
         key = _key(hosts)
         identities = {host.address: host.identity for host in hosts}
         marked = replace(profile, provenance={**profile.provenance, "identities": identities})
-        self._write(self._profiles / f"{key}{_PROFILE}", marked.to_artifact())
+        self._write(self._profile_path(key), marked.to_artifact())
         return key
 
     def invalidate(self, key: str, reason: str) -> bool:
         """Forget the profile with this key; returns whether there was one."""
-        path = self._profiles / f"{Path(key).name}{_PROFILE}"
+        path = self._profile_path(Path(key).name)
         try:
+            if path is None:
+                return False
             path.unlink()
         except OSError:
             return False
@@ -90,7 +94,7 @@ class ProfileCache:
     def find_book(self, profile: Profile) -> PlanBook | None:
         """Return the plan book that was made of a profile; all of it is proven again."""
         path = self._book_path(profile)
-        if not path.exists():
+        if path is None or not path.exists():
             return None
         try:
             return PlanBook.load(path)
@@ -101,13 +105,13 @@ class ProfileCache:
     def save_book(self, profile: Profile, book: PlanBook) -> None:
         """Keep the plan book that was made of a profile; those of old profiles go."""
         self._write(self._book_path(profile), book.to_artifact())
-        for old in _newest(self._books, _BOOK)[_MOST_OTHERS:]:
+        for old in _newest(self._part(_BOOKS), _BOOK)[_MOST_OTHERS:]:
             with suppress(OSError):
                 old.unlink()
 
     def _load(self, key: str, hosts: Sequence[HostId], now: float) -> Profile | None:
-        path = self._profiles / f"{key}{_PROFILE}"
-        if not path.exists():
+        path = self._profile_path(key)
+        if path is None or not path.exists():
             return None
         try:
             profile = Profile.load(path)
@@ -124,17 +128,29 @@ class ProfileCache:
             return None
         return arranged(profile, [host.address for host in hosts])
 
-    def _book_path(self, profile: Profile) -> Path:
+    def _part(self, name: str) -> Path | None:
+        return None if self._folder is None else self._folder / name
+
+    def _profile_path(self, key: str) -> Path | None:
+        folder = self._part(_PROFILES)
+        return None if folder is None else folder / f"{key}{_PROFILE}"
+
+    def _book_path(self, profile: Profile) -> Path | None:
         parts = [
             profile.topology.digest,
             [list(group) for group in profile.groups],
             headrace.__version__,
             VERIFIER_VERSION,
         ]
-        return self._books / f"{_digest(parts)}{_BOOK}"
+        folder = self._part(_BOOKS)
+        return None if folder is None else folder / f"{_digest(parts)}{_BOOK}"
 
-    def _write(self, path: Path, artifact: Artifact) -> None:
+    def _write(self, path: Path | None, artifact: Artifact) -> None:
         try:
+            if path is None:
+                raise ArtifactError(
+                    "this user has no home folder; set HEADRACE_CACHE to a folder to keep it in"
+                )
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             artifact.save(path)
         except (ArtifactError, OSError) as error:
@@ -150,11 +166,11 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
 
 
-def _newest(folder: Path, suffix: str) -> list[Path]:
+def _newest(folder: Path | None, suffix: str) -> list[Path]:
     """Files, the newest first; none if the folder cannot be looked into."""
     found: list[tuple[float, Path]] = []
     with suppress(OSError):
-        for path in folder.iterdir():
+        for path in () if folder is None else folder.iterdir():
             if path.suffix == suffix:
                 with suppress(OSError):
                     found.append((path.stat().st_mtime, path))
