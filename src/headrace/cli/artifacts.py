@@ -212,7 +212,11 @@ def _topology_tables(topology: Topology, everything: bool) -> Iterable[Renderabl
         "shared capacities",
         ("name", "rate", "links"),
         [
-            (s.name, rate(s.beta_us_per_mb), _pairs(topology, s.links, everything))
+            (
+                s.name,
+                "at least " * s.at_least + rate(s.beta_us_per_mb),
+                _pairs(topology, s.links, everything),
+            )
             for s in topology.shared
         ],
     )

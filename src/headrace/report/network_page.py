@@ -51,6 +51,9 @@ def _network(page: Page, topology: Topology) -> None:
             ("name", "GB/s", "links"),
             [(s.name, 1e3 / s.beta_us_per_mb, len(s.links)) for s in topology.shared],
         )
+        bounds = [s.name for s in topology.shared if s.at_least]
+        if bounds:
+            page.note(f"At least so much, as no limit was reached: {', '.join(bounds)}.")
     page.heading("Links by cost")
     page.table(("links", "alpha us", "beta us/MB", "GB/s", "such as"), _classes(topology))
 

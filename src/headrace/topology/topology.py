@@ -37,11 +37,16 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCapacity:
-    """A NIC, uplink or switch port: all of `links` (indices) together get one over beta."""
+    """A NIC, uplink or switch port: all of `links` (indices) together get one over beta.
+
+    With `at_least` they get that or more: measuring never reached the limit, so beta is from a
+    lower bound of the rate. Plans count on the bound.
+    """
 
     name: str
     links: tuple[int, ...]
     beta_us_per_mb: float
+    at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +182,13 @@ class Topology:
             "rank_host": list(self.rank_host),
             "links": [[k.src, k.dst, k.alpha_us, k.beta_us_per_mb] for k in self.links],
             "shared": [
-                {"name": s.name, "links": list(s.links), "beta_us_per_mb": s.beta_us_per_mb}
+                {
+                    "name": s.name,
+                    "links": list(s.links),
+                    "beta_us_per_mb": s.beta_us_per_mb,
+                    # only where it holds: digests of what was written before stay
+                    **({"at_least": True} if s.at_least else {}),
+                }
                 for s in self.shared
             ],
             **({"switches": switches} if switches else {}),
@@ -216,6 +227,7 @@ class Topology:
                     name=fields.text(row["name"]),
                     links=tuple(map(fields.integer, fields.items(row["links"]))),
                     beta_us_per_mb=fields.number(row["beta_us_per_mb"]),
+                    at_least=fields.boolean(row.get("at_least", False)),
                 )
                 for row in map(fields.table, fields.items(head.get("shared", ())))
             )

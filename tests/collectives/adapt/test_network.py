@@ -1,5 +1,7 @@
 """What is believed of a network, and under which plan what is normal."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -70,3 +72,16 @@ def test_measuring_begins_anew() -> None:
     network.measured(uniform(4))
     assert not network.settled
     assert not network.rates.factors
+
+
+def test_a_lower_bound_that_is_passed_is_known_at_once_and_no_change() -> None:
+    bounds = tuple(replace(s, at_least=True) for s in TOPOLOGY.shared)
+    network = KnownNetwork(replace(TOPOLOGY, shared=bounds))
+    network.normal(traffic({}))
+    assert network.changes(traffic({}, scale=2.0)) == {}
+    assert network.slow == ()
+    assert not network.rates.factors
+    for was, now in zip(bounds, network.topology.shared, strict=True):
+        assert now.at_least
+        assert now.beta_us_per_mb <= was.beta_us_per_mb
+    assert network.topology.shared != bounds

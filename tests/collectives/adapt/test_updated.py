@@ -1,11 +1,12 @@
 """Which port has changed, from what connections achieve; and the topology that follows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from headrace.collectives.adapt.updated import PortRates, bandwidth, explain, ports
+from headrace.collectives.adapt.updated import PortRates, bandwidth, explain, ports, raised
 from headrace.topology import Link, Topology
 from headrace.topology.presets import uniform
 from tests.collectives.adapt.clusters import network
@@ -46,7 +47,8 @@ def test_ports_that_changed_are_found_with_their_factors(
         wanted = factors.get(name, factors.get(other.get(name, "")))
         assert factor == pytest.approx(wanted, rel=0.15)
     # and back
-    back = explain(topology, rates(now, seed), rates(topology, seed + 100))
+    back = explain(topology, rates(now, seed), rates(topology, seed + 100), recovering=found)
+    assert back
     assert not PortRates(factors=found).changed(back).factors.keys() - found.keys()
 
 
@@ -122,3 +124,49 @@ def test_a_change_that_is_known_is_explained_by_no_other(slower: bool) -> None:
     found = explain(topology, before, now, slower=slower)
     assert found
     assert all((factor < 1) is slower for factor in found.values())
+
+
+def test_connections_that_get_faster_within_a_ports_limit_say_nothing_of_it(
+    tmp_path: Path,
+) -> None:
+    """A host's port was reported at 291% when its ranks merely had less to wait for.
+
+    All connections of a host had a third of its limit while another host was slow, and came near
+    the limit later.
+    """
+    topology = network(tmp_path, uplink="400mbit")
+    now = bandwidth(topology)
+    before = now.copy()
+    before[3, :] /= 2.91
+    before[:, 3] /= 2.91
+    assert explain(topology, before, now) == {}
+    assert explain(topology, before, now, slower=False) == {}
+    # more than the limit is a change, by as much as that is
+    faster = explain(topology, before, now * np.where(before < now, 2.0, 1.0))
+    assert faster == pytest.approx({"host3-out": 2.0, "host3-in": 2.0})
+    # a cut beside it is found as before
+    now[5, :] *= 0.4
+    assert explain(topology, before, now) == pytest.approx({"host5-out": 0.4})
+
+
+def test_a_lower_bound_rises_and_is_no_change(tmp_path: Path) -> None:
+    topology = network(tmp_path, uplink="400mbit")
+    bounds = tuple(replace(s, at_least=s.name == "host3-in") for s in topology.shared)
+    topology = replace(topology, shared=bounds)
+    before = bandwidth(topology)
+    now = before.copy()
+    now[:, 3] *= 2.0
+    assert explain(topology, before, now) == {}
+    known = raised(topology, now, np.ones_like(now))
+    changed = {
+        a.name: a.beta_us_per_mb / b.beta_us_per_mb
+        for a, b in zip(topology.shared, known.shared, strict=True)
+        if a != b
+    }
+    assert changed == pytest.approx({"host3-in": 2.0}, rel=1e-3)
+    assert raised(known, before, np.ones_like(now)) is known, "a bound does not fall"
+    # a connection that carries next to nothing is no evidence
+    assert raised(topology, now, np.where(now > before, 0.0, 1.0)) is topology
+    # what passes less than before is a change all the same
+    now[:, 3] = before[:, 3] * 0.3
+    assert explain(topology, before, now) == pytest.approx({"host3-in": 0.3})

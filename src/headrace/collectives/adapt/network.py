@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.collectives.adapt.traffic import Traffic, typical_rates
-from headrace.collectives.adapt.updated import PortRates, explain
+from headrace.collectives.adapt.updated import PortRates, explain, raised
 from headrace.topology import Topology
 
 __all__ = ["KnownNetwork"]
@@ -45,8 +45,12 @@ class KnownNetwork:
         """
         if not self._normal.windows:
             return {}
+        known = raised(self._measured, traffic.rate_bytes_per_s, traffic.sent_bytes)
+        if known is not self._measured:
+            self._measured = known
+            self.topology = self.rates.apply(known)
         return explain(
-            self._measured,
+            self._normal.rates.apply(self._measured),
             typical_rates(self._normal.windows),
             traffic.rate_bytes_per_s,
             traffic.sent_bytes,

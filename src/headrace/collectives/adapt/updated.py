@@ -5,6 +5,11 @@ pass a port (a host's way out or in, a rack's uplink) change by the same factor 
 and others do not; so a few ports and factors explain many connections. What is kept is the
 factors: the topology of the profile stays the reference, and a port whose factor is back near one
 is as it was measured.
+
+Connections also get faster because ranks wait less for each other, and all of a host's at once:
+that says nothing of its port. A port counts as faster only where a connection passes it at more
+than its limit, and one whose limit was never reached (`SharedCapacity.at_least`) never does: its
+bound rises to what was seen.
 """
 
 import math
@@ -15,7 +20,7 @@ import numpy as np
 
 from headrace.topology import BYTES_PER_MB, SharedCapacity, Topology
 
-__all__ = ["Port", "PortRates", "bandwidth", "explain", "ports"]
+__all__ = ["Port", "PortRates", "bandwidth", "explain", "ports", "raised"]
 
 LEAST_CHANGE = 0.25
 """A port's rate has changed if by more than this fraction: connections scatter, and those that get
@@ -41,17 +46,27 @@ class Port:
     ----------
     links : indices into the topology's links.
     shared : index into the topology's shared capacities; None: a host's, never measured as such.
+    bytes_per_s : its limit, as far as known; of one that was never measured, its fastest link's.
+    at_least : the limit was never reached.
     """
 
     name: str
     links: tuple[int, ...]
+    bytes_per_s: float
     shared: int | None = None
+    at_least: bool = False
 
 
 def ports(topology: Topology) -> tuple[Port, ...]:
     """Return what can change as a whole: every shared capacity, and every host's two ways."""
     found = [
-        Port(name=capacity.name, links=tuple(sorted(capacity.links)), shared=index)
+        Port(
+            name=capacity.name,
+            links=tuple(sorted(capacity.links)),
+            bytes_per_s=1e6 * BYTES_PER_MB / capacity.beta_us_per_mb,
+            shared=index,
+            at_least=capacity.at_least,
+        )
         for index, capacity in enumerate(topology.shared)
     ]
     known = {port.links for port in found}
@@ -66,7 +81,9 @@ def ports(topology: Topology) -> tuple[Port, ...]:
             )
             if links and links not in known:
                 known.add(links)
-                found.append(Port(name=f"{name}-{way}", links=links))
+                fastest = float(topology.columns.beta_us_per_mb[list(links)].min())
+                limit = 1e6 * BYTES_PER_MB / fastest
+                found.append(Port(name=f"{name}-{way}", links=links, bytes_per_s=limit))
     return tuple(found)
 
 
@@ -163,7 +180,7 @@ def explain(
     weight : (n, n) how much each counts (bytes sent); None: all alike.
     slower : whether ports got slower, or faster; None: as the one that explains most. One cause
         has one direction; what deviates the other way is its consequence, or noise.
-    recovering : names of ports that may get faster all the same.
+    recovering : names of ports that may get faster all the same, and need not pass their limit.
     """
     columns = topology.columns
     src, dst = columns.src, columns.dst
@@ -173,6 +190,7 @@ def explain(
     # a connection that moves next to nothing tells more of latency than of rates
     seen = np.isfinite(ratio) & (weights > _LEAST_SHARE * weights.max(initial=0.0))
     weights = np.where(seen, weights, 0.0)
+    passed = np.where(seen, now[src, dst], 0.0)
     left = np.where(seen, ratio, 0.0)
     found: dict[str, float] = {}
     first = 0.0
@@ -185,6 +203,10 @@ def explain(
                 recovers = step > 0 and all(port.name in recovering for port in suspects)
                 if slower is not None and slower != (step < 0) and not recovers:
                     continue
+                if step > 0 and not recovers:
+                    step = min(step, _proven(suspects, passed))
+                    if step < math.log1p(LEAST_CHANGE):
+                        continue
                 # what explains as much with fewer ports comes first
                 best = max(best, (gain, step, suspects), key=lambda each: each[0])
         gain, step, suspects = best
@@ -215,6 +237,43 @@ def _suspects(topology: Topology) -> list[tuple[Port, ...]]:
             if back is not None and port.links < back.links:
                 pairs.append((port, back))
     return [*((port,) for port in alone), *pairs]
+
+
+def _proven(suspects: tuple[Port, ...], passed: np.ndarray) -> float:
+    """By how much (logarithm) all of these ports pass more than their limits, at the least.
+
+    `passed` is by link, bytes/s.
+    """
+    return min(
+        -math.inf
+        if port.at_least
+        else math.log(max(passed[list(port.links)].max(), 1.0) / port.bytes_per_s)
+        for port in suspects
+    )
+
+
+def raised(topology: Topology, rate_bytes_per_s: np.ndarray, weight: np.ndarray) -> Topology:
+    """Return `topology` with lower bounds raised to what connections passed through them.
+
+    Parameters
+    ----------
+    rate_bytes_per_s, weight : as `now` and `weight` of `explain`.
+    """
+    columns = topology.columns
+    weights = weight[columns.src, columns.dst]
+    rates = np.nan_to_num(rate_bytes_per_s[columns.src, columns.dst])
+    rates = np.where(weights > _LEAST_SHARE * weights.max(initial=0.0), rates, 0.0)
+    shared = tuple(
+        replace(s, beta_us_per_mb=min(s.beta_us_per_mb, _beta(rates[list(s.links)].max())))
+        if s.at_least and s.links
+        else s
+        for s in topology.shared
+    )
+    return topology if shared == topology.shared else replace(topology, shared=shared)
+
+
+def _beta(bytes_per_s: float) -> float:
+    return float(f"{1e6 * BYTES_PER_MB / bytes_per_s:.4g}") if bytes_per_s > 0 else math.inf
 
 
 def _links(suspects: tuple[Port, ...]) -> np.ndarray:

@@ -181,7 +181,10 @@ class Profile:
             rows.append(
                 ("bandwidth", _spread([_mbit(k.beta_us_per_mb) for k in topology.links], "Mbit/s"))
             )
-        rows += [(s.name, f"{_mbit(s.beta_us_per_mb):.4g} Mbit/s") for s in topology.shared]
+        rows += [
+            (s.name, f"{'at least ' * s.at_least}{_mbit(s.beta_us_per_mb):.4g} Mbit/s")
+            for s in topology.shared
+        ]
         rows += [(name, str(note)) for name in ("lost", "cut") for note in self._notes(name)]
         return rows
 

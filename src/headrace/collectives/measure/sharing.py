@@ -190,16 +190,11 @@ def accept(
         # a capacity is at least as fast as the fastest link over it; where one flow alone about
         # fills it, that link's own probes know its rate better
         alone = min(cost for pair, cost in beta.items() if capacity.carries(*pair))
+        # flows that together had clearly less than one of them has alone met another limit (that
+        # of a sender, of a processor): this one was not reached
+        reached = slowness <= LEAST_STRETCH * alone
         slowness = alone if slowness > _FILLED * alone else slowness
-        found.append(
-            Capacity(
-                kind=capacity.kind,
-                name=capacity.name,
-                hosts=capacity.hosts,
-                direction=capacity.direction,
-                beta_us_per_mb=slowness,
-            )
-        )
+        found.append(replace(capacity, beta_us_per_mb=slowness, at_least=not reached))
     order = {"nic": 0, "uplink": 1}
     distinct = {(c.kind, c.name, c.direction): c for c in reversed(found)}
     return tuple(
@@ -237,7 +232,10 @@ def _run(
 def extend_nics(
     found: tuple[Capacity, ...], site: Site, groups: Groups, trials: Sequence[Trial]
 ) -> tuple[Capacity, ...]:
-    """Give hosts whose NIC was not tried the typical one of their group, if all tried showed."""
+    """Give hosts whose NIC was not tried the typical one of their group, if all tried showed.
+
+    It is to be counted on, but not known for a limit.
+    """
     tried = {(c.direction, *c.hosts) for trial in trials for c in trial.capacities}
     nics = {(c.direction, *c.hosts): c for c in found if c.kind == "nic"}
     more: list[Capacity] = []
@@ -248,7 +246,7 @@ def extend_nics(
                 continue
             betas = sorted(nics[key].beta_us_per_mb for key in sample)
             more += [
-                nic(site, host, direction, betas[len(betas) // 2])
+                replace(nic(site, host, direction, betas[len(betas) // 2]), at_least=True)
                 for host in group
                 if (direction, host) not in tried
             ]
@@ -271,7 +269,7 @@ def extend_uplinks(
         betas = sorted(shown[name].beta_us_per_mb for name in tried)
         typical = betas[len(betas) // 2]
         more += [
-            replace(port, beta_us_per_mb=typical)
+            replace(port, beta_us_per_mb=typical, at_least=True)
             for name, port in sorted(skipped.items())
             if name not in shown
         ]

@@ -21,13 +21,17 @@ _NICS_PER_GROUP = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """A port of some hosts that flows between them and the others pass: `out`, `in` or `both`."""
+    """A port of some hosts that flows between them and the others pass: `out`, `in` or `both`.
+
+    With `at_least`, no trial reached its limit: beta is from a lower bound of its rate.
+    """
 
     kind: str
     name: str
     hosts: frozenset[int]
     direction: str
     beta_us_per_mb: float = 0.0
+    at_least: bool = False
 
     def carries(self, src: int, dst: int) -> bool:
         """Whether a flow between these hosts passes."""
@@ -42,6 +46,7 @@ class Capacity:
             name=f"{self.kind}-{self.direction}-{self.name}",
             links=tuple(i for (a, b), i in sorted(index.items()) if self.carries(home[a], home[b])),
             beta_us_per_mb=float(f"{self.beta_us_per_mb:.4g}"),
+            at_least=self.at_least,
         )
 
 

@@ -57,6 +57,7 @@ def _uplinks(profile: Profile, speeds: np.ndarray) -> str:
     """How much the hosts of a rack could send for what their uplink carries."""
     topology = profile.topology
     home, rates, ratios = topology.rank_host, list[float](), list[float]()
+    bound = False
     for group in profile.groups:
         members = set(group)
         out = {
@@ -64,13 +65,16 @@ def _uplinks(profile: Profile, speeds: np.ndarray) -> str:
             for index, link in enumerate(topology.links)
             if link.src in members and link.dst not in members
         }
-        over = [s.beta_us_per_mb for s in topology.shared if set(s.links) == out]
+        over = [(s.beta_us_per_mb, s.at_least) for s in topology.shared if set(s.links) == out]
         if over and len({home[rank] for rank in group}) > 1:
-            rates.append(1e12 / max(over))
+            beta, at_least = max(over)
+            bound = bound or at_least
+            rates.append(1e12 / beta)
             ratios.append(sum(speeds[host] for host in {home[r] for r in group}) / rates[-1])
     if not rates:
         return ""
-    return f"uplinks {_span(ratios, ':1')} ({_span([_in_mbit(r) for r in rates], ' Mbit/s')})"
+    span = _span([_in_mbit(rate) for rate in rates], " Mbit/s")
+    return f"uplinks {_span(ratios, ':1')} ({'at least ' * bound}{span})"
 
 
 def _host_speeds(topology: Topology) -> np.ndarray:
