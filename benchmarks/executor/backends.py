@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks.executor.patterns import Buffers, Empty, Floats, plain
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.run import lending
+from headrace.collectives.run.connect.addresses import host_of
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.verify import Proof
@@ -99,7 +100,7 @@ def connect_native(
     )
     addresses = exchange(executor.address)
     executor.connect(addresses)
-    return executor, len({address.rsplit(":", 1)[0] for address in addresses}) == 1
+    return executor, len(set(map(host_of, addresses))) == 1
 
 
 class Native:

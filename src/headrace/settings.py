@@ -30,8 +30,9 @@ class Settings:
         between hosts are spread evenly over them: for networks that limit each connection.
     threads : HEADRACE_THREADS, how many threads of this rank may move a group's bytes at one time,
         1 to 64: for hosts with processors to spare, where one cannot keep up with all connections.
-    socket_interface : HEADRACE_SOCKET_IFNAME, name of the network interface to listen on; unset:
-        the one that routes to the rendezvous.
+    socket_interface : HEADRACE_SOCKET_IFNAME, name of the network interface to listen on, by IPv4
+        if all ranks' interfaces have such an address, else by IPv6; unset: the one that routes to
+        the rendezvous.
     pace : HEADRACE_PACE, pacing file of the loopback testbed: rates that the transport keeps to
         where the kernel cannot shape them. Set by ``headrace testbed``.
     testbed_address : HEADRACE_TESTBED_ADDRESS, this host's address in a testbed. Set by

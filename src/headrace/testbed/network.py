@@ -18,11 +18,13 @@ from pathlib import Path
 
 from headrace.errors import TestbedError
 from headrace.testbed.rates import Shape, host_segments, shape
-from headrace.testbed.spec import RESERVED_HOST, TestbedSpec
+from headrace.testbed.spec import RESERVED_HOST, Host, TestbedSpec
 from headrace.testbed.teardown import NAMES_DIRECTORY, find_program, namespace_name
 
 INTERFACE = "eth0"
 _SUBNET = "10.77.0.0/16"
+_SUBNET_V6 = "fd77::/64"
+_HAS_IPV6 = Path("/proc/net/if_inet6")
 _DEADLINE_S = 30.0
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 
@@ -40,6 +42,13 @@ def unavailable_reason() -> str | None:
         if not held >> bit & 1:
             return f"this process lacks {name}; run it as root"
     return None
+
+
+def no_ipv6_reason() -> str | None:
+    """Return why hosts cannot have IPv6 addresses here, or None if they can."""
+    if _HAS_IPV6.exists():
+        return None
+    return f"this kernel has no IPv6 ({_HAS_IPV6} does not exist)"
 
 
 def build(run: str, spec: TestbedSpec) -> None:
@@ -62,13 +71,31 @@ def build(run: str, spec: TestbedSpec) -> None:
             [
                 "link set lo up",
                 f"link set {INTERFACE} addrgenmode none",
-                f"address add {host.address}/16 dev {INTERFACE} noprefixroute",
+                *(f"address add {each}" for each in _addresses(host)),
                 f"link set {INTERFACE} up gso_max_segs {host_segments(host.bytes_per_s)}",
-                f"route add {_SUBNET} dev {INTERFACE} scope link src {host.address}{control}",
+                *(f"route add {_route(each)}{control}" for each in host.addresses),
             ],
         )
     _apply(run, "add", _ports(spec))
     _write_names(run, spec)
+
+
+def _addresses(host: Host) -> Iterator[str]:
+    """Arguments of ``ip address add``. Duplicates need no looking for, which takes a second."""
+    for address in host.addresses:
+        if ":" not in address:
+            yield f"{address}/16 dev {INTERFACE} noprefixroute"
+            continue
+        yield f"{address}/64 dev {INTERFACE} noprefixroute nodad"
+        # neighbours that are known are probed from an address of the link
+        link = address.replace("fd77::", "fe80::")
+        yield f"{link}/64 dev {INTERFACE} nodad"
+
+
+def _route(address: str) -> str:
+    if ":" in address:
+        return f"{_SUBNET_V6} dev {INTERFACE} src {address}"
+    return f"{_SUBNET} dev {INTERFACE} scope link src {address}"
 
 
 def change(run: str, before: TestbedSpec, after: TestbedSpec) -> None:
@@ -137,7 +164,12 @@ def _write_names(run: str, spec: TestbedSpec) -> None:
 
     Its dual-stack sockets ask for the IPv4 address in its IPv6 form.
     """
-    entries = [f"{ip} {h.name}\n" for h in spec.hosts for ip in (h.address, f"::ffff:{h.address}")]
+    entries = [
+        f"{address} {host.name}\n"
+        for host in spec.hosts
+        for each in host.addresses
+        for address in ((each,) if ":" in each else (each, f"::ffff:{each}"))
+    ]
     names = "127.0.0.1 localhost\n::1 localhost\n" + "".join(entries)
     for host in spec.hosts:
         directory = NAMES_DIRECTORY / namespace_name(run, host.name)

@@ -3,6 +3,7 @@
 ::
 
     name = "two-racks"                # default: the file's name
+    family = "ipv4"                   # of addresses: ipv4, ipv6 or both
 
     [defaults]
     host_rate = "400mbit"             # kbit, mbit or gbit; or a whole number of bytes a second
@@ -39,16 +40,30 @@ if TYPE_CHECKING:
 MAX_RACKS = 200
 MAX_HOSTS_PER_RACK = 200
 RESERVED_HOST = "switch"
+IPV4, IPV6, BOTH = FAMILIES = ("ipv4", "ipv6", "both")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One emulated machine; `rack` is the index of its rack, `address` its IPv4 address."""
+    """One emulated machine.
+
+    Attributes
+    ----------
+    rack : index of its rack.
+    address : where jobs reach it; its IPv4 address unless the testbed has IPv6 only.
+    second_address : its IPv6 address, where the testbed has both families.
+    """
 
     name: str
     rack: int
     address: str
     bytes_per_s: int
+    second_address: str | None = None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All of its addresses."""
+        return (self.address, *([self.second_address] if self.second_address else []))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +87,7 @@ class TestbedSpec:
     name: str
     racks: tuple[Rack, ...]
     hosts: tuple[Host, ...]
+    family: str = IPV4
 
     @classmethod
     def load(cls, path: str | Path) -> "TestbedSpec":
@@ -101,6 +117,7 @@ class TestbedSpec:
         """Return what `from_table` reads, every rate written out in bytes a second."""
         return {
             "name": self.name,
+            "family": self.family,
             "racks": [
                 {
                     "name": rack.name,
@@ -162,7 +179,10 @@ class TestbedSpec:
 
 class _Reader(Fields):
     def read(self, table: Mapping[str, Any], default_name: str) -> TestbedSpec:
-        self.check_fields("", table, ("name", "defaults", "racks", "hosts"))
+        self.check_fields("", table, ("name", "family", "defaults", "racks", "hosts"))
+        family = table.get("family", IPV4)
+        if family not in FAMILIES:
+            raise self.wrong("family", family, f"one of {', '.join(FAMILIES)}")
         defaults = self.table_at("defaults", table.get("defaults", {}))
         self.check_fields("defaults.", defaults, ("host_rate", "uplink_rate"))
         overrides = self.table_at("hosts", table.get("hosts", {}))
@@ -174,6 +194,7 @@ class _Reader(Fields):
         for index, row in enumerate(rows):
             rack = self.table_at(f"racks[{index}]", row)
             self.read_rack(index, {**defaults, **rack}, len(rows), overrides, racks, hosts)
+        hosts = [_with_family(host, family) for host in hosts]
         names = [item.name for item in (*racks, *hosts)]
         for name in names:
             if names.count(name) > 1:
@@ -187,6 +208,7 @@ class _Reader(Fields):
             name=self.name_at("name", table.get("name", default_name)),
             racks=tuple(racks),
             hosts=tuple(hosts),
+            family=family,
         )
 
     def read_rack(
@@ -232,6 +254,18 @@ class _Reader(Fields):
         if RESERVED_HOST in names:
             raise self.wrong(field, RESERVED_HOST, "another name (that one is the switch's)")
         return names
+
+
+def _with_family(host: Host, family: str) -> Host:
+    """Return a host that was read, with an IPv4 address, with what its family says."""
+    if family == IPV4:
+        return host
+    _, _, rack, position = map(int, host.address.split("."))
+    # as with IPv4: of the private range, and inside the namespaces only
+    address = f"fd77::{rack:x}:{position:x}"
+    if family == IPV6:
+        return replace(host, address=address)
+    return replace(host, second_address=address)
 
 
 def _name_from(stem: str) -> str:

@@ -13,7 +13,7 @@ from headrace.errors import TestbedError
 from headrace.settings import child_environment
 from headrace.testbed import loopback, network, state, teardown
 from headrace.testbed.rates import parse_rate
-from headrace.testbed.spec import Host, TestbedSpec
+from headrace.testbed.spec import IPV4, Host, TestbedSpec
 from headrace.testbed.state import LOOPBACK, NAMESPACES, Record
 
 _MASTER_PORT = 29500
@@ -66,6 +66,8 @@ class Testbed:
         reason = "asked for" if fallback else network.unavailable_reason()
         if reason is not None and fallback is False:
             raise TestbedError(f"network namespaces cannot be made: {reason}")
+        if spec.family != IPV4:
+            _check_ipv6(spec, reason)
         state.remove_crashed()
         directory = state.reserve()
         try:
@@ -175,7 +177,7 @@ class Testbed:
             "PET_MASTER_ADDR": master,
             "PET_MASTER_PORT": port,
             "PET_LOCAL_ADDR": self.hosts[index].address,
-            "PET_RDZV_ENDPOINT": f"{master}:{port}",
+            "PET_RDZV_ENDPOINT": f"[{master}]:{port}" if ":" in master else f"{master}:{port}",
             "PET_RDZV_CONF": f"is_host={int(index == 0)}",
         }
         if self.is_fallback:
@@ -252,6 +254,15 @@ class Testbed:
 
     def __exit__(self, *_: object) -> None:
         self.down()
+
+
+def _check_ipv6(spec: TestbedSpec, fallback_reason: str | None) -> None:
+    """Raise TestbedError if hosts cannot have the addresses that `spec` wants."""
+    reason = network.no_ipv6_reason()
+    if reason is None and fallback_reason is not None:
+        reason = f"on loopback ({fallback_reason}) there is one IPv6 address, not one per host"
+    if reason is not None:
+        raise TestbedError(f"field 'family' is {spec.family!r}, needs 'ipv4' here: {reason}")
 
 
 def _start_guardian(record: Record) -> "subprocess.Popen[bytes]":

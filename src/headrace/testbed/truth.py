@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from headrace.testbed.rates import PAYLOAD_SHARE
-from headrace.testbed.spec import TestbedSpec
+from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6
+from headrace.testbed.spec import IPV6, TestbedSpec
 from headrace.topology.topology import Link, SharedCapacity, Topology, beta_from_bytes_per_s
 
 
@@ -15,6 +15,11 @@ def topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -> Top
     part of a spec: every link gets `alpha_us`.
     """
     hosts = [spec.hosts[index] for index in order]
+    share = PAYLOAD_SHARE_V6 if spec.family == IPV6 else PAYLOAD_SHARE
+
+    def beta(bytes_per_s: float) -> float:
+        return beta_from_bytes_per_s(bytes_per_s * share)
+
     n = len(hosts)
     pairs = [(s, d) for s in range(n) for d in range(n) if s != d]
     links: list[Link] = []
@@ -22,7 +27,7 @@ def topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -> Top
         rates = [hosts[s].bytes_per_s, hosts[d].bytes_per_s]
         if hosts[s].rack != hosts[d].rack:
             rates += [spec.racks[hosts[s].rack].bytes_per_s, spec.racks[hosts[d].rack].bytes_per_s]
-        links.append(Link(src=s, dst=d, alpha_us=alpha_us, beta_us_per_mb=_beta(min(rates))))
+        links.append(Link(src=s, dst=d, alpha_us=alpha_us, beta_us_per_mb=beta(min(rates))))
     shared: list[SharedCapacity] = []
     for end, way in ((0, "out"), (1, "in")):
         for rank, host in enumerate(hosts):
@@ -32,7 +37,7 @@ def topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -> Top
                     SharedCapacity(
                         name=f"{host.name}-{way}",
                         links=uses,
-                        beta_us_per_mb=_beta(host.bytes_per_s),
+                        beta_us_per_mb=beta(host.bytes_per_s),
                     )
                 )
         for index, rack in enumerate(spec.racks):
@@ -46,7 +51,7 @@ def topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -> Top
                     SharedCapacity(
                         name=f"{rack.name}-uplink-{way}",
                         links=uses,
-                        beta_us_per_mb=_beta(rack.bytes_per_s),
+                        beta_us_per_mb=beta(rack.bytes_per_s),
                     )
                 )
     return Topology(
@@ -57,7 +62,3 @@ def topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -> Top
         links=tuple(links),
         shared=tuple(shared),
     )
-
-
-def _beta(bytes_per_s: float) -> float:
-    return beta_from_bytes_per_s(bytes_per_s * PAYLOAD_SHARE)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from headrace.collectives.run.connect.addresses import addresses_towards, is_loopback
 from headrace.collectives.run.monitor import monitored_barrier
-from headrace.collectives.run.rendezvous import Rendezvous
+from headrace.collectives.run.rendezvous import Rendezvous, _chosen
 from headrace.errors import CommunicationError, InputError
 
 
@@ -173,3 +174,44 @@ def test_the_way_to_the_store_is_found_behind_all_prefixes() -> None:
     meeting = Rendezvous(behind, 0, 1, 5).meet(interface=None, book_digest="")
     assert behind.underlying_store.underlying_store.host == "localhost"
     assert meeting.host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("offers", "found"),
+    [
+        # one host: any address will do, IPv4 first
+        ([{6: "::1"}], ["::1"]),
+        ([{4: "127.0.0.1", 6: "::1"}] * 2, ["127.0.0.1"] * 2),
+        ([{4: "127.0.0.1", 6: "::1"}, {6: "::1"}], ["::1", "::1"]),
+        # several hosts: the first family that all have
+        ([{4: "10.0.0.1", 6: "fd00::1"}, {4: "10.0.0.2", 6: "fd00::2"}], ["10.0.0.1", "10.0.0.2"]),
+        ([{4: "10.0.0.1", 6: "fd00::1"}, {6: "fd00::2"}], ["fd00::1", "fd00::2"]),
+        ([{6: "fe80::1%eth0"}, {6: "fe80::2%eth1"}], ["fe80::1%eth0", "fe80::2%eth1"]),
+        # loopback is no way to others, of either family
+        ([{4: "10.0.0.1", 6: "::1"}, {4: "10.0.0.2", 6: "fd00::2"}], ["10.0.0.1", "10.0.0.2"]),
+        ([{4: "127.0.0.1", 6: "fd00::1"}, {4: "10.0.0.2", 6: "fd00::2"}], ["fd00::1", "fd00::2"]),
+    ],
+)
+def test_ranks_listen_on_the_first_family_that_all_have(
+    offers: list[dict[int, str]], found: list[str]
+) -> None:
+    hosts = 1 if any(is_loopback(one) for one in found) else len(offers)
+    chosen = [_chosen(offers, rank, hosts=hosts, fixed=False) for rank in range(len(offers))]
+    assert chosen == found
+
+
+def test_a_rank_beside_the_store_takes_the_way_to_the_others() -> None:
+    offers = [{4: "127.0.0.1"}, {4: "127.0.0.1"}, {4: "192.0.2.1"}]
+    loopback = _chosen([{4: "127.0.0.1"}, {4: "127.0.0.2"}], 0, hosts=2, fixed=True)
+    assert loopback == "127.0.0.1", "addresses that were given are meant, as on a testbed"
+    own = _chosen(offers, 0, hosts=2, fixed=False)
+    assert own == addresses_towards("192.0.2.1").get(4, "127.0.0.1")
+
+
+def test_ranks_without_a_common_family_are_named() -> None:
+    offers = [{4: "10.0.0.1"}, {6: "fd00::2"}, {4: "10.0.0.3", 6: "fd00::3"}]
+    words = r"ranks \[1\] have no IPv4 address and ranks \[0\] no IPv6 address"
+    with pytest.raises(InputError, match=words):
+        _chosen(offers, 0, hosts=3, fixed=True)
+    with pytest.raises(InputError, match="every one of them would listen on loopback"):
+        _chosen([{4: "127.0.0.1"}, {6: "::1"}], 0, hosts=2, fixed=False)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.collectives.run.connect.addresses import host_of
+
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
     from headrace.topology import Topology
@@ -50,7 +52,7 @@ def fitting(
     if book is None:
         return None
     problem = _misfit(book.topology.rank_host, rank_host) or _other_order(
-        _known_addresses(book.topology), [_host(address) for address in addresses]
+        _known_addresses(book.topology), [host_of(address) for address in addresses]
     )
     if problem is None:
         return book
@@ -89,10 +91,6 @@ def _known_addresses(topology: "Topology") -> list[str]:
     """By rank: hosts measured under torchrun are named by address, others may have one beside."""
     located = topology.addresses or topology.hosts
     return [located[host] for host in topology.rank_host]
-
-
-def _host(address: str) -> str:
-    return address.rsplit(":", 1)[0].strip("[]")
 
 
 def _other_order(planned: Sequence[str], found: Sequence[str]) -> str | None:

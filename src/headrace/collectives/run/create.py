@@ -13,6 +13,7 @@ from headrace.collectives.run.book import channels, described, fitting, load_boo
 from headrace.collectives.run.caller import Caller
 from headrace.collectives.run.choice import Chooser
 from headrace.collectives.run.completions import completion_thread
+from headrace.collectives.run.connect.addresses import host_of
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.group import HeadraceBackend, HeadraceGroup, check_device
 from headrace.collectives.run.incarnation import own_part
@@ -157,7 +158,7 @@ def _automatic(
     from headrace.collectives.run.automatic import HostId, found_book  # it loads all of planning
 
     hosts = [
-        HostId(address.rsplit(":", 1)[0].strip("[]"), identity)
+        HostId(host_of(address), identity)
         for address, identity in zip(addresses, meeting.identities, strict=True)
     ]
     try:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.collectives.run.connect.addresses import host_of
 from headrace.collectives.run.executor import Executor
 from headrace.settings import Settings
 from headrace.testbed.loopback import pace_rate
@@ -15,7 +16,7 @@ def pace(executor: Executor, addresses: Sequence[str], settings: Settings) -> No
     if settings.pace is None:
         return
     table: Mapping[str, Any] = json.loads(Path(settings.pace).read_text())
-    ips = [address.rsplit(":", 1)[0] for address in addresses]
+    ips = [host_of(address) for address in addresses]
     for peer, ip in enumerate(ips):
         if peer != executor.rank and ip != ips[executor.rank]:
             executor.set_pacing(peer, round(pace_rate(table, ips[executor.rank], ip)))

@@ -4,23 +4,31 @@ Round one tells who sits on which host, so that nobody offers a loopback address
 host, and compares the plan books. Round two exchanges the addresses the executors listen on.
 """
 
-import fcntl
 import json
 import secrets
 import socket
-import struct
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.collectives.run.connect.addresses import (
+    FAMILIES,
+    IPV4,
+    IPV6,
+    ByFamily,
+    addresses_towards,
+    family_of,
+    interface_addresses,
+    is_loopback,
+)
 from headrace.collectives.run.store import answering, innermost, wait_for
 from headrace.errors import CommunicationError, InputError
 
 _SECRET = "secret"  # the key it has in the group's part of the store
 _LOOPBACK = "127.0.0.1"
-_SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,24 +92,30 @@ class Rendezvous:
 
         Raises
         ------
-        InputError : the ranks' plan books differ, or what they say of TLS; the interface has no
-            IPv4 address.
+        InputError : the ranks' plan books differ, or their settings of TLS; the interface has no
+            address, or the ranks have no address family in common.
         CommunicationError : naming the ranks that did not appear in time; the store does not
             answer.
         """
         with self._answering():
             if self._rank == 0:
                 self._store.set(_SECRET, secrets.token_hex(16))
-        candidate = listen or (_interface_address(interface) if interface else self._route())
+        if listen:
+            offer: ByFamily = {family_of(listen): listen}
+        else:
+            offer = _of_interface(interface) if interface else self._route()
         identity = f"{_host_identity()}/{listen}" if listen else _host_identity()
-        mine = [identity, candidate, book_digest, channels, shared_memory, tls]
+        mine = [identity, list(offer.items()), book_digest, channels, shared_memory, tls]
         rows = self._exchange("meet", mine)
         _compare_books([str(row[2]) for row in rows])
         _compare_tls([bool(row[5]) for row in rows])
         hosts = [str(row[0]) for row in rows]
-        host = candidate
-        if not (listen or interface) and candidate.startswith("127.") and len(set(hosts)) > 1:
-            host = _reachable([str(row[1]) for row in rows])
+        host = _chosen(
+            [dict(row[1]) for row in rows],
+            self._rank,
+            hosts=len(set(hosts)),
+            fixed=bool(listen or interface),
+        )
         order = {name: index for index, name in enumerate(dict.fromkeys(hosts))}
         return Meeting(
             secret=self._get([_SECRET])[0].decode(),
@@ -152,45 +166,66 @@ class Rendezvous:
     def _answering(self) -> AbstractContextManager[None]:
         return answering(self._store, self._what)
 
-    def _route(self) -> str:
-        """Return our address on the way to the store: what the others can reach, too."""
-        return _address_towards(getattr(innermost(self._store), "host", _LOOPBACK))
+    def _route(self) -> ByFamily:
+        """Return our addresses on the way to the store: what the others can reach, too."""
+        found = addresses_towards(getattr(innermost(self._store), "host", _LOOPBACK))
+        return found or {IPV4: _LOOPBACK}
 
 
-def _address_towards(host: str) -> str:
-    try:
-        address = socket.getaddrinfo(host, 9, socket.AF_INET, socket.SOCK_DGRAM)[0][4]
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # picks the route, sends nothing
-            return str(probe.getsockname()[0])
-    except OSError:
-        return _LOOPBACK
+def _chosen(offers: Sequence[ByFamily], rank: int, *, hosts: int, fixed: bool) -> str:
+    """Return the address that `rank` listens on: of the first family that all ranks can have.
 
+    Parameters
+    ----------
+    offers : by rank, what each could listen on.
+    hosts : how many hosts the ranks are on.
+    fixed : the addresses were given, and not found by their routes: loopback is meant.
 
-def _reachable(candidates: list[str]) -> str:
-    """An own address that leads to a rank which offered a routable one."""
-    for candidate in candidates:
-        if not candidate.startswith("127."):
-            return _address_towards(candidate)
+    Raises
+    ------
+    InputError : no rank has an address that other hosts reach, or they have no common family.
+    """
+    routable = [
+        {
+            family: host
+            for family, host in offer.items()
+            if fixed or hosts == 1 or not is_loopback(host)
+        }
+        for offer in offers
+    ]
+    able = [offer for offer in routable if offer]
+    if not able:
+        raise InputError(
+            "the ranks are on several hosts, but every one of them would listen on loopback; "
+            "set HEADRACE_SOCKET_IFNAME to the network interface that joins them"
+        )
+    for family in FAMILIES:
+        if all(family in offer for offer in able):
+            if family in routable[rank]:
+                return routable[rank][family]
+            # the store is on our host, and only loopback leads there: take the others' way
+            peer = next(offer[family] for offer in able)
+            return addresses_towards(peer).get(family) or offers[rank].get(family, _LOOPBACK)
+    without = {
+        family: [at for at, offer in enumerate(routable) if offer and family not in offer]
+        for family in FAMILIES
+    }
     raise InputError(
-        "the ranks are on several hosts, but every one of them would listen on loopback; "
-        "set HEADRACE_SOCKET_IFNAME to the network interface that joins them"
+        f"the ranks have no address family in common: ranks {without[IPV4]} have no IPv4 address "
+        f"and ranks {without[IPV6]} no IPv6 address on their interface; set "
+        "HEADRACE_SOCKET_IFNAME to one that has both, or give all of them the same family"
     )
 
 
-def _interface_address(name: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            reply = fcntl.ioctl(
-                probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15])
-            )
-        except OSError as error:
-            known = ", ".join(interface for _, interface in socket.if_nameindex())
-            raise InputError(
-                f"HEADRACE_SOCKET_IFNAME is {name!r}, which has no IPv4 address "
-                f"({error.strerror}); the interfaces here are: {known}"
-            ) from error
-    return socket.inet_ntoa(reply[20:24])
+def _of_interface(name: str) -> ByFamily:
+    found = interface_addresses(name)
+    if not found:
+        known = ", ".join(interface for _, interface in socket.if_nameindex())
+        raise InputError(
+            f"HEADRACE_SOCKET_IFNAME is {name!r}, which has no IPv4 or IPv6 address; the "
+            f"interfaces here are: {known}"
+        )
+    return found
 
 
 def _host_identity() -> str:

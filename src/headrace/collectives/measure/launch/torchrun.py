@@ -6,6 +6,7 @@ from headrace.collectives.measure.effort import Effort, Progress
 from headrace.collectives.measure.launch.regroup import StoreRegroup
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.measure.survey import measure_ranks
+from headrace.collectives.run.connect.addresses import host_of
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
 from headrace.collectives.run.rendezvous import Rendezvous
@@ -67,7 +68,7 @@ def measure_torchrun(
 
 def host_names(rank_host: tuple[int, ...], addresses: list[str]) -> list[str]:
     """Name every rank's host by the address of the first rank on it."""
-    if len(set(rank_host)) == 1 and len({address.rsplit(":", 1)[0] for address in addresses}) == 1:
+    if len(set(rank_host)) == 1 and len(set(map(host_of, addresses))) == 1:
         return [socket.gethostname()] * len(rank_host)
     # on a testbed without namespaces one host index has several addresses: these are its hosts
-    return [address.rsplit(":", 1)[0].strip("[]") for address in addresses]
+    return [host_of(address) for address in addresses]

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from headrace.collectives.run.connect.addresses import host_of
 from headrace.collectives.run.connect.conversation import HANDSHAKE_S, Conversation, Loop, Steps
 from headrace.collectives.run.connect.handshake import (
     CHALLENGE_BYTES,
@@ -100,7 +101,7 @@ class Dialling:
         for peer in range(self._own.rank):
             # ranks that listen on different addresses may stand for different hosts (a testbed
             # on loopback): what goes between them has to go over a network
-            same = parsed(self._addresses[peer]).address[0] == self._source.address[0]
+            same = host_of(self._addresses[peer]) == host_of(self._addresses[self._own.rank])
             self._add(peer, CONTROL_CHANNEL, local=self._own.listens_locally and same)
 
     def problem(self, peer: int, channel: int) -> str:
@@ -145,7 +146,7 @@ class Dialling:
         address = self._addresses[dial.peer]
         if dial.local:
             return Endpoint(socket.AF_UNIX, local_name(self._own.secret, address))
-        return parsed(address)
+        return parsed(address, self._source)
 
     def _handshake(self, talk: Conversation, dial: _Dial) -> Steps:
         own = self._own

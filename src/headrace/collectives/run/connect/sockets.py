@@ -7,6 +7,7 @@ import os
 import socket
 from typing import Any, NamedTuple
 
+from headrace.collectives.run.connect.addresses import joined
 from headrace.collectives.run.connect.handshake import CONTROL_CHANNEL
 from headrace.errors import CommunicationError, InputError
 
@@ -49,8 +50,11 @@ def numeric_host(host: str) -> Endpoint:
         ) from None
 
 
-def parsed(address: str) -> Endpoint:
+def parsed(address: str, source: Endpoint | None = None) -> Endpoint:
     """Return the endpoint that "host:port" or "[v6]:port" means.
+
+    An IPv6 address of a link means the link of `source`, the endpoint to dial from: what an
+    interface is called differs from host to host.
 
     Raises
     ------
@@ -65,7 +69,10 @@ def parsed(address: str) -> Endpoint:
             raise ValueError("no host and port")
         if not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
             raise ValueError("no port from 1 to 65535")
-        ipaddress.ip_address(host)
+        of_link = ipaddress.ip_address(host).is_link_local
+        if of_link and source is not None and source.family == socket.AF_INET6:
+            scope = source.address[3]
+            return Endpoint(source.family, (host.partition("%")[0], int(port), 0, scope))
         return _resolved(host, int(port))
     except (ValueError, OSError) as error:
         raise InputError(
@@ -91,7 +98,7 @@ def tcp_listener(host: str) -> tuple[socket.socket, str]:
         listener.close()
         raise CommunicationError(f"cannot listen on {host}: {error.strerror}") from error
     port = listener.getsockname()[1]
-    return listener, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return listener, joined(host, port)
 
 
 def local_listener(name: bytes) -> socket.socket:
