@@ -225,6 +225,59 @@ def coalesced_calls() -> None:
 
 
 @check
+def sums_of_what_every_rank_multiplies() -> None:
+    for factor in (me() + 1.0, torch.tensor(me() + 1.0, device=DEVICE)):
+        op = dist._make_nccl_premul_sum(factor)
+        total = sum((rank + 1) * (rank + 2) for rank in range(count()))
+        own = filled(1000, me() + 2)
+        keep_busy()
+        dist.all_reduce(own, op)
+        says(own, total)
+        part, source = room(100), filled(100 * count(), me() + 2)
+        dist.reduce_scatter_tensor(part, source, op)
+        says(part, total)
+        says(source, me() + 2)
+        dist.reduce(source, 0, op)
+        says(source, total if me() == 0 else me() + 2)
+
+
+@check
+def groups_that_are_split_off() -> None:
+    group = dist.split_group(split_ranks=[list(range(count()))[::-1]])
+    own = filled(10, me())
+    dist.all_reduce(own, group=group)
+    says(own, sum(range(count())))
+    assert dist.get_process_group_ranks(group) == list(range(count()))[::-1]
+    dist.destroy_process_group(group)
+    if SHARED and me():  # where torch's C++ stands between, it cannot tell a rank that it has none
+        try:
+            dist.split_group(split_ranks=[[0]])
+        except ValueError as error:
+            assert f"rank {me()} is in no part" in str(error), error
+        else:
+            raise AssertionError("nothing was raised")
+    else:
+        dist.split_group(split_ranks=[[0]])
+
+
+@check
+def sums_of_sparse_tensors() -> None:
+    own = torch.sparse_coo_tensor(
+        [[me(), 5, 5]], [1.0, 2.0, 3.0], (10,), device=DEVICE, check_invariants=True
+    )
+    keep_busy()
+    for asynchronous in (False, True):
+        found = own.clone()
+        work = dist.all_reduce(found, async_op=asynchronous)
+        if work is not None:
+            work.wait()
+        wanted = torch.zeros(10, device=DEVICE)
+        wanted[: count()] = 1
+        wanted[5] = 5 * count()
+        assert torch.equal(found.to_dense(), wanted), found
+
+
+@check
 def send_and_receive() -> None:
     n = count()
     right, left = (me() + 1) % n, (me() - 1) % n

@@ -23,8 +23,10 @@ def mistakes_get_clear_errors() -> None:
         dist.broadcast(torch.eye(3).to_sparse(), 0)
     with raises(ValueError, "meta", "CPU"):
         dist.broadcast(torch.empty(3, device="meta"), 0)
-    with raises(ValueError, "PREMUL"):
-        dist.all_reduce(torch.ones(3), dist._make_nccl_premul_sum(2.0))
+    with raises(ValueError, "PREMUL_SUM", "int64"):
+        dist.all_reduce(torch.ones(3, dtype=torch.int64), dist._make_nccl_premul_sum(2.0))
+    with raises(ValueError, "PREMUL_SUM", "float8"):
+        dist.all_reduce(torch.ones(3).to(torch.float8_e5m2), dist._make_nccl_premul_sum(2.0))
     with raises(ValueError, "float8_e8m0fnu"):
         dist.all_reduce(torch.ones(3).to(torch.float8_e8m0fnu))
     with raises(ValueError, "float32"):

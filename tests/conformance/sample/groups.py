@@ -100,3 +100,34 @@ def identity() -> None:
     assert group._device_types == [torch.device("cpu")]
     dist.set_timeout(timedelta(seconds=45))
     dist.all_reduce(torch.ones(1))
+
+
+@check
+def groups_that_are_split_off() -> None:
+    n = len(everyone())
+    halves = [list(everyone())[: (n + 1) // 2], list(everyone())[(n + 1) // 2 :]]
+    halves = [half[::-1] for half in halves if half]
+    mine = next(half for half in halves if me() in half)
+    group = dist.split_group(split_ranks=halves, timeout=timedelta(seconds=50))
+    assert dist.get_process_group_ranks(group) == mine
+    assert (group.rank(), group.size()) == (mine.index(me()), len(mine))
+    assert dist.get_backend(group) == "headrace"
+    total = torch.tensor(float(me()))
+    dist.all_reduce(total, group=group)
+    assert total.item() == sum(mine)
+    gathered = [torch.zeros(1) for _ in mine]
+    dist.all_gather(gathered, torch.tensor([float(me())]), group=group)
+    assert torch.cat(gathered).tolist() == mine
+    alone = dist.split_group(group, [[rank] for rank in range(len(mine))], group_desc="alone")
+    assert dist.get_process_group_ranks(alone) == [me()]
+    assert alone.group_desc == "alone"
+    dist.barrier(group=alone)
+    dist.destroy_process_group(alone)
+    dist.destroy_process_group(group)
+    again = dist.split_group(split_ranks=[halves[0]])
+    assert (again is dist.GroupMember.NON_GROUP_MEMBER) == (me() not in halves[0])
+    if me() in halves[0]:
+        dist.barrier(group=again)
+        dist.destroy_process_group(again)
+    with raises(ValueError, "different ones from 0"):
+        dist.split_group(split_ranks=[[n]])

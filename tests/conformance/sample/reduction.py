@@ -161,3 +161,42 @@ def all_reduce_coalesced() -> None:
         dist.all_reduce(region)
     manager.wait()
     same(region, torch.full((50_000,), float(len(everyone()))))
+
+
+@check
+def sums_of_what_every_rank_multiplies() -> None:
+    """PREMUL_SUM: every rank's values times its factor, which may differ, are summed."""
+    n = len(everyone())
+    for as_tensor in (False, True):
+        for dtype in (*FLOATS, torch.complex64):
+            parts = [make(rank, 20 * n, dtype) for rank in everyone()]
+            factors = [0.5 * (rank + 1) for rank in everyone()]
+            wanted = sum(part * factor for part, factor in zip(parts, factors, strict=True))
+            factor = torch.tensor([factors[me()]]) if as_tensor else factors[me()]
+            op = dist._make_nccl_premul_sum(factor)
+            own = parts[me()].clone()
+            dist.all_reduce(own, op)
+            same(own, wanted)
+            own = parts[me()].clone()
+            dist.all_reduce(own, op, async_op=True).wait()
+            same(own, wanted)
+            turned = parts[me()].clone().view(n, 20).t()
+            dist.all_reduce(turned, op)
+            same(turned, wanted.view(n, 20).t())
+            pair = [parts[me()].clone(), parts[me()][:3].clone()]
+            dist.all_reduce_coalesced(pair, op)
+            same(torch.cat(pair), torch.cat([wanted, wanted[:3]]))
+            own = parts[me()].clone()
+            dist.reduce(own, n - 1, op)
+            same(own, wanted if me() == n - 1 else parts[me()])
+            source, output = parts[me()].clone(), torch.empty(20, dtype=dtype)
+            dist.reduce_scatter_tensor(output, source, op)
+            same(output, wanted[20 * me() :][:20])
+            dist.reduce_scatter(output, list(source.chunk(n)), op)
+            same(output, wanted[20 * me() :][:20])
+            same(source, parts[me()])
+    # of the same type and size, with another factor
+    for factor in (2.0, 3.0):
+        own = torch.ones(4)
+        dist.all_reduce(own, dist._make_nccl_premul_sum(factor))
+        same(own, torch.full((4,), n * factor))

@@ -31,6 +31,7 @@ from headrace.collectives.run.binding import Bound
 from headrace.collectives.run.caller import DONE, Caller, Ready
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.monitor import monitored_barrier
+from headrace.collectives.run.split import Origin
 from headrace.collectives.run.staging import Use, staged
 from headrace.collectives.run.swap import PlanSwitch
 from headrace.collectives.run.untraced import untraced
@@ -53,11 +54,12 @@ class Calls:
     Attributes
     ----------
     background : ends what goes on beside the group's calls; called once, before it closes.
+    origin : what it was made from; set once it is made.
     """
 
     # What torch's Python layer asks of a "backend".
     supports_coalescing = False
-    supports_splitting = False
+    supports_splitting = True
     supports_shrinking = False
     supports_reconfigure = False
 
@@ -70,6 +72,7 @@ class Calls:
         self._closed = False
         self._barriers = 0
         self.background: Callable[[], None] | None = None
+        self.origin: Origin | None = None
 
     # ---- what a group is ------------------------------------------------------------------
 
@@ -91,6 +94,20 @@ class Calls:
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the deadline of later calls that bring none."""
         self._caller.timeout_s = timeout.total_seconds()
+
+    def _split_off(
+        self, store: Any, ranks: Sequence[int], name: str, timeout: timedelta | None
+    ) -> Any:
+        """Make a group of some of this one's ranks; see `Origin.part`."""
+        assert self.origin is not None
+        limit = timeout or timedelta(seconds=self._caller.timeout_s)
+        return self.origin.part(store, self._rank, ranks, name, limit)
+
+    def eager_connect_single_device(self, _device: Any = None) -> None:
+        """Do nothing: every group is connected when it is made."""
+
+    def perform_nocolor_split(self, _device: Any = None) -> None:
+        """Do nothing: a group is made by its members alone."""
 
     def __repr__(self) -> str:
         return f"<headrace group {self._name!r}: rank {self._rank} of {self._ranks}>"
@@ -128,6 +145,7 @@ class Calls:
         plain = direct and tensor.is_contiguous() and not tensor.is_neg()
         if not (plain and (address := tensor.data_ptr())):
             binding.check_result(tensor)
+            binding.premultiply(tensor, op)
             bound = binding.in_place(binding.real(tensor), chunks)
             return caller.call(known, bound, tensors, opts, dtype, operator)
         rows = ((address, elements, 1, chunks),)
@@ -145,6 +163,7 @@ class Calls:
         if self._caller.switch.armed:
             self._caller.switch.turn(Collective.ALLREDUCE, flat.nbytes)
         known = self._caller.reduction(flat, opts.reduceOp)
+        binding.premultiply(flat, opts.reduceOp)
         bound = binding.in_place(binding.real(flat), known.chunks)._replace(after=copy_back)
         return self._caller.call(known, bound, tensors, opts, known.dtype, known.operator)
 
@@ -164,11 +183,13 @@ class Calls:
         binding.check(tensor)
         dtype, operator = binding.arithmetic(tensor.dtype, opts.reduceOp)
         ready = self._caller.ready(Collective.REDUCE, tensor.nbytes, opts.rootRank)
-        bind = binding.read_only
         if opts.rootRank == self._rank:
             binding.check_result(tensor)
-            bind = binding.in_place
-        bound = bind(binding.real(tensor), ready.chunks)
+            binding.premultiply(tensor, opts.reduceOp)
+            bound = binding.in_place(binding.real(tensor), ready.chunks)
+        else:
+            own = binding.premultiplied(tensor, opts.reduceOp)
+            bound = binding.read_only(binding.real(own), ready.chunks)
         return self._caller.call(ready, bound, tensors, opts, dtype, operator)
 
     @staged(Use.WRITE, Use.READ)
@@ -410,6 +431,7 @@ class Calls:
     def _reduce_scatter(self, output: torch.Tensor, blocks: Tensors, opts: Any) -> dist.Work:
         opts = opts or ReduceScatterOptions()
         dtype, operator = binding.arithmetic(output.dtype, opts.reduceOp)
+        blocks = [binding.premultiplied(block, opts.reduceOp) for block in blocks]
         total_bytes = output.nbytes * self._ranks
         ready = self._caller.ready(Collective.REDUCE_SCATTER, total_bytes)
         bound = self._scattered(blocks, output, ready, moved=False)

@@ -7,7 +7,7 @@ that are not contiguous, or that the collective would clobber, go through stagin
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import (
@@ -70,6 +70,9 @@ _OPERATORS = {
         (ReduceOp.BXOR, "bxor"),
     )
 }
+_SCALED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""The dtypes that PREMUL_SUM is defined for, as with NCCL."""
+
 # What torch returns of tensors that it refuses to copy to.
 _OVERLAP = 1
 # The size of a frame is told in 32 bits.
@@ -131,16 +134,22 @@ def arithmetic(dtype: torch.dtype, op: ReduceOp) -> tuple[str, str]:
     ------
     InputError : for a combination that has no meaning or no kernel.
     """
-    known = _OPERATORS.get(op)
+    premultiplies = is_premul_sum(op)
+    known = "sum" if premultiplies else _OPERATORS.get(op)
     if known is None:
         raise InputError(
             f"reduce operator {_name(op)} is not supported; use one of "
-            "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR"
+            "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL_SUM"
         )
     if dtype.is_complex:
         if known not in _LINEAR:
             raise InputError(f"{_name(op)} has no meaning on complex tensors; use SUM or AVG")
         dtype = dtype.to_real()
+    if premultiplies and dtype not in _SCALED:
+        raise InputError(
+            f"PREMUL_SUM has no meaning on {dtype}; convert to float32, float64, float16 or "
+            "bfloat16"
+        )
     name = _DTYPES.get(dtype)
     if name is None:
         known = ", ".join(sorted(_DTYPES.values()))
@@ -152,6 +161,22 @@ def arithmetic(dtype: torch.dtype, op: ReduceOp) -> tuple[str, str]:
     if known == "avg" and dtype is torch.bool:
         raise InputError("AVG has no meaning on torch.bool; convert to a number first")
     return name, known
+
+
+def is_premul_sum(op: ReduceOp) -> bool:
+    """Whether `op` multiplies this rank's values by its factor, then sums."""
+    return operator.eq(op, ReduceOp.PREMUL_SUM)
+
+
+def premultiplied(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
+    """Return what is to be summed of `tensor`: a new one for PREMUL_SUM, else `tensor`."""
+    return tensor.detach() * _factor(tensor, op) if is_premul_sum(op) else tensor
+
+
+def premultiply(tensor: torch.Tensor, op: ReduceOp) -> None:
+    """Make `tensor` what is to be summed of it."""
+    if is_premul_sum(op):
+        tensor.detach().mul_(_factor(tensor, op))
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
@@ -329,6 +354,12 @@ def flattened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Callable[[
         check_result(tensor)
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
     return flat, _scatter_elements(flat, tensors)
+
+
+def _factor(tensor: torch.Tensor, op: Any) -> torch.Tensor:
+    # NCCL rounds a factor to the type of the tensor before it multiplies
+    factor = torch.as_tensor(op.factor, device="cpu").reshape(())
+    return factor.to(tensor.dtype)
 
 
 def _name(op: ReduceOp) -> str:

@@ -134,7 +134,7 @@ class Caller:
             ready.chunks,
             dtype,
             operator,
-            not tensor.dtype.is_complex,
+            not (tensor.dtype.is_complex or binding.is_premul_sum(op)),
         )
         _remember(self.reductions, (tensor.dtype, tensor.numel(), op), known)
         return known

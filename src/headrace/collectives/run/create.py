@@ -20,6 +20,7 @@ from headrace.collectives.run.incarnation import own_part
 from headrace.collectives.run.log import show_log
 from headrace.collectives.run.pacing import pace
 from headrace.collectives.run.rendezvous import Meeting, Rendezvous
+from headrace.collectives.run.split import Origin
 from headrace.collectives.run.store import answering
 from headrace.collectives.run.swap import PlanSwitch
 from headrace.settings import Settings
@@ -41,7 +42,11 @@ Follow = Callable[
 """Begins to adapt a group's plans, given its store and more; returns what ends that."""
 
 
-def create(options: Any, follow: Follow | None = None) -> HeadraceGroup | HeadraceBackend:
+def create(
+    options: Any,
+    follow: Follow | None = None,
+    kind: type[HeadraceGroup | HeadraceBackend] | None = None,
+) -> HeadraceGroup | HeadraceBackend:
     """Make what torch's `init_process_group` or `new_group` asked for.
 
     That is a whole process group, or the backend of one device in a group that has others.
@@ -50,6 +55,7 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup | Headra
     ----------
     options : torch's ``_DistributedBackendOptions``.
     follow : adapts the plans of a group that a plan book serves, for as long as it lives.
+    kind : which of the two to make; found out if absent.
 
     Raises
     ------
@@ -107,10 +113,18 @@ def create(options: Any, follow: Follow | None = None) -> HeadraceGroup | Headra
         log.info("group of %d ranks on %s: %s", ranks, _hosts(meeting.rank_host), described(book))
     one_host = meeting.shared_memory and len(set(meeting.rank_host)) == 1
     chooser = Chooser(ranks, book, one_host=one_host, channels=meeting.channels)
-    group = (HeadraceGroup if _alone(options.process_group, device) else HeadraceBackend)(
+    if kind is None:
+        kind = HeadraceGroup if _alone(options.process_group, device) else HeadraceBackend
+    group = kind(
         Caller(executor, chooser, timeout_s),
         options.group_id,
         store,
+    )
+    group.origin = Origin(
+        store=options.store,
+        device=device,
+        members=tuple(members or range(ranks)),
+        make=lambda part: create(part, follow, kind),
     )
     _live.add(group)
     if follow is not None:

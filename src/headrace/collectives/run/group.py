@@ -4,12 +4,13 @@
 # pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
 # pyright: reportPrivateUsage=false, reportIncompatibleVariableOverride=false
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend
+from torch._C._distributed_c10d import Backend, PrefixStore
 
 from headrace.collectives.run.backend import Calls
 from headrace.collectives.run.caller import Caller
@@ -29,6 +30,8 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
     def __init__(self, caller: Caller, name: str, store: Any) -> None:
         dist.ProcessGroup.__init__(self, caller.executor.rank, caller.executor.ranks)
         Calls.__init__(self, caller, name, store)
+        self._just_split = False
+        self._splits = 0
 
     def getGroupName(self) -> str:  # noqa: N802 - called from C++ by this name
         return self._name
@@ -42,7 +45,7 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
         # While it makes a group, torch hangs its flight recorder on every group that has devices.
         # The recorder hooks into torch's dispatcher, which calls to this group do not pass, and
         # its set-up fails on groups without a C++ backend.
-        if self not in dist.distributed_c10d._world.pg_map:
+        if not (self._just_split or self in dist.distributed_c10d._world.pg_map):
             return []
         return [_CPU, _CUDA] if torch.cuda.is_available() else [_CPU]
 
@@ -51,7 +54,44 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
             check_device(torch.device(device).type)
         except InputError as error:
             raise RuntimeError(str(error)) from None  # which torch looks out for
+        self._just_split = False
         return self
+
+    def get_group_store(self) -> Any:
+        """Return the store that torch made the group with."""
+        return None if self.origin is None else self.origin.store
+
+    def split_group(
+        self,
+        new_ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Sequence[torch.device] | None = None,  # noqa: ARG002 - all it can have
+    ) -> "HeadraceGroup | None":
+        """Make a group of some of this one's ranks; None if this rank is not one of them.
+
+        All members of the new group have to call it, with the same ranks in the same order.
+
+        Raises
+        ------
+        InputError : the ranks are not different ranks of this group.
+        CommunicationError : naming the ranks that did not come in time.
+        """
+        if group_name is None or group_desc is None:  # numbered, as torch does it
+            group_name = group_name or f"{self._name}:split:{self._splits}"
+            group_desc = group_desc or f"{self.group_desc}:split:{self._splits}"
+            self._splits += 1
+        if timeout is None and opts is not None:
+            timeout = opts._timeout
+        store = PrefixStore(f"{group_name}/", self.get_group_store())
+        part: HeadraceGroup | None = self._split_off(store, new_ranks, group_name, timeout)
+        if part is not None:
+            part._set_group_desc(group_desc)
+            # torch looks up a backend by its devices, and then hangs its recorder on the group
+            part._just_split = True
+        return part
 
     _set_default_timeout = Calls.set_timeout
 
@@ -63,6 +103,28 @@ class HeadraceBackend(Calls, Backend):
     def __init__(self, caller: Caller, name: str, store: Any) -> None:
         Backend.__init__(self, caller.executor.rank, caller.executor.ranks)
         Calls.__init__(self, caller, name, store)
+
+    @property
+    def options(self) -> Backend.Options:
+        """What torch copies, and changes, to split the group."""
+        return Backend.Options("headrace", timedelta(seconds=self._caller.timeout_s))
+
+    def split(self, store: Any, ranks: Sequence[int], opts: Backend.Options) -> Any:
+        """Make the backend of a group of some ranks, called from C++.
+
+        Raises
+        ------
+        InputError : this rank is not one of them. torch's C++ would take a null for it, but reads
+            what a null points to if it comes from Python.
+        """
+        part = self._split_off(store, ranks, opts.group_name, opts._timeout)
+        if part is None:
+            raise InputError(
+                f"rank {self._rank} is in no part of the group that is to be split, and torch ends "
+                "the process then if the group has another backend beside headrace: give every "
+                'rank a part, use new_group(), or make the group with "headrace" alone'
+            )
+        return part
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         """Do what `Calls.monitored_barrier` does, called from C++."""
