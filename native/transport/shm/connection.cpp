@@ -35,6 +35,7 @@ void Connection::close() {
 
 std::size_t Connection::send(const iovec* parts, int count, std::uint32_t lendable) {
   if (closed_at()) return 0;
+  lender_.drop_ended();
   auto known = held_bytes_;  // offered again
   std::size_t sent = 0;
   bool any = false;
@@ -113,6 +114,7 @@ std::size_t Connection::receive(std::byte* into, std::size_t bytes, const Hints&
 }
 
 std::span<const std::byte> Connection::peek(std::size_t least, std::size_t) {
+  borrower_.drop_ended();
   if (in_ring() < least) in_.look();
   auto came = in_ring();
   return borrower_.is_next(in_.head()) ? loan() : in_.span().first(came);
@@ -122,7 +124,9 @@ std::span<const std::byte> Connection::loan() {
   auto bytes = borrower_.span();
   if (bytes.empty()) {
     read_socket();  // its region was handed over before
-    for (auto& memory : std::exchange(handed_over_, {})) borrower_.add_region(std::move(memory));
+    for (auto& [number, memory] : std::exchange(handed_over_, {})) {
+      borrower_.add_region(number, std::move(memory));
+    }
     bytes = borrower_.span();
   }
   return bytes;
@@ -176,7 +180,8 @@ void Connection::read_socket() {
       for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= rights->cmsg_len; at += sizeof(int)) {
         int one;
         std::memcpy(&one, CMSG_DATA(rights) + at, sizeof one);
-        handed_over_.emplace_back(one);
+        // What goes along with a descriptor is the last byte of a read: no more follows in one.
+        handed_over_.push_back({static_cast<unsigned char>(bells[n - 1]), Fd(one)});
       }
     }
     if (n > 0 || (n < 0 && errno == EINTR)) continue;

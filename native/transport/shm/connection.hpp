@@ -58,7 +58,11 @@ class Connection final : public SocketConnection {
 
   Reader in_;
   Borrower borrower_;
-  std::vector<Fd> handed_over_;  // by the peer, not yet looked at
+  struct HandedOver {
+    std::size_t number;
+    Fd memory;
+  };
+  std::vector<HandedOver> handed_over_;  // by the peer, not yet looked at
 };
 
 }  // namespace headrace::shm

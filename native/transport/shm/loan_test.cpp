@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <fstream>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "check.hpp"
@@ -156,16 +158,87 @@ void memory_is_used_again() {
   CHECK(!region_of(large, 1));
 }
 
+std::size_t mappings_of_regions() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t found = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:headrace") != std::string::npos) ++found;
+  }
+  return found;
+}
+
+// What was released stayed for ever: in this process, where only a region of about the same size
+// was ever used again, and mapped by every peer that it was lent to.
+void memory_is_given_back() {
+  Pair pair;
+  std::vector<std::byte> into(40'000);
+  auto before = mappings_of_regions();
+  std::size_t most = 0;
+  for (std::size_t i = 1; i <= 600; ++i) {
+    Allocated region(40'000 * i);  // sizes of which few fit an earlier one
+    iovec part{region.bytes.data(), 40'000};
+    std::fill_n(region.bytes.begin(), 40'000, static_cast<std::byte>(i));
+    CHECK(pair.sender->send(&part, 1, 1) == 0);
+    CHECK(pair.receiver->receive(into.data(), 40'000, {}) == 40'000);
+    CHECK(into[39'999] == static_cast<std::byte>(i));
+    CHECK(pair.sender->send(&part, 1, 1) == 40'000);  // it was taken
+    most = std::max(most, mappings_of_regions());
+  }
+  // here and at the reader, those that are kept for later and the one in use
+  CHECK(most <= before + 2 * (64 + 2));
+}
+
+// Memory that was released while a peer had yet to read it is not used again before.
+void what_is_to_be_read_is_kept() {
+  Pair pair;
+  auto* first = allocate(kRegionBytes);
+  std::fill_n(first, 50'000, std::byte{7});
+  iovec part{first, 50'000};
+  CHECK(pair.sender->send(&part, 1, 1) == 0);
+  release(first);
+  Allocated other(kRegionBytes);
+  CHECK(other.bytes.data() != first);
+  std::fill(other.bytes.begin(), other.bytes.end(), std::byte{9});
+  std::vector<std::byte> into(50'000);
+  CHECK(pair.receiver->receive(into.data(), 50'000, {}) == 50'000);
+  CHECK(std::ranges::all_of(into, [](std::byte each) { return each == std::byte{7}; }));
+}
+
+void numbers_are_used_again_once_the_reader_let_go() {
+  LoanState state{};
+  Lender lender(state);
+  Borrower borrower(state);
+  auto [socket, other] = unix_pair();
+  auto lend = [&](std::size_t bytes) {
+    auto region = std::make_shared<const Region>(bytes);
+    CHECK(lender.lend(0, region, region->begin(), bytes, socket.get()));
+    auto number = state.loans[(state.lent.load() - 1) % LoanState::kMost].region;
+    borrower.add_region(number, Fd(::dup(region->fd().get())));
+    state.taken.store(state.lent.load());
+    CHECK(lender.take_back() == 1);
+    return number;
+  };
+  CHECK(lend(50'000) == 0);
+  CHECK(lend(50'000) == 1);  // that the first ended is not told yet
+  lender.drop_ended();
+  CHECK(lend(50'000) == 2);  // and now not known to the reader
+  borrower.drop_ended();
+  lender.drop_ended();
+  CHECK(lend(50'000) == 0);
+  auto again = std::make_shared<const Region>(50'000);
+  thrown<ProtocolError>([&] { borrower.add_region(0, Fd(::dup(again->fd().get()))); });
+}
+
 void notices_impossible_loans() {
   LoanState state{};
   Borrower borrower(state);
-  borrower.add_region(Fd(::dup(Region(kRegionBytes).fd().get())));
+  borrower.add_region(0, Fd(::dup(Region(kRegionBytes).fd().get())));
   for (auto [offset, bytes] : {std::pair<std::uint64_t, std::uint64_t>{1, kRegionBytes},
                                {kRegionBytes + 1, 1},
                                {~std::uint64_t{0}, 2}}) {
     LoanState broken{};
     Borrower one(broken);
-    one.add_region(Fd(::dup(Region(kRegionBytes).fd().get())));
+    one.add_region(0, Fd(::dup(Region(kRegionBytes).fd().get())));
     broken.loans[0] = {100, 0, offset, bytes};
     broken.lent = 1;
     CHECK(one.until_loan(50, 70) == 20 && one.until_loan(50, 120) == 50);
@@ -176,9 +249,9 @@ void notices_impossible_loans() {
   state.taken = 1;
   thrown<ProtocolError>([&] { lender.take_back(); });
   Fd unsealed(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  thrown<ProtocolError>([&] { borrower.add_region(std::move(unsealed)); });
+  thrown<ProtocolError>([&] { borrower.add_region(1, std::move(unsealed)); });
   auto [socket, other] = unix_pair();
-  thrown<ProtocolError>([&] { borrower.add_region(std::move(socket)); });
+  thrown<ProtocolError>([&] { borrower.add_region(1, std::move(socket)); });
 }
 
 // A loan that is seen before the bytes in front of it are is not taken for the next in the stream.
@@ -186,7 +259,7 @@ void loans_wait_their_turn() {
   LoanState state{};
   Borrower borrower(state);
   auto region = std::make_shared<const Region>(kRegionBytes);
-  borrower.add_region(Fd(::dup(region->fd().get())));
+  borrower.add_region(0, Fd(::dup(region->fd().get())));
   state.loans[0] = {16, 0, 0, 1000};
   state.lent = 1;
   CHECK(borrower.until_loan(0, 0) == 0 && !borrower.is_next(0));
@@ -275,6 +348,9 @@ int main() {
   what_was_revoked_is_not_used();
   other_memory_is_not_lent();
   memory_is_used_again();
+  memory_is_given_back();
+  what_is_to_be_read_is_kept();
+  numbers_are_used_again_once_the_reader_let_go();
   notices_impossible_loans();
   loans_wait_their_turn();
   collectives_are_right(2);

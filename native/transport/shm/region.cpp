@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
@@ -21,15 +23,41 @@ namespace {
 // Without these, a peer that shrinks the memory kills whoever touches what is gone (SIGBUS).
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
+// Of what was released, to be kept: enough for buffers that come and go with every step.
+constexpr std::size_t kMostKeptBytes = 64 << 20;
+constexpr std::size_t kMostKept = 64;
+
 struct Owned {
   std::shared_ptr<Region> region;
   bool used;
 };
 
 std::shared_mutex owned_mutex;
+// Released ones in the order of their release.
 std::vector<Owned>& owned() {
   static auto& all = *new std::vector<Owned>();  // threads may use it until the process ends
   return all;
+}
+
+std::atomic<std::uint64_t> ended{0};
+
+// Takes the oldest released regions out that are too many; to be ended without the lock.
+std::vector<Owned> surplus() {
+  std::size_t bytes = 0;
+  std::size_t kept = 0;
+  auto& all = owned();
+  // The newest ones stay: from the back, those that are within the limits.
+  auto begin = std::stable_partition(all.rbegin(), all.rend(), [&](const Owned& one) {
+    if (one.used) return true;
+    auto size = one.region->bytes();
+    if (kept == kMostKept || bytes + size > kMostKeptBytes) return false;
+    ++kept;
+    bytes += size;
+    return true;
+  });
+  std::vector<Owned> more(std::make_move_iterator(begin), std::make_move_iterator(all.rend()));
+  all.erase(all.begin(), begin.base());
+  return more;
 }
 
 }  // namespace
@@ -68,6 +96,7 @@ std::byte* Region::map(int protection) const {
 
 Region::~Region() {
   if (begin_ != nullptr) ::munmap(begin_, bytes_);
+  if (fd_) ended.fetch_add(1);  // a peer's has none
 }
 
 std::byte* allocate(std::size_t bytes) {
@@ -77,7 +106,9 @@ std::byte* allocate(std::size_t bytes) {
   Owned* best = nullptr;
   for (auto& one : owned()) {
     auto size = one.region->bytes();
-    bool fits = !one.used && size >= wanted && size <= 2 * wanted;
+    // what a peer has yet to read has another owner, the connection
+    bool free = !one.used && one.region.use_count() == 1;
+    bool fits = free && size >= wanted && size <= 2 * wanted;
     if (fits && (best == nullptr || size < best->region->bytes())) best = &one;
   }
   if (best == nullptr) {
@@ -89,11 +120,18 @@ std::byte* allocate(std::size_t bytes) {
 }
 
 void release(std::byte* begin) {
+  std::vector<Owned> more;  // ends after the lock
   std::unique_lock lock(owned_mutex);
-  for (auto& one : owned()) {
-    if (one.region->begin() == begin) one.used = false;
-  }
+  auto& all = owned();
+  auto found =
+      std::ranges::find_if(all, [begin](const Owned& one) { return one.region->begin() == begin; });
+  if (found == all.end()) return;
+  found->used = false;
+  std::rotate(found, found + 1, all.end());
+  more = surplus();
 }
+
+std::uint64_t regions_ended() { return ended.load(); }
 
 std::shared_ptr<const Region> region_of(const std::byte* from, std::size_t bytes) {
   std::shared_lock lock(owned_mutex);

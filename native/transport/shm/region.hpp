@@ -37,11 +37,15 @@ class Region {
   std::size_t bytes_ = 0;
 };
 
-// At least `bytes` bytes, page-aligned. A region that was released is used again where it fits:
-// peers keep what they have mapped. Throws CommunicationError if there is no memory.
+// At least `bytes` bytes, page-aligned. A region that was released is used again where it fits.
+// Throws CommunicationError if there is no memory.
 std::byte* allocate(std::size_t bytes);
-// `begin` is what `allocate` returned; nothing may be under way on it.
+// `begin` is what `allocate` returned; no call may be under way on it. A few released regions are
+// kept for `allocate`, the oldest go back to the system: at once, or once no peer has to read them
+// any more. The pages are free when peers have unmapped them, too (see `Lender`).
 void release(std::byte* begin);
+// How many regions of this process have ended: tells when to look for those.
+std::uint64_t regions_ended();
 // The allocated region that holds all of it, or nullptr.
 std::shared_ptr<const Region> region_of(const std::byte* from, std::size_t bytes);
 

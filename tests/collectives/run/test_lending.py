@@ -1,6 +1,7 @@
 """Buffers that ranks of one host read straight from each other."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from headrace.collectives.run import lending
 from headrace.collectives.run.choice import Chooser
 from headrace.collectives.run.executor import Executor
 from tests.conformance.groups import each, group
+from tests.conformance.launch import outputs, ranks
 
 COLLECTIVES = (
     Collective.ALLREDUCE,
@@ -74,3 +76,82 @@ def test_a_tensor_has_the_shape_and_type_that_were_asked_for() -> None:
     tensor.fill_(2.0)
     assert tensor.sum() == 30.0
     assert headrace.torch.empty(4).dtype is torch.float32
+
+
+def shared_mappings() -> tuple[int, int]:
+    """How many regions of memory that is shared are mapped here, and their bytes in use."""
+    count = used = 0
+    with Path("/proc/self/smaps").open() as lines:
+        ours = False
+        for line in lines:
+            if "-" in line.split()[0]:
+                ours = "memfd:headrace" in line
+                count += ours
+            elif ours and line.startswith("Rss:"):
+                used += int(line.split()[1]) << 10
+    return count, used
+
+
+def test_memory_of_tensors_that_are_gone_is_given_back() -> None:
+    """It stayed with the process for ever, where only a tensor of about its size used it again.
+
+    Descriptors and mappings grew with every new size, here and at every rank of the host.
+    """
+    count = 3
+    choice = Chooser(count, one_host=True).choose(Collective.ALLREDUCE, 1 << 20)
+    chunks = choice.program.demand.chunks
+    seen: list[tuple[int, int, int]] = []
+
+    def one(executor: Executor) -> None:
+        loaded = executor.load(choice.program, choice.proof)
+        for turn in range(1, 121):
+            elements = chunks * count * 1000 * turn
+            data = lending.empty(elements)
+            data[:] = executor.rank
+            rows = [(data.ctypes.data, elements, 1, chunks)]
+            executor.run(executor.prepare(loaded, rows, dtype="float32"))
+            assert data[0] == data[-1] == sum(range(count))
+            del data
+            if executor.rank == 0 and turn % 20 == 0:
+                seen.append((*shared_mappings(), len(list(Path("/proc/self/fd").iterdir()))))
+
+    with group(count) as executors:
+        each(executors, one)
+    # of every rank: what is kept for later, and what peers have not let go of since the last call
+    for mappings, used, descriptors in seen:
+        assert mappings < 700, seen
+        assert used < 512 << 20, seen
+        assert descriptors < 250, seen
+
+
+JOB = """
+import os, sys, torch, torch.distributed as dist, headrace.torch
+from datetime import timedelta
+dist.init_process_group("headrace", timeout=timedelta(seconds=40))
+store = dist.distributed_c10d._get_default_store()
+rank = dist.get_rank()
+tensor = headrace.torch.empty(300_000)
+tensor.fill_(rank + 1.0)
+if rank == 1:
+    store.wait(["begun"], timedelta(seconds=30))
+work = dist.all_reduce(tensor, async_op=True)
+address = tensor.data_ptr()
+if rank == 0:
+    del tensor
+    other = headrace.torch.empty(300_000).fill_(9.0)
+    assert other.data_ptr() != address, "the call still reads and writes it"
+    store.set("begun", "")
+work.wait()
+[result] = work.get_future().value()
+assert result.data_ptr() == address and result.unique().tolist() == [3.0]
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_memory_of_a_pending_call_is_not_given_to_others(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    with ranks(2, script) as processes:
+        texts = outputs(processes, 90)
+        assert [process.returncode for process in processes] == [0, 0], texts

@@ -13,8 +13,9 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarr
     """Return an array of any content, for buffers that are used again and again.
 
     Collectives work on any memory; from this one the ranks of this host take, or reduce, a block
-    straight from where it is. The memory is given back once nothing refers to the array, to be
-    used by the next one of about its size. A forked child shares it with its parent.
+    straight from where it is. The memory is given back once nothing refers to the array: to the
+    next one of about its size, or to the system beyond 64 MiB of it. A forked child shares it with
+    its parent.
 
     Raises
     ------
