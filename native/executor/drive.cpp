@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 
 #include "executor/executor.hpp"
 
@@ -19,6 +20,10 @@ constexpr auto kVerdictPatience = 1s;
 // How long a driver looks for bytes in shared memory before it sleeps.
 constexpr auto kSpin = 50us;
 constexpr auto kStare = 2us;  // and how long before it lets others have the processor
+// After so many passes that moved something a driver looks for events and at its deadlines.
+constexpr int kMostPasses = 256;
+// Ranks in the error of a passed deadline.
+constexpr std::size_t kMostNamed = 8;
 
 // Makes the calling thread one that on waking preempts nobody: whoever computes goes on until its
 // processor is free, or its turn is over.
@@ -54,7 +59,7 @@ void Executor::open(Lock& state, Clock::time_point deadline) {
                                " is not connected in time: the handshake " + "with " +
                                rank_text(missing->peer()) + " did not end");
     }
-    look_for_events(state, static_cast<int>(kTick.count()));
+    sleep_for_events(all_, state, static_cast<int>(kTick.count()));
     state.unlock();
     if (options_.interrupted) options_.interrupted();
     state.lock();
@@ -62,19 +67,18 @@ void Executor::open(Lock& state, Clock::time_point deadline) {
   }
 }
 
+// Drives what no caller waits for. It sleeps on the control connections in any case: heartbeats are
+// answered, and aborts take effect, while no call is under way and while the thread that drives is
+// kept by Python.
 void Executor::io_thread() {
   if (shares_memory_) come_second();  // other ranks' computing wants these processors, too
-  for (;;) {
-    {
-      std::unique_lock lock(nap_);
-      io_.wait(lock, [this] { return nudged_; });
-      nudged_ = false;
-    }
-    Lock state(state_);
-    if (stop_) return;
+  Lock state(state_);
+  while (!stop_) {
+    sleep_for_events(own_, state, -1);
+    nudged_ = false;
     take_inbox();
-    if (!driving_ && !idle()) drive(state, nullptr);
-    if (stop_) return;
+    read_controls();
+    if (!stop_ && !driving_ && !idle()) drive(state, nullptr);
   }
 }
 
@@ -114,11 +118,7 @@ Executor::Halt::Halt(Executor& executor) : executor_(executor) {
 }
 
 void Executor::nudge() {
-  {
-    std::lock_guard lock(nap_);
-    nudged_ = true;
-  }
-  io_.notify_one();
+  if (!nudged_.exchange(true)) own_.wake();
 }
 
 // Moves data until `target` is done (or, without one, until nothing is left to do).
@@ -129,15 +129,20 @@ void Executor::drive(Lock& state, const Task* target) {
   auto looked = Clock::now();
   try {
     for (;;) {
+      int passes = 0;
+      bool moved = false;
       do {
         // Without a target nobody waits, and threads that compute may want this processor.
         if (target == nullptr) give_way(state);
-      } while (!finished() && pass(state));
+        moved = !finished() && pass(state);
+      } while (moved && ++passes < kMostPasses);
       if (finished()) break;
-      if (taken_ > 0) {
+      if (moved) {
+        look_for_events(all_);
+      } else if (taken_ > 0) {
         // Whoever moves bytes now may be done at any moment, and nobody would tell.
         give_way(state);
-        if (has_sockets_) look_for_events(state, 0);
+        if (has_sockets_) look_for_events(all_);
       } else if (!spin(state)) {
         wait_for_events(state);
       }
@@ -145,6 +150,10 @@ void Executor::drive(Lock& state, const Task* target) {
       auto now = Clock::now();
       if (now - looked < kTick) continue;
       looked = now;
+      // This process may have been stopped until now: what came meanwhile comes first.
+      look_for_events(all_);
+      pass(state);
+      if (finished()) break;
       check_deadlines(now);
       if (target == nullptr || !options_.interrupted) continue;
       state.unlock();
@@ -179,7 +188,7 @@ bool Executor::spin(Lock& state) {
   auto end = begin + kSpin;
   do {
     give_way(state);  // ranks may outnumber processors
-    if (has_sockets_) look_for_events(state, 0);
+    if (has_sockets_) look_for_events(all_);
     if (stop_ || pass(state)) {
       stares_ = Clock::now() - begin < kStare;
       return true;
@@ -190,7 +199,7 @@ bool Executor::spin(Lock& state) {
 
 void Executor::wait_for_events(Lock& state) {
   if (!shares_memory_) {
-    look_for_events(state, static_cast<int>(kTick.count()));
+    sleep_for_events(all_, state, static_cast<int>(kTick.count()));
     return;
   }
   if (taken_ > 0) return;  // since it was looked last
@@ -202,35 +211,67 @@ void Executor::wait_for_events(Lock& state) {
     fail(options_.rank, error.what());
     news = true;
   }
-  if (!news) look_for_events(state, static_cast<int>(kTick.count()));
+  if (!news) sleep_for_events(all_, state, static_cast<int>(kTick.count()));
   for (auto& stream : streams_) stream->connection().announce_sleep(false);
 }
 
-void Executor::look_for_events(Lock& state, int timeout_ms) {
+// Takes the events that there are.
+void Executor::look_for_events(const Watch& watch) { take_events(watch, 0, nullptr); }
+
+// Waits for events, without the lock; -1 sets no limit.
+void Executor::sleep_for_events(const Watch& watch, Lock& state, int timeout_ms) {
+  take_events(watch, timeout_ms, &state);
+}
+
+void Executor::take_events(const Watch& watch, int timeout_ms, Lock* state) {
   epoll_event events[64];
-  if (timeout_ms > 0) state.unlock();
-  int n = ::epoll_wait(epoll_.get(), events, 64, timeout_ms);
-  if (timeout_ms > 0) state.lock();
-  if (stop_) return;
-  for (int i = 0; i < n; ++i) {
-    if (events[i].data.ptr == nullptr) {
-      std::uint64_t ignored;
-      (void)!::read(event_.get(), &ignored, sizeof ignored);
-      continue;
+  int n = 64;
+  for (auto timeout = timeout_ms; n == 64; timeout = 0) {
+    auto now = Clock::now();  // what comes after this may be missed
+    if (state != nullptr) state->unlock();
+    n = ::epoll_wait(watch.epoll.get(), events, 64, timeout);
+    if (state != nullptr) state->lock();
+    if (stop_) return;
+    for (int i = 0; i < n; ++i) {
+      if (events[i].data.ptr == nullptr) {
+        std::uint64_t ignored;
+        (void)!::read(watch.event.get(), &ignored, sizeof ignored);
+        continue;
+      }
+      auto mask = events[i].events;
+      bool hangup = mask & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+      static_cast<Stream*>(events[i].data.ptr)
+          ->ready(mask & EPOLLIN || hangup, mask & EPOLLOUT || hangup, hangup);
     }
-    auto mask = events[i].events;
-    bool hangup = mask & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
-    static_cast<Stream*>(events[i].data.ptr)
-        ->ready(mask & EPOLLIN || hangup, mask & EPOLLOUT || hangup, hangup);
+    looked_ = std::max(looked_, now);
   }
+}
+
+// Reads the control connections; returns whether the group goes on.
+bool Executor::read_controls() {
+  bool any = false;
+  try {
+    for (auto* control : controls_) any |= control != nullptr && control->progress();
+  } catch (const ProtocolError& error) {
+    fail(options_.rank, error.what());
+  }
+  if (!any || failed_) return !failed_;
+  for (auto* control : controls_) {
+    if (control == nullptr || !control->aborted()) continue;
+    auto [culprit, text] = *control->aborted();
+    fail(culprit, text);
+    return false;
+  }
+  return true;
 }
 
 bool Executor::pass(Lock& state) {
   take_inbox();
+  if (!read_controls()) return false;
   bool any = false;
   Leave leave(helpers_.empty() ? nullptr : &state, [this] { call_help(); });
   try {
-    for (std::size_t i = 0; i < streams_.size() && halted_ == 0; ++i) {
+    for (auto i = first_data_; i < streams_.size() && halted_ == 0; ++i) {
       // What is in the background moves when nothing else can.
       if (i == first_background_ && any) break;
       if (!streams_[i]->taken()) any |= progress(*streams_[i], leave);
@@ -277,6 +318,12 @@ bool Executor::progress(Stream& stream, const Leave& leave) {
 
 void Executor::take_inbox() {
   if (!has_mail_) return;
+  // Another rank may have ended the group long before this call began, and all that the call needs
+  // have been sent before: without a look it would succeed here although it failed there.
+  if (mailed_.load() - looked_ > kStale) {
+    look_for_events(all_);
+    read_controls();
+  }
   {
     std::lock_guard lock(tasks_);
     inbox_.swap(arrived_);
@@ -321,16 +368,7 @@ void Executor::start(const std::shared_ptr<Task>& task) {
 
 // Decides what ended connections mean, once no thread moves bytes.
 void Executor::judge() {
-  if (taken_ > 0) return;
-  for (auto* control : controls_) {
-    if (control == nullptr) continue;
-    if (control->aborted()) {
-      auto [culprit, text] = *control->aborted();
-      fail(culprit, text);
-      return;
-    }
-  }
-  if (active_.empty()) return;
+  if (taken_ > 0 || active_.empty()) return;
   try {
     for (auto& peer : channels_) {
       for (auto* data : peer) {
@@ -370,18 +408,37 @@ void Executor::judge() {
   }
 }
 
+// A call whose deadline has passed ends the group on every rank: none may succeed in it later.
 void Executor::check_deadlines(Clock::time_point now) {
   for (const auto& task : active_) {
     if (now < task->deadline) continue;
-    auto text = rank_text(options_.rank) + " ran out of time in " + task->describe();
-    auto* message = dynamic_cast<Message*>(task.get());
-    if (message != nullptr && !message->is_send && mailbox_.withdraw(*message)) {
-      complete(std::shared_ptr<Task>(task), text);
-    } else {
-      fail(options_.rank, text);
-    }
+    fail(options_.rank,
+         rank_text(options_.rank) + " ran out of time in " + task->describe() + silent_ranks(now));
     return;
   }
+  if (active_.empty() || now - beaten_ < kBeat) return;
+  beaten_ = now;
+  for (auto* control : controls_) {
+    if (control != nullptr) control->beat(now);
+  }
+}
+
+// Of the error of a passed deadline: the ranks whose processes do not run, whether or not this rank
+// waits for them itself.
+std::string Executor::silent_ranks(Clock::time_point now) const {
+  std::string text;
+  std::size_t count = 0;
+  for (const auto* control : controls_) {
+    if (control == nullptr || !control->unanswered() || control->said_goodbye()) continue;
+    auto silence = std::chrono::duration<double>(now - *control->unanswered());
+    if (silence < kSilent || ++count > kMostNamed) continue;
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%.1f s", silence.count());
+    text += "; " + rank_text(control->peer()) + " has not answered for " + seconds;
+  }
+  if (count > kMostNamed) text += "; so have " + std::to_string(count - kMostNamed) + " others";
+  if (count == 0) return text;
+  return text + (count == 1 ? "; it seems to be stopped" : "; they seem to be stopped");
 }
 
 void Executor::complete(const std::shared_ptr<Task>& task, const std::string& error) {
@@ -413,7 +470,7 @@ void Executor::fail(int culprit, const std::string& text) {
     if (first) {
       error_ = text;
       failed_ = true;
-      failure_ = report_tasks();
+      failure_ = active_.empty() ? "  no call was under way\n" : report_tasks();
     }
   }
   // Nothing may be moved to or from the buffers of tasks that are over, whichever thread was first:
@@ -428,9 +485,6 @@ void Executor::fail(int culprit, const std::string& text) {
   for (const auto& task : std::exchange(active_, {})) complete(task, text);
 }
 
-void Executor::wake() {
-  std::uint64_t one = 1;
-  (void)!::write(event_.get(), &one, sizeof one);
-}
+void Executor::wake() { all_.wake(); }
 
 }  // namespace headrace

@@ -26,9 +26,9 @@ std::uint64_t next_handle() {
   return ++last;
 }
 
-Clock::time_point after(double seconds) {
+Clock::time_point after(Clock::time_point begin, double seconds) {
   auto bounded = std::min(seconds, 1e9);
-  return Clock::now() +
+  return begin +
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(bounded));
 }
 
@@ -36,17 +36,31 @@ Clock::time_point after(double seconds) {
 
 Executor::Executor(Options options)
     : options_(std::move(options)),
-      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       mailbox_([this](const auto& message, const auto& error) { complete(message, error); }),
       controls_(static_cast<std::size_t>(options_.ranks)),
       messages_(static_cast<std::size_t>(options_.ranks)),
       channels_(static_cast<std::size_t>(options_.ranks)) {
   if (!options_.completions) options_.completions = std::make_shared<Completions>();
-  epoll_event event{EPOLLIN, {.ptr = nullptr}};
-  if (!epoll_ || !event_ || ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &event) != 0) {
+}
+
+Executor::Watch::Watch()
+    : epoll(::epoll_create1(EPOLL_CLOEXEC)), event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  epoll_event wanted{EPOLLIN, {.ptr = nullptr}};
+  if (!epoll || !event || ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, event.get(), &wanted) != 0) {
     throw CommunicationError(std::string("cannot make an event queue: ") + std::strerror(errno));
   }
+}
+
+void Executor::Watch::add(int fd, Stream* stream) {
+  epoll_event wanted{EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, {.ptr = stream}};
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &wanted) != 0) {
+    throw CommunicationError(std::string("cannot watch a connection: ") + std::strerror(errno));
+  }
+}
+
+void Executor::Watch::wake() const {
+  std::uint64_t one = 1;
+  (void)!::write(event.get(), &one, sizeof one);
 }
 
 Executor::~Executor() { close(); }
@@ -64,7 +78,8 @@ std::unique_ptr<Connection> Executor::connection_of(Link& link) {
     made = std::make_unique<tcp::Connection>(std::move(link.fd));
   }
   if (!options_.faults.any()) return made;
-  return std::make_unique<faulty::Connection>(std::move(made), options_.faults);
+  return std::make_unique<faulty::Connection>(std::move(made), options_.faults,
+                                              link.channel != kControlChannel);
 }
 
 void Executor::connect(std::vector<Link> links, double deadline_s) {
@@ -72,7 +87,7 @@ void Executor::connect(std::vector<Link> links, double deadline_s) {
   if (connected_) throw std::invalid_argument("this executor is already connected");
   add(links);
   try {
-    open(state, after(deadline_s));
+    open(state, after(Clock::now(), deadline_s));
   } catch (...) {
     std::lock_guard members(members_);
     streams_.clear();  // so that the others need not wait for us
@@ -98,7 +113,8 @@ void Executor::add(std::vector<Link>& links) {
     auto peer = static_cast<std::size_t>(link.peer);
     auto connection = connection_of(link);
     if (channel == kControlChannel) {
-      auto stream = std::make_unique<ControlStream>(std::move(connection), link.peer, channel);
+      auto stream = std::make_unique<ControlStream>(std::move(connection), link.peer, channel,
+                                                    options_.ranks);
       controls_[peer] = stream.get();
       streams_.push_back(std::move(stream));
     } else if (channel == kPointToPointChannel) {
@@ -115,10 +131,8 @@ void Executor::add(std::vector<Link>& links) {
     bool memory = stream->connection().shares_memory();
     shares_memory_ |= memory;
     has_sockets_ |= !memory && channel != kControlChannel;
-    epoll_event event{EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, {.ptr = stream}};
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stream->connection().fd(), &event) != 0) {
-      throw CommunicationError(std::string("cannot watch a connection: ") + std::strerror(errno));
-    }
+    all_.add(stream->connection().fd(), stream);
+    if (channel == kControlChannel) own_.add(stream->connection().fd(), stream);
   }
   auto expected = static_cast<std::size_t>((options_.ranks - 1) * (data_channels + 2));
   if (streams_.size() != expected) {
@@ -134,6 +148,7 @@ void Executor::add(std::vector<Link>& links) {
   };
   std::stable_sort(streams_.begin(), streams_.end(),
                    [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  first_data_ = static_cast<std::size_t>(options_.ranks - 1);
   first_background_ =
       std::partition_point(streams_.begin(), streams_.end(),
                            [&](const auto& stream) {
@@ -195,7 +210,8 @@ void Executor::keep_spare(std::shared_ptr<Collective> collective) {
 }
 
 void Executor::enqueue(std::shared_ptr<Task> task, double deadline_s) {
-  task->deadline = after(deadline_s);
+  auto now = Clock::now();
+  task->deadline = after(now, deadline_s);
   std::lock_guard lock(tasks_);
   throw_if_failed();
   if (auto* collective = task->as_collective()) {
@@ -203,6 +219,7 @@ void Executor::enqueue(std::shared_ptr<Task> task, double deadline_s) {
   }
   if (task->handle != 0) by_handle_[task->handle] = task;
   inbox_.push_back(std::move(task));
+  mailed_ = now;
   has_mail_ = true;
 }
 
@@ -457,14 +474,16 @@ void Executor::close() {
 void Executor::abandon() {
   closed_ = true;
   for (auto& stream : streams_) stream->connection().abandon();
-  epoll_.reset();
-  event_.reset();
+  for (auto* watch : {&all_, &own_}) {
+    watch->epoll.reset();
+    watch->event.reset();
+  }
   if (thread_.joinable()) thread_.detach();
   for (auto& helper : helpers_) helper.detach();
   helpers_.clear();
   // The parent's threads count as waiting here as well, and to destroy what is waited on would wait
   // for them.
-  for (auto* one : {&io_, &done_, &help_, &given_back_}) new (one) std::condition_variable;
+  for (auto* one : {&done_, &help_, &given_back_}) new (one) std::condition_variable;
 }
 
 }  // namespace headrace

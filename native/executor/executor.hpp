@@ -146,10 +146,22 @@ class Executor {
   void open(Lock& state, Clock::time_point deadline);
   bool spin(Lock& state);
   void give_way(Lock& state);
-  void look_for_events(Lock& state, int timeout_ms);
+  // An event queue, and an event of its own that ends a sleep on it.
+  struct Watch {
+    Watch();
+    void add(int fd, Stream* stream);
+    void wake() const;
+    Fd epoll;
+    Fd event;
+  };
+  void look_for_events(const Watch& watch);
+  void sleep_for_events(const Watch& watch, Lock& state, int timeout_ms);
+  void take_events(const Watch& watch, int timeout_ms, Lock* state);
   void wait_for_events(Lock& state);
+  bool read_controls();
   void judge();
   void check_deadlines(Clock::time_point now);
+  std::string silent_ranks(Clock::time_point now) const;
   void complete(const std::shared_ptr<Task>& task, const std::string& error);
   std::string report_tasks() const;
   void fail(int culprit, const std::string& text);
@@ -161,6 +173,13 @@ class Executor {
 
   // How often a waiting driver looks at deadlines and interrupts.
   static constexpr std::chrono::milliseconds kTick{100};
+  // A call does not begin on a look at the control connections that is older than this: by then
+  // another rank may have ended the group.
+  static constexpr std::chrono::milliseconds kStale{1};
+  // How often a rank that waits sends heartbeats, and how long one is unanswered before the error
+  // of a passed deadline names the peer.
+  static constexpr std::chrono::milliseconds kBeat{500};
+  static constexpr std::chrono::milliseconds kSilent{1000};
 
   Options options_;
   // `state_` guards the connections and the tasks in progress.
@@ -174,17 +193,20 @@ class Executor {
   std::size_t halted_ = 0;   // how many `Halt`s there are
   std::condition_variable help_;
   std::condition_variable given_back_;
-  Fd epoll_;
-  Fd event_;
+  Watch all_;                 // what a driver sleeps on: every connection
+  Watch own_;                 // what the executor's own thread does: the control connections
+  Clock::time_point looked_;  // events up to then have been taken
+  Clock::time_point beaten_;  // the last heartbeats
   Mailbox mailbox_;
-  std::vector<std::unique_ptr<Stream>> streams_;  // to add or remove, `members_` is needed, too
-  std::uint32_t started_ = 0;                     // collectives below this number were begun
-  bool stares_ = true;                            // before it yields its processor
-  bool shares_memory_ = false;                    // some connection does
-  bool has_sockets_ = false;                      // some data goes over sockets
-  std::vector<ControlStream*> controls_;          // by peer; null for ourselves
-  std::vector<MessageStream*> messages_;          // by peer
-  std::size_t first_background_ = 0;              // of the streams, which are in order of priority
+  std::vector<std::unique_ptr<Stream>> streams_;    // to add or remove, `members_` is needed, too
+  std::uint32_t started_ = 0;                       // collectives below this number were begun
+  bool stares_ = true;                              // before it yields its processor
+  bool shares_memory_ = false;                      // some connection does
+  bool has_sockets_ = false;                        // some data goes over sockets
+  std::vector<ControlStream*> controls_;            // by peer; null for ourselves
+  std::vector<MessageStream*> messages_;            // by peer
+  std::size_t first_data_ = 0;                      // of the streams, after those for control
+  std::size_t first_background_ = 0;                // and the first of the lowest priority
   std::vector<std::vector<DataStream*>> channels_;  // by peer, priority and channel
   std::vector<std::shared_ptr<Task>> active_;
   std::vector<std::shared_ptr<Task>> arrived_;  // memory for the inbox
@@ -195,17 +217,14 @@ class Executor {
   // for as long as data flows.
   std::mutex members_;
 
-  // Where the executor's own thread sleeps; a lock of its own, so that a nudge never waits for the
-  // connections and is never lost.
-  std::mutex nap_;
-  std::condition_variable io_;
-  bool nudged_ = false;
+  std::atomic<bool> nudged_{false};  // the executor's own thread, since it last looked for work
 
   // `tasks_` guards what callers and the driver exchange.
   std::mutex tasks_;
   std::condition_variable done_;
   std::vector<std::shared_ptr<Task>> inbox_;
   std::atomic<bool> has_mail_{false};                // something is in the inbox
+  std::atomic<Clock::time_point> mailed_{};          // the latest of it
   std::vector<std::shared_ptr<Collective>> spares_;  // the latest first
   std::unordered_map<std::uint64_t, std::shared_ptr<Task>> by_handle_;
   std::atomic<std::uint64_t> submitted_{0};

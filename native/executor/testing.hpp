@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -220,6 +221,21 @@ class Group {
  private:
   std::vector<std::unique_ptr<Executor>> executors_;
 };
+
+// Has `attempt(faults)` make rank 0's calls with a connection that breaks at the n-th call that
+// moves bytes, n = 1, 2, 4, ..., until there are fewer of them. `attempt` returns whether rank 0
+// had an error, as it has to have if, and only if, a connection broke. How many runs that takes is
+// timing.
+template <class Attempt>
+void break_one_call_after_the_other(const Attempt& attempt) {
+  for (std::int64_t n = 1;; n *= 2) {
+    std::atomic<bool> broke = false;
+    bool failed = attempt(faulty::Faults{.calls_left = n, .broken = [&] { broke = true; }});
+    CHECK(failed == broke);
+    CHECK(broke || n > 1);  // something has to move
+    if (!broke) return;
+  }
+}
 
 template <class Data>
 Executor::Call call_on(Data& data, std::shared_ptr<const Program> program, DataType type,

@@ -18,6 +18,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == 16);
 
+inline constexpr std::uint32_t kAnswerLane = 0xfffffffb;  // to a heartbeat
+inline constexpr std::uint32_t kBeatLane = 0xfffffffc;    // a heartbeat
 inline constexpr std::uint32_t kPointToPointLane = 0xfffffffd;
 inline constexpr std::uint32_t kGoodbyeLane = 0xfffffffe;  // an orderly end, nothing follows
 inline constexpr std::uint32_t kAbortLane = 0xffffffff;    // `collective` is the rank to blame

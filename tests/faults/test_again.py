@@ -1,5 +1,6 @@
 """Groups that end in the middle of their work, and are made again in the same process."""
 
+import logging
 import os
 import threading
 import time
@@ -68,7 +69,10 @@ def live(shared_memory: bool) -> None:
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])
-def test_a_hundred_aborted_groups_leave_nothing_behind(shared_memory: bool) -> None:
+def test_a_hundred_aborted_groups_leave_nothing_behind(
+    shared_memory: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # pytest keeps what ranks log when they fail
     for _ in range(WARM_UP):
         live(shared_memory)
     before, memory = held(), memory_mb()

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,16 +105,28 @@ def test_a_killed_rank_with_children_is_noticed_at_once(transport: str) -> None:
 
 @pytest.mark.timeout(90)
 @TRANSPORTS
-def test_a_silent_rank_runs_into_the_deadline(transport: str) -> None:
-    with job(2.0, transport) as ranks:
+def test_a_stopped_rank_is_named_by_every_survivor_at_the_deadline(transport: str) -> None:
+    # Survivors used to name the neighbour that they waited for, which only waited itself.
+    with job(3.0, transport) as ranks:
         ranks[VICTIM].send_signal(signal.SIGSTOP)
         for index, rank in enumerate(ranks):
             if index == VICTIM:
                 continue
             report = json.loads(line(rank))
             assert "ran out of time" in report["error"]
-            assert "rank" in report["error"]
+            assert f"rank {VICTIM} has not answered for" in report["error"]
             assert report["after_s"] < 10.0
+
+
+@pytest.mark.timeout(90)
+@TRANSPORTS
+def test_a_rank_that_is_continued_before_the_deadline_goes_on(transport: str) -> None:
+    with job(60.0, "twenty rounds", transport) as ranks:
+        ranks[VICTIM].send_signal(signal.SIGSTOP)
+        time.sleep(1.5)  # some heartbeats
+        ranks[VICTIM].send_signal(signal.SIGCONT)
+        for rank in ranks:
+            assert json.loads(line(rank))["error"] == ""
 
 
 @pytest.mark.timeout(120)

@@ -1,5 +1,5 @@
-// Faults on purpose, for tests: a connection that breaks at the n-th call, moves few bytes at a
-// time, or stops a thread inside a call.
+// Faults on purpose, for tests: a connection that breaks at the n-th call that moves bytes, moves
+// few bytes at a time, or stops a thread inside a call.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,12 @@ namespace headrace::faulty {
 
 // Shared by the connections of one executor.
 struct Faults {
-  std::int64_t calls_left = 0;  // the call that brings this to zero fails; 0 never does
-  std::size_t most_bytes = 0;   // no call moves more; 0 sets no limit
+  // Of the calls that move bytes, the one that brings this to zero breaks its connection, and its
+  // bytes are lost; 0 never does. How many calls find nothing to move is timing, so those do not
+  // count.
+  std::int64_t calls_left = 0;
+  std::function<void()> broken{};  // called then
+  std::size_t most_bytes = 0;      // no call moves more; 0 sets no limit
   // Called inside every receive, with the bytes that there was room for and those that it moved:
   // where the executor has released its lock, a test decides what other threads do meanwhile.
   std::function<void(std::size_t room, std::size_t moved)> received{};
@@ -24,28 +28,30 @@ struct Faults {
 
 class Connection final : public headrace::Connection {
  public:
-  Connection(std::unique_ptr<headrace::Connection> inner, Faults& faults)
-      : inner_(std::move(inner)), faults_(faults) {}
+  // `breaks`: whether its calls count among those that may break.
+  Connection(std::unique_ptr<headrace::Connection> inner, Faults& faults, bool breaks)
+      : inner_(std::move(inner)), faults_(faults), breaks_(breaks) {}
 
   bool open() override { return inner_->open(); }
   std::size_t send(const iovec* parts, int count, std::uint32_t lendable) override {
-    if (strikes()) return 0;
-    if (faults_.most_bytes == 0) return inner_->send(parts, count, lendable);
+    if (closed_at()) return 0;
+    if (faults_.most_bytes == 0) return survived(inner_->send(parts, count, lendable));
     const auto* first =
         std::find_if(parts, parts + count - 1, [](auto& p) { return p.iov_len > 0; });
     iovec part = *first;
     part.iov_len = limited(part.iov_len);
-    return inner_->send(&part, 1, lendable >> (first - parts) & 1);
+    return survived(inner_->send(&part, 1, lendable >> (first - parts) & 1));
   }
   std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) override {
-    if (strikes()) return 0;
+    if (closed_at()) return 0;
     auto moved = inner_->receive(into, limited(bytes), faults_.most_bytes > 0 ? Hints{} : hints);
     if (faults_.received) faults_.received(bytes, moved);
-    return moved;
+    return survived(moved);
   }
   std::span<const std::byte> peek(std::size_t least, std::size_t most) override {
-    if (strikes()) return {};
+    if (closed_at()) return {};
     auto came = inner_->peek(least, most);
+    if (survived(came.size()) == 0) return {};
     return came.first(std::max(std::min(least, came.size()), limited(came.size())));
   }
   bool use(std::size_t bytes) override { return inner_->use(bytes); }
@@ -67,15 +73,18 @@ class Connection final : public headrace::Connection {
   std::size_t limited(std::size_t bytes) const {
     return faults_.most_bytes == 0 ? bytes : std::min(bytes, faults_.most_bytes);
   }
-  // A broken connection is not called any more.
-  bool strikes() {
+  // What is left of the bytes that a call moved: all, or none if this is the call that breaks.
+  std::size_t survived(std::size_t moved) {
     std::atomic_ref left(faults_.calls_left);  // of all connections, whose threads differ
-    if (left > 0 && --left == 0) inner_->close();
-    return inner_->closed_at().has_value();
+    if (moved == 0 || !breaks_ || left <= 0 || --left != 0) return moved;
+    inner_->close();
+    if (faults_.broken) faults_.broken();
+    return 0;
   }
 
   std::unique_ptr<headrace::Connection> inner_;
   Faults& faults_;
+  bool breaks_;
 };
 
 }  // namespace headrace::faulty

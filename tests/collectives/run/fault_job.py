@@ -85,6 +85,34 @@ def disagreeing() -> None:
     dist.all_reduce(torch.ones(1))  # another group is none the worse for it
 
 
+def late() -> None:
+    """The victim begins the same calls after the others have given up."""
+    members = list(range(dist.get_world_size()))
+    group = dist.new_group(members, timeout=timedelta(seconds=1))
+    if dist.get_rank() == VICTIM:
+        dist.distributed_c10d._get_default_store().wait(["gave up 0", "gave up 2"])
+    fails("reducing", lambda: dist.all_reduce(torch.ones(4), group=group))
+    fails("a later call", lambda: dist.all_reduce(torch.ones(4), group=group))
+    dist.distributed_c10d._get_default_store().set(f"gave up {dist.get_rank()}", "yes")
+    waiting_alone()
+
+
+def waiting_alone() -> None:
+    """A wait and a barrier that give up earlier than the call: both go well later."""
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == VICTIM:
+        store.wait(["waited 0", "waited 2"])
+    tensor = torch.ones(4)
+    work = dist.all_reduce(tensor, async_op=True)
+    if dist.get_rank() != VICTIM:
+        fails("a short wait", lambda: work.wait(timedelta(seconds=0.2)))
+        short = timedelta(seconds=0.2)
+        fails("a short barrier", lambda: dist.monitored_barrier(timeout=short, wait_all_ranks=True))
+        store.set(f"waited {dist.get_rank()}", "yes")
+    work.wait()
+    says(f"then {tensor.tolist()}")
+
+
 def abandoned() -> None:
     """Nobody destroys the group; the interpreter must end all the same."""
     for _ in range(50):
@@ -96,7 +124,7 @@ def abandoned() -> None:
 def main(how: str) -> None:
     dist.init_process_group("headrace", timeout=timedelta(seconds=30))
     with_one_group = descriptors()
-    {f.__name__: f for f in (killed, training, disagreeing, abandoned)}[how]()
+    {f.__name__: f for f in (killed, training, disagreeing, late, abandoned)}[how]()
     dist.destroy_process_group()
     threads = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
     says(f"descriptors {with_one_group} then {descriptors()}, threads {threads}")

@@ -75,6 +75,24 @@ def test_ranks_that_lag_or_differ_are_named() -> None:
         nothing_is_left(text)
 
 
+def test_a_rank_that_comes_late_gets_the_error_of_those_that_gave_up() -> None:
+    # It used to succeed: what it needed had been sent before the others gave up.
+    with ranks(RANKS, JOB, "late") as processes:
+        texts = outputs(processes, START_S)
+        assert [process.returncode for process in processes] == [0] * RANKS, texts
+    found = {
+        re.findall(r"^(?:reducing|a later call) failed: (.*)$", text, re.M)[0] for text in texts
+    }
+    assert all("ran out of time in collective 0" in text for text in found), texts
+    for rank, text in enumerate(texts):
+        assert "went well" not in text
+        assert len(re.findall(r"failed: .*ran out of time", text)) == 2, text
+        if rank != VICTIM:  # waits of their own, in a group that goes on
+            assert re.search(r"^a short wait failed: .*gave up after 0\.2 s", text, re.M), text
+            assert re.search(r"^a short barrier failed: .*monitored_barrier", text, re.M), text
+        assert f"then {[float(RANKS)] * 4}" in text
+
+
 def test_an_interpreter_ends_without_destroy_process_group() -> None:
     with ranks(2, JOB, "abandoned") as processes:
         texts = outputs(processes, START_S)
