@@ -13,9 +13,10 @@ import torch
 from torch.distributed import AllreduceOptions
 
 from headrace.collectives.run import binding
+from headrace.collectives.run.callbacks import Callbacks
 from headrace.collectives.run.caller import Caller
 from headrace.collectives.run.choice import Chooser
-from headrace.collectives.run.completions import completion_thread
+from headrace.collectives.run.completions import completion_threads
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.group import HeadraceGroup
 from headrace.collectives.run.work import PendingWork, SeveralWorks
@@ -31,18 +32,23 @@ def two(timeout_s: float = 20.0, *, shared_memory: bool = True) -> Iterator[list
             2,
             secret="tests",
             shared_memory=shared_memory,
-            completions=completion_thread.queue,
+            completions=completion_threads.queue,
         )
         for rank in range(2)
     ]
     addresses = [executor.address for executor in executors]
-    callers = [Caller(executor, Chooser(2), timeout_s) for executor in executors]
+    callbacks = Callbacks("tests", completion_threads.run)
+    callers = [Caller(executor, Chooser(2), timeout_s, callbacks) for executor in executors]
     try:
         each(executors, lambda executor: executor.connect(addresses, 20.0))
         yield callers
     finally:
         for caller in callers:
             caller.close("tests")
+
+
+def no_others(_name: str, _deadline_s: float) -> Caller:
+    raise AssertionError("no callback begins calls here")
 
 
 def interrupted_after(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,7 +154,7 @@ def test_a_wait_after_an_interrupted_one_is_bounded(monkeypatch: pytest.MonkeyPa
 
 def test_a_coalescing_region_ends_in_the_work_of_all_it_left_pending() -> None:
     with two() as callers:
-        groups = [HeadraceGroup(caller, "tests", None) for caller in callers]
+        groups = [HeadraceGroup(caller, "tests", None, no_others) for caller in callers]
         tensors = [[torch.full((size,), 1.0) for size in (3, 5000)] for _ in groups]
         works = []
         for member, mine in zip(groups, tensors, strict=True):

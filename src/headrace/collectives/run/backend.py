@@ -6,6 +6,7 @@ C++ layer (DDP's reducer, functional collectives) reaches the same methods throu
 trampolines, always asynchronously. `staged` takes tensors of other devices to the CPU and back.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -28,6 +29,7 @@ from torch.distributed import (
 from headrace.collectives.demand import Collective
 from headrace.collectives.run import binding, checks, sparse
 from headrace.collectives.run.binding import Bound
+from headrace.collectives.run.callbacks import space
 from headrace.collectives.run.caller import DONE, Caller, Ready
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.monitor import monitored_barrier
@@ -36,6 +38,7 @@ from headrace.collectives.run.staging import Use, staged
 from headrace.collectives.run.swap import PlanSwitch
 from headrace.collectives.run.untraced import untraced
 from headrace.collectives.run.work import PendingWork, SeveralWorks
+from headrace.errors import CommunicationError
 
 Tensors = Sequence[torch.Tensor]
 TensorLists = Sequence[Sequence[torch.Tensor]]
@@ -47,9 +50,11 @@ class Calls:
 
     Parameters
     ----------
-    caller : runs the calls; closed by `shutdown`.
+    caller : runs the calls of the main program; closed by `shutdown`.
     name : torch's name of the group.
     store : the group's part of torch's store, for `monitored_barrier`.
+    beside : connects anew, for the collectives that callbacks begin (see `callbacks`), given the
+        name of the connections, the same on all ranks, and a deadline in seconds.
 
     Attributes
     ----------
@@ -63,10 +68,14 @@ class Calls:
     supports_shrinking = False
     supports_reconfigure = False
 
-    def __init__(self, caller: Caller, name: str, store: Any) -> None:
+    def __init__(
+        self, caller: Caller, name: str, store: Any, beside: Callable[[str, float], Caller]
+    ) -> None:
         self._rank = caller.executor.rank
         self._ranks = caller.executor.ranks
-        self._caller = caller
+        self._main = caller
+        self._beside = beside
+        self._others: dict[str, Caller] = {}
         self._name = name
         self._store = store
         self._closed = False
@@ -93,14 +102,15 @@ class Calls:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the deadline of later calls that bring none."""
-        self._caller.timeout_s = timeout.total_seconds()
+        for caller in (self._main, *self._others.values()):
+            caller.timeout_s = timeout.total_seconds()
 
     def _split_off(
         self, store: Any, ranks: Sequence[int], name: str, timeout: timedelta | None
     ) -> Any:
         """Make a group of some of this one's ranks; see `Origin.part`."""
         assert self.origin is not None
-        limit = timeout or timedelta(seconds=self._caller.timeout_s)
+        limit = timeout or timedelta(seconds=self._main.timeout_s)
         return self.origin.part(store, self._rank, ranks, name, limit)
 
     def eager_connect_single_device(self, _device: Any = None) -> None:
@@ -115,17 +125,42 @@ class Calls:
     @property
     def executor(self) -> Executor:
         """What runs the group's calls."""
-        return self._caller.executor
+        return self._main.executor
 
     @property
     def switch(self) -> PlanSwitch:
         """Where the group's plans are changed."""
-        return self._caller.switch
+        return self._main.switch
 
     @property
     def store(self) -> Any:
         """The group's part of torch's store."""
         return self._store
+
+    @property
+    def _caller(self) -> Caller:
+        """What runs the collectives that are begun here: in the main program, or a callback."""
+        name = space()
+        if not name:
+            return self._main
+        # one thread at a time is in callbacks of this name
+        return self._others.get(name) or self._connect(name)
+
+    def _connect(self, name: str) -> Caller:
+        if self._closed:
+            raise CommunicationError(f"process group {self._name!r} was destroyed")
+        try:
+            caller = self._others[name] = self._beside(name, self._main.timeout_s)
+        except CommunicationError as error:
+            raise CommunicationError(
+                f"{error}: the ranks connect anew for the calls of callbacks of group "
+                f"{self._name!r}, as this one is; do the same callbacks begin the same calls on "
+                "all ranks?"
+            ) from error
+        caller.timeout_s, caller.region = self._main.timeout_s, self._main.region
+        if self._closed:  # meanwhile
+            caller.close(self._name)
+        return caller
 
     # ---- collectives ----------------------------------------------------------------------
 
@@ -343,7 +378,7 @@ class Calls:
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """Barrier through the store that names the ranks which did not come."""
-        limit = timeout or timedelta(seconds=self._caller.timeout_s)
+        limit = timeout or timedelta(seconds=self._main.timeout_s)
         self._barriers += 1
         monitored_barrier(
             self._store, self._rank, self._ranks, self._barriers, limit, all_ranks=wait_all_ranks
@@ -363,13 +398,13 @@ class Calls:
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
         checks.tag(tag)
-        return self._caller.send(tensor, dst, tag)
+        return self._main.send(tensor, dst, tag)
 
     @staged(Use.WRITE)
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
         checks.tag(tag)
-        return self._caller.receive(tensor, src, tag)
+        return self._main.receive(tensor, src, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         return self.recv(tensors, -1, tag)
@@ -380,12 +415,13 @@ class Calls:
 
     def start_coalescing(self, _device: Any = None) -> None:
         """Begin a region, forgetting one that an error has cut short."""
-        self._caller.region = []
+        self._main.region.works = []
 
     def end_coalescing(self, _device: Any = None) -> dist.Work:
         """Return the one work of all that the region left pending."""
-        region, self._caller.region = self._caller.region, None
-        return _together(region or ())
+        region = self._main.region
+        works, region.works = region.works, None
+        return _together(works or ())
 
     _start_coalescing = start_coalescing
     _end_coalescing = end_coalescing
@@ -402,8 +438,13 @@ class Calls:
         self._closed = True
         if self.background is not None:
             self.background()
-        self._caller.drain(drain_s)
-        self._caller.close(self._name)
+        end = time.monotonic() + drain_s
+        callers = (*self._others.values(), self._main)
+        for caller in callers:
+            caller.drain(max(0.0, end - time.monotonic()))
+        for caller in callers:
+            caller.close(self._name)
+        del self._beside  # it keeps the executor, and torch may keep the group
 
     def abort(self) -> None:
         """Close all connections at once; calls under way fail."""

@@ -13,9 +13,10 @@ import torch.distributed as dist
 from headrace.collectives.demand import Collective
 from headrace.collectives.run import binding
 from headrace.collectives.run.binding import MOVED, Bound
+from headrace.collectives.run.callbacks import Callbacks
 from headrace.collectives.run.checks import TAGS
 from headrace.collectives.run.choice import Choice, Chooser
-from headrace.collectives.run.completions import completion_thread
+from headrace.collectives.run.completions import completion_threads
 from headrace.collectives.run.executor import Executor, LoadedProgram
 from headrace.collectives.run.spans import profiling, span, span_until
 from headrace.collectives.run.swap import HOLD_S, Action, PlanSwitch
@@ -69,6 +70,24 @@ class Reduction(NamedTuple):
     direct: bool
 
 
+class Region(threading.local):
+    """The works that a thread has begun in the coalescing region that it has open.
+
+    Attributes
+    ----------
+    works : None if no region is open.
+    """
+
+    works: list[PendingWork] | None = None
+
+    def add(self, work: PendingWork) -> None:
+        """Add a work to the open region."""
+        assert self.works is not None
+        self.works.append(work)
+        if len(self.works) % _REGION_WORKS == 0:  # an error may keep one from ever being closed
+            self.works = [w for w in self.works if not w.is_completed() or w.exception()]
+
+
 class Caller:
     """Runs the calls of one group.
 
@@ -76,18 +95,22 @@ class Caller:
     ----------
     executor : connected; closed by `close`.
     timeout_s : deadline of calls that bring none, in seconds.
+    callbacks : run the callbacks of the futures of collectives.
 
     Attributes
     ----------
     switch : where plans are changed between calls; every call looks at its `armed` first.
     reductions : by (dtype, elements, operator), for the plan in force.
-    region : the works begun in the coalescing region that is open; None if none is.
+    region : the coalescing region that this thread has open, if any.
     """
 
-    def __init__(self, executor: Executor, chooser: Chooser, timeout_s: float) -> None:
+    def __init__(
+        self, executor: Executor, chooser: Chooser, timeout_s: float, callbacks: Callbacks
+    ) -> None:
         self.executor = executor
         self.timeout_s = timeout_s
         self._chooser = chooser
+        self.callbacks = callbacks
         self._programs: dict[str, LoadedProgram] = {}
         self._ready: dict[tuple[Collective, int, int], Ready] = {}
         self.reductions: dict[tuple[torch.dtype, int, Any], Reduction] = {}
@@ -95,7 +118,7 @@ class Caller:
         self._starting: set[PendingWork] = set()
         self._threads: set[threading.Thread] = set()
         self._calls_with_messages = 0
-        self.region: list[PendingWork] | None = None
+        self.region = Region()
         self.switch = PlanSwitch(executor, self._loaded, hold_s=min(HOLD_S, timeout_s))
         self._attached = False
 
@@ -166,20 +189,20 @@ class Caller:
         dtype: str,
         operator: str,
     ) -> PendingWork:
-        """Submit a collective; the completion thread ends its work."""
+        """Submit a collective; a completion thread ends its work."""
         if not self._attached:
-            completion_thread.attach()
+            completion_threads.attach()
             self._attached = True
         executor = self.executor
         call = self._prepared(ready, bound, opts, dtype, operator)
-        work = PendingWork(executor, tensors, bound.after, bound.keep)
+        work = PendingWork(executor, tensors, bound.after, bound.keep, callbacks=self.callbacks)
 
         def begin() -> int:
             return executor.submit(call, notify=True)
 
         if profiling():
             span_until(ready.program.collective, work.ending())
-        return self._start(work, begin, completion_thread.enter)
+        return self._start(work, begin, completion_threads.enter)
 
     def _prepared(
         self, ready: Ready | Reduction, bound: Bound, opts: Any, dtype: str, operator: str
@@ -232,14 +255,14 @@ class Caller:
                 work.end(error.with_traceback(None))
             else:
                 work.end(None)
-            finally:
-                self._threads.discard(thread)
+            work.complete()
+            self._threads.discard(thread)
 
         thread = threading.Thread(target=target, name="headrace-collective", daemon=True)
         self._threads.add(thread)
         thread.start()
-        if self.region is not None:
-            self._gather(self.region, work)
+        if self.region.works is not None:
+            self.region.add(work)
 
     def deadline_s(self, opts: Any) -> float:
         """Return the deadline in torch's `opts`, or the group's."""
@@ -249,7 +272,7 @@ class Caller:
     def drain(self, limit_s: float) -> None:
         """Give what was submitted and not waited for (receives apart) a chance to finish."""
         if self._attached:
-            completion_thread.drain(self.executor, limit_s)
+            completion_threads.drain(self.executor, limit_s)
         end = time.monotonic() + limit_s
         for thread in list(self._threads):
             thread.join(max(0.0, end - time.monotonic()))
@@ -262,13 +285,12 @@ class Caller:
         self.switch.close()
         self.executor.close()
         if self._attached:
-            completion_thread.detach()
+            completion_threads.detach()
         for work in list(self._loose.values()):
             work.is_completed()  # takes over the executor's verdict
         # torch may keep the group for good; what it held natively goes now
         self.executor = cast(Executor, _Closed(group))
         self._starting.clear()
-        self.region = None
         for table in (self._loose, self._programs, self._ready, self.reductions):
             table.clear()
 
@@ -305,7 +327,7 @@ class Caller:
         return begin
 
     def _loosely(self, tensor: torch.Tensor, bound: Bound, begin: Callable[[], int]) -> PendingWork:
-        # A message is usually waited for at once, so the completion thread is left asleep. The
+        # A message is usually waited for at once, so the completion threads are left asleep. The
         # table keeps the buffers of those that nobody waits for.
         if len(self._loose) >= _LOOSE_WORKS:
             for work in list(self._loose.values()):
@@ -339,14 +361,9 @@ class Caller:
             raise
         enter(handle, work)
         self._starting.discard(work)
-        if self.region is not None:
-            self._gather(self.region, work)
+        if self.region.works is not None:
+            self.region.add(work)
         return work
-
-    def _gather(self, region: list[PendingWork], work: PendingWork) -> None:
-        region.append(work)
-        if len(region) % _REGION_WORKS == 0:  # an error may keep a region from ever being closed
-            self.region = [w for w in region if not w.is_completed() or w.exception()]
 
 
 def _priority(ready: Ready | Reduction) -> str:

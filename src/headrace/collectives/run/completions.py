@@ -1,8 +1,10 @@
-"""The one thread of a process that learns of finished calls and ends their works."""
+"""The threads of a process that learn of finished calls, end their works, complete futures."""
 
 import contextlib
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
 
 from headrace import _native
@@ -10,7 +12,8 @@ from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.work import PendingWork
 from headrace.errors import CommunicationError
 
-# The last group to leave wakes the thread, so this only bounds how long a slip could last.
+# The last group to leave wakes the threads, so this only bounds how long a slip could last, and how
+# long it waits for threads that are in callbacks.
 _DRAIN_TIMEOUT_S = 5.0
 
 
@@ -21,19 +24,27 @@ class _Early:
         self.error = error
 
 
-class CompletionThread:
-    """Ends the works of all groups of this process as their calls complete, a batch per wake-up.
+class CompletionThreads:
+    """Ends the works of all groups of this process as their calls complete.
 
-    The thread runs while a group uses it. Its table also keeps a work, and so its buffers, alive
-    when the caller dropped it.
+    To complete a future is to run its callbacks, which may wait for other futures. So before a
+    thread does that, it sees to it that another one waits for completions, which a callback then
+    may wait for, to any depth: there are as many threads as callbacks that block, and one or two
+    more. Without callbacks there is one.
+
+    The threads run while a group uses them. Their table also keeps a work, and so its buffers,
+    alive when the caller dropped it.
     """
 
     def __init__(self) -> None:
         self._queue: _native.Completions | None = None
+        self._taken: deque[tuple[int, str]] = deque()
+        self._to_run: deque[Callable[[], object]] = deque()
         self._inflight: dict[int, PendingWork | _Early] = {}
         self._lock = threading.Lock()
         self._users = 0
-        self._thread: threading.Thread | None = None
+        self._threads: set[threading.Thread] = set()
+        self._waiting = 0  # threads that take completions, or are about to
 
     @property
     def queue(self) -> _native.Completions:
@@ -47,26 +58,29 @@ class CompletionThread:
         self._queue = None
 
     def attach(self) -> None:
-        """Start the thread for its first user."""
+        """Start a thread for its first user."""
         with self._lock:
             self._users += 1
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._drain, name="headrace-completions", daemon=True
-                )
-                self._thread.start()
+            if not self._threads:
+                self._start()
 
     def detach(self) -> None:
-        """End the thread after its last user, whose executor has been closed before."""
+        """End the threads after their last user, whose executor has been closed before.
+
+        Those that are in a callback for long (this one may be) end after it.
+        """
         with self._lock:
             self._users -= 1
             if self._users:
                 return
-            thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
+            threads, self._threads = self._threads, set()
+            self._waiting = 0
+        end = time.monotonic() + _DRAIN_TIMEOUT_S
+        for thread in threads - {threading.current_thread()}:
             self.queue.wake()
-            thread.join()
-            self._drain_once(0.0)  # what the closing executors failed last
+            thread.join(max(0.0, end - time.monotonic()))
+        while self._finish_next(0.0):  # what the closing executors failed last
+            pass
 
     def enter(self, handle: int, work: PendingWork) -> None:
         """Add a work that was submitted with ``notify=True``."""
@@ -74,6 +88,12 @@ class CompletionThread:
         if isinstance(found, _Early):
             del self._inflight[handle]
             work.end(found.error)
+            work.complete()
+
+    def run(self, action: Callable[[], object]) -> None:
+        """Have one of the threads run `action`, which may block."""
+        self._to_run.append(action)
+        self.queue.wake()
 
     def drain(self, executor: Executor, limit_s: float) -> None:
         """Wait until `executor` has no calls under way, or for `limit_s`."""
@@ -81,24 +101,65 @@ class CompletionThread:
         for work in list(self._inflight.values()):
             left = end - time.monotonic()
             if isinstance(work, PendingWork) and work.executor is executor and left > 0:
-                # the work keeps the error for whoever asks
+                # the work keeps the error
                 with contextlib.suppress(CommunicationError):
                     work.wait(timedelta(seconds=left))
 
-    def _drain(self) -> None:
+    def _start(self) -> None:
+        """Start a thread that waits for completions; needs the lock."""
+        thread = threading.Thread(target=self._run, name="headrace-completions", daemon=True)
+        self._threads.add(thread)
+        self._waiting += 1
+        thread.start()
+
+    def _run(self) -> None:
         me = threading.current_thread()
-        while self._thread is me:
-            self._drain_once(_DRAIN_TIMEOUT_S)
+        while me in self._threads:
+            self._finish_next(_DRAIN_TIMEOUT_S)
+        self.queue.wake()  # the next one that is to end
 
-    def _drain_once(self, timeout_s: float) -> None:
-        for handle, text in self.queue.take(timeout_s):
-            error = CommunicationError(text) if text else None
-            work = self._inflight.setdefault(handle, _Early(error))
-            if isinstance(work, PendingWork):
-                del self._inflight[handle]
-                if error is not None and work.executor is not None:
-                    work.executor.log_failure()
-                work.end(error)
+    def _finish_next(self, timeout_s: float) -> bool:
+        """End a work whose call completed; returns False if none has within `timeout_s`."""
+        if self._to_run:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                self._run_callbacks(self._to_run.popleft())
+            return True
+        try:
+            handle, text = self._taken.popleft()
+        except IndexError:
+            found = self.queue.take(timeout_s)
+            self._taken.extend(found)
+            return bool(found or self._to_run)
+        error = CommunicationError(text) if text else None
+        work = self._inflight.setdefault(handle, _Early(error))
+        if isinstance(work, PendingWork):
+            del self._inflight[handle]
+            if error is not None and work.executor is not None:
+                work.executor.log_failure()
+            work.end(error)
+            if work.has_future:
+                self._run_callbacks(work.complete)
+        return True
+
+    def _run_callbacks(self, action: Callable[[], object]) -> None:
+        """Do what runs callbacks, while another thread waits for completions."""
+        me = threading.current_thread()
+        with self._lock:
+            mine = me in self._threads
+            if mine:
+                self._waiting -= 1
+                if self._waiting == 0:
+                    self._start()
+                elif self._taken or self._to_run:
+                    self.queue.wake()
+        action()
+        with self._lock:
+            if me not in self._threads:
+                return
+            if self._waiting > 1:  # one to wait, one to run callbacks: more were for a nesting
+                self._threads.discard(me)
+            else:
+                self._waiting += 1
 
 
-completion_thread = CompletionThread()
+completion_threads = CompletionThreads()

@@ -1,18 +1,22 @@
 """Making a process group: the ranks meet, compare plan books, connect."""
 
 import atexit
+import hmac
 import logging
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
+from headrace.collectives.run.beside import exchange
 from headrace.collectives.run.book import channels, described, fitting, load_book
+from headrace.collectives.run.callbacks import Callbacks
 from headrace.collectives.run.caller import Caller
 from headrace.collectives.run.choice import Chooser
-from headrace.collectives.run.completions import completion_thread
+from headrace.collectives.run.completions import completion_threads
 from headrace.collectives.run.connect.addresses import host_of
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.group import HeadraceBackend, HeadraceGroup, check_device
@@ -84,24 +88,10 @@ def create(
     whole_job = not members or list(members) == list(range(dist.get_world_size()))
     if not whole_job:
         book = None  # it was made for the whole job
-    executor = Executor(
-        rank,
-        ranks,
-        host=meeting.host,
-        secret=meeting.secret,
-        channels=meeting.channels,
-        threads=settings.threads,
-        shared_memory=meeting.shared_memory,
-        tls=meeting.tls,
-        completions=completion_thread.queue,
-    )
     try:
-        addresses = rendezvous.addresses(executor.address)
-        executor.connect(addresses, timeout_s)
-        pace(executor, addresses, settings)
-    except BaseException:
-        executor.close()
-        raise
+        executor, addresses = _connected(
+            rank, ranks, meeting, settings, rendezvous.addresses, timeout_s
+        )
     finally:  # nothing listens any more: it is of no use to a rank that comes later
         rendezvous.forget_secret()
     # after the connections, whose addresses tell hosts apart
@@ -112,14 +102,27 @@ def create(
     if rank == 0:
         log.info("group of %d ranks on %s: %s", ranks, _hosts(meeting.rank_host), described(book))
     one_host = meeting.shared_memory and len(set(meeting.rank_host)) == 1
-    chooser = Chooser(ranks, book, one_host=one_host, channels=meeting.channels)
+    callbacks = Callbacks(options.group_id, completion_threads.run)
+
+    def caller_on(connected: Executor) -> Caller:
+        chooser = Chooser(ranks, book, one_host=one_host, channels=meeting.channels)
+        return Caller(connected, chooser, timeout_s, callbacks)
+
+    def beside(name: str, deadline_s: float) -> Caller:
+        secret = hmac.digest(meeting.secret.encode(), name.encode(), "sha256").hex()
+        connected, _ = _connected(
+            rank,
+            ranks,
+            replace(meeting, secret=secret),
+            settings,
+            lambda mine: exchange(executor, name, mine, deadline_s),
+            deadline_s,
+        )
+        return caller_on(connected)
+
     if kind is None:
         kind = HeadraceGroup if _alone(options.process_group, device) else HeadraceBackend
-    group = kind(
-        Caller(executor, chooser, timeout_s),
-        options.group_id,
-        store,
-    )
+    group = kind(caller_on(executor), options.group_id, store, beside)
     group.origin = Origin(
         store=options.store,
         device=device,
@@ -130,6 +133,41 @@ def create(
     if follow is not None:
         group.background = follow(store, executor, group.switch, book, settings)
     return group
+
+
+def _connected(
+    rank: int,
+    ranks: int,
+    meeting: Meeting,
+    settings: Settings,
+    exchange: Callable[[str], list[str]],
+    timeout_s: float,
+) -> tuple[Executor, list[str]]:
+    """Return an executor that is connected with all ranks', and the addresses of all.
+
+    Parameters
+    ----------
+    exchange : returns all ranks' addresses, given this one's.
+    """
+    executor = Executor(
+        rank,
+        ranks,
+        host=meeting.host,
+        secret=meeting.secret,
+        channels=meeting.channels,
+        threads=settings.threads,
+        shared_memory=meeting.shared_memory,
+        tls=meeting.tls,
+        completions=completion_threads.queue,
+    )
+    try:
+        addresses = exchange(executor.address)
+        executor.connect(addresses, timeout_s)
+        pace(executor, addresses, settings)
+    except BaseException:
+        executor.close()
+        raise
+    return executor, addresses
 
 
 def _device(store: Any, rank: int) -> str:
@@ -198,4 +236,4 @@ def _close_all() -> None:
     """Close what the script left open: no thread may outlive the interpreter."""
     for group in list(_live):
         group.shutdown(_LAST_CHANCE_S)
-    completion_thread.forget()
+    completion_threads.forget()

@@ -4,7 +4,7 @@
 # pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
 # pyright: reportPrivateUsage=false, reportIncompatibleVariableOverride=false
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -27,9 +27,11 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
     torch's Python layer calls it without a detour through C++.
     """
 
-    def __init__(self, caller: Caller, name: str, store: Any) -> None:
+    def __init__(
+        self, caller: Caller, name: str, store: Any, beside: Callable[[str, float], Caller]
+    ) -> None:
         dist.ProcessGroup.__init__(self, caller.executor.rank, caller.executor.ranks)
-        Calls.__init__(self, caller, name, store)
+        Calls.__init__(self, caller, name, store, beside)
         self._just_split = False
         self._splits = 0
 
@@ -100,14 +102,16 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
 class HeadraceBackend(Calls, Backend):
     """The part of a process group that serves one device, as in "cpu:headrace,cuda:nccl"."""
 
-    def __init__(self, caller: Caller, name: str, store: Any) -> None:
+    def __init__(
+        self, caller: Caller, name: str, store: Any, beside: Callable[[str, float], Caller]
+    ) -> None:
         Backend.__init__(self, caller.executor.rank, caller.executor.ranks)
-        Calls.__init__(self, caller, name, store)
+        Calls.__init__(self, caller, name, store, beside)
 
     @property
     def options(self) -> Backend.Options:
         """What torch copies, and changes, to split the group."""
-        return Backend.Options("headrace", timedelta(seconds=self._caller.timeout_s))
+        return Backend.Options("headrace", timedelta(seconds=self._main.timeout_s))
 
     def split(self, store: Any, ranks: Sequence[int], opts: Backend.Options) -> Any:
         """Make the backend of a group of some ranks, called from C++.

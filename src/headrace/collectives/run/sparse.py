@@ -83,7 +83,7 @@ def all_reduce(caller: "Caller", tensor: torch.Tensor, opts: Any) -> dist.Work:
         exchange()
         after()
         return CompletedWork([tensor])
-    work = SparseWork(caller.executor, [tensor], after)
+    work = SparseWork(caller.executor, [tensor], after, callbacks=caller.callbacks)
     caller.begin_thread(work, exchange)
     return work
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from headrace.collectives.run.callbacks import Callbacks, combine, track
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.untraced import untraced
 from headrace.errors import CommunicationError
@@ -57,9 +58,10 @@ class CompletedWork(dist.Work):
 class PendingWork(dist.Work):
     """A submitted call.
 
-    It ends once, in whichever thread learns of it first: the one in `wait`, or the completion
-    thread. Ending runs `after` (copies out of staging buffers), begins the copies to another device
-    if there are any (`land`), then completes the future.
+    It ends once, in whichever thread learns of it first: the one in `wait`, or a completion
+    thread. Ending runs `after` (copies out of staging buffers), then begins the copies to another
+    device if there are any (`land`). The future, which runs callbacks, is completed by a completion
+    thread, or when it is made.
 
     Attributes
     ----------
@@ -78,6 +80,7 @@ class PendingWork(dist.Work):
     _pairs: Sequence[tuple[torch.Tensor, torch.Tensor]] | None = None
     _event: threading.Event | None = None
     _promise: torch.futures.Future[None] | None = None
+    _completed = False
     _future: torch.futures.Future[list[torch.Tensor]] | None = None
 
     def __init__(
@@ -87,10 +90,12 @@ class PendingWork(dist.Work):
         after: Callable[[], None] | None = None,
         keep: Any = None,
         *,
+        callbacks: Callbacks | None = None,
         loose: "dict[int, PendingWork] | None" = None,
         timeout_s: float | None = None,
     ) -> None:
         super().__init__()
+        self.callbacks = callbacks  # None: they run when the call ends, in no order
         self.executor: Executor | None = executor  # until the call ended
         self._tensors = list(tensors)
         self._after = after
@@ -190,11 +195,9 @@ class PendingWork(dist.Work):
             self._ended = True
             if self._loose is not None:
                 self._loose.pop(self.handle, None)
-            promise, event = self._promise, self._event
+            event = self._event
         if event is not None:
             event.set()
-        if promise is not None:
-            promise.set_result(None)
 
     def _finish(self) -> BaseException | None:
         try:
@@ -248,6 +251,8 @@ class PendingWork(dist.Work):
                 # is concerned (DDP's reducer would take it for a gradient): raising in a callback
                 # is the way to a real error.
                 self._future = on_devices(ending, self.devices).then(self._outcome)
+                if self.callbacks is not None:
+                    track(self._future, self.callbacks, self.devices)
             return self._future
 
     def ending(self) -> torch.futures.Future[None]:
@@ -258,10 +263,28 @@ class PendingWork(dist.Work):
             promise = self._promise = torch.futures.Future()
             ended = self._ended
         if ended:
-            promise.set_result(None)
+            self.complete()
         elif self._loose is not None:
-            threading.Thread(target=self._wait_natively, daemon=True).start()
+            threading.Thread(target=self._complete_loosely, daemon=True).start()
         return promise
+
+    @property
+    def has_future(self) -> bool:
+        """Whether there is a future to complete."""
+        return self._promise is not None
+
+    def complete(self) -> None:
+        """Complete the future of the call, which has ended: callbacks run, here and now."""
+        with self._lock:
+            promise = self._promise
+            if promise is None or self._completed:
+                return
+            self._completed = True
+        promise.set_result(None)
+
+    def _complete_loosely(self) -> None:
+        self._wait_natively()
+        self.complete()
 
     @property
     def devices(self) -> list[torch.device]:
@@ -320,7 +343,10 @@ class SeveralWorks(dist.Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         futures = [work.get_future() for work in self._works]
         devices = {device for work in self._works for device in work.devices}
-        return on_devices(torch.futures.collect_all(futures), list(devices)).then(self._outcome)
+        done = combine(futures)
+        callbacks = next((w.callbacks for w in self._works if w.callbacks is not None), None)
+        future = on_devices(done, list(devices)).then(self._outcome)
+        return future if callbacks is None else track(future, callbacks, list(devices))
 
     def _outcome(self, _done: Any) -> list[torch.Tensor]:
         self.wait()  # they have all ended

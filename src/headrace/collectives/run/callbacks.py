@@ -1,0 +1,275 @@
+"""Callbacks of collectives' futures: in which order they run, and which calls are theirs.
+
+A callback may begin calls and wait for them. When it runs depends on when its call ends, which
+differs from rank to rank, while every rank has to begin the same calls in the same order. So:
+
+- Callbacks of one group that are given in the same place (the main program, or the callbacks of
+  one queue) form a queue: they run one at a time, in the order in which they were given. That is
+  program order, the same on all ranks, so what they begin is in one order on all ranks. One whose
+  call ends early waits for those before it.
+- The calls that the callbacks of a queue begin go over connections of their own
+  (`backend.Calls`), so that nothing orders them relative to the main program's.
+- A callback that is given within a callback goes to a queue one level deeper. So a callback can
+  wait for what it starts, to any depth. If it waits for a callback that comes later in its own
+  queue, its thread runs the queue up to that one first.
+
+A callback runs in the completion thread that completes the future, or, if that is done already, in
+another one: never in the thread that gives it, which may have to go on before the callback can.
+Meanwhile other completion threads complete futures, so a callback delays those behind it, and
+nothing else.
+A thread in a callback waits for calls, which end by their deadlines, or for callbacks of deeper
+queues or later ones of its own; none of these waits for the first, unless the program has a cycle.
+
+torch runs a callback of a future that is done at once and unseen, and makes the futures of chained
+callbacks in C++. So that these, too, come here, `then`, `add_done_callback` and `wait` of torch's
+futures, and what is behind `collect_all`, are replaced by functions that do as before for all
+futures but those of headrace's collectives and what is chained to them.
+"""
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from headrace.collectives.run.untraced import untraced
+from headrace.errors import CommunicationError
+
+Future = torch.futures.Future[Any]
+HandOver = Callable[[Callable[[], object]], None]
+
+LEVELS = 16
+"""Queues nested deeper than that use the connections of so many in turn: a callback may begin a
+call whose callback begins a call, and so on, without end."""
+
+_Base: Any = torch._C.Future  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+_then, _add_done_callback, _wait = _Base.then, _Base.add_done_callback, _Base.wait
+_collect_all: Any = torch._C._collect_all  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """A callback that has not run yet: `run` it when `source` is done."""
+
+    source: Future
+    run: Callable[[], object]
+
+
+class _Queue:
+    """Callbacks that run one at a time, in the order in which they were given."""
+
+    def __init__(self, name: str, hand_over: HandOver, level: int = 1, stem: str = "") -> None:
+        self.name = name
+        self._hand_over = hand_over
+        self._level = level
+        self._stem = stem or name  # of the names of queues below, from `LEVELS` on
+        self._below: weakref.WeakValueDictionary[str, _Queue] = weakref.WeakValueDictionary()
+        self._entries: deque[_Entry] = deque()
+        self._lock = threading.Lock()
+        self._owner: int | None = None  # the thread that runs callbacks now
+
+    def below(self, group: str) -> "_Queue":
+        """Return the queue of callbacks that this one's give to futures of `group`."""
+        known = self._below.get(group)
+        if known is None:
+            level = self._level + 1
+            deep = level > LEVELS
+            outer = f"{self._stem}+{level % LEVELS}" if deep else self.name
+            stem = self._stem if deep else ""
+            known = self._below[group] = _Queue(f"{outer}/{group}", self._hand_over, level, stem)
+        return known
+
+    def within(self, callback: Callable[[Future], Any], source: Future) -> Any:
+        """Run a callback in this queue's context."""
+        token = context.set(self)
+        try:
+            return callback(source)
+        finally:
+            context.reset(token)
+
+    def add(self, entry: _Entry) -> None:
+        """Put an entry at the end; it never runs in this thread, which may have to go on first."""
+        with self._lock:
+            self._entries.append(entry)
+        adding = threading.get_ident()
+
+        def advance(_: Future) -> None:
+            if threading.get_ident() == adding:  # torch runs this at once: the source is done
+                self._hand_over(self._advance)
+            else:
+                self._advance()
+
+        _add_done_callback(entry.source, advance)
+        adding = None
+
+    def _advance(self) -> None:
+        """Run the callbacks whose turn has come, unless a thread is at it."""
+        with self._lock:
+            if self._owner is not None:
+                return
+            self._owner = threading.get_ident()
+        while (entry := self._ready()) is not None:
+            entry.run()
+
+    def _ready(self) -> _Entry | None:
+        """Take the first entry if its source is done; give the queue up if not."""
+        with self._lock:
+            if self._entries and self._entries[0].source.done():
+                return self._entries.popleft()
+            self._owner = None
+            return None
+
+    def run_until(self, future: Future) -> None:
+        """Run callbacks until `future`, one's result, is done, if this thread is within one here.
+
+        Raises
+        ------
+        CommunicationError : the callback of `future` is one that is waiting, in this thread.
+        """
+        if self._owner != threading.get_ident():
+            return
+        while not future.done():
+            with self._lock:
+                entry = self._entries.popleft() if self._entries else None
+            if entry is None:
+                raise CommunicationError(
+                    "a callback waits for its own result, or for that of a callback which waits "
+                    "for it: return the future, or chain to it with then()"
+                )
+            _settle(entry.source)
+            entry.run()
+
+
+context: ContextVar[_Queue | None] = ContextVar("callback_context", default=None)
+"""The queue whose callback this thread runs; None in the main program."""
+
+
+def space() -> str:
+    """Return the name of the connections for calls that are begun here; empty: the group's."""
+    queue = context.get()
+    return "" if queue is None else queue.name
+
+
+class Callbacks:
+    """The callbacks of one group's futures.
+
+    Parameters
+    ----------
+    group : its name, the same on all ranks.
+    hand_over : has a completion thread run something.
+    """
+
+    def __init__(self, group: str, hand_over: HandOver) -> None:
+        self._group = group
+        self._top = _Queue(group, hand_over)
+
+    def queue(self) -> _Queue:
+        """Return the queue of callbacks that are given here and now."""
+        outer = context.get()
+        return self._top if outer is None else outer.below(self._group)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tracked:
+    """A future of a collective, or chained to one.
+
+    Attributes
+    ----------
+    queue : where the callback is whose result the future is, if it is one's.
+    parts : the futures that it combines, if it does.
+    """
+
+    callbacks: Callbacks
+    devices: Sequence[torch.device]
+    queue: _Queue | None = None
+    parts: Sequence[Future] = ()
+
+
+_tracked: "weakref.WeakKeyDictionary[Future, _Tracked]" = weakref.WeakKeyDictionary()
+
+
+def track(future: Future, callbacks: Callbacks, devices: Sequence[torch.device]) -> Future:
+    """Have the callbacks of a collective's future run by `callbacks`; returns the future."""
+    _tracked[future] = _Tracked(callbacks, devices)
+    return future
+
+
+def combine(futures: Sequence[Future]) -> Future:
+    """Return a future that is done when all are, whose callbacks run as soon as it is."""
+    return _collect_all(list(futures))
+
+
+def _enqueue(
+    source: Future, known: _Tracked, attach: Callable[..., Any], callback: Callable[[Future], Any]
+) -> Any:
+    """Have `callback` run in its turn; returns what torch's `attach` does."""
+    queue = known.callbacks.queue()
+    # Done when the callback's turn has come. torch runs it then, as it runs any: with the streams
+    # of its devices, and with its error as the result's.
+    turn: Future = torch.futures.Future(devices=list(known.devices))
+    result = attach(turn, lambda _: queue.within(callback, source))
+    if result is not None:
+        _tracked[result] = _Tracked(known.callbacks, known.devices, queue)
+
+    def run() -> None:
+        turn.set_result(None)
+
+    def run_behind_source() -> None:
+        _then(source, lambda _: turn.set_result(None))  # of the streams, too
+
+    queue.add(_Entry(source=source, run=run_behind_source if known.devices else run))
+    return result
+
+
+def _settle(future: Future) -> None:
+    """Wait until `future` is done, well or not."""
+    try:
+        future.wait()
+    except Exception:  # whoever asks for its value gets it
+        return
+
+
+@untraced
+def _queued_then(self: Future, callback: Callable[[Future], Any]) -> Future:
+    known = _tracked.get(self)
+    return _then(self, callback) if known is None else _enqueue(self, known, _then, callback)
+
+
+@untraced
+def _queued_add_done_callback(self: Future, callback: Callable[[Future], Any]) -> None:
+    known = _tracked.get(self)
+    if known is None:
+        _add_done_callback(self, callback)
+    else:
+        _enqueue(self, known, _add_done_callback, callback)
+
+
+@untraced
+def _helping_wait(self: Future) -> Any:
+    known = _tracked.get(self)
+    if known is not None and not self.done():
+        if known.queue is not None:
+            known.queue.run_until(self)
+        for part in known.parts:
+            _settle(part)
+    return _wait(self)
+
+
+@untraced
+def _tracked_collect_all(futures: list[Future]) -> Future:
+    combined: Future = _collect_all(futures)
+    parts = [known for future in futures if (known := _tracked.get(future)) is not None]
+    if parts:
+        devices = list(dict.fromkeys(device for part in parts for device in part.devices))
+        _tracked[combined] = _Tracked(parts[0].callbacks, devices, parts=tuple(futures))
+    return combined
+
+
+_Base.then = _queued_then
+_Base.add_done_callback = _queued_add_done_callback
+_Base.wait = _helping_wait
+torch._C._collect_all = _tracked_collect_all  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
