@@ -10,10 +10,12 @@ from typer.testing import CliRunner
 
 from headrace.cli import artifacts
 from headrace.cli.export import export
-from headrace.collectives.demand import Collective
+from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export.msccl_xml import read
 from headrace.collectives.plan.book import build_book
+from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.portfolio import plan_collective
+from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import InputError, ProgramError, VerificationError
 from headrace.topology.presets import uniform
 
@@ -157,3 +159,30 @@ def test_a_json_plan_is_json(plan: Path) -> None:
     out = plan.with_name("a.json")
     run("export", plan, "--format", "mscclpp-json", "-o", out, "--instances", 1)
     assert {"name", "collective", "protocol", "inplace", "gpus"} <= set(json.loads(out.read_text()))
+
+
+def test_a_runtime_is_kept_to_and_its_selection_is_printed(tmp_path: Path) -> None:
+    """Files were written that runtimes refuse, or pass over for other element counts, silently."""
+    chain = Schedule.of(
+        Demand(collective=Collective.BROADCAST, ranks=2, chunks=100),
+        [Transfer(0, 1, k, k) for k in range(100)],
+    )
+    lower(chain).to_artifact().save(tmp_path / "program")
+    out = tmp_path / "x.xml"
+    for runtime, steps in (("msccl", 100), ("msccl-executor-nccl", 64), ("strictest", 64)):
+        said = run("export", tmp_path / "program", "-o", out, "--runtime", runtime)
+        assert "taken for element counts that are multiples of 100" in said
+        algorithm, _ = read(out.read_bytes())
+        longest = max(len(tb.steps) for gpu in algorithm.gpus for tb in gpu.threadblocks)
+        assert steps // 2 < longest <= steps
+        named = "refused by msccl-executor-nccl (at most 64)" in run("verify", out)
+        assert named == (runtime == "msccl")
+    with pytest.raises(ProgramError, match="mscclpp reads mscclpp-json"):
+        run("export", tmp_path / "program", "-o", out, "--runtime", "mscclpp")
+
+
+def test_a_size_that_does_not_select_the_file_is_warned_of(tmp_path: Path) -> None:
+    for size, warned in ((1 << 20, False), ((1 << 20) + 1, True)):
+        plan_collective(TOPOLOGY, Collective.ALLREDUCE, size).save(tmp_path / "p")
+        said = run("export", tmp_path / "p", "-o", tmp_path / "p.xml")
+        assert ("warning: the plan is meant for" in said) == warned

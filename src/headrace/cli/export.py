@@ -12,6 +12,7 @@ from rich.console import Console
 import headrace.artifact as artifact_io
 from headrace.cli.format import parse_size, size
 from headrace.collectives.demand import ROOTED, Collective
+from headrace.collectives.export.runtimes import PROCESSORS, RUNTIMES, STRICTEST
 from headrace.collectives.export.threadblocks import INSTANCES, PROTOCOLS, Target
 from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, InputError, VerificationError
@@ -32,6 +33,15 @@ _BEGINS = {Format.MSCCL_XML: "<", Format.MSCCLPP_JSON: "{"}
 
 _ENVELOPE = re.compile(rb'"format"\s*:\s*"headrace-artifact"')
 """In an artifact's first line, before what it holds."""
+
+
+class RuntimeName(StrEnum):
+    """Runtimes, and what all that read the format take."""
+
+    STRICTEST = "strictest"
+    MSCCL = "msccl"
+    MSCCL_EXECUTOR_NCCL = "msccl-executor-nccl"
+    MSCCLPP = "mscclpp"
 
 
 class Protocol(StrEnum):
@@ -62,7 +72,8 @@ def export(
         int | None,
         typer.Option(
             help="Parallel copies, each moving a part of every chunk: 1, 2, 4 or 8. Unless given "
-            "1 up to 1 MB and 8 above, less where that breaks a limit."
+            "1 up to 1 MB and 8 above, less where that breaks a limit, or threadblocks have to be "
+            "cut and would be more than processors."
         ),
     ] = None,
     in_place: Annotated[
@@ -82,6 +93,13 @@ def export(
     protocol: Annotated[
         Protocol, typer.Option(help="NCCL's protocol; mscclpp-json takes Simple only.")
     ] = Protocol.SIMPLE,
+    runtime: Annotated[
+        RuntimeName,
+        typer.Option(
+            help="Whose limits to keep: msccl, msccl-executor-nccl or mscclpp; strictest: of all "
+            "that read the format."
+        ),
+    ] = RuntimeName.STRICTEST,
     min_bytes: Annotated[
         str | None,
         typer.Option(help="Least size to serve; unless given the book's range, or none."),
@@ -93,7 +111,8 @@ def export(
 ) -> None:
     """Write a plan in a form that MSCCL or MSCCL++ runs.
 
-    What is written is read back and proven before the file is made.
+    Threadblocks that are too long for the runtime are cut; what it cannot run is not written. What
+    is written is read back and proven before the file is made.
     """
     program, scored, sizes = _program(source, collective, total, root)
     artifact_io.check_target(output)
@@ -107,6 +126,7 @@ def export(
             in_place=in_place,
             buffered=buffered,
             protocol=protocol.value,
+            runtime=runtime.value,
             min_bytes=low,
             max_bytes=high,
         ),
@@ -121,6 +141,32 @@ def export(
         markup=False,
         soft_wrap=True,
     )
+    _print_selection(text, form, runtime, scored)
+
+
+def _print_selection(text: str, form: Format, runtime: RuntimeName, scored: int) -> None:
+    """Print which calls take the file, and what may keep it from running.
+
+    Parameters
+    ----------
+    scored : the size in bytes that the plan is meant for; 0 if none is known.
+    """
+    from headrace.collectives.export import msccl_xml, mscclpp_read
+    from headrace.collectives.export.runtimes import crowded, runtime_of, selection
+
+    read = msccl_xml.read if form is Format.MSCCL_XML else mscclpp_read.read
+    algorithm, _ = read(text)
+    calls, whole = selection(algorithm, runtime_of(runtime.value, form.value))
+    lines = [f"taken for {calls}; others silently take another algorithm"]
+    if scored % whole:
+        lines.append(
+            f"warning: the plan is meant for {scored} bytes, which no such count makes: plan for "
+            f"a multiple of {whole}, or with synthesize --runtime {runtime.value}"
+        )
+    if warning := crowded(algorithm):
+        lines.append(f"warning: {warning}")
+    for line in lines:
+        Console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _counts(instances: int | None, scored: int) -> list[int]:
@@ -141,7 +187,8 @@ def _written(program: Program, form: Format, counts: list[int], target: Target) 
     write = msccl_xml.export if form is Format.MSCCL_XML else mscclpp_json.export
     for count in counts[:-1]:
         try:
-            return write(program, replace(target, instances=count)), count
+            sought = replace(target, instances=count, processors=min(PROCESSORS.values()))
+            return write(program, sought), count
         except VerificationError:
             continue  # a limit: fewer may do
     return write(program, replace(target, instances=counts[-1])), counts[-1]
@@ -249,3 +296,4 @@ def _verdict(file: Path, form: Format) -> "Verdict":
 
 
 assert {protocol.value for protocol in Protocol} == set(PROTOCOLS)
+assert [name.value for name in RuntimeName] == [STRICTEST, *RUNTIMES]

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.export.mscclpp_json import export
+from headrace.collectives.export.mscclpp_json import export, write
 from headrace.collectives.export.mscclpp_read import verify_text
-from headrace.collectives.export.threadblocks import Target
+from headrace.collectives.export.threadblocks import Target, lowered
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.templates import ring
 from headrace.errors import PlanError, ProgramError
@@ -60,11 +60,12 @@ def test_the_top_has_what_the_executor_reads() -> None:
         }  # fmt: skip
 
 
-def test_long_threadblocks_are_warned_of() -> None:
+def test_long_threadblocks_are_warned_of_in_one_line() -> None:
     program = lower(ring(Demand(collective=Collective.BROADCAST, ranks=3, chunks=40)))
-    findings = verify_text(export(program)).findings
-    assert {(f.rule, f.fatal) for f in findings} == {("limit", False)}
-    assert "operations" in findings[0].message
+    (finding,) = verify_text(write(lowered(program, Target(), store_all=True))).findings
+    assert (finding.rule, finding.fatal) == ("limit", False)
+    assert "operations: refused by mscclpp (at most 64)" in finding.message
+    assert verify_text(export(program)).findings == ()
 
 
 def test_packets_and_buffers_are_refused() -> None:

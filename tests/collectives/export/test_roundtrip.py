@@ -8,7 +8,7 @@ import pytest
 from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
 from headrace.collectives.export.recover import divided, recovered, same_plan
-from headrace.collectives.export.threadblocks import Target
+from headrace.collectives.export.threadblocks import Target, lowered
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.templates import ring
 from headrace.collectives.plan.verify import verify
@@ -49,7 +49,8 @@ def check_json(what: str, program: Program, target: Target, runs: int = 1) -> No
     assert not [f for f in mscclpp_read.verify_text(text).findings if f.fatal]
     algorithm, _ = mscclpp_read.read(text)
     again = recovered(algorithm)
-    assert same_plan(divided(program, target.instances), again) == "", (what, target)
+    if text == mscclpp_json.write(lowered(program, target, store_all=True)):  # nothing was cut
+        assert same_plan(divided(program, target.instances), again) == "", (what, target)
     assert Operations(text).misbehaves(runs, program.demand.root) == "", (what, target)
 
 

@@ -94,10 +94,6 @@ def test_out_of_place_allgather_copies_its_own_block() -> None:
 
 
 def test_limits_are_enforced_on_export() -> None:
-    demand = Demand(collective=Collective.BROADCAST, ranks=2, chunks=300)
-    program = lower(Schedule.of(demand, [Transfer(0, 1, k, k) for k in range(300)]))
-    with pytest.raises(VerificationError, match="300 steps, needs at most 256"):
-        export(program)
     many = lower(direct(Demand(collective=Collective.ALL_TO_ALL, ranks=34)))
     with pytest.raises(VerificationError, match="33 threadblocks send on channel 0"):
         export(many)

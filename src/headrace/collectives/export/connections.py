@@ -220,8 +220,9 @@ def _resolve(
     target = other.steps[wait.step]
     meant = f"step {wait.step} of threadblock {wait.threadblock}"
     later = range(wait.step, len(other.steps))
-    flagged = [k for k in later if other.steps[k].flagged and other.steps[k].kind is not Kind.NOP]
-    if not flagged:
+    published = (k for k in later if other.steps[k].flagged and other.steps[k].kind != Kind.NOP)
+    flagged = next(published, None)
+    if flagged is None:
         found.append(
             _finding(
                 "deadlock",
@@ -231,22 +232,22 @@ def _resolve(
             )
         )
         return None
-    if wait.threadblock == at[1] and flagged[0] >= at[2]:
+    if wait.threadblock == at[1] and flagged >= at[2]:
         found.append(
             _finding("deadlock", at, f"waits for {meant}, its own, which does not come before it")
         )
         return None
-    if flagged[0] != wait.step:
+    if flagged != wait.step:
         why = "is a nop" if target.kind is Kind.NOP else "has hasdep=0"
         found.append(
             _finding(
                 "format",
                 at,
-                f"waits for {meant}, which {why}: it waits until step {flagged[0]}",
+                f"waits for {meant}, which {why}: it waits until step {flagged}",
                 fatal=False,
             )
         )
-    return gpu, wait.threadblock, flagged[0]
+    return gpu, wait.threadblock, flagged
 
 
 def _finding(rule: str, at: At, message: str, *, fatal: bool = True) -> Finding:

@@ -77,6 +77,7 @@ class Emission:
             self.streams.append([self._stream(group) for group in lanes])
         self.next = [lane.start for lane in units.of_lane]
         self.written: set[tuple[int, int]] = set()
+        self.homes: dict[tuple[int, int], Place] = {}
         self.event_of = [-1] * len(units.lane)
         self.number = 0
         self.heap: list[tuple[int, ...]] = []
@@ -203,19 +204,25 @@ class Emission:
         partner = u.partner[unit]
         if partner < 0:
             yield self._read(rank, u.src_slot[unit])
-            yield self.layout.home(rank, u.slot[unit])
+            yield self._home(rank, u.slot[unit])
             yield self._read(rank, u.slot[unit])
         else:
             peer = u.rank(partner)
             yield self._read(rank, u.slot[unit])
-            yield self.layout.home(peer, u.slot[partner])
+            yield self._home(peer, u.slot[partner])
             yield self._read(peer, u.slot[partner])
 
     def _read(self, rank: int, slot: int) -> Place:
         """Return where the value of `slot` is now: out of place, at first, in the input."""
         if not self.layout.in_place and (rank, slot) not in self.written:
-            return self.layout.input_place(rank, slot) or self.layout.home(rank, slot)
-        return self.layout.home(rank, slot)
+            return self.layout.input_place(rank, slot) or self._home(rank, slot)
+        return self._home(rank, slot)
+
+    def _home(self, rank: int, slot: int) -> Place:
+        found = self.homes.get((rank, slot))
+        if found is None:
+            found = self.homes[rank, slot] = self.layout.home(rank, slot)
+        return found
 
     def _onward(self, block: list[int], chain: set[int], visited: set[int]) -> list[int]:
         """Return the sends that pass on all that `block` brought, if they can be fused."""
@@ -273,7 +280,7 @@ class Emission:
         receives = [u.partner[unit] for unit in block]
         peer, slot = u.rank(receives[0]), u.slot[receives[0]]
         reduce = u.op[receives[0]] == Op.RECV_REDUCE
-        held, home = self._read(peer, slot), self.layout.home(peer, slot)
+        held, home = self._read(peer, slot), self._home(peer, slot)
         self.written.update((peer, u.slot[unit]) for unit in receives)
         if self.buffered:
             self._finish(receives)
@@ -303,7 +310,7 @@ class Emission:
     def _local(self, block: list[int]) -> None:
         u, unit = self.units, block[0]
         rank, lane, slot = u.rank(unit), u.lane[unit], u.slot[unit]
-        src, home = self._read(rank, u.src_slot[unit]), self.layout.home(rank, slot)
+        src, home = self._read(rank, u.src_slot[unit]), self._home(rank, slot)
         held = self._read(rank, slot)
         self._finish(block)
         reduce = u.op[unit] == Op.REDUCE

@@ -1,6 +1,6 @@
 """What MSCCL's executor takes: its limits, and the rules of its parser that a value can break.
 
-Two limits depend on the runtime: steps and threadblocks beyond the older ones are warned of.
+Where runtimes differ, these are the limits of the one that takes most; `runtimes` has the others.
 Nodes are counted as the executor does, which keeps the threadblocks and steps of one GPU only.
 """
 
@@ -31,7 +31,7 @@ CHANNELS = 32
 THREADBLOCKS = 216
 """Threadblocks a GPU that every runtime takes."""
 MAX_THREADBLOCKS = 1024
-"""Threadblocks a GPU that newer runtimes take."""
+"""Threadblocks a GPU that some runtime takes."""
 MAX_NODES = 4096
 """Elements of the file, counting the content of one GPU only."""
 MAX_TEXT = 255
@@ -84,8 +84,8 @@ def _of_algorithm(algorithm: Algorithm) -> Iterator[Finding]:
 
 
 def _of_gpu(algorithm: Algorithm, gpu: Gpu) -> Iterator[Finding]:
-    def finding(rule: str, message: str, *, fatal: bool = True) -> Finding:
-        return Finding(rule=rule, message=message, gpu=gpu.id, fatal=fatal)
+    def finding(rule: str, message: str) -> Finding:
+        return Finding(rule=rule, message=message, gpu=gpu.id)
 
     ids = sorted(tb.id for tb in gpu.threadblocks)
     if ids != list(range(len(ids))):
@@ -94,12 +94,6 @@ def _of_gpu(algorithm: Algorithm, gpu: Gpu) -> Iterator[Finding]:
         )
     if len(ids) > MAX_THREADBLOCKS:
         yield finding("limit", f"has {len(ids)} threadblocks, needs at most {MAX_THREADBLOCKS}")
-    elif len(ids) > THREADBLOCKS:
-        yield finding(
-            "limit",
-            f"has {len(ids)} threadblocks: runtimes that take only {THREADBLOCKS} refuse it",
-            fatal=False,
-        )
     nodes = 1 + len(algorithm.gpus) + sum(1 + len(tb.steps) for tb in gpu.threadblocks)
     if nodes > MAX_NODES:
         yield finding("limit", f"makes {nodes} elements, needs at most {MAX_NODES}")

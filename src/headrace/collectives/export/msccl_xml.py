@@ -26,9 +26,11 @@ from headrace.collectives.export.algorithm import (
     Threadblock,
     Wait,
 )
+from headrace.collectives.export.emission import Event
 from headrace.collectives.export.limits import MAX_TEXT, check_limits
 from headrace.collectives.export.prove import Verdict, examine, read_bytes
-from headrace.collectives.export.threadblocks import PROTOCOLS, Target, lowered
+from headrace.collectives.export.runtimes import XML, Runtime, extremes, refused, runtime_of
+from headrace.collectives.export.threadblocks import PROTOCOLS, Lowering, Target, renumbered
 from headrace.collectives.program import Program
 from headrace.errors import InputError, VerificationError, XmlError
 
@@ -44,24 +46,46 @@ _INSIDE = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
 def export(program: Program, target: Target | None = None) -> str:
     """Return `program` as MSCCL XML, proven from the text alone.
 
+    Threadblocks that are too long for the target's runtime are cut.
+
     Raises
     ------
-    ProgramError : if the program cannot be lowered.
-    VerificationError : if the program is wrong, or its threadblocks break a limit of the executor.
+    ProgramError : if the program cannot be lowered, or the runtime does not read XML.
+    VerificationError : if the program is wrong, or its threadblocks break a limit of the runtime.
     """
     target = target or Target()
-    algorithm = lowered(program, target)
+    runtime = runtime_of(target.runtime, XML)
+    algorithm = fitted(program, target, runtime)
     text = write(algorithm)
     relies = () if target.buffered else ("buffering",)
-    fatal = [f for f in check_limits(algorithm) if f.fatal]  # fast; the proof is not
+    fatal = refused(extremes(algorithm), runtime)
+    fatal += [f for f in check_limits(algorithm) if f.fatal]  # fast; the proof is not
     fatal = fatal or [f for f in verify_text(text).findings if f.fatal or f.rule in relies]
     if fatal:
         more = f" (and {len(fatal) - 1} more)" if len(fatal) > 1 else ""
         raise VerificationError(
-            f"MSCCL XML of {program.demand.collective}: {fatal[0]}{more}: "
+            f"MSCCL XML of {program.demand.collective} for {runtime.name}: {fatal[0]}{more}: "
             "plan with fewer chunks, or export fewer instances"
         )
     return text
+
+
+def fitted(program: Program, target: Target, runtime: Runtime) -> Algorithm:
+    """Return the threadblocks of `program`, cut and numbered as `runtime` takes them if they can.
+
+    Raises
+    ------
+    ProgramError, VerificationError : see `Lowering.of`.
+    """
+    lowering = Lowering.of(program, target)
+    algorithm = lowering.algorithm()
+    if any(len(tb.steps) > runtime.steps for gpu in algorithm.gpus for tb in gpu.threadblocks):
+        algorithm = lowering.algorithm(_weight, runtime.steps - 1)  # its first step waits, too
+    return renumbered(algorithm, runtime.awaited)
+
+
+def _weight(_event: Event, _following: Event | None, acquired: int, _released: int) -> int:
+    return max(1, acquired)
 
 
 def write(algorithm: Algorithm) -> str:

@@ -23,8 +23,8 @@ the threadblock.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from headrace.collectives.export.algorithm import (
     RECEIVING,
@@ -38,8 +38,10 @@ from headrace.collectives.export.algorithm import (
     Threadblock,
 )
 from headrace.collectives.export.connections import At, Connections
+from headrace.collectives.export.emission import Event
 from headrace.collectives.export.mscclpp_read import verify_text
-from headrace.collectives.export.threadblocks import Target, lowered
+from headrace.collectives.export.runtimes import JSON, Runtime, runtime_of
+from headrace.collectives.export.threadblocks import Lowering, Target
 from headrace.collectives.program import Program
 from headrace.errors import ProgramError, VerificationError
 
@@ -59,8 +61,9 @@ def export(program: Program, target: Target | None = None) -> str:
 
     Raises
     ------
-    ProgramError : if the program cannot be lowered, or another protocol than Simple is wanted.
-    VerificationError : if the program is wrong, or the plan breaks a rule of the executor.
+    ProgramError : if the program cannot be lowered, another protocol than Simple is wanted, or the
+        runtime does not read JSON.
+    VerificationError : if the program is wrong, or the plan breaks a rule of the runtime.
     """
     target = target or Target()
     if target.protocol != "Simple":
@@ -69,24 +72,98 @@ def export(program: Program, target: Target | None = None) -> str:
         )
     if target.buffered:
         raise ProgramError("MSCCL++ connections hold nothing: mscclpp-json needs no --buffered")
-    text = write(lowered(program, target, store_all=True))
-    fatal = [f for f in verify_text(text).findings if f.fatal]
+    runtime = runtime_of(target.runtime, JSON)
+    text = fitted(program, target, runtime)
+    found = verify_text(text).findings
+    fatal = [replace(f, fatal=True) for f in found if f.fatal or f.rule == "limit"]
     if fatal:
         more = f" (and {len(fatal) - 1} more)" if len(fatal) > 1 else ""
         raise VerificationError(
-            f"MSCCL++ plan of {program.demand.collective}: {fatal[0]}{more}: "
+            f"MSCCL++ plan of {program.demand.collective} for {runtime.name}: {fatal[0]}{more}: "
             "plan with fewer chunks, or export fewer instances"
         )
     return text
 
 
+def fitted(program: Program, target: Target, runtime: Runtime) -> str:
+    """Return `program` as a plan, its threadblocks cut as `runtime` takes them if they can.
+
+    Raises
+    ------
+    ProgramError, VerificationError : see `Lowering.of`.
+    """
+    lowering = Lowering.of(program, target, store_all=True)
+    plan = _plan(lowering.algorithm())
+    if _too_long(plan, runtime):
+        plan = _plan(lowering.algorithm(_weight, runtime.steps - _HANDOVER))
+    return _text(plan)
+
+
+def _too_long(plan: Operation, runtime: Runtime) -> bool:
+    blocks = (block for gpu in plan["gpus"] for block in gpu["threadblocks"])
+    return any(len(block["ops"]) > runtime.steps for block in blocks)
+
+
+_HANDOVER = 4
+"""Operations at most that parts of a threadblock add at their ends: semaphores and nops."""
+
+_WEIGHTS = {
+    Kind.SEND: 5,
+    Kind.RECV: 2,
+    Kind.RECV_COPY_SEND: 7,
+    Kind.RECV_REDUCE_COPY: 5,
+    Kind.RECV_REDUCE_SEND: 7,
+    Kind.RECV_REDUCE_COPY_SEND: 7,
+    Kind.COPY: 2,
+    Kind.REDUCE: 2,
+}
+"""Operations with nops, of the longest form of each step."""
+_PUT, _PULLED = 5, 2
+
+
+def _weight(event: Event, following: Event | None, acquired: int, released: int) -> int:
+    """Return how many operations a step takes at most; semaphores come with a nop."""
+    semaphores = sum(count > 0 for count in (acquired, released))
+    semaphores += sum(-(-count // MAX_SEMAPHORES) for count in (acquired, released))
+    pulled = event.kind in (Kind.SEND, Kind.RECV_COPY_SEND) and (
+        following is not None and following.kind in REDUCING
+    )
+    return _WEIGHTS[event.kind] + semaphores - (_PUT - _PULLED if pulled else 0)
+
+
 def write(algorithm: Algorithm) -> str:
     """Return `algorithm` as an execution plan."""
+    return _text(_plan(algorithm))
+
+
+def _text(plan: Operation) -> str:
+    return _indented(plan, "\n") + "\n"
+
+
+def _indented(value: Any, line: str) -> str:
+    """Return what ``json.dumps(value, indent=1)`` does, which takes several times as long.
+
+    Parameters
+    ----------
+    line : the line break, with the indentation of `value`.
+    """
+    inner = f"{line} "
+    if isinstance(value, dict) and value:
+        members = cast(Operation, value).items()
+        parts = [f'"{name}": {_indented(member, inner)}' for name, member in members]
+        return f"{{{inner}{f',{inner}'.join(parts)}{line}}}"
+    if isinstance(value, list) and value:
+        parts = [_indented(member, inner) for member in cast(list[Any], value)]
+        return f"[{inner}{f',{inner}'.join(parts)}{line}]"
+    return str(value) if type(value) is int else json.dumps(value)
+
+
+def _plan(algorithm: Algorithm) -> Operation:
     connections, found = Connections.of(algorithm)
     if found:
         raise VerificationError(f"MSCCL++ plan: {found[0]}")
     writer = _Writer(connections)
-    plan = {
+    return {
         "name": algorithm.name,
         "collective": algorithm.collective,
         "protocol": algorithm.protocol,
@@ -99,7 +176,6 @@ def write(algorithm: Algorithm) -> str:
         "min_message_size": algorithm.min_bytes,
         "max_message_size": algorithm.max_bytes or NO_LIMIT,
     }
-    return json.dumps(plan, indent=1) + "\n"
 
 
 @dataclass(slots=True)
@@ -116,6 +192,15 @@ class _Names:
 
     channels: list[int] = field(default_factory=list[int])
     remote: list[int] = field(default_factory=list[int])
+
+
+@dataclass(slots=True)
+class _Semaphores:
+    """A GPU's semaphores: by step those that it acquires, and those that it releases."""
+
+    count: int = 0
+    acquired: dict[At, list[int]] = field(default_factory=dict[At, list[int]])
+    released: dict[At, list[int]] = field(default_factory=dict[At, list[int]])
 
 
 class _Writer:
@@ -149,7 +234,7 @@ class _Writer:
                 {"rank": rank, "type": buffer, "access_channel_types": ["memory"]}
                 for rank, buffer in tables.remote
             ],
-            "semaphores": [{"init_value": 0} for _ in semaphores],
+            "semaphores": [{"init_value": 0} for _ in range(semaphores.count)],
         }
 
     def _connected(self, gpu: int, own: list[Connection]) -> list[list[int]]:
@@ -164,36 +249,32 @@ class _Writer:
         tb = self.connections.threadblocks[send[:2]]
         return send[0], tb.send, tb.channel
 
-    def _semaphores(self, gpu: Gpu) -> dict[tuple[At, At], int]:
-        """Number every wait of one threadblock for another: (waiting step, step waited for)."""
-        pairs = [
-            (at, on)
-            for at, waits in sorted(self.connections.waits.items())
-            for on in waits
-            if at[0] == gpu.id
-        ]
-        return {pair: k for k, pair in enumerate(pairs)}
+    def _semaphores(self, gpu: Gpu) -> _Semaphores:
+        """Number every wait of one threadblock for another."""
+        found = _Semaphores()
+        for tb in sorted(gpu.threadblocks, key=lambda tb: tb.id):
+            for number in range(len(tb.steps)):
+                for on in self.connections.waits.get((gpu.id, tb.id, number), ()):
+                    found.acquired.setdefault((gpu.id, tb.id, number), []).append(found.count)
+                    found.released.setdefault(on, []).append(found.count)
+                    found.count += 1
+        return found
 
     def _threadblock(
         self,
         gpu: Gpu,
         tb: Threadblock,
         tables: _Tables,
-        semaphores: dict[tuple[At, At], int],
+        semaphores: _Semaphores,
     ) -> dict[str, Any]:
         names = _Names()
         ops: list[Operation] = []
-        acquired_by: dict[At, list[int]] = {}
-        released_by: dict[At, list[int]] = {}
-        for (waiting, on), k in semaphores.items():
-            acquired_by.setdefault(waiting, []).append(k)
-            released_by.setdefault(on, []).append(k)
         for number, step in enumerate(tb.steps):
             if step.kind is Kind.NOP:
                 continue
             at = (gpu.id, tb.id, number)
-            acquired = acquired_by.get(at, ())
-            released = released_by.get(at, ())
+            acquired = semaphores.acquired.get(at, ())
+            released = semaphores.released.get(at, ())
             ops += _semaphores("sem_acquire", acquired)
             ops += self._step(at, step, tb, tables, names)
             ops += _semaphores("sem_release", released)

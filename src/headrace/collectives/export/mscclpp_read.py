@@ -7,8 +7,7 @@ understood. It shares no code with the writer.
 
 `barriers` checks that the operations are parted by nop wherever threads have to wait for others.
 Checked besides: every number refers to something, channels pair up, buffers are as large as what
-is read and written, each signal has its wait, and no more operations and channels are used than
-the executor takes (a warning: builds differ).
+is read and written, each signal has its wait, and which runtimes take it (`runtimes`).
 """
 
 import json
@@ -39,13 +38,10 @@ from headrace.collectives.export.mscclpp_ops import (
     with_waits,
 )
 from headrace.collectives.export.prove import Verdict, demand_of, examine, read_bytes
+from headrace.collectives.export.runtimes import JSON, Extreme, largest, refusals
 from headrace.errors import PlanError, ProgramError
 
 MAX_FILE_BYTES = 256 << 20
-MAX_OPERATIONS = 64
-"""Operations a threadblock in builds as they are published."""
-MAX_CHANNELS = 16
-"""Channels a threadblock in builds as they are published."""
 
 _BUFFERS: Mapping[str, Buffer] = {"i": "i", "o": "o", "s": "s"}
 
@@ -88,6 +84,7 @@ class _Reader:
         self.findings: list[Finding] = []
         self.where = source
         self.gpus = 0
+        self.extremes: list[Extreme] = []
 
     def plan(self, plan: Mapping[str, Any]) -> tuple[Algorithm, list[Finding]]:
         gpus = [fields.table(gpu) for gpu in fields.items(plan["gpus"])]
@@ -117,6 +114,7 @@ class _Reader:
             gpus=tuple(built),
         )
         self._barriers(halves, algorithm)
+        self.findings += refusals(self.extremes, JSON)
         return algorithm, self.findings
 
     def _fail(self, message: str) -> PlanError:
@@ -195,7 +193,7 @@ class _Reader:
             if fields.integer(block["id"]) != k:
                 raise self._fail(f"id is {block['id']}, needs {k}")
             ops = self._operations(block, channels, remote, len(semaphores))
-            self._limits(number, k, block)
+            self._measure(number, k, block, ops)
             halves.append(self._steps(ops))
         self._check_semaphores(number, halves, len(semaphores))
         return halves
@@ -226,12 +224,13 @@ class _Reader:
         named = [remote[ref] for ref in refs]
         for k, entry in enumerate(fields.items(block["ops"])):
             self.where = f"{here}, op {k}"
-            op = self._operation(fields.table(entry), ids, named, semaphores)
-            op.number, op.phase = k, phase
-            if op.name == "nop":
+            table = fields.table(entry)
+            if table["name"] == "nop":
                 phase += 1
-            else:
-                ops.append(op)
+                continue
+            op = self._operation(table, ids, named, semaphores)
+            op.number, op.phase = k, phase
+            ops.append(op)
         self.where = here
         return ops
 
@@ -287,22 +286,27 @@ class _Reader:
             raise self._fail(f"type is {str(found)[:40]!r}, needs i, o or s")
         return _BUFFERS[found]
 
-    def _limits(self, gpu: int, threadblock: int, block: Mapping[str, Any]) -> None:
+    def _measure(self, gpu: int, number: int, block: Mapping[str, Any], ops: list[Op]) -> None:
+        """Note what of a threadblock runtimes limit."""
         channels = sum(len(fields.items(c["channel_ids"])) for c in fields.items(block["channels"]))
-        for what, found, most in (
-            ("operations", len(fields.items(block["ops"])), MAX_OPERATIONS),
-            ("channels", channels, MAX_CHANNELS),
+        buffers = sum(
+            len(fields.items(entry["remote_buffer_ids"]))
+            for entry in fields.items(block.get("remote_buffer_refs", []))
+        )
+        for limit, value, text in (
+            ("steps", len(fields.items(block["ops"])), "has {} operations"),
+            ("channels", channels, "has {} channels"),
+            ("buffers", buffers, "has {} remote buffers"),
+            (
+                "semaphores",
+                max((len(op.semaphores) for op in ops), default=0),
+                "names {} semaphores in one operation",
+            ),
         ):
-            if found > most:
-                self.findings.append(
-                    Finding(
-                        rule="limit",
-                        fatal=False,
-                        message=f"has {found} {what}: builds that take only {most} refuse it",
-                        gpu=gpu,
-                        threadblock=threadblock,
-                    )
-                )
+            extreme = Extreme(
+                limit=limit, value=value, text=text.format(value), gpu=gpu, threadblock=number
+            )
+            self.extremes = largest([*self.extremes, extreme])
 
     # ---- steps
 

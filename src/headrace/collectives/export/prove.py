@@ -28,6 +28,7 @@ from headrace.collectives.export.assembly import Assembly, Key, chunks_held
 from headrace.collectives.export.buffers import COLLECTIVES, Layout, chunks_of
 from headrace.collectives.export.connections import At, Connections
 from headrace.collectives.export.limits import check_limits
+from headrace.collectives.export.runtimes import XML, extremes, refusals
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Direction
 from headrace.errors import InputError, ProgramError, VerificationError
@@ -131,6 +132,8 @@ def examine(
     """
     rules = check_limits(algorithm)
     findings = [*found_before, *(rule for rule in rules if msccl or rule.rule != "limit")]
+    if msccl:
+        findings += refusals(extremes(algorithm), XML)
     demand: Demand | None = None
     try:
         demand = demand_of(algorithm)

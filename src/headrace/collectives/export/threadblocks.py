@@ -11,11 +11,13 @@ receive-reduce-copy-send that it lacked. In order:
    message that lie next to each other become one step.
 3. Each threadblock takes its steps in that order. So no threadblocks can wait for each other in a
    circle: of the messages that have not ended, the first has nothing left to wait for.
-4. Dependencies between threadblocks are the program's, less those that the order inside a
+4. A threadblock that would be too long for the runtime is cut (`splitting`).
+5. Dependencies between threadblocks are the program's, less those that the order inside a
    threadblock or an earlier wait implies.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.collectives.export.algorithm import (
@@ -33,14 +35,19 @@ from headrace.collectives.export.buffers import NAMES, Layout, chunks_per_loop
 from headrace.collectives.export.emission import Emission, Event
 from headrace.collectives.export.limits import THREADBLOCKS
 from headrace.collectives.export.pairing import paired_lanes, separated
+from headrace.collectives.export.runtimes import STRICTEST
+from headrace.collectives.export.splitting import Weigh, cut, parts
 from headrace.collectives.export.units import Units
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program
-from headrace.errors import ProgramError
+from headrace.errors import ProgramError, VerificationError
 from headrace.topology import BYTES_PER_MB
 
 INSTANCES = (1, 2, 4, 8)
 PROTOCOLS = ("Simple", "LL", "LL128")
+
+Weight = Callable[[Event, Event | None, int, int], int]
+"""Steps of an event at most: the event that receives its message, waits acquired and released."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,8 @@ class Target:
     buffered : rely on what every connection of NCCL holds: 2 chunks with the Simple protocol, 8
         with the others. Rings then take fewer rounds; what relies on more is refused. Not for
         MSCCL++, which holds nothing.
+    runtime : whose limits it has to keep (`runtimes.RUNTIMES`); by default all that read the form.
+    processors : cut threadblocks are no more than this, where they have to be cut; 0: any number.
     name : what the algorithm is called; made up from the collective if empty.
     min_bytes, max_bytes : sizes that it serves; a `max_bytes` of 0 is no limit.
     """
@@ -63,6 +72,8 @@ class Target:
     in_place: bool = False
     buffered: bool = False
     protocol: str = "Simple"
+    runtime: str = STRICTEST
+    processors: int = 0
     name: str = ""
     min_bytes: int = 0
     max_bytes: int = 0
@@ -80,37 +91,114 @@ class Target:
 
 
 def lowered(program: Program, target: Target, *, store_all: bool = False) -> Algorithm:
-    """Return the threadblocks that run `program`.
+    """Return the threadblocks that run `program`, however long; see `Lowering.of`."""
+    return Lowering.of(program, target, store_all=store_all).algorithm()
 
-    Parameters
-    ----------
-    store_all : also store what is only sent on (rrcs instead of rrs).
 
-    Raises
-    ------
-    VerificationError : if the program does not do what it claims.
-    ProgramError : if it cannot serve the call (all_to_all in place).
-    """
-    verify(program)
-    demand = program.demand
-    layout = Layout(demand=demand, in_place=target.in_place)
-    units = Units.of(program)
-    emission = _emitted(units, layout, target, store_all=store_all)
-    gpus = [_gpu(rank, layout, emission) for rank in range(demand.ranks)]
-    used = {tb.channel for gpu in gpus for tb in gpu.threadblocks}
-    one = Algorithm(
-        name=target.name or f"headrace_{demand.collective}_{demand.ranks}",
-        protocol=target.protocol,
-        channels=max(used, default=0) + 1,
-        chunks_per_loop=chunks_per_loop(demand),
-        collective=NAMES[demand.collective],
-        in_place=target.in_place,
-        out_of_place=not target.in_place,
-        min_bytes=target.min_bytes,
-        max_bytes=target.max_bytes,
-        gpus=tuple(gpus),
-    )
-    return instanced(one, target.instances, demand.chunks)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowering:
+    """A program in the order that threadblocks keep, to be cut into threadblocks."""
+
+    target: Target
+    layout: Layout
+    emission: Emission
+
+    @classmethod
+    def of(cls, program: Program, target: Target, *, store_all: bool = False) -> "Lowering":
+        """Put `program` in order.
+
+        Parameters
+        ----------
+        store_all : also store what is only sent on (rrcs instead of rrs).
+
+        Raises
+        ------
+        VerificationError : if the program does not do what it claims.
+        ProgramError : if it cannot serve the call (all_to_all in place).
+        """
+        verify(program)
+        layout = Layout(demand=program.demand, in_place=target.in_place)
+        emission = _emitted(Units.of(program), layout, target, store_all=store_all)
+        return cls(target=target, layout=layout, emission=emission)
+
+    def algorithm(self, weigh: Weight | None = None, most: int = 0) -> Algorithm:
+        """Return the threadblocks.
+
+        Parameters
+        ----------
+        weigh, most : cut them so that none weighs more (see `splitting`); not at all unless given.
+        """
+        demand, target = self.layout.demand, self.target
+        streams = self.emission.streams
+        part: dict[int, int] = {}
+        if weigh is not None and not target.buffered:
+            needed: dict[int, list[int]] = {}
+            for of_rank in streams:
+                needed.update(_needed(stream.events for stream in of_rank))
+            part = parts(streams, _weighing(weigh, needed), most)
+        gpus = [self._gpu(rank, part) for rank in range(demand.ranks)]
+        used = {tb.channel for gpu in gpus for tb in gpu.threadblocks}
+        one = Algorithm(
+            name=target.name or f"headrace_{demand.collective}_{demand.ranks}",
+            protocol=target.protocol,
+            channels=max(used, default=0) + 1,
+            chunks_per_loop=chunks_per_loop(demand),
+            collective=NAMES[demand.collective],
+            in_place=target.in_place,
+            out_of_place=not target.in_place,
+            min_bytes=target.min_bytes,
+            max_bytes=target.max_bytes,
+            gpus=tuple(gpus),
+        )
+        most = max(len(gpu.threadblocks) for gpu in gpus) * target.instances
+        if part and 0 < target.processors < most:
+            raise VerificationError(
+                f"makes {most} threadblocks where they have to be cut, needs at most "
+                f"{target.processors}: export fewer instances"
+            )
+        return instanced(one, target.instances, demand.chunks)
+
+    def _gpu(self, rank: int, part: Mapping[int, int]) -> Gpu:
+        streams = [s for s in self.emission.streams[rank] if s.events]
+        pieces = [cut(stream, part) for stream in streams]
+        waits = _waits(_needed(stream.events for stream in streams), pieces)
+        threadblocks: list[Threadblock] = []
+        for stream, cut_up in zip(streams, pieces, strict=True):
+            for events in cut_up:
+                number = len(threadblocks)
+                threadblocks.append(
+                    Threadblock(
+                        id=number,
+                        send=stream.send,
+                        recv=stream.recv,
+                        channel=stream.channel + part.get(events[0].number, 0) * self._channels,
+                        steps=_steps(events, waits, threadblock=number),
+                    )
+                )
+        sizes = self.layout.sizes(rank)
+        return Gpu(
+            id=rank,
+            input_chunks=sizes[0],
+            output_chunks=sizes[1],
+            scratch_chunks=_scratch_used(threadblocks),
+            threadblocks=tuple(threadblocks),
+        )
+
+    @property
+    def _channels(self) -> int:
+        """Channels of the threadblocks before they are cut; those of each part come after."""
+        channels = (keys[3] for keys in self.emission.units.lanes)
+        return 1 + max(channels, default=0)
+
+
+def _weighing(weigh: Weight, needed: Mapping[int, Sequence[int]]) -> Weigh:
+    """Return `weigh` for events by themselves: how many waits each acquires and releases."""
+    released = Counter(on for waits in needed.values() for on in waits)
+
+    def of(event: Event, following: Event | None) -> int:
+        return weigh(event, following, len(needed[event.number]), released[event.number])
+
+    return of
 
 
 def _emitted(units: Units, layout: Layout, target: Target, *, store_all: bool) -> Emission:
@@ -137,6 +225,31 @@ def _fuses(events: list[Event]) -> bool:
     """Whether at least half of what is received is sent on by the same step."""
     received = [event.kind in SENDING for event in events if event.kind in RECEIVING]
     return 2 * sum(received) >= len(received)
+
+
+def renumbered(algorithm: Algorithm, awaited: int) -> Algorithm:
+    """Return `algorithm` with the threadblocks first that others wait for, where ids need that.
+
+    Parameters
+    ----------
+    awaited : the highest id that may be waited for.
+    """
+
+    def gpu(g: Gpu) -> Gpu:
+        waited = {s.depends.threadblock for tb in g.threadblocks for s in tb.steps if s.depends}
+        if max(waited, default=0) <= awaited:
+            return g
+        order = sorted(g.threadblocks, key=lambda tb: (tb.id not in waited, tb.id))
+        number = {tb.id: k for k, tb in enumerate(order)}
+
+        def step(s: Step) -> Step:
+            wait = s.depends and Wait(number[s.depends.threadblock], s.depends.step)
+            return replace(s, depends=wait)
+
+        blocks = (replace(tb, id=number[tb.id], steps=tuple(map(step, tb.steps))) for tb in order)
+        return replace(g, threadblocks=tuple(blocks))
+
+    return replace(algorithm, gpus=tuple(map(gpu, algorithm.gpus)))
 
 
 def suggested_instances(total_bytes: int) -> int:
@@ -192,31 +305,6 @@ def instanced(algorithm: Algorithm, instances: int, chunks: int) -> Algorithm:
     )
 
 
-def _gpu(rank: int, layout: Layout, emission: Emission) -> Gpu:
-    streams = [s for s in emission.streams[rank] if s.events]
-    waits = _waits([stream.events for stream in streams])
-    threadblocks: list[Threadblock] = []
-    for number, stream in enumerate(streams):
-        steps = _steps(stream.events, waits, threadblock=number)
-        threadblocks.append(
-            Threadblock(
-                id=number,
-                send=stream.send,
-                recv=stream.recv,
-                channel=stream.channel,
-                steps=steps,
-            )
-        )
-    sizes = layout.sizes(rank)
-    return Gpu(
-        id=rank,
-        input_chunks=sizes[0],
-        output_chunks=sizes[1],
-        scratch_chunks=_scratch_used(threadblocks),
-        threadblocks=tuple(threadblocks),
-    )
-
-
 @dataclass(slots=True)
 class _Waits:
     """By event: which events it waits for, its place, whether anyone waits for it."""
@@ -226,25 +314,44 @@ class _Waits:
     flagged: set[int]
 
 
-def _waits(streams: Iterable[list[Event]]) -> _Waits:
-    """Drop the waits that are implied, and number the steps with the nops that the rest need."""
+def _needed(streams: Iterable[list[Event]]) -> dict[int, list[int]]:
+    """Return by event the events that it waits for, ascending, less the waits that are implied."""
     streams = list(streams)
     home = {event.number: (t, k) for t, s in enumerate(streams) for k, event in enumerate(s)}
-    waits = _Waits(on={}, at={}, flagged=set())
+    found: dict[int, list[int]] = {}
     for t, stream in enumerate(streams):
         waited: dict[int, int] = {}
-        position = 0
         for event in stream:
-            needed: list[int] = []
+            needed = found[event.number] = []
             for on in sorted(event.after, reverse=True):
                 other, k = home[on]
                 if other != t and waited.get(other, -1) < k:
                     waited[other] = k
                     needed.append(on)
-            position += max(1, len(needed))
-            waits.on[event.number] = needed[::-1]
-            waits.at[event.number] = Wait(t, position - 1)
-            waits.flagged.update(needed)
+            needed.reverse()
+    return found
+
+
+def _waits(needed: dict[int, list[int]], pieces: Iterable[list[list[Event]]]) -> _Waits:
+    """Number the steps with the nops that waits need; each piece waits for the one before.
+
+    Parameters
+    ----------
+    pieces : by stream, the events of each of its threadblocks.
+    """
+    waits = _Waits(on=dict(needed), at={}, flagged=set())
+    threadblock = 0
+    for stream in pieces:
+        for before, piece in zip([None, *stream], stream, strict=False):
+            if before is not None:
+                first = piece[0].number
+                waits.on[first] = sorted({*needed[first], before[-1].number})
+            position = 0
+            for event in piece:
+                position += max(1, len(waits.on[event.number]))
+                waits.at[event.number] = Wait(threadblock, position - 1)
+                waits.flagged.update(waits.on[event.number])
+            threadblock += 1
     return waits
 
 

@@ -1,0 +1,247 @@
+"""What runtimes take: the limits of each in one table, and which of them an algorithm breaks.
+
+`limits` has the rules that every executor of MSCCL XML keeps; here is where they differ. A plan
+is exported for a runtime, by default for the strictest: for all that read its format.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from headrace.collectives.demand import Collective
+from headrace.collectives.export.algorithm import Algorithm, Finding, Threadblock
+from headrace.collectives.export.buffers import COLLECTIVES
+from headrace.errors import ProgramError
+
+XML, JSON = "msccl-xml", "mscclpp-json"
+STRICTEST = "strictest"
+"""All runtimes of the format at once."""
+
+PROCESSORS: Mapping[str, int] = {"V100": 80, "A100": 108, "H100": 132}
+"""Streaming multiprocessors. Threadblocks wait for each other, so all have to run at once."""
+
+
+_BYTE, _SHORT, _NONE = (1 << 7) - 1, (1 << 15) - 1, 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """A runtime's limits, as published builds have them.
+
+    Attributes
+    ----------
+    form : the format that it reads.
+    steps : of a threadblock: steps, or operations of MSCCL++.
+    threadblocks : of a GPU.
+    awaited : the highest id of a threadblock that another may wait for.
+    offset : the highest offset in chunks.
+    channels, buffers : of a threadblock, those of peers (MSCCL++).
+    semaphores : of one operation (MSCCL++).
+    per_call : element counts are held against the chunks as the call gives them (an allgather's
+        elements of one rank), not as the whole buffer has them.
+    align_bytes : bytes that each chunk has to be a multiple of; 0: elements count instead.
+    """
+
+    name: str
+    form: str
+    steps: int
+    threadblocks: int
+    awaited: int
+    offset: int
+    channels: int = _NONE
+    buffers: int = _NONE
+    semaphores: int = _NONE
+    per_call: bool = False
+    align_bytes: int = 0
+
+
+RUNTIMES: Mapping[str, Runtime] = {
+    runtime.name: runtime
+    for runtime in (
+        # microsoft/msccl, src/include/msccl.h: MSCCL_MAX_NUM_STEPS, MSCCL_MAX_NUM_THREAD_BLOCKS,
+        # int8_t dependentBid, int16_t srcoffset; allcount % nchunksPerLoop where it is chosen.
+        Runtime(name="msccl", form=XML, steps=256, threadblocks=216, awaited=_BYTE, offset=_SHORT),
+        # Azure/msccl-executor-nccl, src/include/msccl/msccl_struct.h: the same names, 32 blocks
+        # for each of 32 channels; src/misc/msccl/msccl_lifecycle.cc: count % nChunksPerLoop.
+        Runtime(
+            name="msccl-executor-nccl",
+            form=XML,
+            steps=64,
+            threadblocks=1024,
+            awaited=_BYTE,
+            offset=_SHORT,
+            per_call=True,
+        ),
+        # microsoft/mscclpp, execution_common.hpp: MAX_OPERATION, MAX_CHANNEL (of buffers, too),
+        # MAX_DEVICE_SEMAPHORES; execution_plan.cc: a size in units of buffer_alignment is a
+        # multiple of the chunks; threadblocks are not limited.
+        Runtime(
+            name="mscclpp",
+            form=JSON,
+            steps=64,
+            threadblocks=_NONE,
+            awaited=_NONE,
+            offset=_NONE,
+            channels=16,
+            buffers=16,
+            semaphores=16,
+            align_bytes=16,
+        ),
+    )
+}
+"""By name."""
+
+
+def runtime_of(name: str, form: str) -> Runtime:
+    """Return a runtime by name, or what all that read `form` take; raises ProgramError."""
+    readers = [runtime for runtime in RUNTIMES.values() if runtime.form == form]
+    if name == STRICTEST:
+        return replace(
+            readers[0],
+            name=" and ".join(runtime.name for runtime in readers),
+            steps=min(runtime.steps for runtime in readers),
+            threadblocks=min(runtime.threadblocks for runtime in readers),
+            awaited=min(runtime.awaited for runtime in readers),
+            offset=min(runtime.offset for runtime in readers),
+            per_call=any(runtime.per_call for runtime in readers),
+        )
+    if name not in RUNTIMES:
+        raise ProgramError(f"runtime is {name!r}, needs one of {', '.join([STRICTEST, *RUNTIMES])}")
+    if RUNTIMES[name].form != form:
+        raise ProgramError(
+            f"runtime {name} reads {RUNTIMES[name].form}, not {form}; "
+            f"needs one of {', '.join([STRICTEST, *(runtime.name for runtime in readers)])}"
+        )
+    return RUNTIMES[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extreme:
+    """The most of something that a file has, where, and how a runtime's limit of it is called.
+
+    Attributes
+    ----------
+    limit : the field of `Runtime`.
+    text : what was found, without its place.
+    """
+
+    limit: str
+    value: int
+    text: str
+    gpu: int = -1
+    threadblock: int = -1
+    step: int = -1
+
+    def finding(self, refused_by: str, *, fatal: bool = False) -> Finding:
+        """Return a finding that says who refuses it."""
+        return Finding(
+            rule="limit",
+            fatal=fatal,
+            message=f"{self.text}: refused by {refused_by}",
+            gpu=self.gpu,
+            threadblock=self.threadblock,
+            step=self.step,
+        )
+
+
+def refused(extremes: Iterable[Extreme], runtime: Runtime) -> list[Finding]:
+    """Return which limits of `runtime` are broken, one line each."""
+    return [
+        extreme.finding(f"{runtime.name} (at most {most})", fatal=True)
+        for extreme in extremes
+        if extreme.value > (most := getattr(runtime, extreme.limit))
+    ]
+
+
+def refusals(extremes: Iterable[Extreme], form: str) -> list[Finding]:
+    """Return, one line a rule, which runtimes that read `form` refuse or misread a file.
+
+    Fatal is only a wait for a threadblock beyond a signed byte: nothing reports that one.
+    """
+    found: list[Finding] = []
+    for extreme in extremes:
+        limits = {
+            runtime.name: getattr(runtime, extreme.limit)
+            for runtime in RUNTIMES.values()
+            if runtime.form == form
+        }
+        if names := [f"{name} (at most {n})" for name, n in limits.items() if extreme.value > n]:
+            found.append(extreme.finding(" and ".join(names), fatal=extreme.limit == "awaited"))
+    return found
+
+
+def extremes(algorithm: Algorithm) -> list[Extreme]:
+    """Return what of threadblocks, written as they are, runtimes limit."""
+    found: list[Extreme] = []
+    for gpu in algorithm.gpus:
+        blocks = len(gpu.threadblocks)
+        found.append(
+            Extreme(
+                limit="threadblocks", value=blocks, text=f"has {blocks} threadblocks", gpu=gpu.id
+            )
+        )
+        for tb in gpu.threadblocks:
+            found += _of_threadblock(gpu.id, tb)
+    return largest(found)
+
+
+def largest(found: Iterable[Extreme]) -> list[Extreme]:
+    """Return the first of the largest by limit."""
+    by_limit: dict[str, Extreme] = {}
+    for extreme in found:
+        if extreme.limit not in by_limit or extreme.value > by_limit[extreme.limit].value:
+            by_limit[extreme.limit] = extreme
+    return list(by_limit.values())
+
+
+def _of_threadblock(gpu: int, tb: Threadblock) -> Iterator[Extreme]:
+    steps = len(tb.steps)
+    yield Extreme(limit="steps", value=steps, text=f"has {steps} steps", gpu=gpu, threadblock=tb.id)
+    waits = [s.depends.threadblock if s.depends else -1 for s in tb.steps]
+    offsets = [max(s.src.offset, s.dst.offset) for s in tb.steps]
+    for limit, values, text in (
+        ("awaited", waits, "waits for threadblock {}, kept in a signed byte"),
+        ("offset", offsets, "touches offset {}"),
+    ):
+        value = max(values, default=-1)
+        if value >= 0:
+            yield Extreme(
+                limit=limit,
+                value=value,
+                text=text.format(value),
+                gpu=gpu,
+                threadblock=tb.id,
+                step=values.index(value),
+            )
+
+
+def selection(algorithm: Algorithm, runtime: Runtime) -> tuple[str, int]:
+    """Return which calls select the file, in words, and what their whole buffers are multiples of.
+
+    The second is in bytes for a runtime that aligns chunks, else in elements. For other counts a
+    runtime takes another algorithm, and does not say so.
+    """
+    loop, collective = algorithm.chunks_per_loop, COLLECTIVES[algorithm.collective]
+    ranks = len(algorithm.gpus)
+    spread = {
+        Collective.ALLGATHER: "elements of one rank",
+        Collective.REDUCE_SCATTER: "elements of one rank",
+        Collective.ALL_TO_ALL: "elements for one rank",
+    }
+    if runtime.align_bytes:
+        whole = loop * runtime.align_bytes
+        return f"sizes of the whole buffer that are multiples of {whole} bytes", whole
+    if runtime.per_call and collective in spread:
+        return f"{spread[collective]} that are multiples of {loop}", loop * ranks
+    return f"element counts that are multiples of {loop}", loop
+
+
+def crowded(algorithm: Algorithm) -> str:
+    """Return a warning if a GPU has more threadblocks than some have processors, or ''."""
+    most = max((len(gpu.threadblocks) for gpu in algorithm.gpus), default=0)
+    short = [f"{name} ({count})" for name, count in PROCESSORS.items() if count < most]
+    if not short:
+        return ""
+    return (
+        f"{most} threadblocks on a GPU are more than the processors of {', '.join(short)}: all "
+        "have to run at once, or calls hang there; export fewer instances"
+    )

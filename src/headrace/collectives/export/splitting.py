@@ -1,0 +1,69 @@
+"""Threadblocks that are too long for a runtime, cut into several on channels of their own.
+
+A message has one channel, so both of its ends are cut at the same place; so is a chain of fused
+steps, as a threadblock has one channel. Every chain, in the order of all, gets a *part*: the least
+that leaves each of its threadblocks' parts ascending and none of them too long. The parts of a
+threadblock run one after another: each waits for the one before.
+
+Where connections have to hold something, fused steps tie nearly everything together; what is too
+long there stays so.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from headrace.collectives.export.algorithm import RECEIVING
+from headrace.collectives.export.emission import Event, Stream
+
+Weigh = Callable[[Event, Event | None], int]
+"""At most how many steps (or operations) an event takes, given the one that its message goes to."""
+
+
+def parts(streams: Sequence[Sequence[Stream]], weigh: Weigh, most: int) -> dict[int, int]:
+    """Return by event its part, such that no part of a stream weighs more than `most`.
+
+    Parameters
+    ----------
+    streams : by rank; their events are numbered in one order, chains without gaps.
+    """
+    home = {
+        event.number: (stream, event)
+        for of_rank in streams
+        for stream in of_rank
+        for event in stream.events
+    }
+    part: dict[int, int] = {}
+    reached: dict[int, int] = {}  # by stream: its last part, and what that weighs
+    weight: dict[int, int] = {}
+    for chain in _chains([home[number] for number in sorted(home)]):
+        onward = [event for _, event in chain[1:]]
+        added: dict[int, int] = {}
+        for (stream, event), following in zip(chain, [*onward, None], strict=True):
+            added[id(stream)] = added.get(id(stream), 0) + weigh(event, following)
+        at = max(reached.get(key, 0) for key in added)
+        held = {key: weight[key] for key in added if reached.get(key, -1) == at}
+        at += any(held[key] + added[key] > most for key in held)
+        for key, more in added.items():
+            weight[key] = more + (weight.get(key, 0) if reached.get(key, 0) == at else 0)
+            reached[key] = at
+        part.update((event.number, at) for _, event in chain)
+    return part
+
+
+def cut(stream: Stream, part: Mapping[int, int]) -> list[list[Event]]:
+    """Return the events of `stream` by part, those without any left out."""
+    pieces: dict[int, list[Event]] = {}
+    for event in stream.events:
+        pieces.setdefault(part.get(event.number, 0), []).append(event)
+    return [pieces[number] for number in sorted(pieces)]
+
+
+def _chains(events: list[tuple[Stream, Event]]) -> Iterator[list[tuple[Stream, Event]]]:
+    """Yield a message with all that passes it on; local events by themselves."""
+    chain: list[tuple[Stream, Event]] = []
+    for stream, event in events:
+        if chain and event.kind not in RECEIVING:
+            yield chain
+            chain = []
+        chain.append((stream, event))
+    if chain:
+        yield chain
