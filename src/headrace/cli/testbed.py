@@ -13,7 +13,7 @@ import headrace.artifact as artifact_io
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.format import mbit
 from headrace.testbed import Testbed, TestbedSpec, run_ranks, state, teardown
-from headrace.testbed.rates import PAYLOAD_SHARE, format_rate, parse_rate
+from headrace.testbed.rates import format_rate, parse_rate
 
 app = typer.Typer(
     help="Emulate a cluster on this machine: namespaces as hosts, bridges as racks, shaped links.",
@@ -162,7 +162,9 @@ def topology(
         truth.save(output, {"made_from": str(file), "order": order, "seed": seed})
     names = [f"{rank} {truth.hosts[host]}" for rank, host in enumerate(truth.rank_host)]
     table = Table(
-        "from \\ to", *names, title=f"payload, Mbit/s ({PAYLOAD_SHARE:.1%} of the links' rates)"
+        "from \\ to",
+        *names,
+        title=f"payload, Mbit/s ({spec.payload_share:.1%} of the links' rates)",
     )
     for src, name in enumerate(names):
         betas = [

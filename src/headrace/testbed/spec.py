@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import TestbedError
 from headrace.testbed.fields import Fields
 from headrace.testbed.orders import rank_order
+from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6
 
 if TYPE_CHECKING:
     from headrace.topology import Topology
@@ -128,6 +129,11 @@ class TestbedSpec:
             ],
             "hosts": {host.name: {"rate": host.bytes_per_s} for host in self.hosts},
         }
+
+    @property
+    def payload_share(self) -> float:
+        """What TCP can carry of a link's rate, by the family that jobs use."""
+        return PAYLOAD_SHARE_V6 if self.family == IPV6 else PAYLOAD_SHARE
 
     @cached_property
     def host_named(self) -> Mapping[str, Host]:

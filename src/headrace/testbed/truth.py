@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6
-from headrace.testbed.spec import IPV6, TestbedSpec
+from headrace.testbed.spec import TestbedSpec
 from headrace.topology.topology import Link, SharedCapacity, Topology, beta_from_bytes_per_s
 
 
@@ -15,10 +14,9 @@ def topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -> Top
     part of a spec: every link gets `alpha_us`.
     """
     hosts = [spec.hosts[index] for index in order]
-    share = PAYLOAD_SHARE_V6 if spec.family == IPV6 else PAYLOAD_SHARE
 
     def beta(bytes_per_s: float) -> float:
-        return beta_from_bytes_per_s(bytes_per_s * share)
+        return beta_from_bytes_per_s(bytes_per_s * spec.payload_share)
 
     n = len(hosts)
     pairs = [(s, d) for s in range(n) for d in range(n) if s != d]

@@ -95,10 +95,13 @@ def trace_torchrun(
     from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
     from torch.distributed.rendezvous import rendezvous
 
+    from headrace.collectives.run.incarnation import own_part
     from headrace.collectives.run.rendezvous import Rendezvous
 
     store, rank, ranks = next(rendezvous("env://"))
-    meeting = Rendezvous(PrefixStore("headrace/trace", store), rank, ranks, _MEETING_S)
+    # the store may outlive this: what was traced before left its keys there
+    part = own_part(PrefixStore("headrace/trace", store), rank, range(ranks), _MEETING_S)
+    meeting = Rendezvous(part, rank, ranks, _MEETING_S)
     met = meeting.meet(
         interface=settings.socket_interface,
         listen=settings.paced_address,

@@ -8,6 +8,7 @@ from headrace.collectives.measure.profile import Profile
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.run.connect.addresses import host_of
 from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.incarnation import own_part
 from headrace.collectives.run.pacing import pace
 from headrace.collectives.run.rendezvous import Rendezvous
 from headrace.errors import InputError
@@ -46,7 +47,9 @@ def measure_torchrun(
     from torch.distributed.rendezvous import rendezvous
 
     store, rank, ranks = next(rendezvous("env://"))
-    meeting = Rendezvous(PrefixStore("headrace/measure", store), rank, ranks, _MEETING_S)
+    # the store may outlive this: what measured before left its keys there
+    part = own_part(PrefixStore("headrace/measure", store), rank, range(ranks), _MEETING_S)
+    meeting = Rendezvous(part, rank, ranks, _MEETING_S)
     met = meeting.meet(
         interface=settings.socket_interface,
         listen=settings.paced_address,
@@ -54,7 +57,7 @@ def measure_torchrun(
         tls=settings.tls,
     )
     executor = Executor(rank, ranks, host=met.host, secret=met.secret, tls=met.tls)
-    regroup = StoreRegroup(PrefixStore("headrace/measure", store), executor, met.host, met.secret)
+    regroup = StoreRegroup(part, executor, met.host, met.secret)
     try:
         addresses = meeting.addresses(executor.address)
         executor.connect(addresses)
