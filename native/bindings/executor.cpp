@@ -272,11 +272,21 @@ void bind_executor(nb::module_& module) {
            "Run it as `run` does; (called_ns, ended_ns, steps), steps with a row each: began_ns, "
            "passed_ns, bytes; times are CLOCK_MONOTONIC's.")
       .def("send", &Executor::send, "address"_a, "nbytes"_a, "peer"_a, "tag"_a, "deadline_s"_a,
-           "notify"_a, nb::call_guard<nb::gil_scoped_release>())
+           "notify"_a, "element"_a = 0, nb::call_guard<nb::gil_scoped_release>())
       .def("receive", &Executor::receive, "address"_a, "nbytes"_a, "peer"_a, "tag"_a,
-           "deadline_s"_a, "notify"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("wait", &Executor::wait, "handle"_a, nb::call_guard<nb::gil_scoped_release>(),
-           "Wait for a task; returns the source of a receive, else -1.")
+           "deadline_s"_a, "notify"_a, "element"_a = 0, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "wait",
+          [](Executor& self, std::uint64_t handle) {
+            std::array<std::uint8_t, 2> types{};
+            auto source = std::int64_t{self.wait(handle, &types)};
+            if (types[0] == 0) return source;
+            return source | std::int64_t{types[0]} << 32 | std::int64_t{types[1]} << 40;
+          },
+          "handle"_a, nb::call_guard<nb::gil_scoped_release>(),
+          "Wait for a task; returns the source of a receive, else -1. If its sender told another "
+          "element type than the receive: the sender's in the bits from 32 on, the receive's from "
+          "40 on.")
       .def("poll", &Executor::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("cancel", &Executor::cancel, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("counters",

@@ -279,7 +279,8 @@ Trace Executor::trace(const Call& call) {
 }
 
 std::uint64_t Executor::send(std::uintptr_t address, std::uint64_t bytes, int peer,
-                             std::uint32_t tag, double deadline_s, bool notify) {
+                             std::uint32_t tag, double deadline_s, bool notify,
+                             std::uint8_t element) {
   if (peer < 0 || peer >= options_.ranks || peer == options_.rank) {
     throw std::invalid_argument("cannot send to " + rank_text(peer) + " from " +
                                 rank_text(options_.rank) + " of " + std::to_string(options_.ranks));
@@ -290,11 +291,13 @@ std::uint64_t Executor::send(std::uintptr_t address, std::uint64_t bytes, int pe
   task->tag = tag;
   task->data = reinterpret_cast<std::byte*>(address);
   task->bytes = bytes;
+  task->element = element;
   return enqueue_named(std::move(task), deadline_s, notify);
 }
 
 std::uint64_t Executor::receive(std::uintptr_t address, std::uint64_t bytes, int peer,
-                                std::uint32_t tag, double deadline_s, bool notify) {
+                                std::uint32_t tag, double deadline_s, bool notify,
+                                std::uint8_t element) {
   if (peer < -1 || peer >= options_.ranks || peer == options_.rank) {
     throw std::invalid_argument("cannot receive from " + rank_text(peer) + " at " +
                                 rank_text(options_.rank) + " of " + std::to_string(options_.ranks));
@@ -304,6 +307,7 @@ std::uint64_t Executor::receive(std::uintptr_t address, std::uint64_t bytes, int
   task->tag = tag;
   task->data = reinterpret_cast<std::byte*>(address);
   task->bytes = bytes;
+  task->element = element;
   return enqueue_named(std::move(task), deadline_s, notify);
 }
 
@@ -320,7 +324,16 @@ std::shared_ptr<Task> Executor::find(std::uint64_t handle) {
 // Nothing in progress and nothing submitted; needs `state_`.
 bool Executor::idle() const { return active_.empty() && !has_mail_; }
 
-int Executor::wait(std::uint64_t handle) { return finish_wait(find(handle)); }
+int Executor::wait(std::uint64_t handle, std::array<std::uint8_t, 2>* types) {
+  auto task = find(handle);
+  auto source = finish_wait(task);
+  if (types != nullptr && task->as_collective() == nullptr) {
+    const auto& message = static_cast<const Message&>(*task);
+    bool told = message.came_as != 0 && message.element != 0;
+    if (told && message.came_as != message.element) *types = {message.came_as, message.element};
+  }
+  return source;
+}
 
 int Executor::finish_wait(const std::shared_ptr<Task>& task) {
   try {

@@ -7,6 +7,7 @@
 // Errors are sticky: after one, every call throws its cause.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -83,13 +84,15 @@ class Executor {
   // As `run`, and tells when every step moved at this rank.
   Trace trace(const Call& call);
 
+  // `element` numbers the type of what is moved, as the caller likes; 0: not told.
   std::uint64_t send(std::uintptr_t address, std::uint64_t bytes, int peer, std::uint32_t tag,
-                     double deadline_s, bool notify);
+                     double deadline_s, bool notify, std::uint8_t element = 0);
   std::uint64_t receive(std::uintptr_t address, std::uint64_t bytes, int peer, std::uint32_t tag,
-                        double deadline_s, bool notify);
+                        double deadline_s, bool notify, std::uint8_t element = 0);
 
-  // Throws CommunicationError if the task failed; returns a receive's source (else -1).
-  int wait(std::uint64_t handle);
+  // Throws CommunicationError if the task failed; returns a receive's source (else -1). `types`, if
+  // given, becomes the sender's element type and the receive's, if both were told and differ.
+  int wait(std::uint64_t handle, std::array<std::uint8_t, 2>* types = nullptr);
   bool poll(std::uint64_t handle);
   // Forgets an unmatched receive; ends the group for anything that peers may already count on.
   void cancel(std::uint64_t handle);

@@ -10,6 +10,8 @@ constexpr std::size_t kReceiveBudget = 1 << 20;
 constexpr std::uint64_t kMostKeptBytes = 256 << 20;
 // Fetched with a header: a small message. The rest of a larger one goes straight to its place.
 constexpr std::size_t kHeaderFetch = 4 << 10;
+// The element type in a header, above the length's upper bits.
+constexpr unsigned kElementShift = 24;
 
 std::string mismatch(const Message& message, int source, std::uint64_t found) {
   return "rank " + std::to_string(source) + " sent " + std::to_string(found) + " bytes with tag " +
@@ -62,11 +64,13 @@ std::shared_ptr<Message> Mailbox::match(int source, std::uint32_t tag) {
   return found;
 }
 
-std::shared_ptr<Unexpected> Mailbox::keep(int source, std::uint32_t tag, std::uint64_t bytes) {
+std::shared_ptr<Unexpected> Mailbox::keep(int source, std::uint32_t tag, std::uint64_t bytes,
+                                          std::uint8_t element) {
   auto kept = std::make_shared<Unexpected>();
   kept->source = source;
   kept->tag = tag;
   kept->bytes = bytes;
+  kept->element = element;
   kept_bytes_ += bytes;
   unexpected_.push_back(kept);
   return kept;
@@ -84,6 +88,7 @@ std::shared_ptr<Message> Mailbox::adopt(const std::shared_ptr<Unexpected>& messa
 // Moves what has come; fails the receive, and returns false, if the lengths differ.
 bool Mailbox::accept(const Unexpected& from, const std::shared_ptr<Message>& to) {
   to->source = from.source;
+  to->came_as = from.element;
   if (from.bytes != to->bytes) {
     finish_(to, mismatch(*to, from.source, from.bytes));
     return false;
@@ -130,8 +135,9 @@ bool MessageStream::send_some(const Leave& leave) {
   bool any = false;
   while (!sends_.empty()) {
     auto message = sends_.front();
-    Header header{static_cast<std::uint32_t>(message->bytes >> 32), message->tag, kPointToPointLane,
-                  static_cast<std::uint32_t>(message->bytes)};
+    auto above = static_cast<std::uint32_t>(message->bytes >> 32);
+    Header header{std::uint32_t{message->element} << kElementShift | above, message->tag,
+                  kPointToPointLane, static_cast<std::uint32_t>(message->bytes)};
     auto left = message->bytes - message->moved;
     iovec parts[2] = {
         {reinterpret_cast<char*>(&header) + header_sent_, sizeof header - header_sent_},
@@ -169,17 +175,23 @@ void MessageStream::finish_incoming() {
 // Finds the place of the message whose header came.
 void MessageStream::begin_incoming(const Header& header) {
   in_payload_ = true;
-  bytes_ = std::uint64_t{header.epoch} << 32 | header.length;
+  auto above = header.epoch & ((1u << kElementShift) - 1);
+  bytes_ = std::uint64_t{above} << 32 | header.length;
+  auto element = static_cast<std::uint8_t>(header.epoch >> kElementShift);
   moved_ = 0;
   receiving_ = mailbox_.match(peer(), header.collective);
-  if (receiving_) receiving_->source = peer();
+  if (receiving_) {
+    receiving_->source = peer();
+    receiving_->came_as = element;
+  }
   if (receiving_ && receiving_->bytes != bytes_) {
     mailbox_.finish(receiving_, mismatch(*receiving_, peer(), bytes_));
     receiving_.reset();
     // The payload is read all the same, so that later messages can be.
     keeping_ = std::make_shared<Unexpected>();
   }
-  if (!receiving_ && !keeping_) keeping_ = mailbox_.keep(peer(), header.collective, bytes_);
+  if (!receiving_ && !keeping_)
+    keeping_ = mailbox_.keep(peer(), header.collective, bytes_, element);
 }
 
 bool MessageStream::receive_some(const Leave& leave) {

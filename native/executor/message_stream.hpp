@@ -17,6 +17,7 @@ struct Unexpected {
   int source;
   std::uint32_t tag;
   std::uint64_t bytes;
+  std::uint8_t element;
   std::vector<std::byte> data;  // what has come of it
   bool complete = false;
   std::shared_ptr<Message> claimed;  // a receive posted while it is arriving
@@ -33,7 +34,8 @@ class Mailbox {
   bool withdraw(const Message& receive);
   // The receive that a message from `source` belongs to, taken off the list; or nullptr.
   std::shared_ptr<Message> match(int source, std::uint32_t tag);
-  std::shared_ptr<Unexpected> keep(int source, std::uint32_t tag, std::uint64_t bytes);
+  std::shared_ptr<Unexpected> keep(int source, std::uint32_t tag, std::uint64_t bytes,
+                                   std::uint8_t element);
   // All of a message that was kept has come.
   void arrived(const std::shared_ptr<Unexpected>& message);
   // The receive that claimed an arriving message, with what has come of it; the rest goes straight

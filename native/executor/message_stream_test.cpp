@@ -130,8 +130,8 @@ struct World {
     connection = made.get();
     stream = std::make_unique<MessageStream>(std::move(made), 1, kPointToPointChannel, mailbox);
   }
-  void arrives(int number) {
-    Header header{0, kTag, kPointToPointLane, kBytes};
+  void arrives(int number, std::uint32_t element = 0) {
+    Header header{element << 24, kTag, kPointToPointLane, kBytes};
     auto* raw = reinterpret_cast<const std::byte*>(&header);
     auto bytes = payload(number);
     connection->incoming.insert(connection->incoming.end(), raw, raw + sizeof header);
@@ -151,6 +151,21 @@ struct World {
     }
   }
 };
+
+// Whenever it is posted, a receive learns of which type the message is.
+void every_receive_learns_the_type() {
+  for (int first = 0; first < kPoints; ++first) {
+    World world;
+    Receive one;
+    world.arrives(1, 200);
+    world.act = [&](int point) {
+      if (point == first) world.post(one);
+    };
+    world.run();
+    CHECK(one.finished == 1 && one.data == payload(1));
+    CHECK(one.message->came_as == 200);
+  }
+}
 
 // Two receives are posted in order, each at any point, for two messages that arrive in order.
 void every_receive_gets_its_message() {
@@ -249,6 +264,7 @@ void sends_keep_their_order() {
 }  // namespace
 
 int main() {
+  every_receive_learns_the_type();
   every_receive_gets_its_message();
   a_wrong_length_fails_alone();
   what_is_withdrawn_takes_nothing();

@@ -168,6 +168,9 @@ struct Message final : Task {
   std::byte* data = nullptr;
   std::uint64_t moved = 0;
   int source = -1;
+  // Element types, numbered by the caller; 0: not told. A receive's `came_as` is the sender's.
+  std::uint8_t element = 0;
+  std::uint8_t came_as = 0;
 };
 
 }  // namespace headrace

@@ -10,7 +10,8 @@ namespace headrace {
 
 // One frame carries the payload of one step. Everything else about it is in the plan.
 struct Header {
-  std::uint32_t epoch;       // plan generation; point to point: high half of the length
+  std::uint32_t epoch;       // plan generation; point to point: element type in the upper byte,
+                             // and the rest of the length
   std::uint32_t collective;  // sequence number; point to point: the tag; control: a rank
   std::uint32_t lane;    // channel of the lane and the collective's signature in the upper half,
                          // or one of the special lanes below

@@ -142,12 +142,14 @@ class Executor:
         Run it as `run` does; (called_ns, ended_ns, steps), steps with a row each: began_ns, passed_ns, bytes; times are CLOCK_MONOTONIC's.
         """
 
-    def send(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool) -> int: ...
+    def send(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool, element: int = 0) -> int: ...
 
-    def receive(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool) -> int: ...
+    def receive(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool, element: int = 0) -> int: ...
 
     def wait(self, handle: int) -> int:
-        """Wait for a task; returns the source of a receive, else -1."""
+        """
+        Wait for a task; returns the source of a receive, else -1. If its sender told another element type than the receive: the sender's in the bits from 32 on, the receive's from 40 on.
+        """
 
     def poll(self, handle: int) -> bool: ...
 

@@ -1,5 +1,8 @@
 """Point to point."""
 
+import logging
+import logging.handlers
+
 import torch
 import torch.distributed as dist
 
@@ -80,3 +83,33 @@ def tags_out_of_range_are_refused() -> None:
     for tag in (-1, 1 << 31):
         with raises(ValueError, "tag", str(tag)):
             dist.send(torch.ones(1), (me() + 1) % len(everyone()), tag=tag)
+
+
+@check
+def a_message_of_another_type_is_warned_of_once() -> None:
+    """Bytes of equal number were taken for numbers of another type, without a word."""
+    if len(everyone()) == 1:
+        return
+    right, left = (me() + 1) % len(everyone()), (me() - 1) % len(everyone())
+    group = dist.new_group()
+    found = logging.handlers.BufferingHandler(100)
+    logging.getLogger("headrace").addHandler(found)
+    try:
+        for sent, received, tag in (
+            (torch.float32, torch.float32, 0),
+            (torch.float32, torch.int32, 1),
+            (torch.int64, torch.float64, 2),
+        ):
+            work = dist.isend(torch.ones(5, dtype=sent), right, group=group, tag=tag)
+            if tag == 1:  # whether it comes before the receive is posted, or after
+                dist.barrier(group=group)
+            room = torch.zeros(5, dtype=received)
+            dist.recv(room, left, group=group, tag=tag)
+            work.wait()
+            same(room.view(sent), torch.ones(5, dtype=sent))
+    finally:
+        logging.getLogger("headrace").removeHandler(found)
+    texts = [record.getMessage() for record in found.buffer if "message of" in record.msg]
+    assert len(texts) == 1, texts
+    assert f"message of float32 from rank {left} into memory of int32" in texts[0], texts
+    dist.destroy_process_group(group)

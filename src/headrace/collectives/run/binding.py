@@ -15,6 +15,7 @@ from torch import (
 )
 from torch.distributed import ReduceOp
 
+from headrace.collectives.run.executor import ELEMENTS
 from headrace.errors import InputError
 
 Row = tuple[int, int, int, int]
@@ -69,6 +70,9 @@ _OPERATORS = {
         (ReduceOp.BOR, "bor"),
         (ReduceOp.BXOR, "bxor"),
     )
+}
+_ELEMENTS = {
+    getattr(torch, name): number for number, name in enumerate(ELEMENTS, 1) if hasattr(torch, name)
 }
 _SCALED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """The dtypes that PREMUL_SUM is defined for, as with NCCL."""
@@ -177,6 +181,11 @@ def premultiply(tensor: torch.Tensor, op: ReduceOp) -> None:
     """Make `tensor` what is to be summed of it."""
     if is_premul_sum(op):
         tensor.detach().mul_(_factor(tensor, op))
+
+
+def element(dtype: torch.dtype) -> int:
+    """Return the number that messages of a dtype go by; 0 if it has none."""
+    return _ELEMENTS.get(dtype, 0)
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:

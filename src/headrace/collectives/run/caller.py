@@ -223,8 +223,11 @@ class Caller:
         bound = binding.outgoing(tensor)
         address, size, _, _ = bound.segments[0]
         executor, deadline_s = self.executor, deadline_s or self.timeout_s
+        element = binding.element(tensor.dtype)
         work = self._loosely(
-            tensor, bound, lambda: executor.send(address, size, dst, tag, deadline_s=deadline_s)
+            tensor,
+            bound,
+            lambda: executor.send(address, size, dst, tag, deadline_s=deadline_s, element=element),
         )
         work.is_send = True
         return work
@@ -236,8 +239,11 @@ class Caller:
         bound = binding.in_place(tensor, 1, moved=True)
         address, size, _, _ = bound.segments[0]
         executor, deadline_s = self.executor, deadline_s or self.timeout_s
+        element = binding.element(tensor.dtype)
         return self._loosely(
-            tensor, bound, lambda: executor.recv(address, size, src, tag, deadline_s=deadline_s)
+            tensor,
+            bound,
+            lambda: executor.recv(address, size, src, tag, deadline_s=deadline_s, element=element),
         )
 
     def next_tag(self) -> int:

@@ -60,6 +60,9 @@ OPERATORS: dict[str, tuple[_native.Operator, bool]] = {
 """Reduce operators: the native one, and whether the result is divided by the number of ranks."""
 
 
+ELEMENTS = (*DTYPES, "complex32", "complex64", "complex128", "float8_e4m3fnuz", "float8_e5m2fnuz")
+"""Element types that a message can be said to be of, by their numbers less one."""
+
 PRIORITIES: dict[str, _native.Priority] = {
     name: getattr(_native.Priority, name) for name in ("urgent", "normal", "background")
 }
@@ -145,6 +148,7 @@ class Executor:
         self.channels = channels
         self.epoch = 0
         self._failure_logged = False
+        self._warned_of_types = False
         _made.add(self)
         self._completions = completions or _native.Completions()
         self._listener = Listener(
@@ -294,7 +298,25 @@ class Executor:
         CommunicationError : if the task failed.
         """
         with _translated():
-            return self._native.wait(handle)
+            found = self._native.wait(handle)
+        if found >> 32 > 0:
+            self._warn_of_types(found)
+            found &= 0xFFFFFFFF
+        return found
+
+    def _warn_of_types(self, found: int) -> None:
+        if self._warned_of_types:
+            return
+        self._warned_of_types = True
+        sent, received = (_element_name(found >> shift & 255) for shift in (32, 40))
+        log.warning(
+            "rank %d received a message of %s from rank %d into memory of %s: the bytes were taken "
+            "as they are; use one dtype on both sides (later messages are not checked)",
+            self.rank,
+            sent,
+            found & 0xFFFFFFFF,
+            received,
+        )
 
     def poll(self, handle: int) -> bool:
         """Whether the task is finished (it still has to be waited for)."""
@@ -326,10 +348,15 @@ class Executor:
         *,
         deadline_s: float = DEFAULT_DEADLINE_S,
         notify: bool = False,
+        element: int = 0,
     ) -> int:
-        """Start sending `nbytes` to rank `dst`; returns a handle. Tags are 0 to 2^32 - 1."""
+        """Start sending `nbytes` to rank `dst`; returns a handle. Tags are 0 to 2^32 - 1.
+
+        `element` is 1 + the place in `ELEMENTS` of what is sent, or 0: a receive of another type is
+        warned of.
+        """
         with _translated():
-            return self._native.send(address, nbytes, dst, tag, deadline_s, notify)
+            return self._native.send(address, nbytes, dst, tag, deadline_s, notify, element)
 
     def recv(
         self,
@@ -340,10 +367,11 @@ class Executor:
         *,
         deadline_s: float = DEFAULT_DEADLINE_S,
         notify: bool = False,
+        element: int = 0,
     ) -> int:
         """Start receiving exactly `nbytes` from rank `src` (-1: any); returns a handle."""
         with _translated():
-            return self._native.receive(address, nbytes, src, tag, deadline_s, notify)
+            return self._native.receive(address, nbytes, src, tag, deadline_s, notify, element)
 
     def log_failure(self) -> None:
         """Log, the first time, what was under way when an error came."""
@@ -394,6 +422,10 @@ class Executor:
         """Say goodbye and close every connection; unfinished tasks fail."""
         self._listener.close()
         self._native.close()
+
+
+def _element_name(number: int) -> str:
+    return ELEMENTS[number - 1] if number <= len(ELEMENTS) else f"type {number}"
 
 
 _made: "weakref.WeakSet[Executor]" = weakref.WeakSet()

@@ -29,7 +29,7 @@ CONTROL_CHANNEL = -2
 """As in native/transport/wire.hpp; data channels count from 0."""
 POINT_TO_POINT_CHANNEL = -1
 
-_MAGIC = b"headrac3"
+_MAGIC = b"headrac4"
 _NONCE_BYTES = 32
 _MAC_BYTES = 32
 _HELLO = struct.Struct(f"<8sIIIi??{_NONCE_BYTES}s")
