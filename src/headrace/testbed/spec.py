@@ -132,7 +132,7 @@ class TestbedSpec:
 
     @property
     def payload_share(self) -> float:
-        """What TCP can carry of a link's rate, by the family that jobs use."""
+        """Share of a link's rate that TCP can carry as payload, with the family that jobs use."""
         return PAYLOAD_SHARE_V6 if self.family == IPV6 else PAYLOAD_SHARE
 
     @cached_property

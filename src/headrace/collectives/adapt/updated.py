@@ -240,8 +240,9 @@ def _suspects(topology: Topology) -> list[tuple[Port, ...]]:
 
 
 def _proven(suspects: tuple[Port, ...], passed: np.ndarray) -> float:
-    """By how much (logarithm) all of these ports pass more than their limits, at the least.
+    """Return the logarithm of the least rate over limit that any of these ports passes.
 
+    -inf for a lower bound.
     `passed` is by link, bytes/s.
     """
     return min(

@@ -12,7 +12,7 @@ order. An attempt of a rank to make the group
 2. once every member has arrived, writes an *acknowledgement* of the newest arrival, and again after
    every further arrival;
 3. ends when every member has acknowledged the same newest arrival. That slot's number is the name
-   of the incarnation; the log goes on behind the last acknowledgement with nobody arrived.
+   of the incarnation; the log goes on behind the last acknowledgement without arrivals.
 
 **Two incarnations never mix.** The state (newest arrival of each rank, acknowledgements of the
 newest arrival) is a function of the log's prefix, which is the same for all ranks: so all agree on

@@ -27,7 +27,7 @@ def described(store: Any) -> str:
 
 
 def is_lost(store: Any, error: BaseException) -> bool:
-    """Whether `error`, which an operation on `store` raised, means that the store is gone.
+    """Return whether `error`, which an operation on `store` raised, means that the store is gone.
 
     torch raises the same type for a wait that ran out and, from some stores, for a connection
     that broke: a store that is there answers the next operation.
@@ -47,7 +47,7 @@ def answering(store: Any, what: str) -> Generator[None]:
 
     Parameters
     ----------
-    what : who does what, the beginning of the message: "rank 3: rendezvous".
+    what : rank and operation, the beginning of the message: "rank 3: rendezvous".
 
     Raises
     ------

@@ -39,7 +39,7 @@ def family_of(host: str) -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this host reaches `host`, a numeric address."""
+    """Return whether only this host reaches `host`, a numeric address."""
     return ipaddress.ip_address(host).is_loopback
 
 
