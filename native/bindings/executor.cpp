@@ -30,8 +30,14 @@ std::span<const T> span_of(const Column<T>& column) {
 std::vector<Segment> segments_of(const nb::sequence& rows) {
   std::vector<Segment> segments;
   for (nb::handle row : rows) {
-    auto [address, elements, blocks, chunks] =
-        nb::cast<std::tuple<std::uintptr_t, std::uint64_t, std::uint32_t, std::uint32_t>>(row);
+    std::tuple<std::uintptr_t, std::uint64_t, std::uint32_t, std::uint32_t> found;
+    if (!nb::try_cast(row, found)) {
+      auto text =
+          "a segment is (address, elements, blocks, chunks), integers of at least 0; found " +
+          std::string(nb::repr(row).c_str());
+      throw nb::type_error(text.c_str());
+    }
+    auto [address, elements, blocks, chunks] = found;
     segments.push_back({address, elements, blocks, chunks});
   }
   return segments;

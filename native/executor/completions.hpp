@@ -1,10 +1,12 @@
 // Finished tasks on their way to whoever asked to be told; shared by the executors of a process.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +30,8 @@ class Completions {
 
   // All that have finished since the last call; waits for the first one.
   std::vector<Completion> take(std::chrono::duration<double> timeout) {
+    if (!(timeout.count() >= 0)) throw std::invalid_argument("a negative timeout, or none");
+    timeout = std::min(timeout, std::chrono::duration<double>(1e9));
     std::unique_lock lock(mutex_);
     condition_.wait_for(lock, timeout, [this] { return !finished_.empty() || woken_; });
     woken_ = false;

@@ -69,7 +69,9 @@ void ControlStream::flush() {
 void ControlStream::send_goodbye() { send_frame({0, 0, kGoodbyeLane, 0}, ""); }
 
 void ControlStream::send_abort(int culprit, const std::string& text) {
-  auto brief = text.substr(0, kMostTextBytes);
+  auto size = std::min(text.size(), kMostTextBytes);
+  while (size < text.size() && size > 0 && (text[size] & 0xc0) == 0x80) --size;  // whole characters
+  auto brief = text.substr(0, size);
   send_frame({0, static_cast<std::uint32_t>(culprit), kAbortLane,
               static_cast<std::uint32_t>(brief.size())},
              brief);

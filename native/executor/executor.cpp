@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -21,12 +22,45 @@ constexpr std::uint64_t kMostKickBytes = 64 << 10;
 constexpr std::size_t kMostSpares = 16;
 constexpr std::size_t kMostSpareBytes = 1 << 20;
 
+constexpr int kMostRanks = 1 << 16;
+constexpr int kMostChannels = (1 << 16) / kPriorities;
+constexpr int kMostThreads = 1024;
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+Executor::Options checked(Executor::Options options) {
+  auto wrong = [](const char* what, int found, int most) {
+    return std::string(what) + " is " + std::to_string(found) + ", needs 1 to " +
+           std::to_string(most);
+  };
+  require(options.ranks >= 1 && options.ranks <= kMostRanks,
+          wrong("ranks", options.ranks, kMostRanks));
+  require(
+      options.rank >= 0 && options.rank < options.ranks,
+      "there is no rank " + std::to_string(options.rank) + " of " + std::to_string(options.ranks));
+  require(options.channels >= 1 && options.channels <= kMostChannels,
+          wrong("channels", options.channels, kMostChannels));
+  require(options.threads >= 1 && options.threads <= kMostThreads,
+          wrong("threads", options.threads, kMostThreads));
+  return options;
+}
+
+void require_memory(std::uintptr_t address, std::uint64_t bytes) {
+  std::uint64_t end = 0;
+  bool fits = !__builtin_add_overflow(address, bytes, &end) && end >> 56 == 0;
+  require(fits && (address != 0 || bytes == 0), std::to_string(bytes) + " bytes at address " +
+                                                    std::to_string(address) + " are no memory");
+}
+
 std::uint64_t next_handle() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
 
 Clock::time_point after(Clock::time_point begin, double seconds) {
+  require(seconds >= 0, "a deadline of " + std::to_string(seconds) + " s is none");  // or NaN
   auto bounded = std::min(seconds, 1e9);
   return begin +
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(bounded));
@@ -35,7 +69,8 @@ Clock::time_point after(Clock::time_point begin, double seconds) {
 }  // namespace
 
 Executor::Executor(Options options)
-    : options_(std::move(options)),
+    : options_(checked(std::move(options))),
+      process_(::getpid()),
       mailbox_([this](const auto& message, const auto& error) { complete(message, error); }),
       controls_(static_cast<std::size_t>(options_.ranks)),
       messages_(static_cast<std::size_t>(options_.ranks)),
@@ -84,14 +119,21 @@ std::unique_ptr<Connection> Executor::connection_of(Link& link) {
 
 void Executor::connect(std::vector<Link> links, double deadline_s) {
   Lock state(state_);
-  if (connected_) throw std::invalid_argument("this executor is already connected");
-  add(links);
+  auto deadline = after(Clock::now(), deadline_s);
+  require(!connected_ && streams_.empty(), "this executor is already connected");
+  {
+    std::lock_guard lock(tasks_);
+    if (!error_.empty()) throw CommunicationError(error_);
+    if (closed_) throw CommunicationError("this group was closed");
+  }
   try {
-    open(state, after(Clock::now(), deadline_s));
+    add(links);
+    open(state, deadline);
   } catch (...) {
     std::lock_guard members(members_);
     streams_.clear();  // so that the others need not wait for us
     controls_.assign(controls_.size(), nullptr);
+    messages_.assign(messages_.size(), nullptr);
     throw;
   }
   connected_ = true;
@@ -102,7 +144,11 @@ void Executor::connect(std::vector<Link> links, double deadline_s) {
 void Executor::add(std::vector<Link>& links) {
   std::lock_guard members(members_);
   const auto data_channels = kPriorities * options_.channels;
-  for (auto& data : channels_) data.resize(static_cast<std::size_t>(data_channels));
+  auto expected =
+      static_cast<std::size_t>(options_.ranks - 1) * static_cast<std::size_t>(data_channels + 2);
+  require(links.size() == expected, std::to_string(links.size()) + " connections, " +
+                                        std::to_string(expected) + " are needed");
+  for (auto& data : channels_) data.assign(static_cast<std::size_t>(data_channels), nullptr);
   for (auto& link : links) {
     auto channel = link.channel;
     auto member = link.peer >= 0 && link.peer < options_.ranks && link.peer != options_.rank;
@@ -111,6 +157,12 @@ void Executor::add(std::vector<Link>& links) {
                                   " on channel " + std::to_string(channel) + " is wanted");
     }
     auto peer = static_cast<std::size_t>(link.peer);
+    bool again = channel == kControlChannel ? controls_[peer] != nullptr
+                 : channel == kPointToPointChannel
+                     ? messages_[peer] != nullptr
+                     : channels_[peer][static_cast<std::size_t>(channel)] != nullptr;
+    require(!again, "rank " + std::to_string(link.peer) + " has two connections on channel " +
+                        std::to_string(channel));
     auto connection = connection_of(link);
     if (channel == kControlChannel) {
       auto stream = std::make_unique<ControlStream>(std::move(connection), link.peer, channel,
@@ -133,11 +185,6 @@ void Executor::add(std::vector<Link>& links) {
     has_sockets_ |= !memory && channel != kControlChannel;
     all_.add(stream->connection().fd(), stream);
     if (channel == kControlChannel) own_.add(stream->connection().fd(), stream);
-  }
-  auto expected = static_cast<std::size_t>((options_.ranks - 1) * (data_channels + 2));
-  if (streams_.size() != expected) {
-    throw std::invalid_argument(std::to_string(streams_.size()) + " connections, " +
-                                std::to_string(expected) + " are needed");
   }
   // The order in which a pass looks at them: control, urgent data, messages, other data.
   auto place = [this](const std::unique_ptr<Stream>& stream) {
@@ -285,6 +332,7 @@ std::uint64_t Executor::send(std::uintptr_t address, std::uint64_t bytes, int pe
     throw std::invalid_argument("cannot send to " + rank_text(peer) + " from " +
                                 rank_text(options_.rank) + " of " + std::to_string(options_.ranks));
   }
+  require_memory(address, bytes);
   auto task = std::make_shared<Message>();
   task->is_send = true;
   task->peer = peer;
@@ -302,6 +350,7 @@ std::uint64_t Executor::receive(std::uintptr_t address, std::uint64_t bytes, int
     throw std::invalid_argument("cannot receive from " + rank_text(peer) + " at " +
                                 rank_text(options_.rank) + " of " + std::to_string(options_.ranks));
   }
+  require_memory(address, bytes);
   auto task = std::make_shared<Message>();
   task->peer = peer;
   task->tag = tag;
@@ -439,6 +488,8 @@ std::vector<ConnectionStatistics> Executor::statistics() {
 }
 
 void Executor::set_pacing(int peer, std::uint64_t bytes_per_s) {
+  require(peer >= 0 && peer < options_.ranks && peer != options_.rank,
+          "there is no connection to " + rank_text(peer));
   Lock state(state_);
   for (auto& stream : streams_) {
     if (stream->peer() == peer) tcp::set_pacing(stream->connection().fd(), bytes_per_s);
@@ -485,6 +536,8 @@ void Executor::close() {
 }
 
 void Executor::abandon() {
+  require(::getpid() != process_,
+          "only a forked child may abandon an executor: its threads are the parent's; use close");
   closed_ = true;
   for (auto& stream : streams_) stream->connection().abandon();
   for (auto* watch : {&all_, &own_}) {

@@ -111,7 +111,8 @@ class Executor {
   std::vector<ConnectionStatistics> statistics();
   void set_pacing(int peer, std::uint64_t bytes_per_s);
   // For a forked child: lets go of the parent's connections without a word to anybody, and takes
-  // no lock (who held it may not exist here). Nothing but destruction is allowed afterwards.
+  // no lock (who held it may not exist here). Nothing but destruction is allowed afterwards. Throws
+  // std::invalid_argument in the process that made it, whose threads go on.
   void abandon();
   // Says goodbye and closes all connections; outstanding tasks fail. Idempotent.
   void close();
@@ -185,6 +186,7 @@ class Executor {
   static constexpr std::chrono::milliseconds kSilent{1000};
 
   Options options_;
+  pid_t process_;  // that made it
   // `state_` guards the connections and the tasks in progress.
   std::mutex state_;
   bool driving_ = false;

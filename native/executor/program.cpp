@@ -25,6 +25,23 @@ bool fits(Direction direction, Op op) {
   return false;
 }
 
+// Far more than any plan has, and what can be kept in memory.
+constexpr std::int64_t kMostSlots = 1 << 24;
+// A header has 16 bits for the channel.
+constexpr std::int32_t kMostChannels = 1 << 16;
+
+void require_equal_columns(const ProgramColumns& in) {
+  auto lanes = in.lane_peer.size();
+  auto steps = in.step_op.size();
+  require(in.lane_direction.size() == lanes && in.lane_channel.size() == lanes,
+          "columns of lanes differ in length", 0);
+  require(in.step_lane.size() == steps && in.step_slot.size() == steps &&
+              in.step_source_slot.size() == steps && in.step_count.size() == steps,
+          "columns of steps differ in length", 0);
+  require(in.dependency_step.size() == in.dependency_on.size(),
+          "columns of dependencies differ in length", 0);
+}
+
 bool is_local(const Step& step) { return step.op == Op::kCopy || step.op == Op::kReduce; }
 
 }  // namespace
@@ -48,7 +65,12 @@ Program::Program(int rank, int ranks, std::uint32_t slots, std::uint32_t scratch
       result_slots_(result_slots),
       kind_(kind),
       mark_(mark) {
+  const std::int64_t all = std::int64_t{slots} + scratch_slots;
+  require(rank >= 0 && rank < ranks, "no such rank", 0);
+  require(all <= kMostSlots, "too many slots", 0);
+  require(scratch_slots == 0 || slots > 0, "scratch slots without slots", 0);
   require(result_slot + std::uint64_t{result_slots} <= slots, "result slots out of range", 0);
+  require_equal_columns(in);
   for (std::size_t i = 0; i < in.lane_peer.size(); ++i) {
     auto direction = static_cast<Direction>(in.lane_direction[i]);
     require(direction <= Direction::kLocal, "unknown direction of lane", i);
@@ -56,11 +78,11 @@ Program::Program(int rank, int ranks, std::uint32_t slots, std::uint32_t scratch
     require(local ? in.lane_peer[i] == -1
                   : in.lane_peer[i] >= 0 && in.lane_peer[i] < ranks && in.lane_peer[i] != rank,
             "bad peer of lane", i);
-    require(in.lane_channel[i] >= 0, "bad channel of lane", i);
+    require(in.lane_channel[i] >= 0 && in.lane_channel[i] < kMostChannels, "bad channel of lane",
+            i);
     if (!local) channels_ = std::max(channels_, in.lane_channel[i] + 1);
     lanes_.push_back({direction, in.lane_peer[i], in.lane_channel[i], 0, 0});
   }
-  const std::int64_t all = std::int64_t{slots} + scratch_slots;
   for (std::size_t i = 0; i < in.step_op.size(); ++i) {
     auto lane = static_cast<std::size_t>(in.step_lane[i]);
     require(lane < lanes_.size(), "bad lane of step", i);

@@ -13,6 +13,9 @@ namespace {
 // A collective over so many bytes writes more than stays in the caches until somebody reads it.
 constexpr std::uint64_t kBeyondCaches = 8 << 20;
 
+// User memory ends below: addresses have 47 bits, or 56 at most.
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 56;
+
 bool combines(Kind kind) {
   return kind == Kind::kAllreduce || kind == Kind::kReduce || kind == Kind::kReduceScatter ||
          kind == Kind::kCustom;
@@ -37,6 +40,31 @@ std::string describe(Signature signature) {
   bool average = signature >> 12 & 1;
   return text + " of " + name_of(static_cast<DataType>(signature >> 4 & 31)) + " by " +
          (average ? "average" : name_of(static_cast<Operator>(signature >> 9 & 7)));
+}
+
+// Throws std::invalid_argument unless the segments are memory that can be, and have as many slots
+// as the program. Before anything of their size is allocated.
+void Collective::check(const std::vector<Segment>& segments) const {
+  std::uint64_t slots = 0;
+  for (const auto& [address, elements, blocks, chunks] : segments) {
+    std::uint64_t cuts = 0;
+    std::uint64_t bytes = 0;
+    bool fits = !__builtin_mul_overflow(elements, std::uint64_t{chunks}, &cuts) &&
+                !__builtin_mul_overflow(elements, std::uint64_t{blocks} * element_size, &bytes) &&
+                address <= kMostBytes && bytes <= kMostBytes && (address != 0 || bytes == 0);
+    if (!fits) {
+      throw std::invalid_argument("a segment of " + std::to_string(blocks) + " blocks of " +
+                                  std::to_string(elements) + " elements at address " +
+                                  std::to_string(address) + " is no memory");
+    }
+    auto more = std::uint64_t{blocks} * chunks;
+    slots = std::min(more, std::uint64_t{program->slots()} + 1) + slots;
+    if (slots > program->slots()) break;
+  }
+  if (slots == program->slots()) return;
+  auto found = slots < program->slots() ? std::to_string(slots) : "more";
+  throw std::invalid_argument("the segments make " + found + " slots, the program has " +
+                              std::to_string(program->slots()));
 }
 
 void Collective::cut(const std::vector<Segment>& segments) {
@@ -79,11 +107,8 @@ void Collective::bind(const std::vector<Segment>& segments, DataType data_type, 
   done = false;
   error.clear();
   times.clear();
+  check(segments);
   cut(segments);
-  if (slots_.size() != program->slots()) {
-    throw std::invalid_argument("the segments make " + std::to_string(slots_.size()) +
-                                " slots, the program has " + std::to_string(program->slots()));
-  }
   bytes = 0;
   for (const auto& slot : slots_) bytes += slot.bytes;
   // A scratch slot holds one of the data slots it takes turns with, whatever that one's size.

@@ -151,6 +151,7 @@ struct Collective final : Task {
     std::byte* data;
     std::uint64_t bytes;
   };
+  void check(const std::vector<Segment>& segments) const;
   void cut(const std::vector<Segment>& segments);
   void copy(const StepState& state) const;
   Slot range(std::uint32_t first, std::uint32_t count) const;

@@ -134,8 +134,9 @@ inline std::pair<Fd, Fd> unix_pair() {
 }
 
 inline Fd memory_of(std::size_t ring_bytes) {
-  Fd memory(::memfd_create("test", MFD_CLOEXEC));
+  Fd memory(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   CHECK(memory && ::ftruncate(memory.get(), static_cast<off_t>(4096 + 2 * ring_bytes)) == 0);
+  CHECK(::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
   return memory;
 }
 

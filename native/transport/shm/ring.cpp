@@ -1,5 +1,6 @@
 #include "transport/shm/ring.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,6 +34,11 @@ void* map(void* at, std::size_t bytes, int fd, std::size_t offset, int more_flag
 }  // namespace
 
 RingMemory::RingMemory(const Fd& memory) {
+  // Else a peer that shrinks it kills every process that touches what is gone (SIGBUS).
+  auto seals = ::fcntl(memory.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    throw CommunicationError("shared memory: it is not sealed against shrinking");
+  }
   struct stat found{};
   if (::fstat(memory.get(), &found) != 0) fail("cannot tell its size");
   auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));

@@ -1,6 +1,7 @@
 // The rings against a plain queue of bytes, under random sizes; and what a broken peer does.
 #include "transport/shm/ring.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,8 +22,9 @@ namespace {
 constexpr std::size_t kRingBytes = 8 << 10;
 
 Fd memory_of(std::size_t bytes) {
-  Fd memory(::memfd_create("test", MFD_CLOEXEC));
+  Fd memory(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   CHECK(memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0);
+  CHECK(::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
   return memory;
 }
 
