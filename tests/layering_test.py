@@ -30,6 +30,7 @@ LAYERS = {
     "headrace.collectives.plan": 2,
     "headrace._native": 3,
     "headrace.collectives.run": 3,
+    "headrace.registration": 4,  # begins adaptation with the group
     "headrace.torch": 4,  # begins adaptation with the group
     "headrace.collectives.adapt": 4,
     "headrace.__main__": 5,

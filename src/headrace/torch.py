@@ -5,24 +5,17 @@ Torch also calls `register` by itself, through the package's entry points, so th
 group is made.
 """
 
+# isort: off
+# Before torch, which calls it as soon as it is imported itself.
+from headrace.registration import register
+# isort: on
+
 import math
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
-
-from headrace.collectives.run.untraced import untraced
-
-NAME = "headrace"
-
-
-def register() -> None:
-    """Register the backend "headrace" for CPU and CUDA tensors; doing it twice is harmless."""
-    if dist.is_available() and NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def step() -> None:
@@ -70,21 +63,6 @@ def empty(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     wanted = dtype or torch.get_default_dtype()
     memory = lending.empty(math.prod(size) * wanted.itemsize, np.uint8)
     return torch.from_numpy(memory).view(wanted).reshape(size)
-
-
-@untraced
-def _create(options: Any, _backend_options: Any) -> Any:
-    from headrace.collectives.run.create import create
-
-    return create(options, _follow)
-
-
-def _follow(store: Any, executor: Any, switch: Any, book: Any, settings: Any) -> Any:
-    if book is None:
-        return None
-    from headrace.collectives.adapt.follow import follow  # only where there is a plan to adapt
-
-    return follow(store, executor, switch, book, settings)
 
 
 register()

@@ -1,0 +1,34 @@
+"""The registration of the backend with torch.
+
+torch calls `register`, by way of `headrace.torch`, at the end of its own import: which may be one
+that `headrace.torch` has just begun. So nothing here imports torch before it is called.
+"""
+
+from typing import Any
+
+NAME = "headrace"
+
+
+def register() -> None:
+    """Register the backend "headrace" for CPU and CUDA tensors; doing it twice is harmless."""
+    import torch.distributed as dist
+
+    if dist.is_available() and NAME not in dist.Backend.backend_list:
+        from headrace.collectives.run.untraced import untraced
+
+        create = untraced(_create)
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _create(options: Any, _backend_options: Any) -> Any:
+    from headrace.collectives.run.create import create
+
+    return create(options, _follow)
+
+
+def _follow(store: Any, executor: Any, switch: Any, book: Any, settings: Any) -> Any:
+    if book is None:
+        return None
+    from headrace.collectives.adapt.follow import follow  # only where there is a plan to adapt
+
+    return follow(store, executor, switch, book, settings)

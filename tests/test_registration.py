@@ -1,0 +1,39 @@
+"""The registration with torch, whatever is imported first.
+
+``import headrace.torch`` before ``import torch`` failed: torch's import looks for the function that
+registers the backend in `headrace.torch`, of which only the beginning had run.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conformance.launch import environment
+
+ORDERS = (
+    "import headrace.torch",
+    "import headrace.torch, torch",
+    "import torch, headrace.torch",
+    "import headrace, torch, headrace.torch",
+    "import headrace.collectives.run.create, headrace.torch",
+)
+
+
+@pytest.mark.parametrize("autoload", ["1", "0"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_any_order_of_imports_registers_the_backend(order: str, autoload: str) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"{order}\nimport torch\nassert 'headrace' in torch.distributed.Backend.backend_list\n"
+            "headrace.torch.step(), headrace.torch.empty(2), headrace.torch.register()",
+        ],
+        env=environment(TORCH_DEVICE_BACKEND_AUTOLOAD=autoload),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
