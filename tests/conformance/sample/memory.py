@@ -1,5 +1,7 @@
 """Tensors whose memory is laid out in other ways than most."""
 
+import sys
+
 import torch
 import torch.distributed as dist
 
@@ -137,3 +139,20 @@ def results_that_cannot_be_written_are_refused_before_the_call() -> None:
     one = torch.ones(1)
     dist.all_reduce(one)  # and none of them broke the group
     assert one.item() == n
+
+
+@check
+def a_storage_resized_under_a_call_is_an_error() -> None:
+    """Only of a send: a receive would write to freed memory."""
+    n = len(everyone())
+    if n == 1 or "--staged" in sys.argv:  # of what is staged, the copy is sent
+        return
+    group = dist.new_group()  # of which the message may be lost
+    sent = torch.ones(100)
+    work = dist.isend(sent, (me() + 1) % n, group=group)
+    room = torch.empty(100)
+    sent.untyped_storage().resize_(0)
+    with raises(ValueError, "resized from 400 to 0 bytes", "wait for the work"):
+        work.wait()
+    dist.recv(room, (me() - 1) % n, group=group)
+    dist.destroy_process_group(group)

@@ -19,6 +19,7 @@ from headrace.collectives.run.choice import Choice, Chooser
 from headrace.collectives.run.completions import completion_threads
 from headrace.collectives.run.executor import Executor, LoadedProgram
 from headrace.collectives.run.spans import profiling, span, span_until
+from headrace.collectives.run.storages import guarded
 from headrace.collectives.run.swap import HOLD_S, Action, PlanSwitch
 from headrace.collectives.run.work import CompletedWork, PendingWork
 from headrace.errors import CommunicationError, InputError
@@ -195,7 +196,8 @@ class Caller:
             self._attached = True
         executor = self.executor
         call = self._prepared(ready, bound, opts, dtype, operator)
-        work = PendingWork(executor, tensors, bound.after, bound.keep, callbacks=self.callbacks)
+        after = guarded((*tensors, *bound.keep), bound.after)
+        work = PendingWork(executor, tensors, after, bound.keep, callbacks=self.callbacks)
 
         def begin() -> int:
             return executor.submit(call, notify=True)
@@ -341,7 +343,7 @@ class Caller:
         work = PendingWork(
             self.executor,
             [tensor],
-            bound.after,
+            guarded((tensor, *bound.keep), bound.after),
             bound.keep,
             loose=self._loose,
             timeout_s=self.timeout_s,

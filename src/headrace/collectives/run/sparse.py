@@ -20,6 +20,7 @@ from torch.distributed import ReduceOp
 from headrace.collectives.demand import Collective
 from headrace.collectives.run import binding
 from headrace.collectives.run.staging import copies_for
+from headrace.collectives.run.untraced import untraced
 from headrace.collectives.run.work import CompletedWork, PendingWork
 from headrace.errors import CommunicationError, InputError
 
@@ -37,6 +38,7 @@ class _Part(NamedTuple):
     values: torch.Tensor
 
 
+@untraced
 class SparseWork(PendingWork):
     """An asynchronous sum; its thread ends it, at the deadline at the latest."""
 
