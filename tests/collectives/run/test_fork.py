@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.conformance.launch import environment
+
 CHILD = """
 import gc, os, sys, threading, time
 from headrace.collectives.run.executor import Executor
@@ -43,6 +45,82 @@ def test_a_child_lets_go_of_its_parents_executors(threads: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", CHILD, threads],
         env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+PENDING = """
+import os, sys, time
+from datetime import timedelta
+import torch
+from tests.collectives.run.test_caller import no_others, reduce, two
+from headrace.collectives.run.group import HeadraceGroup
+from headrace.errors import CommunicationError
+
+with two() as (first, second):
+    group = HeadraceGroup(first, "tests", None, no_others)
+    ended = reduce(first)
+    reduce(second).wait()
+    ended.wait()
+    work = reduce(first)
+    message = first.receive(torch.zeros(1), 1, 0)
+    early = reduce(first).get_future()
+    late = early.then(lambda done: done.value())
+    uses = {
+        "wait": work.wait,
+        "wait a while": lambda: work.wait(timedelta(seconds=60)),
+        "is_completed": work.is_completed,
+        "get_future": work.get_future,
+        "wait for a future": early.wait,
+        "wait for a callback": late.wait,
+        "give a callback": lambda: early.then(lambda done: None),
+        "wait for a message": message.wait,
+        "ask for a message": message.is_completed,
+        "begin a call": lambda: reduce(first),
+        "send": lambda: first.send(torch.zeros(1), 1, 0),
+        "barrier": group.barrier,
+    }
+    child = os.fork()
+    if child == 0:
+        wrong = []
+        for name, use in uses.items():
+            try:
+                use()
+                wrong.append(name + " did not raise")
+            except CommunicationError as error:
+                if "forked child" not in str(error):
+                    wrong.append(f"{name}: {error}")
+        if ended.wait() is not True or ended.get_future().then(lambda done: 3).wait() != 3:
+            wrong.append("a call that had ended is lost")
+        group.shutdown()
+        print("; ".join(wrong), file=sys.stderr, flush=True)
+        os._exit(1 if wrong else 0)
+    end, status = time.monotonic() + 20, None
+    while status is None and time.monotonic() < end:
+        pid, code = os.waitpid(child, os.WNOHANG)
+        status = code if pid else None
+        time.sleep(0.01)
+    if status is None:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        sys.exit("the child hung")
+    works = [reduce(second), reduce(second)]
+    for one in (work, *works):  # the parent goes on
+        one.wait()
+    late.wait()
+    sys.exit(status)
+"""
+
+
+def test_a_child_cannot_use_calls_that_are_pending_in_its_parent() -> None:
+    """It waited for ever: for threads that only the parent has."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PENDING],
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=60,

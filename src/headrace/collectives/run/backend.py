@@ -436,6 +436,8 @@ class Calls:
         if self._closed:
             return
         self._closed = True
+        if self.executor.forked:
+            return  # it is the parent's
         if self.background is not None:
             self.background()
         end = time.monotonic() + drain_s

@@ -26,6 +26,7 @@ futures, and what is behind `collect_all`, are replaced by functions that do as 
 futures but those of headrace's collectives and what is chained to them.
 """
 
+import os
 import threading
 import weakref
 from collections import deque
@@ -165,7 +166,12 @@ class Callbacks:
 
     def __init__(self, group: str, hand_over: HandOver) -> None:
         self._group = group
-        self._top = _Queue(group, hand_over)
+        self._hand_over = hand_over
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all callbacks that have not run, and the threads that run any."""
+        self._top = _Queue(self._group, self._hand_over)
 
     def queue(self) -> _Queue:
         """Return the queue of callbacks that are given here and now."""
@@ -192,6 +198,27 @@ class _Tracked:
 _tracked: "weakref.WeakKeyDictionary[Future, _Tracked]" = weakref.WeakKeyDictionary()
 
 
+_orphans: "weakref.WeakSet[Future]" = weakref.WeakSet()
+"""In a forked child: the futures of the parent."""
+
+
+def _after_fork() -> None:
+    for known in list(_tracked.values()):
+        known.callbacks.clear()
+    _orphans.update(future for future in list(_tracked) if not future.done())
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _check_owned(future: Future) -> None:
+    if _orphans and future in _orphans:
+        raise CommunicationError(
+            "the future is of a call of this process's parent, which alone can wait for it: a "
+            "forked child cannot use its groups"
+        )
+
+
 def track(future: Future, callbacks: Callbacks, devices: Sequence[torch.device]) -> Future:
     """Have the callbacks of a collective's future run by `callbacks`; returns the future."""
     _tracked[future] = _Tracked(callbacks, devices)
@@ -207,6 +234,7 @@ def _enqueue(
     source: Future, known: _Tracked, attach: Callable[..., Any], callback: Callable[[Future], Any]
 ) -> Any:
     """Have `callback` run in its turn; returns what torch's `attach` does."""
+    _check_owned(source)
     queue = known.callbacks.queue()
     # Done when the callback's turn has come. torch runs it then, as it runs any: with the streams
     # of its devices, and with its error as the result's.
@@ -252,6 +280,7 @@ def _queued_add_done_callback(self: Future, callback: Callable[[Future], Any]) -
 def _helping_wait(self: Future) -> Any:
     known = _tracked.get(self)
     if known is not None and not self.done():
+        _check_owned(self)
         if known.queue is not None:
             known.queue.run_until(self)
         for part in known.parts:

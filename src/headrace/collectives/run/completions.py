@@ -1,6 +1,7 @@
 """The threads of a process that learn of finished calls, end their works, complete futures."""
 
 import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -57,6 +58,12 @@ class CompletionThreads:
         """Let go of the queue, when the process ends and no group is left."""
         self._queue = None
 
+    def after_fork(self) -> None:
+        """Begin anew in a forked child, where the threads and the calls are not."""
+        parents = self._queue
+        self.__init__()
+        self._parents = parents  # the parent's threads count as waiting: to delete it would wait
+
     def attach(self) -> None:
         """Start a thread for its first user."""
         with self._lock:
@@ -70,7 +77,7 @@ class CompletionThreads:
         Those that are in a callback for long (this one may be) end after it.
         """
         with self._lock:
-            self._users -= 1
+            self._users = max(0, self._users - 1)  # 0 in a forked child
             if self._users:
                 return
             threads, self._threads = self._threads, set()
@@ -91,7 +98,10 @@ class CompletionThreads:
             work.complete()
 
     def run(self, action: Callable[[], object]) -> None:
-        """Have one of the threads run `action`, which may block."""
+        """Have one of the threads run `action`, which may block; without threads, run it here."""
+        if not self._threads:
+            action()
+            return
         self._to_run.append(action)
         self.queue.wake()
 
@@ -163,3 +173,4 @@ class CompletionThreads:
 
 
 completion_threads = CompletionThreads()
+os.register_at_fork(after_in_child=completion_threads.after_fork)

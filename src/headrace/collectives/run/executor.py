@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -118,6 +118,8 @@ class Executor:
     epoch : number of the plan in force, which goes with every message of a collective: ranks that
         run one by different plans get an error, not wrong data.
 
+    forked : whether this process is a child of the one that made it: then nothing can be called.
+
     Raises
     ------
     CommunicationError : if `host` cannot be listened on.
@@ -147,6 +149,7 @@ class Executor:
         self.ranks = ranks
         self.channels = channels
         self.epoch = 0
+        self.forked = False
         self._failure_logged = False
         self._warned_of_types = False
         _made.add(self)
@@ -413,13 +416,26 @@ class Executor:
         self._native.set_pacing(peer, bytes_per_s)
 
     def abandon(self) -> None:
-        """Drop every connection without a word; only for a forked child of the owner."""
+        """Drop every connection without a word; only for a forked child of the owner.
+
+        Every later use but `close` raises CommunicationError.
+        """
         if hasattr(self, "_native"):
             self._listener.close()
             self._native.abandon()
+            self._abandoned = self._native  # threads of the parent count as using it: never deleted
+            self._native = cast(_native.Executor, _Parents(self.rank))
+            self.forked = True
+
+    def check_owned(self) -> None:
+        """Raise CommunicationError in a forked child of the owner."""
+        if self.forked:
+            raise _forked_error("the call", self.rank)
 
     def close(self) -> None:
         """Say goodbye and close every connection; unfinished tasks fail."""
+        if self.forked:
+            return
         self._listener.close()
         self._native.close()
 
@@ -438,6 +454,24 @@ def _abandon_all() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_all)
+
+
+class _Parents:
+    """Stands for the native executor in a forked child: every use is an error."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def __getattr__(self, name: str) -> Any:
+        raise _forked_error(name, self._rank)
+
+
+def _forked_error(what: str, rank: int) -> CommunicationError:
+    return CommunicationError(
+        f"{what}: the group is that of rank {rank}, of which this process is a forked child: only "
+        "the parent can make calls and wait for them. Start processes that are to communicate with "
+        "the start method 'spawn', and give them a group of their own"
+    )
 
 
 class _translated:  # noqa: N801 - reads as a phrase: `with _translated():`

@@ -135,6 +135,7 @@ class PendingWork(dist.Work):
         CommunicationError : naming the peer that failed, or the deadline that passed.
         """
         if not self._ended:
+            self._check_owned()
             seconds = timeout.total_seconds() if timeout else 0.0
             if seconds <= 0:
                 self._wait_natively()
@@ -209,7 +210,13 @@ class PendingWork(dist.Work):
             return error
         return None
 
+    def _check_owned(self) -> None:
+        executor = self.executor
+        if executor is not None:
+            executor.check_owned()
+
     def is_completed(self) -> bool:
+        self._check_owned()
         executor = self.executor
         if executor is not None and self._loose is not None:
             try:
@@ -257,6 +264,7 @@ class PendingWork(dist.Work):
 
     def ending(self) -> torch.futures.Future[None]:
         """Return the future of the call's end, well or not."""
+        self._check_owned()
         with self._lock:
             if self._promise is not None:
                 return self._promise
