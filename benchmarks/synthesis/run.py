@@ -3,9 +3,9 @@
 import sys
 
 from benchmarks.sections import run_sections
-from benchmarks.synthesis import ablations, irregular, links, nccl, scale, table, table53
+from benchmarks.synthesis import ablations, exports, irregular, links, nccl, scale, table, table53
 
-SECTIONS = (table, irregular, table53, scale, links, nccl, ablations)
+SECTIONS = (table, irregular, table53, scale, exports, links, nccl, ablations)
 
 if __name__ == "__main__":
     sys.exit(run_sections("synthesis", __doc__, SECTIONS))

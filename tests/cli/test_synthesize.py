@@ -9,11 +9,14 @@ from typer.testing import CliRunner
 
 from headrace.cli import collectives
 from headrace.collectives.demand import Collective
+from headrace.collectives.export.within import forbidden
+from headrace.collectives.plan.generators import Method
 from headrace.collectives.plan.guided import synthesize as pipeline
 from headrace.collectives.plan.plan import Plan
+from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.verify import verify
 from headrace.errors import ArtifactError, InputError, ProgramError
-from headrace.topology.presets import ndv2_taccl_1mb, ring
+from headrace.topology.presets import ndv2_taccl_1mb, ring, uniform
 
 CUSTOM = {"ranks": 4, "slots": 2, "before": [[0, 0, 0], [1, 1, 1]], "after": [[2, 0, 0], [2, 1, 1]]}
 COMBINING = {"ranks": 4, "slots": 1, "before": [[0, 0, 0], [1, 0, 0]], "after": [[1, 0, 0]]}
@@ -136,3 +139,23 @@ def test_an_interrupted_sketch_leaves_the_best_so_far(monkeypatch: pytest.Monkey
     assert "interrupted" in said
     verify(Plan.load("out.plan").program)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("runtime", ["strictest", "msccl"])
+def test_a_plan_for_a_runtime_has_a_power_of_two_of_chunks_and_is_exported(runtime: str) -> None:
+    """Plans were chosen whose chunks divide few element counts, or that no runtime takes."""
+    ring(3).save("three.topology")
+    synthesize("--runtime", runtime, "--size", "256K", network="three.topology")
+    program = Plan.load("out.plan").program
+    assert program.demand.chunks & (program.demand.chunks - 1) == 0
+    assert forbidden(program, runtime) == ""
+
+
+def test_a_program_that_is_forbidden_is_not_chosen() -> None:
+    """The next one is, and the candidates say why."""
+    first = plan_collective(uniform(4), Collective.ALLREDUCE, 1 << 20)
+    digest = first.program.digest
+    method = Method(forbidden=lambda program: "too long" if program.digest == digest else "")
+    second = plan_collective(uniform(4), Collective.ALLREDUCE, 1 << 20, method=method)
+    assert second.program.digest != digest
+    assert "forbidden: too long" in [candidate.note for candidate in second.candidates]

@@ -1,5 +1,6 @@
 """``headrace collectives synthesize``: the best plan for one collective of one size."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,16 +11,23 @@ from rich.table import Table
 
 import headrace
 import headrace.artifact as artifact_io
+from headrace.cli.export import RuntimeName
 from headrace.cli.format import duration, parse_size, size
 from headrace.cli.method import MAX_SEED, Effort, Model, charged
 from headrace.cli.network import read_network
 from headrace.cli.progress import progress
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
-from headrace.errors import InputError
+from headrace.errors import InputError, ProgramError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.collectives.plan.generators import Method
     from headrace.collectives.plan.plan import Plan
     from headrace.topology import Topology
+
+_MOST_WITHOUT = 8
+"""Chunks a block until which a first plan for a runtime is looked for."""
 
 _LARGE = 300
 """Ranks beyond which plans are kept as orbits."""
@@ -60,6 +68,13 @@ def synthesize(
             "executor (headrace's own, on TCP)."
         ),
     ] = Model.FULL,
+    runtime: Annotated[
+        RuntimeName | None,
+        typer.Option(
+            help="Only plans that can be exported for it, of a power of two of chunks a block: "
+            "msccl, msccl-executor-nccl, mscclpp, or strictest for all of them."
+        ),
+    ] = None,
     effort: Annotated[Effort, typer.Option(help="How much searching.")] = Effort.NORMAL,
     seed: Annotated[
         int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal plans.")
@@ -75,7 +90,6 @@ def synthesize(
     from headrace.collectives.plan.synthesizers import EVERYONE, demanded, sketched
 
     artifact_io.check_target(output)
-    artifact_io.check_target(output)
     given = _demand(demand, collective, root)
     if given is not None:
         collective, root = given.collective, given.root
@@ -87,27 +101,64 @@ def synthesize(
     topology, groups = read_network(source)
     topology, method = charged(topology, model, effort, seed)
     if topology.ranks > _LARGE and sketch is None and given is None and collective not in ROOTED:
+        if runtime is not None:
+            raise InputError(
+                f"{source}: has {topology.ranks} ranks: plans beyond {_LARGE} are kept by symmetry "
+                "and are not exported; leave --runtime out"
+            )
         _synthesize_orbits(topology, collective, total_bytes, output)
         return
     everyone = EVERYONE if sketch is None else (sketched(sketch),)
     if given is not None:
         everyone = demanded(sketch)
     with progress(Console(stderr=True), visible=True) as report:
-        plan = plan_collective(
-            topology,
-            collective,
-            total_bytes,
-            groups=groups,
-            root=root,
-            generators=everyone,
-            method=method,
-            given=given,
-            progress=report,
-        )
+
+        def planned(method: "Method") -> "Plan":
+            return plan_collective(
+                topology,
+                collective,
+                total_bytes,
+                groups=groups,
+                root=root,
+                generators=everyone,
+                method=method,
+                given=given,
+                progress=report,
+            )
+
+        plan = planned(method) if runtime is None else _within(planned, method, runtime)
     plan.save(output, {"headrace": headrace.__version__, "seed": seed, "effort": effort.value})
     console = Console()
     console.print(_summary(plan))
     console.print(f"Wrote [bold]{escape(str(output))}[/].", soft_wrap=True)
+
+
+def _within(planned: "Callable[[Method], Plan]", method: "Method", runtime: RuntimeName) -> "Plan":
+    """Return the fastest plan that a runtime takes; raises ProgramError if there is none.
+
+    Twice as many chunks are tried until they have been no faster two times in a row.
+    """
+    from headrace.collectives.export.within import chunk_counts, forbidden
+
+    best: Plan | None = None
+    reasons: list[str] = []
+    worse = 0
+    for chunks in chunk_counts():
+        asked = replace(method, chunks=chunks, forbidden=lambda p: forbidden(p, runtime.value))
+        try:
+            plan = planned(asked)
+        except ProgramError as error:
+            reasons.append(str(error))
+            plan = None
+        if plan is not None and (best is None or plan.predicted_us < best.predicted_us):
+            best, worse = plan, 0
+        elif best is not None or chunks >= _MOST_WITHOUT:
+            worse += 1
+        if worse >= 2:
+            break
+    if best is None:
+        raise ProgramError(f"no plan for runtime {runtime.value}: {reasons[0]}")
+    return best
 
 
 def _demand(path: Path | None, collective: Collective | None, root: int) -> Demand | None:

@@ -28,6 +28,7 @@ from headrace.collectives.export.algorithm import (
 )
 from headrace.collectives.export.emission import Event
 from headrace.collectives.export.limits import MAX_TEXT, check_limits
+from headrace.collectives.export.pause import collection_paused
 from headrace.collectives.export.prove import Verdict, examine, read_bytes
 from headrace.collectives.export.runtimes import XML, Runtime, extremes, refused, runtime_of
 from headrace.collectives.export.threadblocks import PROTOCOLS, Lowering, Target, renumbered
@@ -43,6 +44,7 @@ _INSIDE = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
 """Which element each element stands in."""
 
 
+@collection_paused()
 def export(program: Program, target: Target | None = None) -> str:
     """Return `program` as MSCCL XML, proven from the text alone.
 
@@ -158,6 +160,7 @@ def verify_file(path: str | Path) -> Verdict:
     return verify_text(read_bytes(path, MAX_FILE_BYTES, XmlError), str(path))
 
 
+@collection_paused()
 def verify_text(text: str | bytes, source: str = "MSCCL XML") -> Verdict:
     """Prove or refute the collective that MSCCL XML claims to be; raises XmlError."""
     algorithm, findings = read(text, source)

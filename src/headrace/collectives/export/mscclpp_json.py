@@ -31,6 +31,7 @@ from headrace.collectives.export.algorithm import (
     REDUCING,
     SENDING,
     Algorithm,
+    Finding,
     Gpu,
     Kind,
     Place,
@@ -40,7 +41,8 @@ from headrace.collectives.export.algorithm import (
 from headrace.collectives.export.connections import At, Connections
 from headrace.collectives.export.emission import Event
 from headrace.collectives.export.mscclpp_read import verify_text
-from headrace.collectives.export.runtimes import JSON, Runtime, runtime_of
+from headrace.collectives.export.pause import collection_paused
+from headrace.collectives.export.runtimes import JSON, Extreme, Runtime, refused, runtime_of
 from headrace.collectives.export.threadblocks import Lowering, Target
 from headrace.collectives.program import Program
 from headrace.errors import ProgramError, VerificationError
@@ -56,6 +58,7 @@ Connection = tuple[int, int, int]
 """(src, dst, channel)."""
 
 
+@collection_paused()
 def export(program: Program, target: Target | None = None) -> str:
     """Return `program` as an MSCCL++ execution plan, proven from the text alone.
 
@@ -92,16 +95,37 @@ def fitted(program: Program, target: Target, runtime: Runtime) -> str:
     ------
     ProgramError, VerificationError : see `Lowering.of`.
     """
+    return _text(_fitted(program, target, runtime))
+
+
+def beyond(program: Program, runtime: Runtime) -> list[Finding]:
+    """Return the operations of the longest threadblock if `runtime` takes fewer, once cut."""
+    longest = _longest(_fitted(program, Target(), runtime))
+    return refused([] if longest is None else [longest], runtime)
+
+
+def _fitted(program: Program, target: Target, runtime: Runtime) -> Operation:
     lowering = Lowering.of(program, target, store_all=True)
     plan = _plan(lowering.algorithm())
-    if _too_long(plan, runtime):
+    if (longest := _longest(plan)) is not None and longest.value > runtime.steps:
         plan = _plan(lowering.algorithm(_weight, runtime.steps - _HANDOVER))
-    return _text(plan)
+    return plan
 
 
-def _too_long(plan: Operation, runtime: Runtime) -> bool:
-    blocks = (block for gpu in plan["gpus"] for block in gpu["threadblocks"])
-    return any(len(block["ops"]) > runtime.steps for block in blocks)
+def _longest(plan: Operation) -> Extreme | None:
+    """Return the most operations of a threadblock; None if there is no threadblock."""
+    found = (
+        Extreme(
+            limit="steps",
+            value=(ops := len(block["ops"])),
+            text=f"has {ops} operations",
+            gpu=gpu["id"],
+            threadblock=block["id"],
+        )
+        for gpu in plan["gpus"]
+        for block in gpu["threadblocks"]
+    )
+    return max(found, key=lambda extreme: extreme.value, default=None)
 
 
 _HANDOVER = 4

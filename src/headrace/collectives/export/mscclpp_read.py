@@ -37,6 +37,7 @@ from headrace.collectives.export.mscclpp_ops import (
     positions,
     with_waits,
 )
+from headrace.collectives.export.pause import collection_paused
 from headrace.collectives.export.prove import Verdict, demand_of, examine, read_bytes
 from headrace.collectives.export.runtimes import JSON, Extreme, largest, refusals
 from headrace.errors import PlanError, ProgramError
@@ -51,6 +52,7 @@ def verify_file(path: str | Path) -> Verdict:
     return verify_text(read_bytes(path, MAX_FILE_BYTES, PlanError), str(path))
 
 
+@collection_paused()
 def verify_text(text: str | bytes, source: str = "MSCCL++ plan") -> Verdict:
     """Prove or refute the collective that a plan claims to be; raises PlanError."""
     algorithm, findings = read(text, source)

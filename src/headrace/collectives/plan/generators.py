@@ -24,7 +24,7 @@ from headrace.collectives.plan.two_level import (
     two_level,
 )
 from headrace.collectives.plan.two_level.fit import is_plain
-from headrace.collectives.program import Schedule
+from headrace.collectives.program import Program, Schedule
 from headrace.errors import ProgramError
 from headrace.topology import Topology
 
@@ -50,6 +50,7 @@ class Method:
     seed : of everything random.
     effort : how much searching is worth it.
     chunks : chunks a block, if they are given; None: everybody chooses.
+    forbidden : returns why a program must not be chosen, or ''; None: all may.
     limit_s : processor time of one generator, a safety net behind the limits in counted work: the
         plan is another one if it strikes. None: by effort, sizes and ranks.
     """
@@ -59,6 +60,7 @@ class Method:
     seed: int = 0
     effort: Effort = "normal"
     chunks: int | None = None
+    forbidden: Callable[[Program], str] | None = None
     limit_s: float | None = None
 
 

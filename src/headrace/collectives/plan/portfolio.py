@@ -266,6 +266,10 @@ class Portfolio:
             except VerificationError as error:
                 self._rejected[index] = f"rejected: {error}"
                 continue
+            forbidden = self.setting.method.forbidden
+            if forbidden is not None and (why := forbidden(best.program)):
+                self._rejected[index] = f"forbidden: {why}"
+                continue
             return Plan(
                 program=best.program,
                 maker=best.maker,
