@@ -1,7 +1,12 @@
-"""A hundred thousand collectives of random kind, size, type and sub-group: right, and no leaks."""
+"""A hundred thousand collectives of random kind, size, type and sub-group: right, and no leaks.
+
+Then fewer of them with two threads and four channels, beside messages whose receives are posted
+while they arrive, over TCP and over shared memory.
+"""
 
 import json
 import sys
+import time
 from collections import Counter
 
 from benchmarks.executor.launch import ENVIRONMENT
@@ -20,6 +25,10 @@ SEED = 5
 ORDER = (0, 0, 1, 1)
 """Two hosts of two ranks: some pairs share memory, others have the network."""
 
+THREADED = {"HEADRACE_THREADS": "2", "HEADRACE_CHANNELS": "4"}
+THREADED_TASK = {"collectives": 10_000, "messages": 20_000, "seed": SEED}
+QUICK_THREADED_TASK = {"collectives": 1_000, "messages": 2_000, "seed": SEED}
+
 HOST_RATE = "20gbit"
 TIMEOUT_S = 1500.0
 
@@ -27,15 +36,19 @@ WRONG = "soak-wrong-results"
 MEMORY = "soak-memory-growth-mib"
 DESCRIPTORS = "soak-descriptors-left"
 THREADS = "soak-threads-left"
+THREADED_WRONG = "soak-threads-wrong"
+THREADED_TIMEOUTS = "soak-threads-timeouts"
 
 
 def bars() -> dict[str, str]:
     """Return the bars: wrong results; what the worst rank holds more at the end."""
-    return {WRONG: "<=0", MEMORY: "<=4", DESCRIPTORS: "<=0", THREADS: "<=0"}
+    ours = (WRONG, DESCRIPTORS, THREADS, THREADED_WRONG, THREADED_TIMEOUTS)
+    return {**dict.fromkeys(ours, "<=0"), MEMORY: "<=4"}
 
 
 def measure(report: Report, *, quick: bool) -> None:
-    """Run the job, and give the bars."""
+    """Run the jobs, and give the bars."""
+    measure_threads(report, quick=quick)
     count = QUICK_COLLECTIVES if quick else COLLECTIVES
     warm_up = QUICK_WARM_UP if quick else WARM_UP
     task = {"collectives": count, "warm_up": warm_up, "seed": SEED}
@@ -88,3 +101,40 @@ def measure(report: Report, *, quick: bool) -> None:
         "out, which leaves out what it cannot give back because a page is used in part; ranks "
         "sleep at random; up to eight calls are pending"
     )
+
+
+def measure_threads(report: Report, *, quick: bool) -> None:
+    """Run the soak with threads over either transport, and give its bars."""
+    task = QUICK_THREADED_TASK if quick else THREADED_TASK
+    wrong = timeouts = 0
+    with Testbed.up(
+        TestbedSpec.from_table(
+            {"name": "soak", "defaults": {"host_rate": HOST_RATE}, "racks": [{"hosts": 1}]}
+        )
+    ) as testbed:
+        for transport, memory in (("TCP", "off"), ("shared memory", "on")):
+            began = time.monotonic()
+            lines = jobs_output(
+                testbed,
+                [sys.executable, "-m", "benchmarks.executor.soak_threads_rank", json.dumps(task)],
+                (0,) * len(ORDER),
+                env={**ENVIRONMENT, **THREADED, "HEADRACE_SHARED_MEMORY": memory},
+                timeout_s=TIMEOUT_S,
+            )
+            done = [line for line in lines if line["event"] == "done"]
+            errors = [line["error"] for line in done if line["error"]]
+            wrong += sum(line["wrong"] for line in done)
+            timeouts += len(errors)
+            report.row(
+                "soak, two threads and four channels, four ranks of one host",
+                transport=transport,
+                collectives=task["collectives"],
+                messages=task["messages"],
+                wrong=sum(line["wrong"] for line in done),
+                ranks_that_ran_out_of_time=len(errors),
+                took_s=round(time.monotonic() - began, 1),
+            )
+            for text in errors:
+                report.note(f"soak, two threads, {transport}: {text}")
+    report.bar(THREADED_WRONG, wrong)
+    report.bar(THREADED_TIMEOUTS, timeouts)

@@ -80,6 +80,19 @@ def pair() -> list[_native.Executor]:
     return both
 
 
+def message(
+    act: str,
+    at: int = AT,
+    nbytes: int = 4,
+    *,
+    peer: int = 1,
+    tag: int = 0,
+    deadline_s: float = 1.0,
+    of: _native.Executor | None = None,
+) -> int:
+    return getattr(of or pair()[0], act)(at, nbytes, peer, tag, deadline_s, False, 0)
+
+
 def connect(channels: list[int], memory: int = -1, peer: int = 1, key: bytes = b"") -> None:
     one, kept, rows = executor(0, 2), [], []
     for channel in channels:
@@ -186,23 +199,21 @@ def declare() -> None:
     for value in (float("nan"), -1.0):
         WAYS[f"connect with deadline {value}"] = lambda value=value: executor().connect([], value)
         WAYS[f"call with deadline {value}"] = lambda value=value: run(program(), deadline_s=value)
-        WAYS[f"receive with deadline {value}"] = lambda value=value: pair()[0].receive(
-            AT, 4, 1, 0, value, False
+        WAYS[f"receive with deadline {value}"] = lambda value=value: message(
+            "receive", deadline_s=value
         )
         WAYS[f"take for {value}"] = lambda value=value: _native.Completions().take(value)
     for at, nbytes in ((0, 1 << 20), (AT, 1 << 63), ((1 << 64) - 8, 16), (-1, 4)):
         for act in ("send", "receive"):
             WAYS[f"{act} of {nbytes} bytes at {'memory' if at == AT else at}"] = (
-                lambda act=act, at=at, n=nbytes: getattr(pair()[0], act)(at, n, 1, 0, 1.0, False)
+                lambda act=act, at=at, n=nbytes: message(act, at, n)
             )
     for peer in (-2, 0, 2, 2**31 - 1):
         for act in ("send", "receive"):
-            WAYS[f"{act} with rank {peer}"] = lambda act=act, peer=peer: getattr(pair()[0], act)(
-                AT, 4, peer, 0, 1.0, False
-            )
+            WAYS[f"{act} with rank {peer}"] = lambda act=act, peer=peer: message(act, peer=peer)
         WAYS[f"pacing of rank {peer}"] = lambda peer=peer: pair()[0].set_pacing(peer, 1)
     for tag in (-1, 1 << 32):
-        WAYS[f"tag {tag}"] = lambda tag=tag: pair()[0].send(AT, 4, 1, tag, 1.0, False)
+        WAYS[f"tag {tag}"] = lambda tag=tag: message("send", tag=tag)
     WAYS["memory of 2^62 bytes"] = lambda: _native.lendable(1 << 62)
     for act in ("wait", "poll", "cancel"):
         WAYS[f"{act} for an unknown handle"] = lambda act=act: getattr(pair()[0], act)(12345)
@@ -257,7 +268,7 @@ def connect_after_failing_to() -> None:
             one.connect([(-1, 1, channel, -1, b"") for channel in range(-2, 3)], 1.0)
         except _native.CommunicationError:
             continue
-    one.send(AT, 4, 1, 0, 1.0, False)
+    message("send", of=one)
 
 
 @way
@@ -284,7 +295,7 @@ def close_beside_waits() -> None:
         except _native.CommunicationError as error:
             errors.append(error)
 
-    handles = [both[0].receive(AT, 4, 1, tag, 30.0, False) for tag in range(4)]
+    handles = [message("receive", tag=tag, deadline_s=30.0, of=both[0]) for tag in range(4)]
     threads = [threading.Thread(target=waits, args=(handle,)) for handle in handles]
     for thread in threads:
         thread.start()
@@ -299,7 +310,9 @@ def main() -> None:
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
     declare()
-    run(program())  # as it should be
+    run(program())  # these are no misuse
+    message("send")
+    message("receive")
     for name, act in WAYS.items():
         print(name, end=": ", flush=True)
         try:
