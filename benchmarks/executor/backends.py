@@ -257,6 +257,15 @@ class Torch:
         tensor, dist = self._torch.from_numpy(data), self._dist
         return lambda: dist.recv(tensor, peer, tag=TAG)
 
+    def chained(self, callback: bool) -> Call:
+        """Return the call that waits for the future of 4 bytes, or for a callback of it."""
+        tensor, dist = self._torch.zeros(1), self._dist
+        if callback:
+            return lambda: (
+                dist.all_reduce(tensor, async_op=True).get_future().then(lambda _: None).wait()
+            )
+        return lambda: dist.all_reduce(tensor, async_op=True).get_future().wait()
+
     def latest(self, moment: float) -> float:
         """Return the largest of all ranks' moments."""
         box = self._torch.tensor([moment], dtype=self._torch.float64)

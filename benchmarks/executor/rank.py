@@ -111,6 +111,15 @@ def time_reduce(backend: Backend, command: Command) -> Command:
     return {"us": times[1:]}
 
 
+def time_callbacks(backend: Torch, command: Command) -> Command:
+    """Time "pairs" of a call that is waited for, and one with a callback that is; both in us."""
+    calls = [backend.chained(False), backend.chained(True)]
+    start_together(backend)
+    timed(calls * 200)  # to warm up
+    times = timed(calls * command["pairs"])
+    return {"plain_us": times[::2], "chained_us": times[1::2]}
+
+
 def time_copy(backend: Messenger, command: Command) -> Command:
     """Time a plain copy of "bytes" by all ranks at once, "calls" times after one to warm up."""
     source = np.ones(command["bytes"] // 4, np.float32)
@@ -192,6 +201,7 @@ COMMANDS: dict[str, Callable[[Any, Command], Command]] = {  # not everybody can 
     "time": time_collective,
     "copy": time_copy,
     "reduce": time_reduce,
+    "callbacks": time_callbacks,
     "cpu": measure_cpu,
     "messages": time_messages,
 }

@@ -1,5 +1,7 @@
 """Eight bytes between two ranks: what a call costs beside moving data."""
 
+import numpy as np
+
 from benchmarks.executor.launch import groups_on_one_host, rival_columns, rivals_here
 from benchmarks.executor.turns import Case, ratio, time_in_turns
 from benchmarks.harness import Report
@@ -11,11 +13,12 @@ POOL = 64
 
 NATIVE = "allreduce-8B-native-of-openmpi"
 TORCH = "allreduce-8B-torch-of-gloo"
+CALLBACK = "callback-overhead-us"
 
 
 def bars() -> dict[str, str]:
-    """Return the bars: headrace's time as a share of the rival's."""
-    return {NATIVE: "<=1", TORCH: "<=0.5"}
+    """Return the bars: headrace's time as a share of the rival's, and what a callback adds."""
+    return {NATIVE: "<=1", TORCH: "<=0.5", CALLBACK: "<=20"}
 
 
 def measure(report: Report, *, quick: bool) -> None:
@@ -25,6 +28,7 @@ def measure(report: Report, *, quick: bool) -> None:
     rivals = rivals_here(report, ("native", "openmpi", "headrace", "gloo"))
     with groups_on_one_host(rivals, RANKS) as groups:
         times = time_in_turns(groups, case, rounds)
+        answers = groups["headrace"].ask("callbacks", pairs=2000 if quick else 10000)
     for rival, typical in times.items():
         report.row(
             f"allreduce of {BYTES} B, {RANKS} ranks",
@@ -34,3 +38,11 @@ def measure(report: Report, *, quick: bool) -> None:
         )
     report.bar(NATIVE, ratio(times, "native", "openmpi"))
     report.bar(TORCH, ratio(times, "headrace", "gloo"))
+    # the mean over ranks, as one that is late makes the other's call longer; then paired
+    plain, chained = (np.mean([a[k] for a in answers], 0) for k in ("plain_us", "chained_us"))
+    report.row(
+        f"future of an allreduce of 4 B, {RANKS} ranks",
+        wait_us=round(float(np.median(plain)), 2),
+        callback_us=round(float(np.median(chained)), 2),
+    )
+    report.bar(CALLBACK, float(np.median(chained - plain)))
