@@ -1,7 +1,9 @@
 """Benchmarks of several sections: choosing among them, and running them into one report.
 
-A section is a module of its claim's folder, named as it is called::
+A section is a module of its claim's folder. It is called as its module, or as it says itself where
+the module cannot have that name (`random` would hide Python's)::
 
+    SECTION = "random"
     def bars() -> dict[str, str]: ...
     def measure(report: Report, *, quick: bool) -> None: ...
 
@@ -38,12 +40,16 @@ def parse(
     description: str | None, sections: Sequence[Section], argv: Sequence[str] | None = None
 ) -> tuple[Options, tuple[Section, ...]]:
     """Return what every benchmark is told, and the sections to run: all, or that of ``--only``."""
-    named = {section.__name__.rsplit(".", 1)[-1]: section for section in sections}
+    named = {_name(section): section for section in sections}
     parser = options_parser(description)
     parser.add_argument("--only", choices=named, help="one section alone")
     told = vars(parser.parse_args(argv))
     only: str | None = told.pop("only")
     return Options(**told), tuple(sections) if only is None else (named[only],)
+
+
+def _name(section: Section) -> str:
+    return getattr(section, "SECTION", section.__name__.rsplit(".", 1)[-1])
 
 
 def run_sections(

@@ -3,9 +3,19 @@
 import sys
 
 from benchmarks.sections import run_sections
-from benchmarks.synthesis import ablations, exports, irregular, links, nccl, scale, table, table53
+from benchmarks.synthesis import (
+    ablations,
+    exports,
+    irregular,
+    links,
+    nccl,
+    random_cases,
+    scale,
+    table,
+    table53,
+)
 
-SECTIONS = (table, irregular, table53, scale, exports, links, nccl, ablations)
+SECTIONS = (table, irregular, random_cases, table53, scale, exports, links, nccl, ablations)
 
 if __name__ == "__main__":
     sys.exit(run_sections("synthesis", __doc__, SECTIONS))

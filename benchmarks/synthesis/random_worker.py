@@ -1,0 +1,90 @@
+"""Plans random cases in a process of its own: a case a line in, an answer a line out (JSON).
+
+A process, so that whatever loops can be killed, and one for many cases, as starting takes longer
+than most of them.
+"""
+
+import json
+import sys
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+HANG = Path(__file__).with_name("hang.topology")
+"""Planning a reduce-scatter of 1 MB on this topology once looped without end."""
+
+SAME = 1e-6
+"""Of the bound: closer is rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is to be planned; without a seed on `HANG`."""
+
+    seed: int | None
+    collective: str
+    total_bytes: int
+    effort: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of it: a plan's figures, or the reason why it counts as a failure."""
+
+    seconds: float
+    failure: str = ""
+    maker: str = ""
+    gap: float | None = None
+    stopped: tuple[str, ...] = ()
+    """Generators that failed, or that a limit in seconds stopped."""
+
+
+def planned(case: Case) -> Answer:
+    """Plan one case, prove the plan again, and hold it against its bound."""
+    from benchmarks.synthesis.random_topologies import random_topology
+    from headrace.collectives.demand import Collective
+    from headrace.collectives.plan.cost_model import FULL
+    from headrace.collectives.plan.generators import Method
+    from headrace.collectives.plan.portfolio import plan_collective
+    from headrace.collectives.plan.synthesizers import EVERYONE
+    from headrace.collectives.plan.verify import verify
+    from headrace.collectives.run.search import NativeSearch
+    from headrace.topology import Topology
+
+    topology = Topology.load(HANG) if case.seed is None else random_topology(case.seed)
+    method = Method(model=FULL, engine=NativeSearch(), effort=case.effort)  # pyright: ignore[reportArgumentType]
+    began = time.monotonic()
+    failure, maker, gap, stopped = "", "", None, ()
+    try:
+        plan = plan_collective(
+            topology,
+            Collective(case.collective),
+            case.total_bytes,
+            generators=EVERYONE,
+            method=method,
+        )
+        maker, gap = plan.maker, plan.gap
+        stopped = tuple(
+            f"{row.maker}: {row.note}"
+            for row in plan.candidates
+            if row.note.startswith(("failed:", "stopped:"))
+        )
+        if verify(plan.program) != plan.proof:
+            failure = "the proof is another program's"
+        elif plan.predicted_us < plan.bound.total_us * (1 - SAME):
+            failure = f"{plan.predicted_us} us is below its bound of {plan.bound.total_us} us"
+    except Exception:
+        failure = traceback.format_exc(limit=-3)
+    seconds = time.monotonic() - began
+    return Answer(seconds=seconds, failure=failure, maker=maker, gap=gap, stopped=stopped)
+
+
+def main() -> None:
+    """Answer cases until the input ends."""
+    for line in sys.stdin:
+        print(json.dumps(asdict(planned(Case(**json.loads(line))))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
