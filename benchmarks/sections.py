@@ -40,7 +40,7 @@ def parse(
     description: str | None, sections: Sequence[Section], argv: Sequence[str] | None = None
 ) -> tuple[Options, tuple[Section, ...]]:
     """Return what every benchmark is told, and the sections to run: all, or that of ``--only``."""
-    named = {_name(section): section for section in sections}
+    named = {section_name(section): section for section in sections}
     parser = options_parser(description)
     parser.add_argument("--only", choices=named, help="one section alone")
     told = vars(parser.parse_args(argv))
@@ -48,7 +48,8 @@ def parse(
     return Options(**told), tuple(sections) if only is None else (named[only],)
 
 
-def _name(section: Section) -> str:
+def section_name(section: Section) -> str:
+    """Return what `--only` calls a section."""
     return getattr(section, "SECTION", section.__name__.rsplit(".", 1)[-1])
 
 

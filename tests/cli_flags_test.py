@@ -1,11 +1,14 @@
 """Commands and flags are frozen in golden/cli.txt (pytest --regenerate rewrites it)."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import typer.main
+from typer.testing import CliRunner
 
 from headrace.cli.app import app
+from headrace.errors import ArtifactError
 
 
 def lines(command: Any, path: tuple[str, ...] = ("headrace",)) -> Iterator[str]:
@@ -47,3 +50,23 @@ def test_every_command_and_option_has_a_help_text() -> None:
             check(child, f"{path} {name}")
 
     check(typer.main.get_command(app), "headrace")
+
+
+def outputs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command that writes a file."""
+    if any({"-o", "--output"} & set(parameter.opts) for parameter in command.params):
+        yield path
+    for name, child in sorted(getattr(command, "commands", {}).items()):
+        yield from outputs(child, (*path, name))
+
+
+def test_a_missing_folder_for_the_output_is_an_error_before_all_else(tmp_path: Path) -> None:
+    """Some commands worked for minutes and then could not write, others made the folder."""
+    writing = list(outputs(typer.main.get_command(app)))
+    assert len(writing) >= 13
+    for path in writing:
+        # Nothing else is given: the folder is looked at first, whatever the command needs.
+        outcome = CliRunner().invoke(app, [*path, "-o", str(tmp_path / "missing" / "file")])
+        assert isinstance(outcome.exception, ArtifactError), f"{path}: {outcome.output}"
+        assert "there is no folder" in str(outcome.exception), path
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -207,6 +208,40 @@ def test_what_cannot_be_written_says_why(tmp_path: Path, path: str, reason: str)
         artifact.check_target(tmp_path / path)
 
 
+def _with_table(blob: bytes) -> bytes:
+    envelope = json.loads(Artifact(kind="k", schema=1, head={}).to_bytes())
+    return json.dumps({**envelope, "tables": [["t", len(blob)]]}).encode() + b"\n" + blob
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd", None])
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(np.zeros(1 << 22, np.int64)),
+        pa.nulls(1 << 16),
+        pa.array(["x"]).dictionary_encode(),
+        pa.RunEndEncodedArray.from_arrays([1 << 16], pa.array([1], pa.int64())),
+        pa.array([True]),
+    ],
+    ids=["zeros", "nulls", "dictionary", "runs", "bits"],
+)
+def test_columns_that_expand_are_refused_unread(column: pa.Array, codec: str | None) -> None:
+    """A file of a few hundred bytes could stand for terabytes: Arrow compresses and repeats."""
+    table, sink = pa.table({"c": column}), pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    raw = _with_table(sink.getvalue().to_pybytes())
+    if codec is None and column.type == pa.int64():
+        with pytest.raises(ArtifactError, match="digest"):  # read, and the digest is another's
+            artifact.from_bytes(raw)
+        return
+    with pytest.raises(ArtifactError, match=r"not Arrow IPC: .* needs (numbers|plain)"):
+        artifact.from_bytes(raw)
+
+
 def test_checking_a_target_leaves_nothing_behind(tmp_path: Path) -> None:
-    artifact.check_target(tmp_path / "new" / "deep" / "a.headrace")
+    artifact.check_target(tmp_path / "a.headrace")
+    with pytest.raises(ArtifactError, match="there is no folder '.*deep'; make it first"):
+        artifact.check_target(tmp_path / "new" / "deep" / "a.headrace")
     assert list(tmp_path.iterdir()) == []

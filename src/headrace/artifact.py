@@ -11,6 +11,7 @@ import json
 import math
 import os
 import secrets
+import struct
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,11 +74,10 @@ class Artifact:
         """
         path, content = Path(path), self.to_bytes()
         try:
-            _refuse_what_is_no_file(path)
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, content)
         except OSError as error:
             raise _unwritable(path, error) from error
+        write_file(path, content)
 
     def to_bytes(self) -> bytes:
         """Return the file's bytes."""
@@ -95,17 +95,36 @@ class Artifact:
         return canonical_json(envelope).encode() + b"\n" + b"".join(blobs.values())
 
 
-def check_target(path: str | Path) -> None:
-    """Raise ArtifactError if `path` cannot be written, as far as one can tell beforehand.
+def write_file(path: str | Path, content: bytes) -> None:
+    """Write a file atomically: a kill leaves the old file or the new one, never half.
 
-    For commands that work long before they save. Leaves nothing behind.
+    Raises
+    ------
+    ArtifactError : if the file cannot be written, with the reason.
     """
     path = Path(path)
     try:
         _refuse_what_is_no_file(path)
-        folder = next(parent for parent in path.absolute().parents if parent.exists())
-        with tempfile.TemporaryFile(dir=folder):
+        _replace(path, content)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def check_target(path: str | Path) -> None:
+    """Raise ArtifactError if `path` cannot be written, as far as one can tell beforehand.
+
+    For commands that work long before they save: their folder has to be there. Leaves nothing
+    behind.
+    """
+    path = Path(path)
+    try:
+        _refuse_what_is_no_file(path)
+        with tempfile.TemporaryFile(dir=path.absolute().parent):
             pass
+    except FileNotFoundError as error:
+        raise ArtifactError(
+            f"{path}: cannot be written: there is no folder '{path.parent}'; make it first"
+        ) from error
     except OSError as error:
         raise _unwritable(path, error) from error
 
@@ -234,13 +253,53 @@ def _read_tables(source: str, sizes: Any, body: bytes) -> dict[str, dict[str, np
     offset = 0
     for name, size in pairs:
         try:
-            arrow = pa.ipc.open_stream(body[offset : offset + size]).read_all()
+            blob = body[offset : offset + size]
+            _refuse_what_expands(blob)
+            arrow = pa.ipc.open_stream(blob).read_all()
             arrow.validate(full=True)  # a damaged length must not make us read past a buffer
             tables[name] = {
                 column: arrow.column(column).to_numpy(zero_copy_only=False)
                 for column in arrow.column_names
             }
-        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        except (pa.ArrowException, OSError, ValueError, KeyError, struct.error) as error:
             raise ArtifactError(f"{source}: table '{name}' is not Arrow IPC: {error}") from error
         offset += size
     return tables
+
+
+def _refuse_what_expands(blob: bytes) -> None:
+    """Raise ValueError for columns that take more room than their bytes in the file.
+
+    Arrow can compress, and has types whose values take no room or stand for many: a short file
+    could fill the memory. Columns of numbers as they are, which `save` writes, are as long as
+    their bytes.
+    """
+    for column in pa.ipc.read_schema(pa.py_buffer(blob)):
+        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+            raise ValueError(f"column '{column.name}' has type {column.type}, needs numbers")
+    messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(blob))
+    while True:
+        try:
+            message = messages.read_next_message()
+        except StopIteration:
+            return
+        if message.type == "record batch" and _compressed(message.metadata.to_pybytes()):
+            raise ValueError("its columns are compressed, needs plain ones")
+
+
+def _compressed(metadata: bytes) -> bool:
+    """Whether the flatbuffer of a record batch names a compression (Arrow's Message.fbs)."""
+
+    def number(kind: str, at: int) -> int:
+        return int(struct.unpack_from(kind, metadata, at)[0])
+
+    def field_of(table: int, index: int) -> int:
+        """Where field `index` of the table is, or 0."""
+        fields = table - number("<i", table)
+        place = 4 + 2 * index
+        offset = number("<H", fields + place) if place < number("<H", fields) else 0
+        return table + offset if offset else 0
+
+    header = field_of(number("<I", 0), 2)
+    batch = header + number("<I", header)
+    return field_of(batch, 3) != 0

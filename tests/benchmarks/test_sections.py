@@ -11,7 +11,7 @@ import benchmarks.network.run
 import benchmarks.synthesis.run
 from benchmarks import harness
 from benchmarks.harness import Options, Report
-from benchmarks.sections import parse, run_sections
+from benchmarks.sections import parse, run_sections, section_name
 
 RUNS = (benchmarks.executor.run, benchmarks.network.run, benchmarks.synthesis.run)
 
@@ -37,7 +37,7 @@ class Fake:
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
 def test_one_section_can_be_asked_for(run: ModuleType) -> None:
     for section in run.SECTIONS:
-        name = section.__name__.rsplit(".", 1)[1]
+        name = section_name(section)
         assert parse("", run.SECTIONS, ["--only", name]) == (Options(), (section,))
     assert parse("", run.SECTIONS, ["--quick", "--keep"]) == (
         Options(quick=True, keep=True),

@@ -1,5 +1,6 @@
 """``headrace report``, and the sends that ``headrace show`` prints."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,13 +31,31 @@ def run(*arguments: object) -> str:
 
 def test_report_writes_a_page(tmp_path: Path) -> None:
     relay().save(tmp_path / "plan")
-    page = tmp_path / "folder" / "page.html"
+    page = tmp_path / "page.html"
     assert "MiB" in run("report", tmp_path / "plan", "-o", page)
     assert page.read_text().startswith("<!DOCTYPE html>")
     with pytest.raises(ArtifactError, match="needs another name"):
         run("report", tmp_path / "plan", "-o", tmp_path / "plan")
     with pytest.raises(ArtifactError, match="cannot be written"):
         run("report", tmp_path / "plan", "-o", tmp_path)
+
+
+def test_a_page_is_written_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk used to leave half a page in place of the one before."""
+    relay().save(tmp_path / "plan")
+    page = tmp_path / "page.html"
+    page.write_text("old")
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(ArtifactError, match=r"page.html: cannot be written: the disk is full"):
+        run("report", tmp_path / "plan", "-o", page)
+    assert page.read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == [page, tmp_path / "plan"]
 
 
 def test_show_prints_sends_and_utilisation(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_connections_are_as_many_as_jobs_have(tmp_path: Path) -> None:
 
 
 def test_processes_of_this_machine(tmp_path: Path) -> None:
-    file = tmp_path / "new" / "t.json"
+    file = tmp_path / "t.json"
     said = run("--ranks", 3, "--size", "300K", "--repeats", 3, "-o", file)
     events, about = read(file)
     check_events(events, ranks=3, groups=("measured",))

@@ -67,10 +67,19 @@ def test_disk_and_back(tmp_path: Path) -> None:
         ({"links": [[-1, 0, 1, 1]]}, r"links\[0\].src is -1, needs 0 to 1"),
         ({"links": [[1, 1, 1, 1]]}, r"links\[0\] joins rank 1 to itself"),
         ({"links": [[0, 1, 1, 1], [0, 1, 2, 2]]}, r"links\[1\] repeats 0 -> 1"),
-        ({"links": [[0, 1, -1, 1]]}, r"links\[0\].alpha_us is -1.0, needs a finite number of at"),
-        ({"links": [[0, 1, 1, 0]]}, r"links\[0\].beta_us_per_mb is 0.0, needs .* above 0"),
+        ({"links": [[0, 1, -1, 1]]}, r"links\[0\].alpha_us is -1.0, needs 0 or 1e-09 to 1e\+12 us"),
+        ({"links": [[0, 1, 1, 0]]}, r"links\[0\].beta_us_per_mb is 0.0, needs 1e-09 to"),
         ({"links": [[0, 1, 1, float("nan")]]}, r"links\[0\].beta_us_per_mb is nan"),
         ({"links": [[0, 1, float("inf"), 1]]}, r"links\[0\].alpha_us is inf"),
+        ({"links": [[0, 1, 1e-320, 1]]}, r"links\[0\].alpha_us is 1e-320, needs 0 or 1e-09"),
+        (
+            {"links": [[0, 1, 1, 1e308]]},
+            r"links\[0\].beta_us_per_mb is 1e\+308, .* us/MB: no network",
+        ),
+        (
+            {"shared": [{"name": "nic", "links": [0], "beta_us_per_mb": 1e-320}]},
+            r"shared\[0\].beta_us_per_mb is 1e-320",
+        ),
         ({"links": [[0, 1, 1]]}, r"field 'links' needs rows \[src, dst, alpha_us"),
         ({"links": [[0, 1, "fast", 1]]}, "field 'links' needs rows"),
         ({"links": 7}, "field 'links' needs rows"),
@@ -84,7 +93,7 @@ def test_disk_and_back(tmp_path: Path) -> None:
         ),
         (
             {"shared": [{"name": "nic", "links": [0], "beta_us_per_mb": 0}]},
-            r"shared\[0\].beta_us_per_mb is 0.0, needs .* above 0",
+            r"shared\[0\].beta_us_per_mb is 0.0, needs 1e-09 to",
         ),
     ],
 )

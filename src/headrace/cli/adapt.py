@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import headrace.artifact as artifact_io
 from headrace.cli.format import duration, size
 from headrace.cli.network import read_network
+from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def adapt(
     source: Annotated[Path, typer.Argument(help="The plan book there is.", metavar="BOOK")],
     profile: Annotated[Path, typer.Option(help="The network as it is now: a profile.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File for the new plan book.")],
+    output: Annotated[Path, output_option("File for the new plan book.")],
 ) -> None:
     """Adapt a plan book to a network that was measured again, and say what that changes.
 
@@ -33,7 +33,6 @@ def adapt(
     from headrace.collectives.adapt.by_hand import adapt_book
     from headrace.collectives.plan.book import PlanBook
 
-    artifact_io.check_target(output)
     book = PlanBook.load(source)
     topology, groups = read_network(profile)
     with progress(Console(stderr=True), visible=True) as report:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-import headrace.artifact as artifact_io
 from headrace.cli.adapt import adapt
 from headrace.cli.import_iperf import import_iperf, save_profile
 from headrace.cli.method import MAX_SEED, Effort, Model, charged
 from headrace.cli.network import read_network
-from headrace.cli.options import Order, Seed
+from headrace.cli.options import Order, Seed, output_option
 from headrace.cli.progress import Report, progress
 from headrace.cli.sketch import sketch
 from headrace.cli.synthesize import synthesize
@@ -37,7 +36,7 @@ app.command()(trace)
 
 @app.command()
 def measure(
-    output: Annotated[Path, typer.Option("--output", "-o", help="File for the profile.")],
+    output: Annotated[Path, output_option("File for the profile.")],
     testbed: Annotated[
         Path | None,
         typer.Option(help="TOML file of a testbed to bring up and measure; else use torchrun."),
@@ -56,8 +55,6 @@ def measure(
     """
     settings = Settings.from_environment()
     console = Console(stderr=True)
-    if not settings.rank:  # of all ranks, rank 0 writes
-        artifact_io.check_target(output)
     with progress(console, visible=not settings.rank) as report:
         from headrace.collectives.measure import Effort as Measuring
 
@@ -103,7 +100,7 @@ def plan(
         Path,
         typer.Argument(help="A profile or a topology.", metavar="PROFILE"),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File for the plan book.")],
+    output: Annotated[Path, output_option("File for the plan book.")],
     collective: Annotated[
         list[Collective] | None,
         typer.Option(help="Plan only this one; may be repeated.", show_default="all"),
@@ -133,7 +130,6 @@ def plan(
     from headrace.collectives.plan.generators import GENERATORS
     from headrace.collectives.plan.synthesizers import EVERYONE
 
-    artifact_io.check_target(output)
     topology, groups = read_network(source)
     topology, method = charged(topology, model, effort, seed)
     console = Console(stderr=True)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 import headrace.artifact as artifact_io
 from headrace.cli.format import parse_size, size
+from headrace.cli.options import output_option
 from headrace.collectives.demand import ROOTED, Collective
 from headrace.collectives.export.runtimes import PROCESSORS, RUNTIMES, STRICTEST
 from headrace.collectives.export.threadblocks import INSTANCES, PROTOCOLS, Target
@@ -56,7 +57,7 @@ def export(
     source: Annotated[
         Path, typer.Argument(help="A plan, or a book with --collective and --size.", metavar="PLAN")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    output: Annotated[Path, output_option("File to write.")],
     form: Annotated[
         Format, typer.Option("--format", help="msccl-xml or mscclpp-json.")
     ] = Format.MSCCL_XML,
@@ -115,7 +116,6 @@ def export(
     is written is read back and proven before the file is made.
     """
     program, scored, sizes = _program(source, collective, total, root)
-    artifact_io.check_target(output)
     low = sizes[0] if min_bytes is None else parse_size(min_bytes)
     high = sizes[1] if max_bytes is None else parse_size(max_bytes)
     text, used = _written(
@@ -131,7 +131,7 @@ def export(
             max_bytes=high,
         ),
     )
-    output.write_text(text, encoding="utf-8")
+    artifact_io.write_file(output, text.encode())
     demand = program.demand
     rooted = f", root {demand.root}" if demand.collective in ROOTED else ""
     Console().print(

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import headrace.artifact as artifact_io
+from headrace.cli.options import output_option
 
 if TYPE_CHECKING:
     from headrace.collectives.measure import Profile
@@ -22,7 +22,7 @@ def import_iperf(
             metavar="FILE...",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File for the profile.")],
+    output: Annotated[Path, output_option("File for the profile.")],
     rtt: Annotated[
         Path | None,
         typer.Option(help="Lines 'host,host,us': round trips by ping, before those of iperf3."),
@@ -31,7 +31,6 @@ def import_iperf(
     """Make a profile from bandwidths that iperf3 measured, one rank for every host."""
     from headrace.collectives.measure import iperf
 
-    artifact_io.check_target(output)
     round_trips = None if rtt is None else iperf.read_round_trips(rtt)
     save_profile(iperf.import_iperf(files, round_trips=round_trips), output)
     Console(stderr=True).print(

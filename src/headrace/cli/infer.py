@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import headrace.artifact as artifact_io
+from headrace.cli.options import output_option
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,11 +33,9 @@ def infer(
     ] = "0",
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File for the machine's topology, in that order, with what PCIe switches limit "
-            "between hosts; needs --machine.",
+        output_option(
+            "File for the machine's topology, in that order, with what PCIe switches limit "
+            "between hosts; needs --machine."
         ),
     ] = None,
     confidence: Annotated[
@@ -54,10 +52,8 @@ def infer(
 
     if not 0.5 <= confidence < 1.0:
         raise InputError(f"--confidence is {confidence}, needs at least 0.5 and less than 1")
-    if output is not None:
-        if machine is None:
-            raise InputError("--output is a machine's topology: needs --machine")
-        artifact_io.check_target(output)
+    if output is not None and machine is None:
+        raise InputError("--output is a machine's topology: needs --machine")
     places = _places(near_nic)
     hardware = infer_hardware(HardwareProbes.load(probes), confidence)
     console = Console()

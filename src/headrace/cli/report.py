@@ -8,6 +8,7 @@ from rich.console import Console
 
 import headrace.artifact as artifact_io
 from headrace.cli.format import size
+from headrace.cli.options import output_option
 from headrace.errors import ArtifactError
 
 
@@ -18,7 +19,7 @@ def report(
             help="A plan, plan book, topology or profile, or a benchmark's result.", metavar="FILE"
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File for the page (HTML).")],
+    output: Annotated[Path, output_option("File for the page (HTML).")],
 ) -> None:
     """Draw a plan, book, network or benchmark result as one HTML page that needs no network.
 
@@ -29,11 +30,6 @@ def report(
 
     if output.resolve() == file.resolve():
         raise ArtifactError(f"{output}: is the file to draw, needs another name")
-    artifact_io.check_target(output)
     text = page_of(file).html().encode()
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_bytes(text)
-    except OSError as error:
-        raise ArtifactError(f"{output}: cannot be written: {error.strerror}") from error
+    artifact_io.write_file(output, text)
     Console().print(f"Wrote [bold]{output}[/] ({size(len(text))}).", soft_wrap=True)

@@ -11,6 +11,7 @@ import headrace.artifact as artifact_io
 from headrace.cli.format import duration, parse_size
 from headrace.cli.method import MAX_SEED, Effort
 from headrace.cli.network import read_network
+from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.collectives.demand import Collective
 
@@ -24,7 +25,7 @@ def sketch(
     source: Annotated[
         Path, typer.Argument(help="A topology or a measured profile.", metavar="TOPOLOGY")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File for the sketch (JSON).")],
+    output: Annotated[Path, output_option("File for the sketch (JSON).")],
     collective: Annotated[Collective, typer.Option(help="What it is for.")] = Collective.ALLREDUCE,
     total: Annotated[
         str,
@@ -51,7 +52,6 @@ def sketch(
     from headrace.collectives.plan.sketch import sketch_to_json
     from headrace.collectives.run.search import NativeSearch
 
-    artifact_io.check_target(output)
     topology, groups = read_network(source)
     with progress(Console(stderr=True), visible=True) as report:
         setting = Setting.of(
@@ -63,7 +63,7 @@ def sketch(
             report=lambda text: report(text, 0.0),
         )
         found = autosketch(setting, parse_size(total))
-    output.write_text(sketch_to_json(found.sketch), encoding="utf-8")
+    artifact_io.write_file(output, sketch_to_json(found.sketch).encode())
     console = Console()
     console.print(_table(found))
     if found.struck:

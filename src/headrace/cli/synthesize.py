@@ -10,11 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 import headrace
-import headrace.artifact as artifact_io
 from headrace.cli.export import RuntimeName
 from headrace.cli.format import duration, parse_size, size
 from headrace.cli.method import MAX_SEED, Effort, Model, charged
 from headrace.cli.network import read_network
+from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
 from headrace.errors import InputError, ProgramError
@@ -37,7 +37,7 @@ def synthesize(
     source: Annotated[
         Path, typer.Argument(help="A topology or a measured profile.", metavar="TOPOLOGY")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File for the plan.")],
+    output: Annotated[Path, output_option("File for the plan.")],
     collective: Annotated[
         Collective | None, typer.Option(help="What to plan.", show_default="allreduce")
     ] = None,
@@ -89,7 +89,6 @@ def synthesize(
     from headrace.collectives.plan.portfolio import plan_collective
     from headrace.collectives.plan.synthesizers import EVERYONE, demanded, sketched
 
-    artifact_io.check_target(output)
     given = _demand(demand, collective, root)
     if given is not None:
         collective, root = given.collective, given.root

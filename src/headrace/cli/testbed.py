@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-import headrace.artifact as artifact_io
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.format import mbit
+from headrace.cli.options import output_option
 from headrace.testbed import Testbed, TestbedSpec, run_ranks, state, teardown
 from headrace.testbed.rates import format_rate, parse_rate
 
@@ -149,13 +149,9 @@ def topology(
     file: File,
     order: Order = "rack",
     seed: Seed = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write it there, as an artifact.")
-    ] = None,
+    output: Annotated[Path | None, output_option("Write it there, as an artifact.")] = None,
 ) -> None:
     """Show what measuring the testbed should find: hosts, and the payload rate of every pair."""
-    if output is not None:
-        artifact_io.check_target(output)
     spec = TestbedSpec.load(file)
     truth = spec.topology(order, seed=seed)
     if output is not None:

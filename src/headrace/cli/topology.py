@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import headrace
-import headrace.artifact as artifact_io
+from headrace.cli.options import output_option
 from headrace.errors import InputError, TopologyError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Between(StrEnum):
     RAILS = "rails"
 
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="File for the topology.")]
+Output = Annotated[Path, output_option("File for the topology.")]
 Inter = Annotated[
     Between,
     typer.Option(
@@ -99,7 +99,6 @@ def preset(
     """
     from headrace.topology.presets import PRESETS
 
-    artifact_io.check_target(output)
     if name not in PRESETS:
         raise InputError(f"preset {name!r} is unknown, needs one of: {', '.join(PRESETS)}")
     chosen = PRESETS[name]
@@ -163,7 +162,6 @@ def import_file(
     """
     from headrace.topology.importers import NVLINK_BYTES_PER_S, LinkCosts, import_topology
 
-    artifact_io.check_target(output)
     costs = LinkCosts()
     if nvlink is not None:
         if nvlink not in NVLINK_BYTES_PER_S:

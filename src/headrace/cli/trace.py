@@ -16,10 +16,10 @@ import headrace.artifact as artifact_io
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.format import duration, parse_size, size
 from headrace.cli.network import read_network
-from headrace.cli.options import Order, Seed
+from headrace.cli.options import Order, Seed, output_option
 from headrace.cli.progress import Report, progress
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
-from headrace.errors import ArtifactError, InputError
+from headrace.errors import InputError
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _LANES = 48
 def trace(
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="File for the trace (JSON), for ui.perfetto.dev."),
+        output_option("File for the trace (JSON), for ui.perfetto.dev."),
     ],
     collective: Annotated[Collective, typer.Option(help="What to run.")] = Collective.ALLREDUCE,
     total: Annotated[
@@ -80,8 +80,6 @@ def trace(
     lead from sends to receives; where the network is known, what was predicted stands below.
     """
     settings = Settings.from_environment()
-    if not settings.rank:  # of all ranks, rank 0 writes
-        artifact_io.check_target(output)
     _check(collective, ranks, testbed, settings)
     book = _book(plan_book)
     known = None if topology is None else read_network(topology)[0]
@@ -204,7 +202,8 @@ def _tell(
     if topology is not None:
         foreseen = predicted(job.program, topology, job.moved_bytes)
     about = _about(job, found, foreseen, topology, origin)
-    _write(output, trace_events(job.program, times, foreseen, about))
+    events = trace_events(job.program, times, foreseen, about)
+    artifact_io.write_file(output, json.dumps(events).encode())
     console = Console()
     console.print(_lanes(job, times, foreseen))
     console.print(_totals(found, foreseen, topology))
@@ -219,14 +218,6 @@ def _tell(
         f"Wrote [bold]{escape(str(output))}[/]: open it in ui.perfetto.dev or chrome://tracing.",
         soft_wrap=True,
     )
-
-
-def _write(output: Path, events: dict[str, Any]) -> None:
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(events), encoding="utf-8")
-    except OSError as error:
-        raise ArtifactError(f"{output}: cannot be written: {error.strerror}") from error
 
 
 def _about(

@@ -42,6 +42,7 @@ __all__ = ["demand_from_head", "demand_from_json", "demand_to_head"]
 
 _MOST_RANKS = 1 << 16
 _MOST_SLOTS = 1 << 24
+_MOST_CONTRIBUTORS = 1 << 21
 
 
 def demand_from_json(path: str | Path) -> Demand:
@@ -164,6 +165,8 @@ def _rows(
     if name not in head:
         raise ProgramError(f"{source}: field '{name}' is missing")
     made: list[Held] = []
+    named = 0
+    everyone = {item: tuple(sorted(by)) for item, by in known.items()}
     try:
         rows = fields.items(head[name])
     except TypeError as error:
@@ -175,10 +178,17 @@ def _rows(
                 raise TypeError(f"{cells!r} has {len(cells)} entries")
             rank, slot, item = map(fields.integer, cells[:3])
             given = map(fields.integer, fields.items(cells[3])) if len(cells) == 4 else None
-            made.append((rank, slot, item, tuple(given or sorted(known.get(item, {rank})))))
+            contributors = everyone.get(item, (rank,)) if given is None else tuple(given)
+            made.append((rank, slot, item, contributors))
+            named += len(made[-1][3])
         except TypeError as error:
             raise ProgramError(
                 f"{source}: field '{name}[{k}]' needs [rank, slot, item] or "
                 f"[rank, slot, item, contributors]: {error}"
             ) from error
+        if named > _MOST_CONTRIBUTORS:
+            raise ProgramError(
+                f"{source}: field '{name}[{k}]': the rows so far have {named} contributors in all, "
+                f"those left out counted, needs at most {_MOST_CONTRIBUTORS}"
+            )
     return made

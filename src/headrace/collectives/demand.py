@@ -173,6 +173,26 @@ class Demand:
         return both_sides * self.blocks * self.chunks
 
     @property
+    def conditions(self) -> int:
+        """Number of values that `initial` and `final` name, over all ranks; nothing is listed."""
+        n, c = self.ranks, self.chunks
+        match self.collective:
+            case Collective.ALLREDUCE:
+                return 2 * n * c
+            case Collective.REDUCE | Collective.BROADCAST:
+                return (n + 1) * c
+            case Collective.GATHER | Collective.SCATTER:
+                return 2 * n * c
+            case Collective.ALLGATHER | Collective.REDUCE_SCATTER:
+                return (n + n * n) * c
+            case Collective.ALL_TO_ALL:
+                return 3 * n * n * c
+            case Collective.ALL_TO_ALL_V:
+                return 3 * sum(map(sum, self.counts)) * c
+            case Collective.CUSTOM:
+                return (len(self.before) + len(self.after)) * c
+
+    @property
     def in_place(self) -> bool:
         """Whether item k lies in slot k wherever it is: all but exchanges and custom demands."""
         return self.collective in STANDARD and self.collective is not Collective.ALL_TO_ALL

@@ -121,6 +121,22 @@ STEP_COLUMNS = _columns(
 )
 DEPENDENCY_COLUMNS = _columns({"step": np.int32, "on": np.int32})
 
+MAX_CHANNELS = 64
+"""Channels of a plan that is read: between two ranks every one is a connection of its own."""
+
+_FREE_SLOTS, _STEP_SLOTS = 1 << 18, 8
+"""What steps move, and a demand names: so many slots in any program, and so many more a step.
+
+What is checked and run takes time and memory by the slot, so that a short file must not stand for
+very many. No step needs more than its share: templates of thousands of ranks move one or two.
+"""
+
+_FREE_SCRATCH = 64
+"""Scratch slots of any program; more need steps that move as many slots."""
+
+_FREE_BITS, _STEP_BITS = 1 << 32, 1 << 12
+"""The same of the sets of ranks whose contributions are combined, a bit for every rank."""
+
 PROGRAM_SCHEMA = 2
 """Version 2 groups steps into messages."""
 
@@ -151,6 +167,7 @@ class Program:
         _check_columns("lanes", self.lanes, LANE_COLUMNS)
         _check_columns("steps", self.steps, STEP_COLUMNS)
         _check_columns("dependencies", self.dependencies, DEPENDENCY_COLUMNS)
+        _check_size(self)
         if self.scratch_slots < 0:
             raise ProgramError(f"scratch_slots is {self.scratch_slots}, needs at least 0")
         ranks, slots = self.demand.ranks, self.demand.slots + self.scratch_slots
@@ -221,7 +238,9 @@ class Program:
                 raise ProgramError(f"{source}: table '{name}' is missing")
             tables[name] = dict(artifact.tables[name])
         try:
-            return cls(demand=demand, scratch_slots=scratch_slots, **tables)
+            made = cls(demand=demand, scratch_slots=scratch_slots, **tables)
+            _check_range("lanes.channel", made.lanes["channel"], 0, MAX_CHANNELS)
+            return made
         except ProgramError as error:
             raise ProgramError(f"{source}: {error}") from error
 
@@ -235,6 +254,37 @@ def _check_columns(table: str, columns: dict[str, np.ndarray], wanted: dict[str,
     for name, dtype in wanted.items():
         if columns[name].dtype != dtype:
             raise ProgramError(f"{table}.{name} has type {columns[name].dtype}, needs {dtype}")
+
+
+def _check_size(program: Program) -> None:
+    """Hold what the program stands for against its steps, before anything is as large as that."""
+    demand, op, count = program.demand, program.steps["op"], program.steps["count"]
+    steps = len(op)
+    most = _FREE_SLOTS + _STEP_SLOTS * steps
+    moved = int(count.sum(dtype=np.float64))
+    if moved > most:
+        raise ProgramError(
+            f"steps.count is {moved} slots in all, needs at most {most} in {steps} steps: cut the "
+            "data into fewer chunks"
+        )
+    if program.scratch_slots > max(moved, _FREE_SCRATCH):
+        raise ProgramError(
+            f"scratch_slots is {program.scratch_slots}, needs at most {max(moved, _FREE_SCRATCH)}: "
+            f"the steps move {moved} slots"
+        )
+    # A value that has to come is written by a step, and few are there from the start for each.
+    if demand.conditions > _FREE_SLOTS + 4 * moved:
+        raise ProgramError(
+            f"a {demand.collective} of {demand.ranks} ranks in {demand.chunks} chunks has "
+            f"{demand.conditions} values to hold or to deliver, needs at most "
+            f"{_FREE_SLOTS + 4 * moved} for steps that move {moved}"
+        )
+    combined = int(count[(op == Op.RECV_REDUCE) | (op == Op.REDUCE)].sum(dtype=np.float64))
+    if demand.ranks * combined > max(_FREE_BITS, _STEP_BITS * steps):
+        raise ProgramError(
+            f"steps combine {combined} slots of {demand.ranks} ranks, which is too much to prove: "
+            f"needs at most {max(_FREE_BITS, _STEP_BITS * steps) // demand.ranks} of so many ranks"
+        )
 
 
 def _check_range(name: str, values: np.ndarray, low: int, high: int) -> None:

@@ -1,6 +1,5 @@
 """Ranks, hosts, directed links with alpha-beta costs, and the capacities they share."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,11 @@ BYTES_PER_MB = 1_000_000
 """One MB is 10^6 bytes everywhere: beta in us/MB is 10^12 / (bytes per second)."""
 
 _SCHEMA = 1
+
+ALPHA_US = (1e-9, 1e12)
+BETA_US_PER_MB = (1e-9, 1e15)
+"""Least and largest cost of a link: from a million exabytes a second to a byte in a quarter of an
+hour. No network is beyond, and sums, squares and ratios of costs stay finite and precise."""
 
 
 def beta_from_bytes_per_s(bytes_per_s: float) -> float:
@@ -120,7 +124,9 @@ class Topology:
             if not _sound_members([member.links for member in members], len(self.links)):
                 _explain_members(field, members, len(self.links))
         for index, shared in enumerate(self.shared):
-            _check_cost(f"shared[{index}].beta_us_per_mb", shared.beta_us_per_mb, may_be_zero=False)
+            _check_cost(
+                f"shared[{index}].beta_us_per_mb", shared.beta_us_per_mb, BETA_US_PER_MB, "us/MB"
+            )
 
     def __hash__(self) -> int:
         return self._hash
@@ -294,10 +300,13 @@ def _sound_links(links: tuple[Link, ...], ranks: int) -> bool:
         np.all((ends >= 0) & (ends < ranks))
         and np.all(ends[:, 0] != ends[:, 1])
         and _distinct(ends[:, 0] * ranks + ends[:, 1])
-        and np.all(np.isfinite(costs))
-        and np.all(costs >= 0)
-        and np.all(costs[:, 1] > 0)
+        and np.all(((costs >= _LEAST) & (costs <= _MOST)) | (costs == _ALSO))
     )
+
+
+_LEAST = np.array([ALPHA_US[0], BETA_US_PER_MB[0]])
+_MOST = np.array([ALPHA_US[1], BETA_US_PER_MB[1]])
+_ALSO = np.array([0.0, np.nan])  # an alpha of 0; nothing equals nan
 
 
 def _distinct(values: np.ndarray) -> bool:
@@ -316,8 +325,8 @@ def _explain_links(links: tuple[Link, ...], ranks: int) -> None:
         if (link.src, link.dst) in seen:
             raise TopologyError(f"links[{index}] repeats {link.src} -> {link.dst}")
         seen.add((link.src, link.dst))
-        _check_cost(f"links[{index}].alpha_us", link.alpha_us, may_be_zero=True)
-        _check_cost(f"links[{index}].beta_us_per_mb", link.beta_us_per_mb, may_be_zero=False)
+        _check_cost(f"links[{index}].alpha_us", link.alpha_us, ALPHA_US, "us")
+        _check_cost(f"links[{index}].beta_us_per_mb", link.beta_us_per_mb, BETA_US_PER_MB, "us/MB")
 
 
 def _sound_members(members: list[tuple[int, ...]], links: int) -> bool:
@@ -347,7 +356,12 @@ def _explain_members(
                 raise TopologyError(f"{where}: link {link}, needs 0 to {links - 1}")
 
 
-def _check_cost(name: str, value: float, *, may_be_zero: bool) -> None:
-    if not math.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
-        allowed = "a finite number of at least 0" if may_be_zero else "a finite number above 0"
-        raise TopologyError(f"{name} is {value!r}, needs {allowed}")
+def _check_cost(name: str, value: float, limits: tuple[float, float], unit: str) -> None:
+    low, high = limits
+    may_be_zero = limits is ALPHA_US
+    if not (low <= value <= high or (value == 0 and may_be_zero)):
+        zero = "0 or " if may_be_zero else ""
+        raise TopologyError(
+            f"{name} is {value!r}, needs {zero}{low:g} to {high:g} {unit}: no network's cost is "
+            "beyond, and predictions with such would not be finite or precise"
+        )

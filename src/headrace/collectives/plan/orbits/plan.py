@@ -47,6 +47,10 @@ SEND_COLUMNS = {
 _SCHEMA = 1
 
 
+_FREE_CHUNKS = 1 << 16
+"""Chunks to be received that a plan may have without the sends for them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrbitPlan:
     """What rank 0 sends, and the group that turns it into what everybody sends.
@@ -82,6 +86,13 @@ class OrbitPlan:
         if self.demand.collective is Collective.ALLREDUCE and self.demand.chunks % n:
             raise ProgramError(f"chunks is {self.demand.chunks}, needs a multiple of {n}")
         _check_generators(self.generators, n)
+        # By symmetry every rank sends as many chunks as it needs; verifying takes room for each.
+        needed, rows = (n - 1) * self.block_chunks, len(self.sends["dst"])
+        if needed > max(_FREE_CHUNKS, rows):
+            raise ProgramError(
+                f"sends has {rows} rows, needs at least {needed} for {self.demand.collective} of "
+                f"{n} ranks with {self.block_chunks} chunks a block"
+            )
         _check_sends(self.sends, n, self.block_chunks)
 
     @property
@@ -136,6 +147,8 @@ class OrbitPlan:
                 f"{source}: needs collective, ranks, chunks, generators and the tables "
                 f"'generators' and 'sends': {error!r}"
             ) from error
+        if ranks > 1 and not count:
+            raise ProgramError(f"{source}: field 'generators' is 0, needs more for {ranks} ranks")
         if count < 0 or ranks < 1 or len(image) != count * ranks:
             raise ProgramError(
                 f"{source}: field 'generators' is {count} for {ranks} ranks, but the table holds "
@@ -165,6 +178,11 @@ def _check_generators(generators: np.ndarray, ranks: int) -> None:
         raise ProgramError(
             f"generators has shape {generators.shape} and type {generators.dtype}, needs "
             f"(any, {ranks}) and int32"
+        )
+    if len(generators) > ranks.bit_length():
+        raise ProgramError(
+            f"generators has {len(generators)} permutations, needs at most {ranks.bit_length()}: "
+            f"each that is of use doubles the group, which has {ranks} elements"
         )
     everyone = np.arange(ranks)
     for index, perm in enumerate(generators):

@@ -13,6 +13,7 @@ Nothing here is shared with what makes such plans. The proof has three parts.
    is sent strictly after it came, so no program made from the plan can deadlock.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,9 @@ from headrace.collectives.plan.orbits.plan import OrbitPlan
 from headrace.errors import VerificationError
 
 __all__ = ["OrbitProof", "verify_orbits"]
+
+_MAX_ELEMENTS = 1 << 26
+"""Elements of the group that are looked at times ranks: 256 MB."""
 
 _MAX_TABLE = 1 << 27
 """Largest table of a group that does not commute: elements x ranks."""
@@ -77,8 +81,7 @@ class _Names:
         dst = plan.sends["dst"]
         block, origin = plan.sends["block"].astype(np.int64), plan.sends["origin"].astype(np.int64)
         seen_block, seen_origin = np.empty_like(block), np.empty_like(origin)
-        inverses = _inverses(plan.generators, np.unique(dst).tolist())
-        for to, inverse in inverses.items():
+        for to, inverse in _inverses(plan.generators, np.unique(dst).tolist()):
             rows = dst == to
             seen_block[rows] = inverse[block[rows]]
             seen_origin[rows] = inverse[origin[rows]]
@@ -230,8 +233,8 @@ def _none(rows: np.ndarray, what: str, does: str) -> None:
         _fail(f"{what}: row {int(rows[0])} {does}, which it must not")
 
 
-def _inverses(generators: np.ndarray, wanted: list[int]) -> dict[int, np.ndarray]:
-    """For every wanted rank x the inverse of the one element that takes rank 0 to x."""
+def _inverses(generators: np.ndarray, wanted: list[int]) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield every wanted rank x, with the inverse of the one element that takes rank 0 to x."""
     ranks = generators.shape[1]
     parent, by = np.full(ranks, -1), np.full(ranks, -1)
     parent[0], queue = 0, [0]
@@ -244,18 +247,25 @@ def _inverses(generators: np.ndarray, wanted: list[int]) -> dict[int, np.ndarray
     if len(queue) < ranks:
         _fail(f"no generator leads from rank 0 to rank {int(np.argmax(parent < 0))}")
     _acts_freely(generators, parent, by, queue)
-    found: dict[int, np.ndarray] = {}
+    needed = {0}
     for rank in wanted:
-        word: list[int] = []
         at = rank
-        while at:
-            word.append(int(by[at]))
+        while at not in needed:
+            needed.add(at)
             at = int(parent[at])
-        element = np.arange(ranks)
-        for index in reversed(word):
-            element = generators[index][element]
-        found[rank] = np.argsort(element)
-    return found
+    if len(needed) * ranks > _MAX_ELEMENTS:
+        _fail(
+            f"rank 0 sends to {len(wanted)} ranks by {len(needed)} elements of the group on "
+            f"{ranks} ranks, needs at most {_MAX_ELEMENTS // ranks}"
+        )
+    elements = {0: np.arange(ranks, dtype=np.int32)}
+    for rank in queue[1:]:  # each after the one before it
+        if rank in needed:
+            elements[rank] = generators[by[rank]][elements[int(parent[rank])]]
+    inverse = np.empty(ranks, dtype=np.int64)
+    for rank in wanted:
+        inverse[elements[rank]] = np.arange(ranks)
+        yield rank, inverse
 
 
 def _acts_freely(

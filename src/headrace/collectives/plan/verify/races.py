@@ -33,7 +33,10 @@ import numpy as np
 
 from headrace.collectives.plan.verify.clocks import Clocks, may_stream
 from headrace.collectives.plan.verify.history import History
-from headrace.collectives.plan.verify.structure import Structure
+from headrace.collectives.plan.verify.structure import Structure, fail
+
+_MOST_CLOCK_ENTRIES = 1 << 25
+"""Steps and dependencies of one rank times its lanes: some 256 MB, and about a second."""
 
 
 def check_races(s: Structure, order: np.ndarray, history: History) -> None:
@@ -53,8 +56,33 @@ def check_races(s: Structure, order: np.ndarray, history: History) -> None:
     )
     alike = history.start[earlier] == history.start[later]
     open_ = ~_ordered(s, history.step[earlier], history.step[later], alike)
-    for rank in np.unique(history.rank[later[open_]]).tolist():
-        Clocks(s, order[s.rank[order] == rank]).check()
+    ranks = np.unique(history.rank[later[open_]])
+    if not len(ranks):
+        return
+    mine = order[np.isin(s.rank[order], ranks)]
+    mine = mine[np.argsort(s.rank[mine], kind="stable")]
+    for rank, begin, end in zip(
+        ranks.tolist(),
+        np.searchsorted(s.rank[mine], ranks).tolist(),
+        np.searchsorted(s.rank[mine], ranks, side="right").tolist(),
+        strict=True,
+    ):
+        _check_work(s, rank, end - begin)
+        Clocks(s, mine[begin:end]).check()
+
+
+def _check_work(s: Structure, rank: int, steps: int) -> None:
+    """Refuse what would take more time and memory than the file it comes from justifies."""
+    first = int(np.searchsorted(s.rank, rank))
+    waits = int(s.first_wait[first + steps] - s.first_wait[first])
+    lanes = int(np.count_nonzero(s.lane_rank == rank))
+    if (steps + waits) * lanes > _MOST_CLOCK_ENTRIES:
+        fail(
+            f"rank {rank}: {steps} steps with {waits} dependencies in {lanes} lanes are too many "
+            "to follow dependencies through several lanes; needs at most "
+            f"{_MOST_CLOCK_ENTRIES // lanes} steps and dependencies there, or ones that order "
+            "conflicting steps directly"
+        )
 
 
 def _ordered(s: Structure, on: np.ndarray, step: np.ndarray, alike: np.ndarray) -> np.ndarray:

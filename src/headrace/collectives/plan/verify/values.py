@@ -44,10 +44,23 @@ class Values:
         self._place[order] = np.arange(len(order))
         count = len(writes.step)
         self._demand = Conditions.of(s.demand)
-        before = self._demand.before
-        self._last = np.full(s.demand.ranks * s.slots, _NOBODY)
-        """Of every slot of every rank the source of what it holds: at first, later in the end."""
-        self._last[before.rank * s.slots + before.slot] = count + np.arange(len(before.rank))
+        before, after = self._demand.before, self._demand.after
+        # Slots that no step touches and the demand does not name take no room.
+        step = writes.step
+        slot = s.slot[step] + np.arange(count) - writes.first[step]
+        self._cells = np.unique(
+            np.concatenate(
+                [
+                    s.rank[step] * s.slots + slot,
+                    before.rank * s.slots + before.slot,
+                    after.rank * s.slots + after.slot,
+                ]
+            )
+        )
+        """Every slot of a rank that is written or named, as ``rank * slots + slot``; sorted."""
+        self._last = np.full(len(self._cells) + 1, _NOBODY)
+        """Of every cell the source of what it holds: at first, later in the end. Then of others."""
+        self._last[self._cell(before.rank, before.slot)] = count + np.arange(len(before.rank))
         self._gets = np.full(count, _NOBODY)
         self._held = np.full(count, _NOBODY)
         self._combines = np.isin(s.op[writes.step], (RECV_REDUCE, REDUCE))
@@ -59,7 +72,7 @@ class Values:
         ------
         VerificationError : if something is read that is undefined.
         """
-        cell = history.rank * self._s.slots + history.slot
+        cell = self._cell(history.rank, history.slot)
         source = np.where(history.before >= 0, history.write[history.before], self._last[cell])
         reads = ~history.writes
         undefined = np.flatnonzero(reads & (source < 0))
@@ -73,6 +86,14 @@ class Values:
         self._held[history.write[history.writes]] = source[history.writes]
         # Rows of a slot are consecutive, in running order: of equal places the last one stays.
         self._last[cell[history.writes]] = history.write[history.writes]
+
+    def _cell(self, rank: np.ndarray, slot: np.ndarray) -> np.ndarray:
+        """Indices into `_last`; the last one, which stays undefined, for other slots."""
+        if not len(self._cells):
+            return np.zeros(len(rank), np.int64)
+        key = rank * self._s.slots + slot
+        at = np.minimum(np.searchsorted(self._cells, key), len(self._cells) - 1)
+        return np.where(self._cells[at] == key, at, len(self._cells))
 
     def check(self) -> None:
         """Execute, and compare with what is wanted.
@@ -179,11 +200,11 @@ class Values:
     def _in_the_end(self, value: np.ndarray) -> np.ndarray:
         """What every slot that the demand names holds in the end."""
         wanted = self._demand.after
-        last = self._last[wanted.rank * self._s.slots + wanted.slot]
+        last = self._last[self._cell(wanted.rank, wanted.slot)]
         return np.where(last >= 0, value[last] if len(value) else _NOBODY, _NOBODY)
 
     def _last_writer(self, rank: int, slot: int) -> str:
-        write = int(self._last[rank * self._s.slots + slot])
+        write = int(self._last[self._cell(np.array([rank]), np.array([slot]))][0])
         if not 0 <= write < len(self._writes.step):
             return ""
         return f" (written by {self._s.name(int(self._writes.step[write]))})"
@@ -204,11 +225,12 @@ class _Numbers:
         _, row, self.first = np.unique(key, return_index=True, return_inverse=True)
         self.item: list[int] = before.item[row].tolist()
         self.mask = [demand.masks[by] for by in before.by[row].tolist()]
-        self._combined: dict[tuple[int, int], int] = {}
+        self._combined: dict[int, int] = {}
+        self._masks = {mask: mask for mask in self.mask}  # each kept once: they are long
 
     def combined(self, held: int, arriving: int) -> int | str:
         """The number of the two combined, or what would have to be there to combine it with."""
-        pair = (held, arriving) if held <= arriving else (arriving, held)
+        pair = held << 32 | arriving if held <= arriving else arriving << 32 | held
         number = self._combined.get(pair)
         if number is not None:
             return number
@@ -220,7 +242,8 @@ class _Numbers:
             return "each contribution only once"
         self._combined[pair] = number = len(self.item)
         self.item.append(self.item[held])
-        self.mask.append(self.mask[held] | self.mask[arriving])
+        mask = self.mask[held] | self.mask[arriving]
+        self.mask.append(self._masks.setdefault(mask, mask))
         return number
 
     def name(self, value: int) -> str:
