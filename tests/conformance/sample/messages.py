@@ -80,6 +80,8 @@ def batches_of_messages() -> None:
 
 @check
 def tags_out_of_range_are_refused() -> None:
+    if len(everyone()) == 1:
+        return
     for tag in (-1, 1 << 31):
         with raises(ValueError, "tag", str(tag)):
             dist.send(torch.ones(1), (me() + 1) % len(everyone()), tag=tag)
