@@ -9,10 +9,12 @@ by an interpreter that shares no code with it, under schedules in which threads 
 """
 
 import json
+import os
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -54,12 +56,22 @@ RUNS = 30
 """Schedules of a file that was accepted without a nop."""
 
 
-class Planned(NamedTuple):
-    """A program to export, and where it is from."""
+class Row(NamedTuple):
+    """A plan to export: where it is from, and which of those."""
 
     source: str
     name: str
-    program: Program
+    place: tuple[int, int]
+
+
+class Exported(NamedTuple):
+    """What came of a plan, by format: the limits that a file breaks, or why there is none."""
+
+    row: Row
+    digest: str
+    refused: dict[str, list[str]]
+    forbidden: dict[str, str]
+    seconds: float
 
 
 def bars() -> dict[str, str]:
@@ -107,22 +119,22 @@ def _time(report: Report) -> float:
 
 def _write(report: Report, *, quick: bool) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
-    forbidden: Counter[tuple[str, str]] = Counter()
+    forbidden: list[dict[str, str]] = []
     refused: list[str] = []
     seen: set[str] = set()
-    for source, name, program in _planned(quick=quick):
-        if program.digest in seen:
-            continue
-        seen.add(program.digest)
-        for form, export in _FORMS.items():
-            try:
-                text = export(program, Target())
-            except HeadraceError as error:
-                counts[source, form, "not written"] += 1
-                forbidden[f"{source}: {name}, {form}", str(error)[:160]] += 1
+    with get_context("spawn").Pool(os.cpu_count()) as pool:
+        for row, digest, broken, kept, seconds in pool.imap_unordered(_exported, _rows(quick)):
+            if digest in seen:
                 continue
-            counts[source, form, "written"] += 1
-            refused += [f"{name}, {form}: {why}" for why in refusals(text)]
+            seen.add(digest)
+            for form in _FORMS:
+                counts[row.source, form, "not written" if form in kept else "written"] += 1
+                counts[row.source, form, "s"] += round(seconds)
+            forbidden += [
+                {"plan": f"{row.source}: {row.name}, {form}", "limit": limit}
+                for form, limit in kept.items()
+            ]
+            refused += [f"{row.name}, {form}: {why}" for form in broken for why in broken[form]]
     for source, form in sorted({key[:2] for key in counts}):
         report.row(
             "exports for the strictest runtime",
@@ -130,28 +142,64 @@ def _write(report: Report, *, quick: bool) -> None:
             format=form,
             written=counts[source, form, "written"],
             not_written=counts[source, form, "not written"],
+            seconds_both_with_planning=counts[source, form, "s"],
         )
-    for where, limit in sorted(forbidden):
-        report.row("exports not written", plan=where, limit=limit)
+    for columns in forbidden:
+        report.row("exports not written", **columns)
     for why in refused:
         report.row("exports refused", why=why)
     report.bar("exports-refused", len(refused))
-    report.bar("exports-not-written", sum(forbidden.values()) / max(1, counts.total()))
+    report.bar("exports-not-written", len(forbidden) / max(1, len(_FORMS) * len(seen)))
 
 
-def _planned(*, quick: bool) -> Iterator[Planned]:
-    for case in CASES[:3] if quick else (*CASES, *TORI):
-        for model, costs in MODELS.items():
-            plan = _plan(costs(case.make()), case.collective, case.total_bytes, chunks=case.chunks)
-            yield Planned("tables", f"{case.name}, {model}", plan.program)
-    for name, make in list(MACHINES.items())[: 2 if quick else None]:
-        for collective in COLLECTIVES[:2] if quick else COLLECTIVES:
-            plan = _plan(make(), collective, 16 * MIB, effort="quick")
-            yield Planned("irregular", f"{name}, {collective}", plan.program)
-    for seed in range(8 if quick else RANDOM):
-        collective = COLLECTIVES[seed % len(COLLECTIVES)]
-        plan = _plan(random_topology(seed), collective, MIB, effort="quick")
-        yield Planned("random", f"seed {seed}, {collective}", plan.program)
+_CASES = (*TORI[::-1], *CASES)
+
+
+def _rows(quick: bool) -> list[Row]:
+    """Return every plan, those first that take longest."""
+    rows = [
+        Row("tables", f"{case.name}, {model}", (number, which))
+        for number, case in enumerate(_CASES)
+        if not quick or case in CASES[:3]
+        for which, model in enumerate(MODELS)
+    ]
+    rows += [
+        Row("irregular", f"{machine}, {collective}", (number, which))
+        for number, machine in enumerate(list(MACHINES)[: 2 if quick else None])
+        for which, collective in enumerate(COLLECTIVES[:2] if quick else COLLECTIVES)
+    ]
+    rows += [
+        Row("random", f"seed {seed}, {COLLECTIVES[seed % len(COLLECTIVES)]}", (seed, 0))
+        for seed in range(8 if quick else RANDOM)
+    ]
+    return rows
+
+
+def _planned(row: Row) -> Program:
+    number, which = row.place
+    if row.source == "tables":
+        case = _CASES[number]
+        topology = list(MODELS.values())[which](case.make())
+        return _plan(topology, case.collective, case.total_bytes, chunks=case.chunks).program
+    if row.source == "irregular":
+        topology = list(MACHINES.values())[number]()
+        return _plan(topology, COLLECTIVES[which], 16 * MIB, effort="quick").program
+    collective = COLLECTIVES[number % len(COLLECTIVES)]
+    return _plan(random_topology(number), collective, MIB, effort="quick").program
+
+
+def _exported(row: Row) -> Exported:
+    """Plan a row and export it in both formats, in a process of the pool."""
+    began = time.monotonic()
+    program = _planned(row)
+    broken: dict[str, list[str]] = {}
+    kept: dict[str, str] = {}
+    for form, export in _FORMS.items():
+        try:
+            broken[form] = refusals(export(program, Target()))
+        except HeadraceError as error:
+            kept[form] = str(error)[:160]
+    return Exported(row, program.digest, broken, kept, time.monotonic() - began)
 
 
 def _plan(
