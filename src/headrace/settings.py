@@ -54,6 +54,10 @@ class Settings:
         JSON.
     metrics : HEADRACE_METRICS, where metrics for Prometheus go: a file ("{rank}" in its name stands
         for the rank) or a port on 127.0.0.1, to which the rank is added; unset: nowhere.
+    recorder_entries : TORCH_FR_BUFFER_SIZE, calls that torch's flight recorder keeps; those of
+        headrace are recorded if it is set, and above 0.
+    nccl_recorder_entries : TORCH_NCCL_TRACE_BUFFER_SIZE, the same where the former is not set.
+    nan_check : TORCH_DIST_NAN_CHECK, "1" for torch to look for NaN in what every call takes.
     rank, world_size : RANK, WORLD_SIZE as torchrun sets them; None outside.
     """
 
@@ -72,6 +76,9 @@ class Settings:
     adapt: bool = True
     adapt_log: Path | None = None
     metrics: Path | int | None = None
+    recorder_entries: int | None = None
+    nccl_recorder_entries: int | None = None
+    nan_check: bool = False
     rank: int | None = None
     world_size: int | None = None
 
@@ -84,6 +91,14 @@ class Settings:
             return Path.home() / ".cache" / "headrace"
         except RuntimeError:  # HOME is not set, and there is no entry for this user id
             return None
+
+    @property
+    def observed(self) -> bool:
+        """Whether torch's own tools are to see every call."""
+        recorded = self.recorder_entries
+        if recorded is None:
+            recorded = self.nccl_recorder_entries
+        return bool(recorded) or self.nan_check
 
     @property
     def paced_address(self) -> str | None:
@@ -215,6 +230,10 @@ def _switch(variable: str, text: str) -> bool:
     return text.lower() == "on"
 
 
+def _is_one(_variable: str, text: str) -> bool:
+    return text == "1"
+
+
 def _target(variable: str, text: str) -> Path:
     path = Path(text)
     if not path.parent.is_dir():
@@ -253,6 +272,9 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str, str], object]]] = {
     "adapt": ("HEADRACE_ADAPT", _switch),
     "adapt_log": ("HEADRACE_ADAPT_LOG", _target),
     "metrics": ("HEADRACE_METRICS", _file_or_port),
+    "recorder_entries": ("TORCH_FR_BUFFER_SIZE", _whole(0)),
+    "nccl_recorder_entries": ("TORCH_NCCL_TRACE_BUFFER_SIZE", _whole(0)),
+    "nan_check": ("TORCH_DIST_NAN_CHECK", _is_one),
     "rank": ("RANK", _whole(0)),
     "world_size": ("WORLD_SIZE", _whole(1)),
 }

@@ -60,6 +60,7 @@ class Calls:
     ----------
     background : ends what goes on beside the group's calls; called once, before it closes.
     origin : what it was made from; set once it is made.
+    observed : whether torch's hooks are to be called for every call; see `dispatch`.
     """
 
     # What torch's Python layer asks of a "backend".
@@ -82,6 +83,7 @@ class Calls:
         self._barriers = 0
         self.background: Callable[[], None] | None = None
         self.origin: Origin | None = None
+        self.observed = False
 
     # ---- what a group is ------------------------------------------------------------------
 
@@ -104,6 +106,13 @@ class Calls:
         """Set the deadline of later calls that bring none."""
         for caller in (self._main, *self._others.values()):
             caller.timeout_s = timeout.total_seconds()
+
+    def _get_sequence_number_for_group(self) -> int:
+        """Return how many collectives the group has begun; alike where ranks began the same."""
+        return self._main.sequence()
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: it starts at 0 on all ranks."""
 
     def _split_off(
         self, store: Any, ranks: Sequence[int], name: str, timeout: timedelta | None

@@ -18,7 +18,7 @@ from headrace.collectives.run.checks import TAGS
 from headrace.collectives.run.choice import Choice, Chooser
 from headrace.collectives.run.completions import completion_threads
 from headrace.collectives.run.executor import Executor, LoadedProgram
-from headrace.collectives.run.spans import profiling, span, span_until
+from headrace.collectives.run.spans import open_span, profiling, span
 from headrace.collectives.run.storages import guarded
 from headrace.collectives.run.swap import HOLD_S, Action, PlanSwitch
 from headrace.collectives.run.work import CompletedWork, PendingWork
@@ -122,6 +122,11 @@ class Caller:
         self.region = Region()
         self.switch = PlanSwitch(executor, self._loaded, hold_s=min(HOLD_S, timeout_s))
         self._attached = False
+        self._before = executor.submitted()
+
+    def sequence(self) -> int:
+        """Return how many collectives were begun: the sequence number of the last."""
+        return self.executor.submitted() - self._before
 
     def ready(self, collective: Collective, total_bytes: int, root: int = 0) -> Ready:
         """Return the program for the next call, chosen at its first use."""
@@ -175,7 +180,10 @@ class Caller:
         """Run a collective here and now, or submit it, as torch's `opts` say."""
         if opts.asyncOp:
             return self.submit(ready, bound, tensors, opts, dtype, operator)
-        with span(ready.program.collective):
+        if profiling():
+            with span(ready.program.collective):
+                self.executor.run(self._prepared(ready, bound, opts, dtype, operator))
+        else:
             self.executor.run(self._prepared(ready, bound, opts, dtype, operator))
         if bound.after is not None:
             bound.after()
@@ -200,10 +208,12 @@ class Caller:
         work = PendingWork(executor, tensors, after, bound.keep, callbacks=self.callbacks)
 
         def begin() -> int:
-            return executor.submit(call, notify=True)
+            handle = executor.submit(call, notify=True)
+            work.sequence = self.sequence()
+            return handle
 
         if profiling():
-            span_until(ready.program.collective, work.ending())
+            work.span = open_span(ready.program.collective)
         return self._start(work, begin, completion_threads.enter)
 
     def _prepared(

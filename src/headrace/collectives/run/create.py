@@ -129,6 +129,7 @@ def create(
         members=tuple(members or range(ranks)),
         make=lambda part: create(part, follow, kind),
     )
+    group.observed = settings.observed
     _live.add(group)
     if follow is not None:
         group.background = follow(store, executor, group.switch, book, settings)

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import Backend, PrefixStore
 
 from headrace.collectives.run.backend import Calls
 from headrace.collectives.run.caller import Caller
+from headrace.collectives.run.dispatch import observable, register
 from headrace.collectives.run.untraced import untraced
 from headrace.errors import InputError
 
@@ -21,10 +22,11 @@ _CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @untraced
+@observable
 class HeadraceGroup(Calls, dist.ProcessGroup):
     """A process group that is headrace's alone, for all devices that it serves.
 
-    torch's Python layer calls it without a detour through C++.
+    torch's Python layer calls it without a detour through C++, unless torch's tools observe it.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
         Calls.__init__(self, caller, name, store, beside)
         self._just_split = False
         self._splits = 0
+        self._dispatched = register(self)
 
     def getGroupName(self) -> str:  # noqa: N802 - called from C++ by this name
         return self._name
@@ -44,10 +47,9 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # While it makes a group, torch hangs its flight recorder on every group that has devices.
-        # The recorder hooks into torch's dispatcher, which calls to this group do not pass, and
-        # its set-up fails on groups without a C++ backend.
-        if not (self._just_split or self in dist.distributed_c10d._world.pg_map):
+        # While it makes a group, torch hangs its flight recorder on every group that has devices,
+        # if the environment does not say otherwise. It would see no calls unless it is asked for.
+        if not (self.observed or self._just_split or self in dist.distributed_c10d._world.pg_map):
             return []
         return [_CPU, _CUDA] if torch.cuda.is_available() else [_CPU]
 
@@ -62,6 +64,16 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
     def get_group_store(self) -> Any:
         """Return the store that torch made the group with."""
         return None if self.origin is None else self.origin.store
+
+    def register_pre_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
+        """Have `hook` called before every call."""
+        self.observed = True
+        super().register_pre_hook(hook_id, hook)
+
+    def register_post_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
+        """Have `hook` called when a call was begun."""
+        self.observed = True
+        super().register_post_hook(hook_id, hook)
 
     def split_group(
         self,

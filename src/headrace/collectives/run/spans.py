@@ -1,28 +1,62 @@
-"""What torch.profiler shows of headrace's calls: each from its beginning to its end."""
+"""What torch.profiler shows of headrace's calls: each from its beginning to its end.
+
+A profiler that stops drops the memory that ending a span writes to. A call that is still under way
+is therefore shown up to there: its span ends before, for which the function that stops torch's
+profilers is replaced.
+"""
 # torch has no public names for these
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 from torch.profiler import record_function
 
-_NONE = nullcontext()
+profiling = torch.autograd._profiler_enabled
+"""Whether a profiler of torch is running in this thread."""
 
+Span = torch.futures.Future[None]
+"""What the end of a span is set in."""
 
-def profiling() -> bool:
-    """Whether a profiler of torch is running: nothing else of this costs anything without one."""
-    return torch.autograd._profiler_enabled()
+_lock = threading.Lock()
+_open: set[Span] = set()
 
 
 def span(name: str) -> AbstractContextManager[Any]:
     """Show what is done inside as a call of `name`."""
-    return record_function(f"headrace:{name}") if profiling() else _NONE
+    return record_function(f"headrace:{name}")
 
 
-def span_until(name: str, future: "torch.futures.Future[Any]") -> None:
-    """Show a call of `name` from now until `future` is done, whoever waits for it."""
-    begun = record_function(f"headrace:{name}")
-    begun.__enter__()
-    begun._call_end_callbacks_on_future(future)
+def open_span(name: str) -> Span:
+    """Show a call of `name` from now until `close_span`."""
+    begun, end = record_function(f"headrace:{name}"), Span()
+    with _lock:
+        begun.__enter__()
+        begun._call_end_callbacks_on_future(end)
+        _open.add(end)
+    return end
+
+
+def close_span(end: Span) -> None:
+    """End a span, in any thread, unless the profiler has stopped."""
+    with _lock:
+        if end in _open:
+            _open.discard(end)
+            end.set_result(None)
+
+
+_stop = profiler._disable_profiler
+
+
+def _close_all_and_stop() -> Any:
+    with _lock:
+        for end in _open:
+            end.set_result(None)
+        _open.clear()
+        return _stop()
+
+
+profiler._disable_profiler = _close_all_and_stop

@@ -114,7 +114,7 @@ def _call(
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> Any:
-    by_argument = [list(_tensors(arg)) for arg, _ in zip(args, uses, strict=False)]
+    by_argument = [list(tensors_in(arg)) for arg, _ in zip(args, uses, strict=False)]
     _check(by_argument, uses)
     read = [
         tensor
@@ -173,12 +173,13 @@ def _root(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
     return 0 if opts is None else opts.rootRank
 
 
-def _tensors(arg: Any) -> Iterator[torch.Tensor]:
+def tensors_in(arg: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an argument: one, or (lists of) lists, which may hold other values."""
     if isinstance(arg, torch.Tensor):
         yield arg
-    else:
+    elif isinstance(arg, (list, tuple)):
         for part in arg:
-            yield from _tensors(part)
+            yield from tensors_in(part)
 
 
 def _like(arg: Any, tensors: Iterator[torch.Tensor]) -> Any:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import OpType  # pyright: ignore[reportAttributeAccessIssue]
 
 from headrace.collectives.run.callbacks import Callbacks, combine, track
 from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.spans import Span, close_span
 from headrace.collectives.run.untraced import untraced
 from headrace.errors import CommunicationError
 
@@ -67,10 +69,16 @@ class PendingWork(dist.Work):
     ----------
     handle : the executor's, once the call has begun.
     is_send : a message on its way out, which a group that closes should let go.
+    op_type : torch's number of what the call does.
+    sequence : the number of a collective among the group's, from 1; None of a message.
+    span : what the profiler shows of the call; closed when it ends, before any wait returns.
     """
 
     is_send = False
     handle = -1
+    op_type = int(OpType.UNKNOWN)
+    sequence: int | None = None
+    span: Span | None = None
 
     # What most works never set is the class's: DDP's hooks make them with cold caches.
     _source = -1
@@ -192,6 +200,8 @@ class PendingWork(dist.Work):
             if error is None:
                 error = self._finish()
             self._error = error
+            if self.span is not None:
+                close_span(self.span)
             self._after = self._keep = self._pairs = self.executor = None
             self._ended = True
             if self._loose is not None:
@@ -248,6 +258,15 @@ class PendingWork(dist.Work):
         return self._source
 
     _source_rank = source_rank
+
+    def _get_op_type(self) -> int:
+        return self.op_type
+
+    def number(self) -> int:
+        """Return `sequence`, or raise torch's RuntimeError."""
+        return super()._get_sequence_number() if self.sequence is None else self.sequence
+
+    _get_sequence_number = number
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Return the future of the tensors; it carries the call's error."""
@@ -321,6 +340,8 @@ def on_devices(
 class SeveralWorks(dist.Work):
     """Works that are one to the caller: coalesced calls."""
 
+    op_type = int(OpType.UNKNOWN)
+
     def __init__(self, works: Sequence[PendingWork]) -> None:
         super().__init__()
         self._works = list(works)
@@ -342,6 +363,12 @@ class SeveralWorks(dist.Work):
 
     def result(self) -> list[torch.Tensor]:
         return [tensor for work in self._works for tensor in work.result()]
+
+    def _get_op_type(self) -> int:
+        return self.op_type
+
+    def _get_sequence_number(self) -> int:
+        return self._works[-1].number()
 
     def synchronize(self) -> None:
         """Let what the current stream is given next come after all copies to its device."""

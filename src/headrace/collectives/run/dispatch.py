@@ -1,0 +1,198 @@
+"""The way of calls through torch's dispatcher, for those of torch's tools that observe them there.
+
+A call of Gloo's passes the operators `c10d::*`, where the profiler records names, shapes and types,
+and where hooks run (the flight recorder's, the NaN check's, `register_pre_hook`'s). A group written
+in Python is called past them, which is as much as 5 us faster. So calls of a `HeadraceGroup` take
+the detour only while something observes them: torch's C++ implementation of the method calls the
+operator, and its kernel the backend of the tensors' device, here a `Dispatched`, which calls the
+group's method. Results and errors are the same.
+"""
+# pyright: reportPrivateUsage=false
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend, OpType  # pyright: ignore[reportAttributeAccessIssue]
+
+from headrace.collectives.run.backend import Calls, Tensors
+from headrace.collectives.run.caller import DONE
+from headrace.collectives.run.spans import profiling
+from headrace.collectives.run.staging import tensors_in
+from headrace.collectives.run.untraced import untraced
+
+_Group = TypeVar("_Group", bound=Calls)
+
+OPERATIONS: Mapping[str, int] = {
+    "allreduce": int(OpType.ALLREDUCE),
+    "allreduce_coalesced": int(OpType.ALLREDUCE),
+    "broadcast": int(OpType.BROADCAST),
+    "reduce": int(OpType.REDUCE),
+    "allgather": int(OpType.ALLGATHER),
+    "all_gather_single": int(OpType.ALLGATHER),
+    "allgather_coalesced": int(OpType.ALLGATHER_COALESCED),
+    "all_gather_single_coalesced": int(OpType.ALLGATHER_COALESCED),
+    "gather": int(OpType.GATHER),
+    "gather_single": int(OpType.GATHER),
+    "scatter": int(OpType.SCATTER),
+    "reduce_scatter": int(OpType.REDUCE_SCATTER),
+    "reduce_scatter_single": int(OpType.REDUCE_SCATTER),
+    "reduce_scatter_single_coalesced": int(OpType.REDUCE_SCATTER),
+    "alltoall": int(OpType.ALLTOALL),
+    "all_to_all_single": int(OpType.ALLTOALL),
+    "barrier": int(OpType.BARRIER),
+    "send": int(OpType.SEND),
+    "recv": int(OpType.RECV),
+    "recv_anysource": int(OpType.RECVANYSOURCE),
+}
+"""Name of a method of `Calls` -> the type of its works: Gloo's, where Gloo gives one."""
+
+ALIASES: Mapping[str, str] = {
+    "_allgather_base": "all_gather_single",
+    "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
+    "gather_into_tensor": "gather_single",
+    "_reduce_scatter_base": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
+    "alltoall_base": "all_to_all_single",
+    "recvAnysource": "recv_anysource",
+}
+"""Other names of these methods -> the names above."""
+
+
+class _Under(threading.local):
+    """The call that a thread has under way through the dispatcher.
+
+    Attributes
+    ----------
+    way : whether there is one: what it calls in turn is part of it.
+    work : what the group's method returned. torch's C++ wraps it, and the wrapper has neither its
+        exception nor its result.
+    """
+
+    way = False
+    work: dist.Work | None = None
+
+    def __enter__(self) -> None:
+        self.way = True
+
+    def __exit__(self, *_: object) -> None:
+        self.way, self.work = False, None
+
+
+under = _Under()
+
+
+@untraced
+class Dispatched(Backend):
+    """The backend of a `HeadraceGroup` in torch's C++: passes calls on to the group's methods."""
+
+    def __init__(self, calls: Calls) -> None:
+        Backend.__init__(self, calls.rank(), calls.size())
+        self._calls = weakref.ref(calls)
+
+    def getBackendName(self) -> str:  # noqa: N802 - called from C++ by this name
+        return "headrace"
+
+    def _get_sequence_number_for_group(self) -> int:
+        calls = self._calls()
+        assert calls is not None  # it owns this
+        return calls._get_sequence_number_for_group()
+
+
+def _passed_on(name: str) -> Callable[..., dist.Work]:
+    call: Callable[..., dist.Work] = getattr(Calls, name)
+
+    def method(self: Dispatched, *args: Any) -> dist.Work:
+        work = under.work = call(self._calls(), *args)
+        return work
+
+    return untraced(method)
+
+
+for _name in OPERATIONS:
+    setattr(Dispatched, _name, _passed_on(_name))
+Dispatched.allreduce_sparse = Dispatched.allreduce  # type: ignore[attr-defined]
+
+
+def observable(group: type[_Group]) -> type[_Group]:
+    """Let torch's tools observe the calls of a class of groups, and give works their type."""
+    for name, kind in OPERATIONS.items():
+        method = _observed(name, kind)
+        setattr(group, name, _briefly(method) if name == "allreduce" else method)
+    for alias, name in ALIASES.items():
+        setattr(group, alias, property(_alias(alias, name)))
+    return group
+
+
+def _alias(alias: str, name: str) -> Callable[[Any], Any]:
+    def attribute(self: Any) -> Any:
+        # Torch's C++ looks for an override of the alias, too. It shall find its own, and go on.
+        return getattr(dist.ProcessGroup if under.way else self, alias if under.way else name)
+
+    return untraced(attribute)
+
+
+def _observed(name: str, kind: int) -> Callable[..., dist.Work]:
+    call: Callable[..., dist.Work] = getattr(Calls, name)
+    dispatch: Callable[..., object] = getattr(dist.ProcessGroup, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> dist.Work:
+        if (self.observed or profiling()) and _dispatches(args):
+            with under:
+                dispatch(self, *args, **kwargs)
+                work = under.work
+            assert work is not None
+        else:
+            work = call(self, *args, **kwargs)
+        if work is not DONE:
+            work.op_type = kind  # type: ignore[attr-defined]
+        return work
+
+    # pybind11 calls torch's implementation, and not this override of it again, if it finds itself
+    # called from a function of the override's name
+    in_cpp = "recvAnysource" if name == "recv_anysource" else name
+    method.__code__ = method.__code__.replace(co_name=in_cpp)
+    return untraced(method)
+
+
+def _briefly(allreduce: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
+    """Do the same as the observed `allreduce`, at half the cost while nothing observes it."""
+    call, kind = Calls.allreduce, OPERATIONS["allreduce"]
+
+    def method(self: Any, tensors: Tensors, opts: Any = None) -> dist.Work:
+        if self.observed or profiling():
+            return allreduce(self, tensors, opts or dist.AllreduceOptions())
+        work = call(self, tensors, opts)
+        if work is not DONE:
+            work.op_type = kind  # type: ignore[attr-defined]
+        return work
+
+    return untraced(method)
+
+
+def _dispatches(args: Any) -> bool:
+    """Whether a call with these arguments ends in the group's method, with the same tensors."""
+    if under.way:
+        return False
+    devices = _device_kinds()
+    # of conjugate and negative views torch's dispatcher makes copies, which get the results
+    return all(
+        t.device.type in devices and not (t.is_conj() or t.is_neg()) for t in tensors_in(args)
+    )
+
+
+def _device_kinds() -> tuple[str, ...]:
+    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+def register(group: Any) -> Dispatched:
+    """Have torch's dispatcher find a backend in `group`; returns it, for the group to keep."""
+    backend = Dispatched(group)
+    custom = dist.ProcessGroup.BackendType.CUSTOM
+    for kind in _device_kinds():
+        group._register_backend(torch.device(kind), custom, backend)
+    group._set_default_backend(custom)
+    return backend
