@@ -343,7 +343,7 @@ PUBLIC = {
         "trace_events",
     },
     "headrace.demo": {"TrainingResult", "run_training"},
-    "headrace.files": {"read_text"},
+    "headrace.files": {"load_json", "read_text"},
     "headrace.report": {"page_of"},
     "headrace.solver": {
         "LinearModel",

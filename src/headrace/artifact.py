@@ -8,7 +8,6 @@ values), so it does not depend on the Arrow version that wrote the file.
 
 import hashlib
 import json
-import math
 import os
 import secrets
 import struct
@@ -21,7 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace import fields
 from headrace.errors import ArtifactError
+from headrace.files import load_json
 
 Table = Mapping[str, np.ndarray]
 
@@ -149,7 +150,7 @@ def from_bytes(
     """Parse the bytes of an artifact; see `load`."""
     line, _, body = raw.partition(b"\n")
     try:
-        envelope = json.loads(line, parse_constant=_refuse_constant, parse_float=_finite)
+        envelope = load_json(line)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(
             f"{source}: the first line is not JSON ({error}); "
@@ -161,11 +162,12 @@ def from_bytes(
     for name, type_ in (("kind", str), ("schema", int), ("digest", str), ("head", dict)):
         if not isinstance(envelope.get(name), type_):
             raise ArtifactError(
-                f"{source}: field '{name}' is {envelope.get(name)!r}, needs {type_.__name__}"
+                f"{source}: field '{name}' is {fields.shown(envelope.get(name))}, needs "
+                f"{type_.__name__}"
             )
     if not isinstance(envelope.get("provenance", {}), dict):
         raise ArtifactError(
-            f"{source}: field 'provenance' is {envelope['provenance']!r}, needs dict"
+            f"{source}: field 'provenance' is {fields.shown(envelope['provenance'])}, needs dict"
         )
     if kind is not None:
         _expect(source, "kind", envelope["kind"], kind)
@@ -211,20 +213,9 @@ def _unwritable(path: Path, error: OSError) -> ArtifactError:
     return ArtifactError(f"{path}: cannot be written: {error.strerror or error}")
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is out of range")
-    return value
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _expect(source: str, name: str, found: Any, wanted: Any) -> None:
     if found != wanted:
-        raise ArtifactError(f"{source}: field '{name}' is {found!r}, needs {wanted!r}")
+        raise ArtifactError(f"{source}: field '{name}' is {fields.shown(found)}, needs {wanted!r}")
 
 
 def _little_endian(values: np.ndarray) -> np.ndarray:
@@ -257,6 +248,8 @@ def _read_tables(source: str, sizes: Any, body: bytes) -> dict[str, dict[str, np
             _refuse_what_expands(blob)
             arrow = pa.ipc.open_stream(blob).read_all()
             arrow.validate(full=True)  # a damaged length must not make us read past a buffer
+            if arrow.nbytes > size:  # columns that share bytes of the file
+                raise ValueError(f"its columns take more than its {size} bytes")
             tables[name] = {
                 column: arrow.column(column).to_numpy(zero_copy_only=False)
                 for column in arrow.column_names

@@ -9,50 +9,59 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+_SHOWN = 200
+"""Characters of a value in a message: a file can hold a million of them."""
+
+
+def shown(found: Any) -> str:
+    """Return a value as messages name it, cut where it is long."""
+    text = repr(found)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
 
 def integer(found: Any) -> int:
     """Return an integer; neither true nor 1.0 is one."""
     if isinstance(found, bool):
-        raise TypeError(f"{found!r} is not an integer")
+        raise TypeError(f"{shown(found)} is not an integer")
     try:
         return operator.index(found)
     except TypeError as error:
-        raise TypeError(f"{found!r} is not an integer") from error
+        raise TypeError(f"{shown(found)} is not an integer") from error
 
 
 def number(found: Any) -> float:
     """Return a number; true, None and text are none."""
     if isinstance(found, bool | str | bytes):
-        raise TypeError(f"{found!r} is not a number")
+        raise TypeError(f"{shown(found)} is not a number")
     try:
         return float(found)
     except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"{found!r} is not a number") from error
+        raise TypeError(f"{shown(found)} is not a number") from error
 
 
 def boolean(found: Any) -> bool:
     """Return a truth value; 0 and 1 are none."""
     if not isinstance(found, bool):
-        raise TypeError(f"{found!r} is not true or false")
+        raise TypeError(f"{shown(found)} is not true or false")
     return found
 
 
 def text(found: Any) -> str:
     """Return a text; a number is none."""
     if not isinstance(found, str):
-        raise TypeError(f"{found!r} is not a text")
+        raise TypeError(f"{shown(found)} is not a text")
     return found
 
 
 def items(found: Any) -> list[Any]:
     """Return a list; a text is none."""
     if not isinstance(found, list | tuple):
-        raise TypeError(f"{found!r} is not a list")
+        raise TypeError(f"{shown(found)} is not a list")
     return list(found)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def table(found: Any) -> Mapping[str, Any]:
     """Return a JSON object."""
     if not isinstance(found, Mapping):
-        raise TypeError(f"{found!r} is not an object")
+        raise TypeError(f"{shown(found)} is not an object")
     return found  # pyright: ignore[reportUnknownVariableType]

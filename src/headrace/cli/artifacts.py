@@ -1,7 +1,7 @@
 """``headrace show`` and ``headrace verify``: look at any artifact, prove any plan again."""
 
-from collections.abc import Callable, Iterable
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -21,14 +21,17 @@ from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.census import census
 from headrace.collectives.plan.generators import locality
 from headrace.collectives.plan.plan import Plan
-from headrace.collectives.plan.verify import VERIFIER_VERSION
+from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
 from headrace.collectives.plan.verify import verify as prove
 from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, VerificationError
 from headrace.topology import Topology
 
 _LINKS = 60
-"""So many links are shown unless all are wanted."""
+"""So many links, and rows of any other table, are shown unless all are wanted."""
+
+_CHARACTERS = 2000
+"""So much of a text is shown unless all is wanted."""
 
 _File = Annotated[Path, typer.Argument(help="An artifact that headrace wrote.", metavar="FILE")]
 
@@ -41,7 +44,7 @@ def show(
 ) -> None:
     """Print what an artifact holds: a topology, a profile, a plan (with its sends) or a book."""
     artifact = artifact_io.load(file)
-    console = Console()
+    console = Console(markup=False, emoji=False)  # a file's names are no mark-up
     rows = {
         "kind": f"{artifact.kind} (schema {artifact.schema})",
         "digest": artifact.digest,
@@ -61,23 +64,13 @@ def verify(file: _File) -> None:
     if artifact.kind == "orbit-plan":
         _verify_orbits(artifact, str(file), console)
         return
-    programs = _programs(artifact, str(file))
-    failed = 0
-    for program, used_for in programs:
+    proven = _proven(artifact, str(file))
+    for program, proof, used_for in proven:
         what = f"{program.demand.collective} of {program.demand.ranks} ranks, {used_for}"
-        try:
-            proof = prove(program)
-        except VerificationError as error:
-            failed += 1
-            console.print(f"REJECTED {what}: {error}", markup=False)
-        else:
-            console.print(f"ok {proof.program_digest[:12]} {what}", markup=False, highlight=False)
+        console.print(f"ok {proof.program_digest[:12]} {what}", markup=False, highlight=False)
     console.print(
-        f"{len(programs) - failed} of {len(programs)} programs proven, "
-        f"verifier version {VERIFIER_VERSION}"
+        f"{len(proven)} of {len(proven)} programs proven, verifier version {VERIFIER_VERSION}"
     )
-    if failed:
-        raise VerificationError(f"{file}: {failed} programs do not do what they claim")
 
 
 def _verify_orbits(artifact: Artifact, source: str, console: Console) -> None:
@@ -93,16 +86,21 @@ def _verify_orbits(artifact: Artifact, source: str, console: Console) -> None:
     )
 
 
-def _programs(artifact: Artifact, source: str) -> list[tuple[Program, str]]:
+def _proven(artifact: Artifact, source: str) -> list[tuple[Program, Proof, str]]:
+    """Return the programs with their proofs, which loading a plan or a book makes anew."""
     if artifact.kind == "program":
-        return [(Program.from_artifact(artifact), "by itself")]
+        program = Program.from_artifact(artifact, source)
+        try:
+            return [(program, prove(program), "by itself")]
+        except VerificationError as error:
+            raise VerificationError(f"{source}: {error}") from error
     if artifact.kind == "plan":
         plan = Plan.from_artifact(artifact, source)
-        return [(plan.program, f"made by {plan.maker}")]
+        return [(plan.program, plan.proof, f"made by {plan.maker}")]
     if artifact.kind == "plan-book":
         book = PlanBook.from_artifact(artifact, source)
         makers = {e.plan.proof.program_digest: e.plan.maker for e in book.entries}
-        return [(p, f"made by {makers[proof.program_digest]}") for p, proof in book.programs]
+        return [(p, proof, f"made by {makers[proof.program_digest]}") for p, proof in book.programs]
     raise ArtifactError(
         f"{source}: field 'kind' is '{artifact.kind}', only 'plan', 'plan-book', "
         "'orbit-plan' and 'program' hold programs to verify"
@@ -115,7 +113,7 @@ def _show_topology(artifact: Artifact, source: str, everything: bool) -> Iterabl
 
 def _show_profile(artifact: Artifact, source: str, everything: bool) -> Iterable[RenderableType]:
     profile = Profile.from_artifact(artifact, source)
-    yield _facts("profile", dict(profile.summary()))
+    yield _facts("profile", dict(profile.summary()), everything=everything)
     yield from _topology_tables(profile.topology, everything)
 
 
@@ -141,11 +139,13 @@ def _show_plan(artifact: Artifact, source: str, everything: bool) -> Iterable[Re
             "why": plan.why,
             **_counted(plan),
         },
+        everything=everything,
     )
-    yield _rows(
+    yield from _rows(
         "candidates",
         ("maker", "chunks", "predicted", "note"),
         [(c.maker, c.chunks or "", duration(c.predicted_us), c.note) for c in plan.candidates],
+        everything=everything,
     )
     yield from send_tables(plan, everything=everything)
 
@@ -164,7 +164,7 @@ def _counted(plan: Plan) -> dict[str, str]:
     return rows
 
 
-def _show_book(artifact: Artifact, source: str, _everything: bool) -> Iterable[RenderableType]:
+def _show_book(artifact: Artifact, source: str, everything: bool) -> Iterable[RenderableType]:
     book = PlanBook.from_artifact(artifact, source)
     groups = "none" if book.groups is None else " ".join(str(list(g)) for g in book.groups)
     yield _facts(
@@ -175,6 +175,7 @@ def _show_book(artifact: Artifact, source: str, _everything: bool) -> Iterable[R
             "groups": groups,
             "programs": str(len(book.programs)),
         },
+        everything=everything,
     )
     yield from entry_tables(book.entries)
 
@@ -197,18 +198,15 @@ _SHOWN: dict[str, Callable[[Artifact, str, bool], Iterable[RenderableType]]] = {
 
 
 def _topology_tables(topology: Topology, everything: bool) -> Iterable[RenderableType]:
-    yield _facts("topology", {"name": topology.name, "ranks": _homes(topology, everything)})
-    yield _rows(
+    facts = {"name": topology.name, "ranks": _homes(topology, everything)}
+    yield _facts("topology", facts, everything=everything)
+    yield from _rows(
         "links",
         ("from", "to", "alpha", "rate"),
-        [
-            (k.src, k.dst, duration(k.alpha_us), rate(k.beta_us_per_mb))
-            for k in topology.links[: None if everything else _LINKS]
-        ],
+        [(k.src, k.dst, duration(k.alpha_us), rate(k.beta_us_per_mb)) for k in topology.links],
+        everything=everything,
     )
-    if len(topology.links) > _LINKS and not everything:
-        yield f" ... {len(topology.links) - _LINKS} more links: --all shows them"
-    yield _rows(
+    yield from _rows(
         "shared capacities",
         ("name", "rate", "links"),
         [
@@ -219,6 +217,7 @@ def _topology_tables(topology: Topology, everything: bool) -> Iterable[Renderabl
             )
             for s in topology.shared
         ],
+        everything=everything,
     )
 
 
@@ -240,23 +239,37 @@ def _pairs(topology: Topology, links: tuple[int, ...], everything: bool) -> str:
     return pairs if len(shown) == len(links) else f"{pairs} and {len(links) - len(shown)} more"
 
 
-def _facts(title: str, rows: dict[str, str]) -> Table:
+def _facts(title: str, rows: dict[str, str], *, everything: bool = False) -> Table:
     table = Table(title=title, title_justify="left", show_header=False, box=None)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for name, value in rows.items():
-        table.add_row(name, value)
+    for name, value in islice(rows.items(), None if everything else _LINKS):
+        table.add_row(_cut(name, everything), _cut(value, everything))
+    if len(rows) > _LINKS and not everything:
+        table.add_row("...", f"{len(rows) - _LINKS} more: --all shows them")
     return table
 
 
-def _rows(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+def _rows(
+    title: str,
+    columns: Iterable[str],
+    rows: Sequence[Iterable[object]],
+    *,
+    everything: bool,
+) -> Iterator[RenderableType]:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
     for column in columns:
         is_text = column in ("collective", "maker", "note", "name", "links")
         table.add_column(column, justify="left" if is_text else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(str, row))
-    return table
+    for row in rows if everything else rows[:_LINKS]:
+        table.add_row(*(_cut(str(cell), everything) for cell in row))
+    yield table
+    if len(rows) > _LINKS and not everything:
+        yield f" ... {len(rows) - _LINKS} more {title}: --all shows them"
+
+
+def _cut(text: str, everything: bool) -> str:
+    return text if everything or len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
 
 
 def _text(value: object) -> str:

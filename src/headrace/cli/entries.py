@@ -24,6 +24,10 @@ _COLUMNS = (
 """What stands over each column, and its width: with the gaps between them 80."""
 
 
+_MAKER = 72
+"""So much is shown of a generator's name: four lines of its column."""
+
+
 def entry_tables(entries: Iterable[Entry]) -> Iterator[RenderableType]:
     """One heading, then a table for each collective and root.
 
@@ -39,7 +43,7 @@ def entry_tables(entries: Iterable[Entry]) -> Iterator[RenderableType]:
             table.add_row(
                 size(entry.from_bytes),
                 "" if entry.to_bytes is None else size(entry.to_bytes),
-                plan.maker,
+                plan.maker[:_MAKER],
                 str(plan.program.demand.chunks),
                 size(plan.total_bytes),
                 duration(plan.predicted_us),

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from headrace.collectives.plan.entries import Entry
 
 
+_FINDINGS = 200
+"""So many findings are printed, errors first; a damaged file has one for every step."""
+
+
 class Format(StrEnum):
     """What can be written."""
 
@@ -257,8 +261,10 @@ def verify_foreign(file: Path) -> bool:
             "headrace artifact)"
         ) from error
     console = Console(soft_wrap=True)
-    for finding in verdict.findings:
+    for finding in verdict.findings[:_FINDINGS]:
         console.print(str(finding), markup=False, highlight=False)
+    if (more := len(verdict.findings) - _FINDINGS) > 0:
+        console.print(f"... and {more} more", markup=False, highlight=False)
     fatal = sum(finding.fatal for finding in verdict.findings)
     demand = verdict.demand
     what = "unknown collective" if demand is None else f"{demand.collective} of {demand.ranks} GPUs"

@@ -29,7 +29,6 @@ with the number of equal parts for every destination. Any other collective has `
 and, if it has one, ``root``. The layout of slots is told in `headrace.collectives.demand`.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,12 +36,15 @@ from typing import Any
 from headrace import fields
 from headrace.collectives.demand import Collective, Demand, Held
 from headrace.errors import ProgramError
+from headrace.files import load_json
 
 __all__ = ["demand_from_head", "demand_from_json", "demand_to_head"]
 
 _MOST_RANKS = 1 << 16
 _MOST_SLOTS = 1 << 24
 _MOST_CONTRIBUTORS = 1 << 21
+_MOST_BITS = 1 << 30
+"""Rows of a custom demand times ranks: each row names its contributors by a bit for every rank."""
 
 
 def demand_from_json(path: str | Path) -> Demand:
@@ -53,7 +55,7 @@ def demand_from_json(path: str | Path) -> Demand:
     ProgramError : naming the file and the field, what was found and what is needed.
     """
     try:
-        head = json.loads(Path(path).read_text(encoding="utf-8"))
+        head = load_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ProgramError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -86,11 +88,12 @@ def demand_from_head(head: Mapping[str, Any], source: str = "demand") -> Demand:
     ProgramError : naming the field, what was found and what is needed.
     """
     if not isinstance(head, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ProgramError(f"{source}: is {head!r}, needs an object")
+        raise ProgramError(f"{source}: is {fields.shown(head)}, needs an object")
     name = head.get("collective", Collective.CUSTOM.value)
     if name not in tuple(Collective):
         raise ProgramError(
-            f"{source}: field 'collective' is {name!r}, needs one of {', '.join(Collective)}"
+            f"{source}: field 'collective' is {fields.shown(name)}, needs one of "
+            f"{', '.join(Collective)}"
         )
     collective = Collective(name)
     counts = _matrix(head, source) if collective is Collective.ALL_TO_ALL_V else ()
@@ -111,6 +114,7 @@ def demand_from_head(head: Mapping[str, Any], source: str = "demand") -> Demand:
         for _, _, item, contributors in before:
             known.setdefault(item, set()).update(contributors)
         after = _rows(head, "after", source, known)
+        _check_bits(ranks, len(before) + len(after))
         return _not_too_large(
             Demand.custom(ranks=ranks, slots=slots, chunks=chunks, before=before, after=after)
         )
@@ -127,6 +131,14 @@ def _not_too_large(demand: Demand) -> Demand:
             f"{_MOST_SLOTS}"
         )
     return demand
+
+
+def _check_bits(ranks: int, rows: int) -> None:
+    if ranks * rows > _MOST_BITS:
+        raise ProgramError(
+            f"before and after have {rows} rows for {ranks} ranks, needs at most "
+            f"{_MOST_BITS // ranks} rows for so many ranks"
+        )
 
 
 def _integer(
@@ -175,7 +187,7 @@ def _rows(
         try:
             cells = fields.items(row)
             if len(cells) not in (3, 4):
-                raise TypeError(f"{cells!r} has {len(cells)} entries")
+                raise TypeError(f"{fields.shown(cells)} has {len(cells)} entries")
             rank, slot, item = map(fields.integer, cells[:3])
             given = map(fields.integer, fields.items(cells[3])) if len(cells) == 4 else None
             contributors = everyone.get(item, (rank,)) if given is None else tuple(given)

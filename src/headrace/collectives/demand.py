@@ -35,8 +35,9 @@ becomes slots ``s*c`` to ``s*c + c-1``, and so do items.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 
 from headrace.errors import ProgramError
 
@@ -101,6 +102,10 @@ class Demand:
     custom_slots: int = 0
     before: tuple[Held, ...] = ()
     after: tuple[Held, ...] = ()
+    _sent: tuple[tuple[int, ...], ...] = field(default=(), init=False, repr=False, compare=False)
+    """By source: parts sent to ranks below each, and to all; computed once, as `counts` is long."""
+    _widths: tuple[int, int] = field(default=(1, 1), init=False, repr=False, compare=False)
+    """The most parts that any rank sends and receives, at least 1."""
 
     @classmethod
     def custom(
@@ -153,12 +158,17 @@ class Demand:
             raise ProgramError(f"root is {self.root}, needs 0 to {self.ranks - 1}")
         _check_counts(self)
         _check_custom(self)
+        if self.counts:
+            received = map(sum, zip(*self.counts, strict=True))
+            sent = tuple(tuple(accumulate(row, initial=0)) for row in self.counts)
+            object.__setattr__(self, "_sent", sent)
+            object.__setattr__(self, "_widths", (max(1, *(r[-1] for r in sent)), max(1, *received)))
 
     @property
     def blocks(self) -> int:
         """Number of equal blocks that the collective's size (in bytes) is divided into."""
         if self.collective is Collective.ALL_TO_ALL_V:
-            return max(1, *map(sum, self.counts))
+            return self._widths[0]
         if self.collective is Collective.CUSTOM:
             return self.custom_slots
         return 1 if self.collective in _SINGLE_BLOCK else self.ranks
@@ -167,8 +177,7 @@ class Demand:
     def slots(self) -> int:
         """Number of slots of the data buffer at every rank (scratch slots come after)."""
         if self.collective is Collective.ALL_TO_ALL_V:
-            received = max(1, *map(sum, zip(*self.counts, strict=True)))
-            return (self.blocks + received) * self.chunks
+            return sum(self._widths) * self.chunks
         both_sides = 2 if self.collective is Collective.ALL_TO_ALL else 1
         return both_sides * self.blocks * self.chunks
 
@@ -229,7 +238,7 @@ class Demand:
                 return [(slot, rank * half + slot, own) for slot in range(half)]
             case Collective.ALL_TO_ALL_V:
                 width = self.blocks * self.chunks
-                sent = sum(self.counts[rank]) * self.chunks
+                sent = self._sent[rank][-1] * self.chunks
                 return [(slot, rank * width + slot, own) for slot in range(sent)]
             case Collective.CUSTOM:
                 return self._expanded(self.before, rank)
@@ -269,7 +278,7 @@ class Demand:
         width, slot = self.blocks * self.chunks, self.blocks * self.chunks
         found: list[tuple[int, int, int]] = []
         for src, row in enumerate(self.counts):
-            first = src * width + sum(row[:rank]) * self.chunks
+            first = src * width + self._sent[src][rank] * self.chunks
             for item in range(first, first + row[rank] * self.chunks):
                 found.append((slot, item, 1 << src))
                 slot += 1
@@ -278,8 +287,9 @@ class Demand:
     def _expanded(self, rows: tuple[Held, ...], rank: int) -> list[tuple[int, int, int]]:
         mine = rows[bisect_left(rows, (rank,)) : bisect_left(rows, (rank + 1,))]
         return [
-            (slot * self.chunks + k, item * self.chunks + k, mask_of(contributors))
+            (slot * self.chunks + k, item * self.chunks + k, mask)
             for _, slot, item, contributors in mine
+            for mask in (mask_of(contributors),)
             for k in range(self.chunks)
         ]
 
@@ -290,7 +300,11 @@ class Demand:
 
 def mask_of(ranks: Iterable[int]) -> int:
     """Return the bit mask of `ranks`."""
-    return sum(1 << rank for rank in set(ranks))
+    found = set(ranks)
+    bits = bytearray(max(found, default=0) // 8 + 1)  # summing would copy the mask for every rank
+    for rank in found:
+        bits[rank >> 3] |= 1 << (rank & 7)
+    return int.from_bytes(bits, "little")
 
 
 def _check_counts(demand: Demand) -> None:

@@ -111,7 +111,7 @@ class Topology:
         if not self.rank_host:
             raise TopologyError("rank_host is empty, needs at least one rank")
         if len(set(self.hosts)) != len(self.hosts):
-            raise TopologyError(f"hosts has duplicates: {list(self.hosts)}")
+            raise TopologyError(f"hosts has duplicates: {fields.shown(list(self.hosts))}")
         for rank, host in enumerate(self.rank_host):
             if not 0 <= host < len(self.hosts):
                 raise TopologyError(
@@ -209,7 +209,7 @@ class Topology:
         TopologyError : naming the field, what was found and what is allowed.
         """
         if not isinstance(head, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TopologyError(f"{source}: is {head!r}, needs an object")
+            raise TopologyError(f"{source}: is {fields.shown(head)}, needs an object")
         for field in ("name", "hosts", "rank_host", "links"):
             if field not in head:
                 raise TopologyError(f"{source}: field '{field}' is missing")
@@ -349,7 +349,8 @@ def _explain_members(
         where = f"{field}[{index}] ({member.name})"
         if len(set(member.links)) != len(member.links):
             raise TopologyError(
-                f"{where}: links {list(member.links)} repeats a link, needs each at most once"
+                f"{where}: links {fields.shown(list(member.links))} repeats a link, needs each at "
+                "most once"
             )
         for link in member.links:
             if not 0 <= link < links:

@@ -162,7 +162,7 @@ def with_entry(book: PlanBook, index: int, **changes: Any) -> PlanBook:
     [
         (0, {"program": -1}, "'program' is -1, needs 0 to"),
         (0, {"program": 1000}, "'program' is 1000, needs 0 to"),
-        (0, {"program": 1}, r"entries\[0\].collective' is 'all_to_all', its program's is"),
+        (0, {"program": 1}, r"'programs\[0\]' is of no entry, needs one"),
         (0, {"program": None}, r"entries\[0\]': None is not an integer"),
         (0, {"collective": "allreduce"}, r"entries\[0\].collective' is 'allreduce'"),
         (0, {"collective": "everything"}, "'collective' is 'everything', needs one of allreduce"),

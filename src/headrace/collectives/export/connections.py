@@ -184,12 +184,13 @@ def _waits(
 ) -> dict[At, list[At]]:
     """Resolve dependencies as the executor does: to the first flagged step from there on."""
     waits: dict[At, list[At]] = {}
+    published = {key: _published(threadblock) for key, threadblock in threadblocks.items()}
     for (gpu, tb), threadblock in threadblocks.items():
         pending: list[At] = []
         for number, step in enumerate(threadblock.steps):
             at = (gpu, tb, number)
             if step.depends is not None:
-                on = _resolve(threadblocks, at, step.depends, found)
+                on = _resolve(threadblocks, published, at, step.depends, found)
                 if on is not None:
                     pending.append(on)
             if step.kind is not Kind.NOP and pending:
@@ -197,8 +198,23 @@ def _waits(
     return waits
 
 
+def _published(threadblock: Threadblock) -> list[int | None]:
+    """Return by step the first from there on whose end the executor publishes."""
+    following: list[int | None] = [None] * len(threadblock.steps)
+    last = None
+    for number in reversed(range(len(threadblock.steps))):
+        step = threadblock.steps[number]
+        last = number if step.flagged and step.kind != Kind.NOP else last
+        following[number] = last
+    return following
+
+
 def _resolve(
-    threadblocks: dict[tuple[int, int], Threadblock], at: At, wait: Wait, found: list[Finding]
+    threadblocks: dict[tuple[int, int], Threadblock],
+    published: dict[tuple[int, int], list[int | None]],
+    at: At,
+    wait: Wait,
+    found: list[Finding],
 ) -> At | None:
     gpu = at[0]
     other = threadblocks.get((gpu, wait.threadblock))
@@ -219,9 +235,7 @@ def _resolve(
         return None
     target = other.steps[wait.step]
     meant = f"step {wait.step} of threadblock {wait.threadblock}"
-    later = range(wait.step, len(other.steps))
-    published = (k for k in later if other.steps[k].flagged and other.steps[k].kind != Kind.NOP)
-    flagged = next(published, None)
+    flagged = published[gpu, wait.threadblock][wait.step]
     if flagged is None:
         found.append(
             _finding(

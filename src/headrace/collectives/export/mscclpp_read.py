@@ -10,7 +10,6 @@ Checked besides: every number refers to something, channels pair up, buffers are
 is read and written, each signal has its wait, and which runtimes take it (`runtimes`).
 """
 
-import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -41,6 +40,7 @@ from headrace.collectives.export.pause import collection_paused
 from headrace.collectives.export.prove import Verdict, demand_of, examine, read_bytes
 from headrace.collectives.export.runtimes import JSON, Extreme, largest, refusals
 from headrace.errors import PlanError, ProgramError
+from headrace.files import load_json
 
 MAX_FILE_BYTES = 256 << 20
 
@@ -69,7 +69,7 @@ def read(text: str | bytes, source: str = "MSCCL++ plan") -> tuple[Algorithm, li
     if len(text) > MAX_FILE_BYTES:
         raise PlanError(f"{source}: has {len(text)} bytes, needs at most {MAX_FILE_BYTES}")
     try:
-        plan = json.loads(text)
+        plan = load_json(text)
     except (ValueError, RecursionError) as error:
         raise PlanError(f"{source}: not JSON: {error}") from error
     try:

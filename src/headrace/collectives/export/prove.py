@@ -36,6 +36,10 @@ from headrace.errors import InputError, ProgramError, VerificationError
 MAX_CELLS = 1 << 23
 """Slots of all GPUs together that are taken on: beyond, a file asks for too much memory."""
 MAX_STEPS_IN_ALL = 1 << 20
+FREE_CHUNKS, STEP_CHUNKS = 1 << 18, 8
+"""Chunks that the steps move: so many in all, and so many more a step, as in programs."""
+FREE_BUFFERED = 1 << 16
+"""The same where connections hold chunks: then every chunk is a step of its own."""
 
 _SHOWN_CIRCLE = 12
 
@@ -162,6 +166,20 @@ def _size_findings(algorithm: Algorithm, demand: Demand) -> list[Finding]:
     steps = sum(len(tb.steps) for gpu in algorithm.gpus for tb in gpu.threadblocks)
     widest = max(gpu.scratch_chunks for gpu in algorithm.gpus)
     cells = (2 * demand.slots + widest) * demand.ranks
+    moved = sum(
+        step.count for gpu in algorithm.gpus for tb in gpu.threadblocks for step in tb.steps
+    )
+    if moved > FREE_CHUNKS + STEP_CHUNKS * steps:
+        found.append(_too_large(f"moves {moved} chunks", FREE_CHUNKS + STEP_CHUNKS * steps, steps))
+    if demand.conditions > FREE_CHUNKS + 4 * moved:
+        found.append(
+            Finding(
+                rule="size",
+                message=f"{demand.collective} of {demand.ranks} GPUs has {demand.conditions} "
+                "chunks to hold or to deliver, needs at most "
+                f"{FREE_CHUNKS + 4 * moved} for steps that move {moved}",
+            )
+        )
     if cells > MAX_CELLS or steps > MAX_STEPS_IN_ALL:
         found.append(
             Finding(
@@ -171,6 +189,13 @@ def _size_findings(algorithm: Algorithm, demand: Demand) -> list[Finding]:
             )
         )
     return found
+
+
+def _too_large(what: str, most: int, steps: int) -> Finding:
+    return Finding(
+        rule="size",
+        message=f"{what}, more than is proven here of {steps} steps ({most}); needs fewer chunks",
+    )
 
 
 def _beyond(algorithm: Algorithm, demand: Demand) -> Iterator[Finding]:
@@ -200,6 +225,12 @@ def _run_findings(algorithm: Algorithm, demand: Demand, held: int) -> list[Findi
     if any(finding.fatal for finding in found):
         return found
     circle = connections.circle()
+    if circle and held:
+        steps = [s for tb in connections.threadblocks.values() for s in tb.steps]
+        moved, most = sum(s.count for s in steps), FREE_BUFFERED + STEP_CHUNKS * len(steps)
+        if moved > most:
+            what = f"moves {moved} chunks one by one, as connections have to hold some"
+            return [*found, _too_large(what, most, len(steps))]
     modes = [
         in_place
         for in_place, served in ((False, algorithm.out_of_place), (True, algorithm.in_place))
@@ -251,6 +282,8 @@ def _execute(
     found: list[Finding] = []
     try:
         verify(assembly.program(Collective.ALLREDUCE if agree else Collective.REDUCE))
+    except ProgramError as error:
+        found.append(Finding(rule="size", message=f"cannot be proven here: {error}"))
     except VerificationError as error:
         finding = _translated(str(error), assembly, mode)
         if agree and "in another order than rank 0" in str(error):

@@ -13,6 +13,7 @@ from headrace import fields
 from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
 from headrace.topology import Topology
+from headrace.topology.topology import ALPHA_US, BETA_US_PER_MB
 
 KIND = "profile"
 _SCHEMA = 2
@@ -22,6 +23,20 @@ _COLUMNS = {
     "pairs": ("src", "dst", "bytes_per_s", "median_rtt_us", "min_rtt_us", "kernel_rtt_us"),
 }
 """What a table has at least."""
+
+_LEAST_US, _MOST_US = ALPHA_US
+_RANGES = {
+    "us": (_LEAST_US, _MOST_US),
+    "alpha_us": ALPHA_US,
+    "beta_us_per_mb": BETA_US_PER_MB,
+    "alpha_variance": (0.0, _MOST_US**2),
+    "beta_variance": (0.0, BETA_US_PER_MB[1] ** 2),
+    "bytes_per_s": (1e12 / BETA_US_PER_MB[1], 1e12 / BETA_US_PER_MB[0]),
+    "median_rtt_us": (_LEAST_US, _MOST_US),
+    "min_rtt_us": (_LEAST_US, _MOST_US),
+    "kernel_rtt_us": (_LEAST_US, _MOST_US),
+}
+"""Least and largest value of a column, as far as links can cost; 0 and nan (not known) besides."""
 
 _TIMES = ("measured_at", "took_s", "valid_for_s")
 _YEAR_3000 = 32_503_680_000.0
@@ -65,7 +80,7 @@ class Profile:
         members = sorted(rank for group in self.groups for rank in group)
         if members != list(range(self.topology.ranks)):
             raise ArtifactError(
-                f"profile: field 'groups' holds ranks {members}, needs each of 0 to "
+                f"profile: field 'groups' holds ranks {fields.shown(members)}, needs each of 0 to "
                 f"{self.topology.ranks - 1} once"
             )
         for table in (self.samples, self.fits, self.pairs):
@@ -76,6 +91,7 @@ class Profile:
                         f"profile: column '{end}' holds ranks from {ranks.min()} to "
                         f"{ranks.max()}, needs 0 to {self.topology.ranks - 1}"
                     )
+            _check_ranges(table)
         for name in _TIMES:
             if not 0 <= getattr(self, name) < _YEAR_3000:
                 raise ArtifactError(
@@ -191,6 +207,19 @@ class Profile:
     def _notes(self, name: str) -> list[Any]:
         found = self.provenance.get(name)
         return found if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType]
+
+
+def _check_ranges(table: Mapping[str, np.ndarray]) -> None:
+    for name, (low, high) in _RANGES.items():
+        column = table.get(name, np.zeros(0))
+        with np.errstate(invalid="ignore"):
+            wrong = ~((column == 0) | np.isnan(column) | ((column >= low) & (column <= high)))
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise ArtifactError(
+                f"profile: {name}[{row}] is {column[row]}, needs 0, nan or {low:g} to {high:g}: no "
+                "network's cost is beyond; measure again"
+            )
 
 
 def _groups(found: Any, source: str) -> tuple[tuple[int, ...], ...]:

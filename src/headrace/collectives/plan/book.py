@@ -1,7 +1,7 @@
 """The plan book: for every collective and size, the best proven program on one topology."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isqrt
 from pathlib import Path
@@ -15,6 +15,7 @@ from headrace.collectives.demand import ROOTED, STANDARD, Collective
 from headrace.collectives.plan.entries import (
     TABLES,
     Entry,
+    check_used,
     entries_from,
     programs_from,
     stacked,
@@ -106,7 +107,7 @@ class PlanBook:
                 "topology": self.topology.to_head(),
                 "groups": None if self.groups is None else [list(g) for g in self.groups],
                 "programs": [
-                    {"program": part.head, "proof": asdict(proof)}
+                    {"program": part.head, "proof": proof.to_head()}
                     for part, (_, proof) in zip(parts, self.programs, strict=True)
                 ],
                 "entries": [
@@ -138,6 +139,7 @@ class PlanBook:
         try:
             topology = Topology.from_head(head["topology"], f"{source}: field 'topology'")
             groups = _groups(head["groups"], topology, source)
+            check_used(head["programs"], head["entries"], source)
             programs = programs_from(head["programs"], artifact, topology, source)
             return cls(
                 topology=topology,

@@ -71,8 +71,8 @@ def _rounds(program: Program) -> int:
     rank = lanes["rank"].tolist()
     feeds = _mates(program)
     after, waiting = _successors(program, feeds)
-    slots = program.demand.slots + program.scratch_slots
-    depth = [[0] * slots for _ in range(program.demand.ranks)]
+    # Only slots that are written take room: a demand can have many more than its steps touch.
+    depth: list[dict[int, int]] = [{} for _ in range(program.demand.ranks)]
     carried: dict[int, int] = {}  # by receive step: the depth of what is on its way
     ready = deque(step for step, count_ in enumerate(waiting) if count_ == 0)
     deepest = done = 0
@@ -82,15 +82,15 @@ def _rounds(program: Program) -> int:
         here = depth[rank[lane_of[step]]]
         cells = range(slot[step], slot[step] + count[step])
         if op[step] == Op.SEND:
-            level = 1 + max(here[cell] for cell in cells)
+            level = 1 + max(here.get(cell, 0) for cell in cells)
             deepest = max(deepest, level)
             carried[feeds[step]] = level
         else:
             reads = range(from_slot[step], from_slot[step] + count[step])
             for k, cell in enumerate(cells):
-                level = carried[step] if step in carried else here[reads[k]]
+                level = carried[step] if step in carried else here.get(reads[k], 0)
                 combines = op[step] in (Op.RECV_REDUCE, Op.REDUCE)
-                here[cell] = max(level, here[cell]) if combines else level
+                here[cell] = max(level, here.get(cell, 0)) if combines else level
         for other in after[step]:
             waiting[other] -= 1
             if waiting[other] == 0:

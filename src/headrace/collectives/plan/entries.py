@@ -39,6 +39,34 @@ def stacked(tables: Sequence[Table]) -> dict[str, np.ndarray]:
     return {**stacked, "program": np.repeat(np.arange(len(tables), dtype=np.int32), lengths)}
 
 
+_FREE_VOLUME, _STEP_VOLUME = 1 << 21, 16
+"""Slots moved and values named by all programs of a book: so many, and so many more a step.
+
+Every program is proven, which takes time by the slot; each alone may move many in few steps.
+"""
+
+
+def check_used(programs: Any, entries: Any, source: str) -> None:
+    """Raise ArtifactError unless entries name all programs and no other: each is to be proven."""
+    used: set[int] = set()
+    most = len(fields.items(programs)) - 1
+    for index, row in enumerate(fields.items(entries)):
+        try:
+            number = fields.integer(fields.table(row)["program"])
+        except TypeError as error:
+            raise ArtifactError(f"{source}: field 'entries[{index}]': {error}") from error
+        if not 0 <= number <= most:
+            raise ArtifactError(
+                f"{source}: entries[{index}]: field 'program' is {number}, needs 0 to {most}"
+            )
+        used.add(number)
+    for index in range(most + 1):
+        if index not in used:
+            raise ArtifactError(
+                f"{source}: field 'programs[{index}]' is of no entry, needs one at least"
+            )
+
+
 def programs_from(
     rows: Any, artifact: Artifact, topology: Topology, source: str
 ) -> list[tuple[Program, Proof]]:
@@ -53,6 +81,8 @@ def programs_from(
     owners = {name: _owners(artifact, name, len(heads), source) for name in TABLES}
     ends = {name: np.searchsorted(owners[name], np.arange(len(heads) + 1)) for name in TABLES}
     programs: list[tuple[Program, Proof]] = []
+    volume = 0
+    most = _FREE_VOLUME + _STEP_VOLUME * len(owners["steps"])
     for i, row in enumerate(heads):
         tables = {
             name: {
@@ -71,6 +101,12 @@ def programs_from(
             raise ArtifactError(
                 f"{where}: ranks is {program.demand.ranks}, needs {topology.ranks} as in the "
                 "topology"
+            )
+        volume += program.demand.conditions + int(program.steps["count"].sum(dtype=np.int64))
+        if volume > most:
+            raise ArtifactError(
+                f"{where}: the programs so far move and name {volume} slots, needs at most {most} "
+                f"in {len(owners['steps'])} steps: make a book of fewer sizes or chunks"
             )
         programs.append((program, proof_from(fields.table(row["proof"]), program, where)))
     return programs
@@ -116,16 +152,13 @@ def _entry(
     programs: Sequence[tuple[Program, Proof]],
     where: str,
 ) -> Entry:
-    number = fields.integer(row["program"])
-    if not 0 <= number < len(programs):
-        raise ArtifactError(f"{where}: field 'program' is {number}, needs 0 to {len(programs) - 1}")
     if row["collective"] not in tuple(Collective):
         raise ArtifactError(
             f"{where}: field 'collective' is {row['collective']!r}, needs one of "
             f"{', '.join(Collective)}"
         )
     to_bytes = row["to_bytes"]
-    program, proof = programs[number]
+    program, proof = programs[row["program"]]  # `check_used` has read it
     return Entry(
         collective=Collective(row["collective"]),
         root=fields.integer(row["root"]),

@@ -1,7 +1,7 @@
 """A plan: a proven program with its certificate and where it came from."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class Plan:
                 f"plan: field 'bound.topology_digest' is {self.bound.topology_digest[:12]}..., but "
                 f"the topology's digest is {graph[:12]}...: plan for this topology again"
             )
-        if (found := self.program.digest) != self.proof.program_digest:
+        if (found := self.proof.digest_of(self.program)) != self.proof.program_digest:
             raise ArtifactError(
                 f"plan: field 'proof.program_digest' is {self.proof.program_digest[:12]}..., but "
                 f"the program's digest is {found[:12]}...: verify the program again"
@@ -102,7 +102,7 @@ class Plan:
                 **self.certificate(),
                 "topology": self.topology.to_head(),
                 "program": program.head,
-                "proof": asdict(self.proof),
+                "proof": self.proof.to_head(),
             },
             tables=program.tables,
             provenance=provenance or {},

@@ -34,9 +34,10 @@ def aggregation_groups(profile: Profile, total_bytes: int = _BYTES) -> Groups:
     if len(racks) > 1:
         return racks
     hosts = len(topology.hosts)
+    if not _LEAST_HOSTS <= hosts <= _MOST_HOSTS:
+        return racks
     bandwidth = profile.matrix("bytes_per_s")
-    known = np.isfinite(bandwidth) | np.eye(hosts, dtype=bool)
-    if not _LEAST_HOSTS <= hosts <= _MOST_HOSTS or not known.all():
+    if not (np.isfinite(bandwidth) | np.eye(hosts, dtype=bool)).all():
         return racks
     chunks = chunk_count(total_bytes, topology.ranks)
     demand = Demand(collective=Collective.ALLREDUCE, ranks=topology.ranks, chunks=chunks)

@@ -27,7 +27,7 @@ __all__ = ["OrbitProof", "verify_orbits"]
 _MAX_ELEMENTS = 1 << 26
 """Elements of the group that are looked at times ranks: 256 MB."""
 
-_MAX_TABLE = 1 << 27
+_MAX_TABLE = 1 << 26
 """Largest table of a group that does not commute: elements x ranks."""
 
 _NEVER = np.iinfo(np.int64).max

@@ -2,9 +2,11 @@
 
 import json
 import re
+from collections import Counter
 from typing import Any
 
 from headrace.errors import SketchError
+from headrace.files import load_json
 
 _TOKENS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _MAX_BYTES = 1 << 22
@@ -27,13 +29,12 @@ def load_commented(text: str, source: str) -> Any:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen = dict(pairs)
         if len(seen) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            twice = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)
             raise SketchError(f"{source}: field '{twice}' is given twice")
         return seen
 
     try:
-        return json.loads(_TOKENS.sub(blank, text), object_pairs_hook=once)
+        return load_json(_TOKENS.sub(blank, text), once)
     except json.JSONDecodeError as error:
         raise SketchError(
             f"{source}: line {error.lineno}, column {error.colno}: {error.msg}; needs JSON "

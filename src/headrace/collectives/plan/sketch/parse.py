@@ -21,6 +21,10 @@ from headrace.files import read_text
 
 _T = TypeVar("_T")
 _MAX = 1 << 20  # no count or rank of a sketch is larger
+_MOST_ROWS = 256
+"""Switches of a node, and symmetries: each is laid on all links of the topology."""
+_SPLIT = (1e-3, 1e6)
+"""What `beta_split` divides a bandwidth by."""
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
 _POLICIES = {**{policy.value: policy for policy in Policy}, "none": Policy.FREE}
 _CONNECTIONS = ("fully-connected", "direct-map")
@@ -92,7 +96,7 @@ class _Table:
     def known(self, names: set[str]) -> None:
         for name in self._row:
             if name not in names:
-                self.fail(name, f"is unknown, needs one of {', '.join(sorted(names))}")
+                self.fail(name[:40], f"is unknown, needs one of {', '.join(sorted(names))}")
 
     def require(self, name: str) -> None:
         if name not in self._row:
@@ -116,7 +120,7 @@ def _intranode(table: _Table) -> Intranode:
     table.known({"strategy", "switches", "switch_hyperedge_strategy"})
     table.require("strategy")
     strategy = table.get("strategy", _one_of({s.value: s for s in Strategy}), None)
-    switches = table.get("switches", _list(_ranks), ())
+    switches = table.get("switches", _few(_ranks), ())
     policies = table.get(
         "switch_hyperedge_strategy", _list(_one_of(_POLICIES)), (Policy.AUTO,) * len(switches)
     )
@@ -153,7 +157,7 @@ def _internode(table: _Table) -> Internode:
                 )
     return Internode(
         connections=connections,
-        beta_split=table.get("beta_split", _per_gpu(_positive), {}),
+        beta_split=table.get("beta_split", _per_gpu(_split), {}),
         relay=relay,
         senders=senders,
         enforce_ordering=table.get("enforce_ordering", _boolean, False),
@@ -161,11 +165,11 @@ def _internode(table: _Table) -> Internode:
 
 
 def _symmetries(top: _Table) -> tuple[Symmetry, ...]:
-    made = top.get("symmetry_offsets", _list(_offset), ())
+    made = top.get("symmetry_offsets", _few(_offset), ())
     if "automorphism" in top or "partition" in top:
         made += (_general(top),)
     if "symmetries" in top:
-        rows = top.get("symmetries", _list(fields.table), ())
+        rows = top.get("symmetries", _few(fields.table), ())
         for index, row in enumerate(rows):
             table = _Table(row, top.source, f"symmetries[{index}]")
             table.known({"automorphism", "partition"})
@@ -187,14 +191,14 @@ def _general(table: _Table) -> Symmetry:
     for part in partition:
         image = frozenset(automorphism[rank] for rank in part)
         if image not in parts:
-            table.fail("partition", f"has part {list(part)}, whose image is no part")
+            table.fail("partition", f"has part {fields.shown(list(part))}, whose image is no part")
     return Symmetry(automorphism=automorphism, partition=partition)
 
 
 def _offset(value: Any) -> Symmetry:
     row = fields.items(value)
     if len(row) != 2:
-        raise TypeError(f"{value!r} needs two numbers: offset, group size")
+        raise TypeError(f"{fields.shown(value)} needs two numbers: offset, group size")
     offset, group = fields.integer(row[0]), _count(row[1])
     if not -group < offset < group:
         raise ValueError(f"offset {offset} needs to be less than the group size {group}")
@@ -210,7 +214,7 @@ def _connections(value: Any) -> Mapping[int, tuple[int, ...]] | str:
 def _relay(value: Any) -> RelayMap:
     row = fields.items(value)
     if len(row) != 2:
-        raise TypeError(f"{value!r} needs two numbers [r1, r2]")
+        raise TypeError(f"{fields.shown(value)} needs two numbers [r1, r2]")
     group, place = _count(row[0]), _rank(row[1])
     if place >= group:
         raise ValueError(f"[{group}, {place}] needs r2 below r1")
@@ -222,9 +226,9 @@ def _per_gpu(read: Callable[[Any], _T]) -> Callable[[Any], dict[int, _T]]:
         made: dict[int, _T] = {}
         for key, entry in fields.table(value).items():
             if not re.fullmatch(r"[0-9]{1,6}", key):
-                raise ValueError(f"key {key!r} is no GPU of a node")
+                raise ValueError(f"key {fields.shown(key)} is no GPU of a node")
             if int(key) in made:
-                raise ValueError(f"key {key!r} is given twice")
+                raise ValueError(f"key {fields.shown(key)} is given twice")
             made[int(key)] = read(entry)
         return made
 
@@ -235,10 +239,19 @@ def _list(read: Callable[[Any], _T]) -> Callable[[Any], tuple[_T, ...]]:
     return lambda value: tuple(read(entry) for entry in fields.items(value))
 
 
+def _few(read: Callable[[Any], _T]) -> Callable[[Any], tuple[_T, ...]]:
+    def reader(value: Any) -> tuple[_T, ...]:
+        if len(fields.items(value)) > _MOST_ROWS:
+            raise ValueError(f"has {len(value)} entries, needs at most {_MOST_ROWS}")
+        return _list(read)(value)
+
+    return reader
+
+
 def _one_of(table: Mapping[str, _T]) -> Callable[[Any], _T]:
     def reader(value: Any) -> _T:
         if not isinstance(value, str) or value not in table:
-            raise ValueError(f"is {value!r}, needs one of {', '.join(table)}")
+            raise ValueError(f"is {fields.shown(value)}, needs one of {', '.join(table)}")
         return table[value]
 
     return reader
@@ -254,7 +267,7 @@ def _rank(value: Any) -> int:
 def _ranks(value: Any) -> tuple[int, ...]:
     found = tuple(map(_rank, fields.items(value)))
     if len(set(found)) != len(found):
-        raise ValueError(f"{list(found)} repeats a GPU")
+        raise ValueError(f"{fields.shown(list(found))} repeats a GPU")
     return found
 
 
@@ -265,16 +278,16 @@ def _count(value: Any) -> int:
     return found
 
 
-def _positive(value: Any) -> float:
+def _split(value: Any) -> float:
     found = fields.number(value)
-    if not 0 < found < float("inf"):
-        raise ValueError(f"{found} needs to be above 0")
+    if not _SPLIT[0] <= found <= _SPLIT[1]:
+        raise ValueError(f"{found} needs to be {_SPLIT[0]:g} to {_SPLIT[1]:g}")
     return found
 
 
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{value!r} needs to be true or false")
+        raise TypeError(f"{fields.shown(value)} needs to be true or false")
     return value
 
 
@@ -284,10 +297,12 @@ def _size(value: Any) -> int:
             r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([KMG]?I?)B?", value.upper().strip()
         )
         if not match or match[2] not in _UNITS:
-            raise ValueError(f"{value!r} needs a size like 1M (10^6 bytes), 64K or 4MiB")
+            raise ValueError(
+                f"{fields.shown(value)} needs a size like 1M (10^6 bytes), 64K or 4MiB"
+            )
         found = round(float(match[1]) * _UNITS[match[2]])
     else:
         found = fields.integer(value)
     if not 1 <= found < 1 << 60:
-        raise ValueError(f"{value!r} needs to be at least 1 byte")
+        raise ValueError(f"{fields.shown(value)} needs to be at least 1 byte")
     return found

@@ -32,7 +32,8 @@ What the executor must keep for the proof to hold
 - The buffers of concurrent collectives do not overlap.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.collectives.plan.verify.history import Writes, histories
 from headrace.collectives.plan.verify.order import running_order
@@ -49,10 +50,25 @@ VERIFIER_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What `verify` returns: this very program was proven by this version of the verifier."""
+    """What `verify` returns: this very program was proven by this version of the verifier.
+
+    Attributes
+    ----------
+    program : the value that was proven, of which the digest then need not be computed again; None
+        where only its digest is known. Neither compared nor stored.
+    """
 
     program_digest: str
     verifier_version: int
+    program: Program | None = field(default=None, repr=False, compare=False)
+
+    def digest_of(self, program: Program) -> str:
+        """Return the digest of `program`, at no cost for the one that was proven."""
+        return self.program_digest if program is self.program else program.digest
+
+    def to_head(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"program_digest": self.program_digest, "verifier_version": self.verifier_version}
 
 
 def verify(program: Program) -> Proof:
@@ -85,4 +101,4 @@ def verify(program: Program) -> Proof:
         check_races(structure, order, history)
         values.read(history)
     values.check()
-    return Proof(program_digest=digest, verifier_version=VERIFIER_VERSION)
+    return Proof(program_digest=digest, verifier_version=VERIFIER_VERSION, program=program)
