@@ -65,7 +65,7 @@ class Row(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """What came of a plan, by format: the limits that a file breaks, or why there is none."""
+    """Outcome of a plan, by format: the limits that a file breaks, or why there is none."""
 
     row: Row
     digest: str

@@ -20,7 +20,7 @@ SAME = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is to be planned; without a seed on `HANG`."""
+    """A case to plan; without a seed on `HANG`."""
 
     seed: int | None
     collective: str
@@ -30,7 +30,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came of it: a plan's figures, or the reason why it counts as a failure."""
+    """Outcome of a case: a plan's figures, or the reason why it counts as a failure."""
 
     seconds: float
     failure: str = ""

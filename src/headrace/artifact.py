@@ -281,7 +281,7 @@ def _refuse_what_expands(blob: bytes) -> None:
 
 
 def _compressed(metadata: bytes) -> bool:
-    """Whether the flatbuffer of a record batch names a compression (Arrow's Message.fbs)."""
+    """Return whether the flatbuffer of a record batch names a compression (Arrow's Message.fbs)."""
 
     def number(kind: str, at: int) -> int:
         return int(struct.unpack_from(kind, metadata, at)[0])

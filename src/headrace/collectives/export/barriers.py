@@ -1,4 +1,4 @@
-"""What ``nop`` keeps apart in MSCCL++: operations of one threadblock, thread by thread.
+"""Barriers (``nop``) in MSCCL++: order of a threadblock's operations, thread by thread.
 
 The executor runs each operation on all threads of the block, and only ``nop`` is a barrier among
 them. Signals, waits and semaphores take one thread each: thread k the k-th that is named. So the
@@ -55,7 +55,7 @@ class _Access:
 
 @dataclass(slots=True)
 class _Phase:
-    """What has been seen since the last barrier."""
+    """Accesses since the last barrier."""
 
     accesses: list[_Access] = field(default_factory=list[_Access])
     data: Op | None = None  # the last that touches data, and its step

@@ -1,4 +1,4 @@
-"""What runtimes take: the limits of each in one table, and which of them an algorithm breaks.
+"""Limits of runtimes: one table, and which of them an algorithm breaks.
 
 `limits` has the rules that every executor of MSCCL XML keeps; here is where they differ. A plan
 is exported for a runtime, by default for the strictest: for all that read its format.

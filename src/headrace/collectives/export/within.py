@@ -1,4 +1,4 @@
-"""Whether a program can be exported for a runtime, without the proof that an export takes."""
+"""Check of a program against a runtime's limits, without the proof that an export takes."""
 
 from headrace.collectives.export import msccl_xml, mscclpp_json
 from headrace.collectives.export.limits import check_limits

@@ -29,7 +29,7 @@ _GRACE_S = 3.0
 """Wall clock from the limit until code that does not end is abandoned."""
 
 _WALL_SHARE = 0.25
-"""How much of a second of wall clock counts: a busy machine must not change plans, but a thread
+"""Share of a second of wall clock that counts: a busy machine must not change plans, but a thread
 that only waits uses no processor time at all."""
 
 _current = threading.local()

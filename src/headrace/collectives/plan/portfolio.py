@@ -241,7 +241,7 @@ class Portfolio:
             entrants.append(_enter(generator.name, lower(schedule), self.setting))
 
     def _limit_s(self) -> float:
-        """How long one generator may take, as a safety net; see `Method.limit_s`."""
+        """Return the time limit of one generator, a safety net; see `Method.limit_s`."""
         setting = self.setting
         if setting.method.limit_s is not None:
             return setting.method.limit_s

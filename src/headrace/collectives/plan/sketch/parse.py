@@ -24,7 +24,7 @@ _MAX = 1 << 20  # no count or rank of a sketch is larger
 _MOST_ROWS = 256
 """Switches of a node, and symmetries: each is laid on all links of the topology."""
 _SPLIT = (1e-3, 1e6)
-"""What `beta_split` divides a bandwidth by."""
+"""Range of `beta_split`, by which a bandwidth is divided."""
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
 _POLICIES = {**{policy.value: policy for policy in Policy}, "none": Policy.FREE}
 _CONNECTIONS = ("fully-connected", "direct-map")
