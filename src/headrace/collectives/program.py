@@ -125,7 +125,7 @@ MAX_CHANNELS = 64
 """Channels of a plan that is read: between two ranks every one is a connection of its own."""
 
 _FREE_SLOTS, _STEP_SLOTS = 1 << 18, 8
-"""What steps move, and a demand names: so many slots in any program, and so many more a step.
+"""Slots that steps move, and a demand names, at most: in any program, and more for every step.
 
 What is checked and run takes time and memory by the slot, so that a short file must not stand for
 very many. No step needs more than its share: templates of thousands of ranks move one or two.

@@ -48,7 +48,7 @@ class Half:
 
     @property
     def touches(self) -> bool:
-        """Whether this threadblock moves the step's data itself; otherwise its peer does."""
+        """Return whether this threadblock moves the step's data itself; otherwise its peer does."""
         return any(op.dst for op in self.ops)
 
 

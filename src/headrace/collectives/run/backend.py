@@ -148,7 +148,7 @@ class Calls:
 
     @property
     def _caller(self) -> Caller:
-        """What runs the collectives that are begun here: in the main program, or a callback."""
+        """Caller of the collectives that are begun here: in the main program, or a callback."""
         name = space()
         if not name:
             return self._main

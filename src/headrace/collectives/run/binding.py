@@ -168,7 +168,7 @@ def arithmetic(dtype: torch.dtype, op: ReduceOp) -> tuple[str, str]:
 
 
 def is_premul_sum(op: ReduceOp) -> bool:
-    """Whether `op` multiplies this rank's values by its factor, then sums."""
+    """Return whether `op` multiplies this rank's values by its factor, then sums."""
     return operator.eq(op, ReduceOp.PREMUL_SUM)
 
 

@@ -257,7 +257,7 @@ def _settle(future: Future) -> None:
     """Wait until `future` is done, well or not."""
     try:
         future.wait()
-    except Exception:  # whoever asks for its value gets it
+    except Exception:  # a wait for its value raises it
         return
 
 

@@ -174,7 +174,7 @@ def _briefly(allreduce: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
 
 
 def _dispatches(args: Any) -> bool:
-    """Whether a call with these arguments ends in the group's method, with the same tensors."""
+    """Return whether such a call ends in the group's method, with the same tensors."""
     if under.way:
         return False
     devices = _device_kinds()

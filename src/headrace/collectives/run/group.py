@@ -122,7 +122,7 @@ class HeadraceBackend(Calls, Backend):
 
     @property
     def options(self) -> Backend.Options:
-        """What torch copies, and changes, to split the group."""
+        """Options that torch copies, and changes, to split the group."""
         return Backend.Options("headrace", timedelta(seconds=self._main.timeout_s))
 
     def split(self, store: Any, ranks: Sequence[int], opts: Backend.Options) -> Any:

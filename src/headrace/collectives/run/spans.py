@@ -1,4 +1,4 @@
-"""What torch.profiler shows of headrace's calls: each from its beginning to its end.
+"""Spans of headrace's calls in torch.profiler: each from its beginning to its end.
 
 A profiler that stops drops the memory that ending a span writes to. A call that is still under way
 is therefore shown up to there: its span ends before, for which the function that stops torch's
@@ -16,10 +16,10 @@ from torch.autograd import profiler
 from torch.profiler import record_function
 
 profiling = torch.autograd._profiler_enabled
-"""Whether a profiler of torch is running in this thread."""
+"""Return whether a profiler of torch is running in this thread."""
 
 Span = torch.futures.Future[None]
-"""What the end of a span is set in."""
+"""Future that is set when a span ends."""
 
 _lock = threading.Lock()
 _open: set[Span] = set()

@@ -98,14 +98,14 @@ def _own_part(tensor: torch.Tensor) -> _Part:
 
 
 def _current_stream(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
-    """What makes other threads' copies to `tensor` part of this thread's current stream."""
+    """Return a context for other threads: copies to `tensor` go on this thread's stream."""
     if not tensor.is_cuda:
         return contextlib.nullcontext()
     return torch.cuda.stream(torch.cuda.current_stream(tensor.device))
 
 
 def _head(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """What a rank tells of its tensor: the number of elements, then text, the same on all ranks."""
+    """Encode a rank's tensor: its number of elements, then text, the same on all ranks."""
     text = f"{tensor.dtype} {tuple(tensor.shape)}, {tensor.sparse_dim()} dimensions of it sparse"
     encoded = text.encode()
     if len(encoded) > _TEXT_BYTES:

@@ -50,7 +50,7 @@ VERIFIER_VERSION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What `verify` returns: this very program was proven by this version of the verifier.
+    """Result of `verify`: this very program was proven by this version of the verifier.
 
     Attributes
     ----------
