@@ -1,6 +1,7 @@
 """Works and their buffers, when a wait is cut short or an interrupt comes at a bad moment."""
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -37,7 +38,7 @@ def two(timeout_s: float = 20.0, *, shared_memory: bool = True) -> Iterator[list
         for rank in range(2)
     ]
     addresses = [executor.address for executor in executors]
-    callbacks = Callbacks("tests", completion_threads.run)
+    callbacks = Callbacks("tests", completion_threads.run, completion_threads.may_block)
     callers = [Caller(executor, Chooser(2), timeout_s, callbacks) for executor in executors]
     try:
         each(executors, lambda executor: executor.connect(addresses, 20.0))
@@ -184,3 +185,39 @@ def reduce(caller: Caller) -> PendingWork:
     known = caller.reduction(tensor, options.reduceOp)
     bound = binding.in_place(tensor, known.chunks)
     return caller.submit(known, bound, [tensor], options, known.dtype, known.operator)
+
+
+def completing_threads() -> int:
+    return sum(thread.name == "headrace-completions" for thread in threading.enumerate())
+
+
+def test_only_callbacks_need_a_second_thread_that_completes_calls() -> None:
+    with two() as callers:
+        for _ in range(10):
+            for future in [reduce(caller).get_future() for caller in callers]:
+                future.wait()
+        assert completing_threads() == 1
+        for _ in range(10):
+            futures = [reduce(caller).get_future() for caller in callers]
+            for chained in [future.then(lambda _: None) for future in futures]:
+                chained.wait()
+        assert completing_threads() == 2
+
+
+def test_a_callback_that_is_given_past_the_queues_can_wait_for_another_call() -> None:
+    with two() as callers:
+        callers[0].callbacks.whole = False  # as where torch makes a new object for the future
+        later = threading.Event()
+
+        def wait_for_the_second(_: Any) -> None:
+            later.wait(20.0)
+            for work in second:
+                work.get_future().wait()
+
+        unseen = torch.futures.Future[None]()
+        chained = reduce(callers[0]).ending().then(wait_for_the_second)
+        chained.add_done_callback(lambda _: unseen.set_result(None))
+        reduce(callers[1])  # which ends the call, in the thread that then runs the callback
+        second = [reduce(caller) for caller in callers]
+        later.set()
+        unseen.wait()

@@ -32,8 +32,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,7 +40,7 @@ from headrace.collectives.run.untraced import untraced
 from headrace.errors import CommunicationError
 
 Future = torch.futures.Future[Any]
-HandOver = Callable[[Callable[[], object]], None]
+Run = Callable[[Callable[[], object]], None]
 
 LEVELS = 16
 """Queues nested deeper than that use the connections of so many in turn: a callback may begin a
@@ -52,20 +51,19 @@ _then, _add_done_callback, _wait = _Base.then, _Base.add_done_callback, _Base.wa
 _collect_all: Any = torch._C._collect_all  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """A callback that has not run yet: `run` it when `source` is done."""
-
-    source: Future
-    run: Callable[[], object]
+_Entry = tuple[Future, Callable[[], object]]
+"""A callback that has not run yet: the future that has to be done, and what runs it."""
 
 
 class _Queue:
     """Callbacks that run one at a time, in the order in which they were given."""
 
-    def __init__(self, name: str, hand_over: HandOver, level: int = 1, stem: str = "") -> None:
+    def __init__(
+        self, name: str, hand_over: Run, may_block: Run, level: int = 1, stem: str = ""
+    ) -> None:
         self.name = name
         self._hand_over = hand_over
+        self._may_block = may_block
         self._level = level
         self._stem = stem or name  # of the names of queues below, from `LEVELS` on
         self._below: weakref.WeakValueDictionary[str, _Queue] = weakref.WeakValueDictionary()
@@ -81,7 +79,9 @@ class _Queue:
             deep = level > LEVELS
             outer = f"{self._stem}+{level % LEVELS}" if deep else self.name
             stem = self._stem if deep else ""
-            known = self._below[group] = _Queue(f"{outer}/{group}", self._hand_over, level, stem)
+            known = self._below[group] = _Queue(
+                f"{outer}/{group}", self._hand_over, self._may_block, level, stem
+            )
         return known
 
     def within(self, callback: Callable[[Future], Any], source: Future) -> Any:
@@ -104,7 +104,7 @@ class _Queue:
             else:
                 self._advance()
 
-        _add_done_callback(entry.source, advance)
+        _add_done_callback(entry[0], advance)
         adding = None
 
     def _advance(self) -> None:
@@ -114,12 +114,12 @@ class _Queue:
                 return
             self._owner = threading.get_ident()
         while (entry := self._ready()) is not None:
-            entry.run()
+            self._may_block(entry[1])
 
     def _ready(self) -> _Entry | None:
         """Take the first entry if its source is done; give the queue up if not."""
         with self._lock:
-            if self._entries and self._entries[0].source.done():
+            if self._entries and self._entries[0][0].done():
                 return self._entries.popleft()
             self._owner = None
             return None
@@ -141,8 +141,9 @@ class _Queue:
                     "a callback waits for its own result, or for that of a callback which waits "
                     "for it: return the future, or chain to it with then()"
                 )
-            _settle(entry.source)
-            entry.run()
+            source, run = entry
+            _settle(source)
+            run()
 
 
 context: ContextVar[_Queue | None] = ContextVar("callback_context", default=None)
@@ -162,16 +163,21 @@ class Callbacks:
     ----------
     group : its name, the same on all ranks.
     hand_over : has a completion thread run something.
+    may_block : runs something here that may block, while other threads complete futures.
+    whole : whether all callbacks given in Python come here: of a group that has other backends,
+        torch returns another object for a future each time it is asked, unknown here.
     """
 
-    def __init__(self, group: str, hand_over: HandOver) -> None:
+    def __init__(self, group: str, hand_over: Run, may_block: Run, *, whole: bool = True) -> None:
+        self.whole = whole
         self._group = group
         self._hand_over = hand_over
+        self._may_block = may_block
         self.clear()
 
     def clear(self) -> None:
         """Forget all callbacks that have not run, and the threads that run any."""
-        self._top = _Queue(self._group, self._hand_over)
+        self._top = _Queue(self._group, self._hand_over, self._may_block)
 
     def queue(self) -> _Queue:
         """Return the queue of callbacks that are given here and now."""
@@ -179,8 +185,7 @@ class Callbacks:
         return self._top if outer is None else outer.below(self._group)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tracked:
+class _Tracked(NamedTuple):
     """A future of a collective, or chained to one.
 
     Attributes
@@ -195,7 +200,12 @@ class _Tracked:
     parts: Sequence[Future] = ()
 
 
-_tracked: "weakref.WeakKeyDictionary[Future, _Tracked]" = weakref.WeakKeyDictionary()
+# As a WeakKeyDictionary, whose methods in Python would be a microsecond of every call's.
+_tracked: dict["weakref.ref[Future]", _Tracked] = {}
+
+
+def _track(future: Future, what: _Tracked) -> None:
+    _tracked[weakref.ref(future, _tracked.pop)] = what
 
 
 _orphans: "weakref.WeakSet[Future]" = weakref.WeakSet()
@@ -203,9 +213,11 @@ _orphans: "weakref.WeakSet[Future]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for known in list(_tracked.values()):
+    for reference, known in list(_tracked.items()):
         known.callbacks.clear()
-    _orphans.update(future for future in list(_tracked) if not future.done())
+        future = reference()
+        if future is not None and not future.done():
+            _orphans.add(future)
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -221,7 +233,7 @@ def _check_owned(future: Future) -> None:
 
 def track(future: Future, callbacks: Callbacks, devices: Sequence[torch.device]) -> Future:
     """Have the callbacks of a collective's future run by `callbacks`; returns the future."""
-    _tracked[future] = _Tracked(callbacks, devices)
+    _track(future, _Tracked(callbacks, devices))
     return future
 
 
@@ -238,10 +250,10 @@ def _enqueue(
     queue = known.callbacks.queue()
     # Done when the callback's turn has come. torch runs it then, as it runs any: with the streams
     # of its devices, and with its error as the result's.
-    turn: Future = torch.futures.Future(devices=list(known.devices))
+    turn: Future = _Base(list(known.devices))
     result = attach(turn, lambda _: queue.within(callback, source))
     if result is not None:
-        _tracked[result] = _Tracked(known.callbacks, known.devices, queue)
+        _track(result, _Tracked(known.callbacks, known.devices, queue))
 
     def run() -> None:
         turn.set_result(None)
@@ -249,7 +261,7 @@ def _enqueue(
     def run_behind_source() -> None:
         _then(source, lambda _: turn.set_result(None))  # of the streams, too
 
-    queue.add(_Entry(source=source, run=run_behind_source if known.devices else run))
+    queue.add((source, run_behind_source if known.devices else run))
     return result
 
 
@@ -263,13 +275,13 @@ def _settle(future: Future) -> None:
 
 @untraced
 def _queued_then(self: Future, callback: Callable[[Future], Any]) -> Future:
-    known = _tracked.get(self)
+    known = _tracked.get(weakref.ref(self))
     return _then(self, callback) if known is None else _enqueue(self, known, _then, callback)
 
 
 @untraced
 def _queued_add_done_callback(self: Future, callback: Callable[[Future], Any]) -> None:
-    known = _tracked.get(self)
+    known = _tracked.get(weakref.ref(self))
     if known is None:
         _add_done_callback(self, callback)
     else:
@@ -278,7 +290,7 @@ def _queued_add_done_callback(self: Future, callback: Callable[[Future], Any]) -
 
 @untraced
 def _helping_wait(self: Future) -> Any:
-    known = _tracked.get(self)
+    known = _tracked.get(weakref.ref(self))
     if known is not None and not self.done():
         _check_owned(self)
         if known.queue is not None:
@@ -291,10 +303,12 @@ def _helping_wait(self: Future) -> Any:
 @untraced
 def _tracked_collect_all(futures: list[Future]) -> Future:
     combined: Future = _collect_all(futures)
-    parts = [known for future in futures if (known := _tracked.get(future)) is not None]
+    parts = [
+        known for future in futures if (known := _tracked.get(weakref.ref(future))) is not None
+    ]
     if parts:
         devices = list(dict.fromkeys(device for part in parts for device in part.devices))
-        _tracked[combined] = _Tracked(parts[0].callbacks, devices, parts=tuple(futures))
+        _track(combined, _Tracked(parts[0].callbacks, devices, parts=tuple(futures)))
     return combined
 
 

@@ -28,10 +28,9 @@ class _Early:
 class CompletionThreads:
     """Ends the works of all groups of this process as their calls complete.
 
-    To complete a future is to run its callbacks, which may wait for other futures. So before a
-    thread does that, it sees to it that another one waits for completions, which a callback then
-    may wait for, to any depth: there are as many threads as callbacks that block, and one or two
-    more. Without callbacks there is one.
+    Callbacks of futures may wait for other futures. So before a thread runs one, it sees to it that
+    another one waits for completions, which a callback then may wait for, to any depth: there are
+    as many threads as callbacks that block, and one or two more. Without callbacks there is one.
 
     The threads run while a group uses them. Their table also keeps a work, and so its buffers,
     alive when the caller dropped it.
@@ -45,7 +44,7 @@ class CompletionThreads:
         self._lock = threading.Lock()
         self._users = 0
         self._threads: set[threading.Thread] = set()
-        self._waiting = 0  # threads that take completions, or are about to
+        self._kept: set[threading.Thread] = set()  # in what may block
 
     @property
     def queue(self) -> _native.Completions:
@@ -81,7 +80,7 @@ class CompletionThreads:
             if self._users:
                 return
             threads, self._threads = self._threads, set()
-            self._waiting = 0
+            self._kept.clear()
         end = time.monotonic() + _DRAIN_TIMEOUT_S
         for thread in threads - {threading.current_thread()}:
             self.queue.wake()
@@ -105,6 +104,27 @@ class CompletionThreads:
         self._to_run.append(action)
         self.queue.wake()
 
+    def may_block(self, action: Callable[[], object]) -> None:
+        """Do here what may block; if this is one of the threads, another one does its work."""
+        me = threading.current_thread()
+        with self._lock:
+            replaced = me in self._threads and me not in self._kept
+            if replaced:
+                self._kept.add(me)
+                if len(self._kept) == len(self._threads):
+                    self._start()
+                elif self._taken or self._to_run:
+                    self.queue.wake()
+        try:
+            action()
+        finally:
+            if replaced:
+                with self._lock:
+                    self._kept.discard(me)
+                    # one to wait, one to run callbacks: more were for a nesting
+                    if len(self._threads) - len(self._kept) > 2:
+                        self._threads.discard(me)
+
     def drain(self, executor: Executor, limit_s: float) -> None:
         """Wait until `executor` has no calls under way, or for `limit_s`."""
         end = time.monotonic() + limit_s
@@ -119,7 +139,6 @@ class CompletionThreads:
         """Start a thread that waits for completions; needs the lock."""
         thread = threading.Thread(target=self._run, name="headrace-completions", daemon=True)
         self._threads.add(thread)
-        self._waiting += 1
         thread.start()
 
     def _run(self) -> None:
@@ -132,7 +151,7 @@ class CompletionThreads:
         """End a work whose call completed; returns False if none has within `timeout_s`."""
         if self._to_run:
             with contextlib.suppress(IndexError):  # another thread was faster
-                self._run_callbacks(self._to_run.popleft())
+                self._to_run.popleft()()
             return True
         try:
             handle, text = self._taken.popleft()
@@ -147,29 +166,11 @@ class CompletionThreads:
             if error is not None and work.executor is not None:
                 work.executor.log_failure()
             work.end(error)
-            if work.has_future:
-                self._run_callbacks(work.complete)
+            if work.callbacks is not None and work.callbacks.whole:
+                work.complete()  # callbacks that may block say so
+            elif work.has_future:
+                self.may_block(work.complete)
         return True
-
-    def _run_callbacks(self, action: Callable[[], object]) -> None:
-        """Do what runs callbacks, while another thread waits for completions."""
-        me = threading.current_thread()
-        with self._lock:
-            mine = me in self._threads
-            if mine:
-                self._waiting -= 1
-                if self._waiting == 0:
-                    self._start()
-                elif self._taken or self._to_run:
-                    self.queue.wake()
-        action()
-        with self._lock:
-            if me not in self._threads:
-                return
-            if self._waiting > 1:  # one to wait, one to run callbacks: more were for a nesting
-                self._threads.discard(me)
-            else:
-                self._waiting += 1
 
 
 completion_threads = CompletionThreads()

@@ -102,7 +102,14 @@ def create(
     if rank == 0:
         log.info("group of %d ranks on %s: %s", ranks, _hosts(meeting.rank_host), described(book))
     one_host = meeting.shared_memory and len(set(meeting.rank_host)) == 1
-    callbacks = Callbacks(options.group_id, completion_threads.run)
+    if kind is None:
+        kind = HeadraceGroup if _alone(options.process_group, device) else HeadraceBackend
+    callbacks = Callbacks(
+        options.group_id,
+        completion_threads.run,
+        completion_threads.may_block,
+        whole=kind is HeadraceGroup,
+    )
 
     def caller_on(connected: Executor) -> Caller:
         chooser = Chooser(ranks, book, one_host=one_host, channels=meeting.channels)
@@ -120,8 +127,6 @@ def create(
         )
         return caller_on(connected)
 
-    if kind is None:
-        kind = HeadraceGroup if _alone(options.process_group, device) else HeadraceBackend
     group = kind(caller_on(executor), options.group_id, store, beside)
     group.origin = Origin(
         store=options.store,
