@@ -46,22 +46,22 @@ def read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 def test_connections_are_as_many_as_jobs_have(tmp_path: Path) -> None:
     settings = {"HEADRACE_SHARED_MEMORY": "off", "HEADRACE_CHANNELS": "2"}
-    said = run("--ranks", 2, "--size", "1M", "--repeats", 1, "-o", tmp_path / "t", env=settings)
-    assert "send to rank 1, channel 1" in said
+    printed = run("--ranks", 2, "--size", "1M", "--repeats", 1, "-o", tmp_path / "t", env=settings)
+    assert "send to rank 1, channel 1" in printed
 
 
 def test_processes_of_this_machine(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
-    said = run("--ranks", 3, "--size", "300K", "--repeats", 3, "-o", file)
+    printed = run("--ranks", 3, "--size", "300K", "--repeats", 3, "-o", file)
     events, about = read(file)
     check_events(events, ranks=3, groups=("measured",))
     assert about["bytes"] == 300 << 10
     assert about["measured_us"] == sorted(about["all_measured_us"])[1]
     assert "predicted_us" not in about
-    assert "predicted" not in said
-    assert "median of 3" in said
-    assert "receive from rank 2" in said
-    assert "every result was right. All ranks read one clock." in said
+    assert "predicted" not in printed
+    assert "median of 3" in printed
+    assert "receive from rank 2" in printed
+    assert "every result was right. All ranks read one clock." in printed
 
 
 def test_by_a_plan_book_beside_its_prediction(tmp_path: Path) -> None:
@@ -70,13 +70,13 @@ def test_by_a_plan_book_beside_its_prediction(tmp_path: Path) -> None:
         uniform(3), collectives=[Collective.ALLGATHER, Collective.BROADCAST], sizes=[1 << 16]
     ).save(book)
     wanted = ("--size", "64K", "--repeats", 1, "-o", tmp_path / "t.json")
-    said = run("--plan-book", book, "--collective", "broadcast", "--root", 2, *wanted)
+    printed = run("--plan-book", book, "--collective", "broadcast", "--root", 2, *wanted)
     events, about = read(tmp_path / "t.json")
     check_events(events, ranks=3, groups=("measured", "predicted"))
     assert about["root"] == 2
     assert about["plan"].startswith("plan book: ")
     assert about["predicted_us"] > 0
-    assert f"predicted for {about['predicted_for']}" in said
+    assert f"predicted for {about['predicted_for']}" in printed
     with pytest.raises(InputError, match=r"book is for 3 ranks, this runs on 2"):
         run("--plan-book", book, "--ranks", 2, *wanted)
 
@@ -86,22 +86,22 @@ def test_a_testbed_is_its_own_prediction(tmp_path: Path) -> None:
         pytest.skip(f"needs network namespaces: {reason}")
     (tmp_path / "bed.toml").write_text(TESTBED)
     file = tmp_path / "t.json"
-    said = run("--testbed", tmp_path / "bed.toml", "--size", "512K", "--repeats", 1, "-o", file)
+    printed = run("--testbed", tmp_path / "bed.toml", "--size", "512K", "--repeats", 1, "-o", file)
     events, about = read(file)
     check_events(events, ranks=3, groups=("measured", "predicted"))
     assert about["predicted_for"] == "small"
     assert about["measured_us"] > 0.3 * about["predicted_us"], "the links are not shaped"
-    assert "predicted for small" in said
+    assert "predicted for small" in printed
 
 
 def test_the_ranks_of_a_launcher(tmp_path: Path) -> None:
     command = ("collectives", "trace", "--size", "64K", "--repeats", "2", "-o")
     (tmp_path / "main.py").write_text("from headrace.cli.main import main\n\nmain()\n")
     with ranks(2, tmp_path / "main.py", *command, str(tmp_path / "t.json")) as processes:
-        said = outputs(processes, 60.0)
-    assert [process.returncode for process in processes] == [0, 0], said
-    assert "every result was right" in said[0]
-    assert said[1] == ""
+        printed = outputs(processes, 60.0)
+    assert [process.returncode for process in processes] == [0, 0], printed
+    assert "every result was right" in printed[0]
+    assert printed[1] == ""
     check_events(read(tmp_path / "t.json")[0], ranks=2, groups=("measured",))
 
 
@@ -127,7 +127,7 @@ def test_a_rank_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 DYING = """
 import io, json, sys
 from headrace.collectives.measure.launch.processes import answer
-from headrace.collectives.trace.agent import trace_as_told
+from headrace.collectives.trace.agent import trace_as_rank
 
 first = sys.stdin.readline()
 if json.loads(first)["rank"] == 1:
@@ -139,5 +139,5 @@ class Rest:
     def readline(self):
         return next(self.lines, None) or sys.stdin.readline()
 
-answer(Rest(), sys.stdout, trace_as_told)
+answer(Rest(), sys.stdout, trace_as_rank)
 """

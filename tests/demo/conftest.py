@@ -7,7 +7,7 @@ import pytest
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.demo.forecast import forecast
-from headrace.demo.scenario import SPEC, Comparison, Placement, place
+from headrace.demo.scenario import SPEC, Comparison, RankHosts, rank_hosts
 from headrace.demo.training import TrainingResult
 from headrace.testbed import network
 
@@ -28,12 +28,12 @@ def namespaces() -> None:
 
 
 @pytest.fixture(scope="session")
-def placement() -> Placement:
-    return place(SPEC, "interleaved", None)
+def placement() -> RankHosts:
+    return rank_hosts(SPEC, "interleaved", None)
 
 
 @pytest.fixture(scope="session")
-def book(placement: Placement) -> PlanBook:
+def book(placement: RankHosts) -> PlanBook:
     truth = SPEC.topology(placement.order)
     return build_book(
         truth, collectives=[Collective.ALLREDUCE], sizes=[64 << 10, 512 << 10, 2 << 20]

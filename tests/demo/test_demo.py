@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from headrace.demo.scenario import SPEC, Placement, run_demo
+from headrace.demo.scenario import SPEC, RankHosts, run_demo
 from headrace.demo.show import Show
 from headrace.demo.training import run_training
 from headrace.errors import CommunicationError
@@ -95,7 +95,7 @@ class Witness(Show):
 
     run = ""
 
-    def built(self, testbed: Testbed, placement: Placement) -> None:
+    def built(self, testbed: Testbed, placement: RankHosts) -> None:
         self.run = testbed.run
         super().built(testbed, placement)
 

@@ -5,31 +5,31 @@ import pytest
 
 from headrace.collectives.plan.book import PlanBook
 from headrace.demo.forecast import forecast
-from headrace.demo.scenario import SPEC, Comparison, place
+from headrace.demo.scenario import SPEC, Comparison, rank_hosts
 from headrace.errors import HeadraceError, InputError, TestbedError
 
 UPLINK_PAYLOAD_BYTES_PER_S = 100e6 / 8 * 1448 / 1514
 
 
 def test_a_random_order_is_drawn_and_can_be_repeated() -> None:
-    drawn = place(SPEC, "random", None)
+    drawn = rank_hosts(SPEC, "random", None)
     assert drawn.seed is not None
-    assert place(SPEC, "random", drawn.seed) == drawn
-    assert len({place(SPEC, "random", seed).order for seed in range(30)}) > 5
+    assert rank_hosts(SPEC, "random", drawn.seed) == drawn
+    assert len({rank_hosts(SPEC, "random", seed).order for seed in range(30)}) > 5
 
 
 def test_a_placement_names_host_and_rack_of_every_rank() -> None:
-    placed = place(SPEC, "interleaved", 7)
+    placed = rank_hosts(SPEC, "interleaved", 7)
     assert placed.hosts == ("host0", "host2", "host1", "host3")
     assert placed.racks == ("rack0", "rack1", "rack0", "rack1")
     assert placed.seed is None  # nothing was drawn, so no seed repeats it
     with pytest.raises(TestbedError, match="host9"):
-        place(SPEC, "host0,host9", None)
+        rank_hosts(SPEC, "host0,host9", None)
 
 
 def test_one_rank_is_not_enough() -> None:
     with pytest.raises(InputError, match="'host0'.* needs at least two ranks"):
-        place(SPEC, "host0", None)
+        rank_hosts(SPEC, "host0", None)
 
 
 def test_forecasts_are_the_plans_own_predictions(book: PlanBook) -> None:
@@ -62,7 +62,7 @@ def test_speed_up_and_shares(comparison: Comparison) -> None:
     ("changes", "message"),
     [
         ({"loss": 0.3487}, "differ by 4.4e-03"),
-        ({"right": 337}, "339 are told right on gloo and 337 on headrace"),
+        ({"right": 337}, "339 are classified right on gloo and 337 on headrace"),
         ({"ranks_agree": False}, "headrace: the ranks ended with different weights"),
     ],
 )

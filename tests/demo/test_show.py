@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from headrace.collectives.plan.book import PlanBook
-from headrace.demo.scenario import SPEC, Comparison, Placement
+from headrace.demo.scenario import SPEC, Comparison, RankHosts
 from headrace.demo.show import Show
 
 
@@ -35,7 +35,7 @@ def up(*, fallback: bool) -> Any:
     )
 
 
-def profile(placement: Placement, groups: tuple[tuple[str, ...], ...]) -> Any:
+def profile(placement: RankHosts, groups: tuple[tuple[str, ...], ...]) -> Any:
     topology = SPEC.topology(placement.order)
     return SimpleNamespace(topology=topology, host_groups=groups, took_s=5.0)
 
@@ -56,7 +56,7 @@ def test_the_comparison_tells_measured_predicted_and_bound_apart(
 
 
 def test_without_shaped_links_no_speed_up_is_claimed(
-    printed: Console, comparison: Comparison, placement: Placement
+    printed: Console, comparison: Comparison, placement: RankHosts
 ) -> None:
     show = Show(printed)
     show.built(up(fallback=True), placement)
@@ -68,7 +68,7 @@ def test_without_shaped_links_no_speed_up_is_claimed(
     assert "run the demo as root" in found
 
 
-def test_what_was_measured_stands_beside_the_truth(printed: Console, placement: Placement) -> None:
+def test_what_was_measured_stands_beside_the_truth(printed: Console, placement: RankHosts) -> None:
     found = profile(placement, (("host0", "host1"), ("host2", "host3")))
     Show(printed).measured(found, up(fallback=False), placement)
     said = text(printed)
@@ -77,13 +77,13 @@ def test_what_was_measured_stands_beside_the_truth(printed: Console, placement: 
     assert said.count("382.6 (382.6)") == 4
 
 
-def test_racks_that_were_not_found_are_shown(printed: Console, placement: Placement) -> None:
+def test_racks_that_were_not_found_are_shown(printed: Console, placement: RankHosts) -> None:
     found = profile(placement, (("host0", "host2"), ("host1", "host3")))
     Show(printed).measured(found, up(fallback=False), placement)
     assert text(printed).count("differs") == 2
 
 
-def test_on_loopback_the_truth_is_the_pacing(printed: Console, placement: Placement) -> None:
+def test_on_loopback_the_truth_is_the_pacing(printed: Console, placement: RankHosts) -> None:
     found = profile(placement, (("host0", "host1"), ("host2", "host3")))
     Show(printed).measured(found, up(fallback=True), placement)
     assert text(printed).count("95.6 (47.8)") == 8

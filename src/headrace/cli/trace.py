@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
     from headrace.collectives.run.choice import Choice
     from headrace.collectives.trace import Times
-    from headrace.collectives.trace.job import Found, Job
+    from headrace.collectives.trace.job import TraceJob, TraceResult
     from headrace.topology import Topology
 
 _RANKS = 4
@@ -120,12 +120,12 @@ def trace(
                 lambda n, one_host: choose(n, one_host).program, bytes_wanted, repeats, report
             )
         else:
-            from headrace.collectives.trace.job import Job
+            from headrace.collectives.trace.job import TraceJob
             from headrace.collectives.trace.launch import trace_local
 
             count = ranks or (_RANKS if known is None else known.ranks)
             program = choose(count, settings.shared_memory).program
-            job = Job(
+            job = TraceJob(
                 program=program,
                 total_bytes=bytes_wanted,
                 repeats=repeats,
@@ -133,7 +133,7 @@ def trace(
             )
             found = trace_local(job, report)
     if found is not None:
-        _tell(output, job, found, known, chosen[0].origin)
+        _write_trace(output, job, found, known, chosen[0].origin)
 
 
 def _check(
@@ -167,14 +167,14 @@ def _on_testbed(
     total_bytes: int,
     repeats: int,
     report: Report,
-) -> "tuple[Job, Found, Topology]":
-    from headrace.collectives.trace.job import Job
+) -> "tuple[TraceJob, TraceResult, Topology]":
+    from headrace.collectives.trace.job import TraceJob
     from headrace.collectives.trace.launch import trace_testbed
     from headrace.testbed import Testbed, TestbedSpec
 
     spec = TestbedSpec.load(file)
     indices = spec.order(order, seed=seed)
-    job = Job(
+    job = TraceJob(
         program=choose(len(indices), False).program,
         total_bytes=total_bytes,
         repeats=repeats,
@@ -191,22 +191,22 @@ def _on_testbed(
         return job, trace_testbed(up, hosts, job, report), spec.topology(indices)
 
 
-def _tell(
-    output: Path, job: "Job", found: "Found", topology: "Topology | None", origin: str
+def _write_trace(
+    output: Path, job: "TraceJob", found: "TraceResult", topology: "Topology | None", origin: str
 ) -> None:
-    """Write the file, and print what is in it."""
+    """Write the file, and print a summary of it."""
     from headrace.collectives.trace import measured, predicted, trace_events
 
     times = measured(job.program, found.trace)
-    foreseen = None
+    prediction = None
     if topology is not None:
-        foreseen = predicted(job.program, topology, job.moved_bytes)
-    about = _about(job, found, foreseen, topology, origin)
-    events = trace_events(job.program, times, foreseen, about)
+        prediction = predicted(job.program, topology, job.moved_bytes)
+    about = _about(job, found, prediction, topology, origin)
+    events = trace_events(job.program, times, prediction, about)
     artifact_io.write_file(output, json.dumps(events).encode())
     console = Console()
-    console.print(_lanes(job, times, foreseen))
-    console.print(_totals(found, foreseen, topology))
+    console.print(_lanes(job, times, prediction))
+    console.print(_totals(found, prediction, topology))
     errors = found.trace.uncertainty_ns
     console.print(
         f"{job.program.demand.collective} of {size(job.moved_bytes)} on {len(errors)} ranks by "
@@ -221,9 +221,9 @@ def _tell(
 
 
 def _about(
-    job: "Job",
-    found: "Found",
-    foreseen: "Times | None",
+    job: "TraceJob",
+    found: "TraceResult",
+    prediction: "Times | None",
     topology: "Topology | None",
     origin: str,
 ) -> dict[str, Any]:
@@ -240,24 +240,24 @@ def _about(
     }
     if demand.collective in ROOTED:
         about["root"] = demand.root
-    if foreseen is not None and topology is not None:
-        about |= {"predicted_us": foreseen.total_us, "predicted_for": topology.name}
+    if prediction is not None and topology is not None:
+        about |= {"predicted_us": prediction.total_us, "predicted_for": topology.name}
     return about
 
 
-def _lanes(job: "Job", times: "Times", foreseen: "Times | None") -> Table:
+def _lanes(job: "TraceJob", times: "Times", prediction: "Times | None") -> Table:
     from headrace.collectives.trace import lane_counters
     from headrace.collectives.trace.events import lane_name
 
     program = job.program
     rows = lane_counters(program, times)
-    other = [None] * len(rows) if foreseen is None else lane_counters(program, foreseen)
+    other = [None] * len(rows) if prediction is None else lane_counters(program, prediction)
     more = f"; {len(rows) - _LANES} more are in the file" if len(rows) > _LANES else ""
     title = f"lanes, in ms, of the run of median time{more}"
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
     for name in ("rank", "lane", "steps", "bytes", "moving", "waiting", "held back"):
         table.add_column(name, justify="left" if name == "lane" else "right", no_wrap=True)
-    if foreseen is not None:
+    if prediction is not None:
         table.add_column("predicted\nmoving", justify="right")
     shown_rank = -1
     for row, expected in zip(rows[:_LANES], other[:_LANES], strict=True):
@@ -273,7 +273,7 @@ def _lanes(job: "Job", times: "Times", foreseen: "Times | None") -> Table:
     return table
 
 
-def _totals(found: "Found", foreseen: "Times | None", topology: "Topology | None") -> Table:
+def _totals(found: "TraceResult", prediction: "Times | None", topology: "Topology | None") -> Table:
     totals = found.totals_us
     table = Table(box=None, pad_edge=False, title="total, in ms", title_justify="left")
     values = {
@@ -281,8 +281,8 @@ def _totals(found: "Found", foreseen: "Times | None", topology: "Topology | None
         "fastest": _ms(min(totals)),
         "slowest": _ms(max(totals)),
     }
-    if foreseen is not None and topology is not None:
-        values[f"predicted for {topology.name}"] = _ms(foreseen.total_us)
+    if prediction is not None and topology is not None:
+        values[f"predicted for {topology.name}"] = _ms(prediction.total_us)
     for name in values:
         table.add_column(name, justify="right")
     table.add_row(*values.values())

@@ -1,4 +1,4 @@
-"""What the demo's job says and times beside its training."""
+"""Messages and timings of the demo's job beside its training."""
 
 import hashlib
 import json
@@ -18,20 +18,20 @@ _REPEATS = 3
 Given = TypeVar("Given")
 
 
-def say(**event: Any) -> None:
+def emit(**event: Any) -> None:
     """Write a line of JSON, at rank 0 only."""
     if dist.get_rank() == 0:
-        say_everywhere(**event)
+        emit_everywhere(**event)
 
 
-def say_everywhere(**event: Any) -> None:
+def emit_everywhere(**event: Any) -> None:
     """Write a line of JSON."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
 
 def timed(step: Callable[[Given], float], given: Given) -> tuple[float, float]:
-    """Return how long a step took (us) and what it returned."""
+    """Return the time of a step (us) and its result."""
     start = time.perf_counter()
     result = step(given)
     return (time.perf_counter() - start) * 1e6, result

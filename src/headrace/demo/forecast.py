@@ -1,4 +1,4 @@
-"""What a plan book says of a job's allreduces, to be held against what was measured."""
+"""A plan book's predictions for a job's allreduces, to compare with measurements."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from headrace.collectives.plan.portfolio import rescore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """One allreduce: which plan serves it, its simulated time, and the least that any can take."""
+class AllreduceForecast:
+    """One allreduce: the generator of its plan, its simulated time, and the lower bound."""
 
     total_bytes: int
     maker: str
@@ -19,21 +19,21 @@ class Forecast:
 
     @property
     def gap(self) -> float:
-        """How far the prediction is above the bound: 0.05 is 5%."""
+        """Optimality gap of the prediction: 0.05 is 5% above the bound."""
         return self.predicted_us / self.bound_us - 1 if self.bound_us else 0.0
 
 
-def forecast(book: PlanBook, sizes: Sequence[int]) -> list[Forecast]:
+def forecast(book: PlanBook, sizes: Sequence[int]) -> list[AllreduceForecast]:
     """Return the forecast of an allreduce of every size in bytes; `book` has to have plans."""
     return [_forecast(book, total_bytes) for total_bytes in sizes]
 
 
-def _forecast(book: PlanBook, total_bytes: int) -> Forecast:
+def _forecast(book: PlanBook, total_bytes: int) -> AllreduceForecast:
     plan = book.choose(Collective.ALLREDUCE, total_bytes)
     assert plan is not None, "the demo plans allreduces at every size"
     # a plan was scored at a size of its range, this is another
     scored = rescore(plan, book.topology, total_bytes)
-    return Forecast(
+    return AllreduceForecast(
         total_bytes=total_bytes,
         maker=scored.maker,
         predicted_us=scored.predicted_us,

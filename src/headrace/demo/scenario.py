@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.collectives.plan.book import PlanBook, build_book
-from headrace.demo.forecast import Forecast, forecast
+from headrace.demo.forecast import AllreduceForecast, forecast
 from headrace.demo.training import TrainingResult, run_training
 from headrace.errors import HeadraceError, InputError
 from headrace.testbed import Testbed, TestbedSpec
@@ -29,12 +29,12 @@ LOSS_TOLERANCE = 1e-3
 """Relative: sums in another order round otherwise, and training carries that on."""
 
 IMAGE_TOLERANCE = 1
-"""Held-out images that may be told otherwise: those whose best two labels are a tie."""
+"""Held-out images that may be classified otherwise: those whose best two labels are a tie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Which host every rank is on; `seed` repeats it, None where it was not drawn."""
+class RankHosts:
+    """Host of every rank; `seed` repeats the draw, None where it was not drawn."""
 
     order: tuple[int, ...]
     hosts: tuple[str, ...]
@@ -44,15 +44,15 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Comparison:
-    """The two runs of the job, and what the plan book had said."""
+    """The two runs of the job, and the plan book's predictions."""
 
     gloo: TrainingResult
     headrace: TrainingResult
-    forecasts: tuple[Forecast, ...]
+    forecasts: tuple[AllreduceForecast, ...]
 
     @property
     def speed_up(self) -> float:
-        """How many times shorter a step is on headrace."""
+        """Step time on Gloo over that on headrace."""
         return self.gloo.step_us / self.headrace.step_us
 
     @property
@@ -82,25 +82,25 @@ class Comparison:
             )
         if abs(self.headrace.right - self.gloo.right) > IMAGE_TOLERANCE:
             raise HeadraceError(
-                f"of {self.gloo.images} images {self.gloo.right} are told right on gloo and "
+                f"of {self.gloo.images} images {self.gloo.right} are classified right on gloo and "
                 f"{self.headrace.right} on headrace: rounding explains {IMAGE_TOLERANCE}"
             )
 
 
-class Audience(Protocol):
-    """Who the demo tells what happens; see `headrace.demo.show.Show`."""
+class Observer(Protocol):
+    """Callbacks for the stages of the demo; see `headrace.demo.show.Show`."""
 
-    def built(self, testbed: Testbed, placement: Placement) -> None: ...
+    def built(self, testbed: Testbed, placement: RankHosts) -> None: ...
     def progress(self, what: str, fraction: float) -> None: ...
-    def measured(self, profile: "Profile", testbed: Testbed, placement: Placement) -> None: ...
+    def measured(self, profile: "Profile", testbed: Testbed, placement: RankHosts) -> None: ...
     def planned(self, book: PlanBook, took_s: float) -> None: ...
     def step(self, backend: str, done: int, total: int, loss: float) -> None: ...
     def trained(self, result: TrainingResult, took_s: float) -> None: ...
     def compared(self, comparison: Comparison, *, paced: bool) -> None: ...
 
 
-def place(spec: TestbedSpec, order: str | Sequence[int], seed: int | None) -> Placement:
-    """Return which host every rank is on; a random order without a seed draws one.
+def rank_hosts(spec: TestbedSpec, order: str | Sequence[int], seed: int | None) -> RankHosts:
+    """Return the host of every rank; a random order without a seed draws one.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def place(spec: TestbedSpec, order: str | Sequence[int], seed: int | None) -> Pl
     indices = spec.order(order, seed=seed)
     if len(indices) < 2:
         raise InputError(f"order is {order!r}, one rank: the demo needs at least two ranks")
-    return Placement(
+    return RankHosts(
         order=tuple(indices),
         hosts=tuple(spec.hosts[index].name for index in indices),
         racks=tuple(spec.racks[spec.hosts[index].rack].name for index in indices),
@@ -121,7 +121,7 @@ def place(spec: TestbedSpec, order: str | Sequence[int], seed: int | None) -> Pl
 
 
 def run_demo(
-    audience: Audience,
+    observer: Observer,
     *,
     spec: TestbedSpec = SPEC,
     order: str | Sequence[int] = "random",
@@ -142,23 +142,23 @@ def run_demo(
     CommunicationError : measuring or training failed.
     HeadraceError : the two runs did not train the same network.
     """
-    # measuring needs the native module: whoever only looks at the demo's parts does not
+    # measuring needs the native module, the rest of the demo does not
     from headrace.collectives.measure.launch import measure_testbed
 
-    placement = place(spec, order, seed)
+    placement = rank_hosts(spec, order, seed)
     with Testbed.up(spec, fallback=fallback) as testbed:
-        audience.built(testbed, placement)
-        profile = measure_testbed(testbed, placement.hosts, progress=audience.progress)
-        audience.measured(profile, testbed, placement)
+        observer.built(testbed, placement)
+        profile = measure_testbed(testbed, placement.hosts, progress=observer.progress)
+        observer.measured(profile, testbed, placement)
         started = time.perf_counter()
-        book = build_book(profile.topology, groups=profile.groups, progress=audience.progress)
-        audience.planned(book, time.perf_counter() - started)
+        book = build_book(profile.topology, groups=profile.groups, progress=observer.progress)
+        observer.planned(book, time.perf_counter() - started)
         if save is not None:
             save.mkdir(parents=True, exist_ok=True)
             profile.save(save / "demo.profile")
             book.save(save / "demo.book")
         results = [
-            _train(testbed, placement, backend, steps, book, audience)
+            _train(testbed, placement, backend, steps, book, observer)
             for backend in ("gloo", "headrace")
         ]
         paced = not testbed.is_fallback
@@ -167,28 +167,28 @@ def run_demo(
         headrace=results[1],
         forecasts=tuple(forecast(book, results[1].bucket_bytes)),
     )
-    audience.compared(comparison, paced=paced)
+    observer.compared(comparison, paced=paced)
     comparison.check()
     return comparison
 
 
 def _train(
     testbed: Testbed,
-    placement: Placement,
+    placement: RankHosts,
     backend: str,
     steps: int,
     book: PlanBook,
-    audience: Audience,
+    observer: Observer,
 ) -> TrainingResult:
     started = time.perf_counter()
-    audience.progress(f"training on {backend}: starting {len(placement.hosts)} ranks", 0.0)
+    observer.progress(f"training on {backend}: starting {len(placement.hosts)} ranks", 0.0)
     result = run_training(
         testbed,
         placement.hosts,
         backend,
         steps,
         book if backend == "headrace" else None,
-        on_step=lambda done, total, loss: audience.step(backend, done, total, loss),
+        on_step=lambda done, total, loss: observer.step(backend, done, total, loss),
     )
-    audience.trained(result, time.perf_counter() - started)
+    observer.trained(result, time.perf_counter() - started)
     return result

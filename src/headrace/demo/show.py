@@ -1,4 +1,4 @@
-"""Tells the demo on a terminal: what was found, planned and measured, beside the truth."""
+"""Report of the demo on a terminal: what was found, planned and measured, beside the truth."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -13,7 +13,7 @@ from rich.text import Text
 from headrace.cli.format import mbit, ms, size
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook
-from headrace.demo.scenario import Comparison, Placement
+from headrace.demo.scenario import Comparison, RankHosts
 from headrace.demo.training import TrainingResult
 from headrace.testbed import Testbed, pace_rate
 from headrace.testbed.loopback import pace_table
@@ -30,7 +30,7 @@ _BAR_CELLS = 48
 
 
 class Show:
-    """The audience of `run_demo` that prints."""
+    """Observer of `run_demo` that prints."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -42,25 +42,25 @@ class Show:
             self._bar.stop()
             self._bar = None
 
-    def built(self, testbed: Testbed, placement: Placement) -> None:
+    def built(self, testbed: Testbed, placement: RankHosts) -> None:
         spec = testbed.spec
         self._head(1, "A cluster with an uneven network")
         how = "on loopback" if testbed.is_fallback else "network namespaces, shaped by the kernel"
-        self._say(f"{len(spec.racks)} racks, {len(spec.hosts)} hosts ({how}):")
+        self._print(f"{len(spec.racks)} racks, {len(spec.hosts)} hosts ({how}):")
         for index, rack in enumerate(spec.racks):
             hosts = [host for host in spec.hosts if host.rack == index]
             rates = " ".join(sorted({format_rate(host.bytes_per_s) for host in hosts}))
             names = ", ".join(host.name for host in hosts)
-            self._say(
+            self._print(
                 f"  {rack.name}: {names} at {rates} each, "
                 f"behind an uplink of {format_rate(rack.bytes_per_s)}"
             )
         drawn = f", drawn with --seed {placement.seed}" if placement.seed is not None else ""
-        self._say(f"one rank a host{drawn}:")
+        self._print(f"one rank a host{drawn}:")
         for rank, (host, rack) in enumerate(zip(placement.hosts, placement.racks, strict=True)):
-            self._say(f"  rank {rank} on {host} in {rack}")
+            self._print(f"  rank {rank} on {host} in {rack}")
         if testbed.is_fallback:
-            self._say(
+            self._print(
                 f"[yellow]No shaped links here ({escape(testbed.fallback_reason or '')}): only "
                 "headrace's own transport keeps to the rates. Gloo runs unpaced, so its times "
                 "say nothing about this network and are not compared.[/]"
@@ -82,7 +82,7 @@ class Show:
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], description=what, completed=fraction)
 
-    def measured(self, profile: "Profile", testbed: Testbed, placement: Placement) -> None:
+    def measured(self, profile: "Profile", testbed: Testbed, placement: RankHosts) -> None:
         self.close()
         self._head(2, f"Measured in {profile.took_s:.1f} s")
         measured, truth = profile.topology, testbed.spec.topology(placement.order)
@@ -90,12 +90,14 @@ class Show:
         if truth.ranks <= _MATRIX_RANKS:
             self._console.print(_rates(measured, _true_mbit(testbed, placement), placement))
         if testbed.is_fallback:
-            self._say("paced without uplinks: every host of a rack has a fixed part of its rack's")
+            self._print(
+                "paced without uplinks: every host of a rack has a fixed part of its rack's"
+            )
         else:
             for line in _shared(measured, truth):
-                self._say(line)
+                self._print(line)
         alphas = [link.alpha_us for link in profile.topology.links]
-        self._say(
+        self._print(
             f"alpha {min(alphas):.0f} to {max(alphas):.0f} us, median {median(alphas):.0f} "
             "(the machine's own: latency is not shaped)"
         )
@@ -127,17 +129,19 @@ class Show:
         text = f"{backend:<8} step {done} of {total}, loss {loss:.3f}"
         self.progress(text, done / total)
         if not self._console.is_terminal and (done % _PLAIN_STEPS == 0 or done == total):
-            self._say(f"  {text}")
+            self._print(f"  {text}")
 
     def trained(self, result: TrainingResult, took_s: float) -> None:
         self.close()
         buckets = " + ".join(f"{nbytes / 1e6:.2f}" for nbytes in result.bucket_bytes)
-        self._say(
+        self._print(
             f'init_process_group("{result.backend}"): {len(result.steps_us)} steps measured, '
             f"{ms(result.step_us)} each; {took_s:.0f} s with starting up"
         )
         if result.backend == "headrace":
-            self._say(f"gradients: {sum(result.bucket_bytes) / 1e6:.2f} MB = {buckets} in buckets")
+            self._print(
+                f"gradients: {sum(result.bucket_bytes) / 1e6:.2f} MB = {buckets} in buckets"
+            )
 
     def compared(self, comparison: Comparison, *, paced: bool) -> None:
         self._head(5, "Compared (with real compute)")
@@ -145,22 +149,22 @@ class Show:
         if paced:
             for bar in _bars(comparison):
                 self._console.print(bar)
-            self._say("[dim]  ░ computing  █ network  · the least that any plan leaves[/]")
-            self._say(
+            self._print("[dim]  ░ computing  █ network  · the least that any plan leaves[/]")
+            self._print(
                 "[dim]  computing: the same steps on a copy without DDP, on all ranks at once[/]"
             )
         self._console.print(_allreduces(comparison))
-        self._say("")
+        self._print("")
         self._console.print(_closing(comparison, paced=paced), soft_wrap=True)
 
     def _head(self, number: int, text: str) -> None:
         self._console.print(f"\n[bold]{number}  {text}[/]")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
 
 
-def _racks(profile: "Profile", placement: Placement) -> Table:
+def _racks(profile: "Profile", placement: RankHosts) -> Table:
     truth: dict[str, set[str]] = {}
     for host, rack in zip(placement.hosts, placement.racks, strict=True):
         truth.setdefault(rack, set()).add(host)
@@ -173,7 +177,7 @@ def _racks(profile: "Profile", placement: Placement) -> Table:
     return table
 
 
-def _true_mbit(testbed: Testbed, placement: Placement) -> list[list[float]]:
+def _true_mbit(testbed: Testbed, placement: RankHosts) -> list[list[float]]:
     """Return the payload rate of every pair of ranks, from row to column, in Mbit/s."""
     ranks = range(len(placement.hosts))
     if testbed.is_fallback:
@@ -184,7 +188,7 @@ def _true_mbit(testbed: Testbed, placement: Placement) -> list[list[float]]:
     return [[_mbit(truth, s, d) if s != d else 0.0 for d in ranks] for s in ranks]
 
 
-def _rates(measured: Topology, truth: list[list[float]], placement: Placement) -> Table:
+def _rates(measured: Topology, truth: list[list[float]], placement: RankHosts) -> Table:
     table = Table(
         box=None,
         title=f"payload, Mbit/s: measured (true: {PAYLOAD_SHARE:.1%} of the link's rate)",

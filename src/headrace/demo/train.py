@@ -1,7 +1,7 @@
 """The demo's job: an ordinary DistributedDataParallel script. ``--backend`` is all that changes.
 
 It trains a small convolutional network on the digits images that come with scikit-learn, and
-says how it goes in lines of JSON. What else it times is in `headrace.demo.clock`.
+reports progress in lines of JSON. Further timings are in `headrace.demo.clock`.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def batches(data: TensorDataset) -> Iterator[list[torch.Tensor]]:
 
 
 def trainer(model: nn.Module) -> Callable[[list[torch.Tensor]], float]:
-    """Return what takes one step with a batch and returns the loss."""
+    """Return a function that takes one step with a batch and returns the loss."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
 
     def step(batch: list[torch.Tensor]) -> float:
@@ -79,7 +79,7 @@ def trainer(model: nn.Module) -> Callable[[list[torch.Tensor]], float]:
 
 @torch.no_grad()
 def score(model: nn.Module, data: TensorDataset) -> dict[str, float]:
-    """Return the loss, and how many of the images are told right."""
+    """Return the loss, and the number of images classified right."""
     images, labels = data.tensors
     scores = model(images)
     right = int((scores.argmax(1) == labels).sum())
@@ -87,7 +87,7 @@ def score(model: nn.Module, data: TensorDataset) -> dict[str, float]:
     return {"loss": loss, "right": right, "images": len(labels)}
 
 
-def main() -> None:
+def train() -> None:
     """Train for some steps."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", required=True)
@@ -106,25 +106,25 @@ def main() -> None:
 
     total = options.warm_up + options.steps
     source = batches(training)
-    clock.say(event="ready", ranks=dist.get_world_size())
+    clock.emit(event="ready", ranks=dist.get_world_size())
     compute_us = clock.computing_us(trainer(copied), next(source), total)
     step = trainer(ddp)
     for number in range(total):
         batch = next(source)
         us, loss = clock.timed(step, batch)
-        clock.say(event="step", number=number, us=us, loss=loss)
+        clock.emit(event="step", number=number, us=us, loss=loss)
 
     buckets = clock.bucket_bytes(ddp)
-    clock.say(
+    clock.emit(
         event="result",
         compute_us=compute_us[options.warm_up :],
         bucket_bytes=buckets,
         allreduce_us=clock.allreduces_us(buckets),
         **score(model, held_out),
     )
-    clock.say_everywhere(event="weights", digest=clock.digest(model))
+    clock.emit_everywhere(event="weights", digest=clock.digest(model))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    train()

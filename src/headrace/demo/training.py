@@ -1,4 +1,4 @@
-"""Runs the demo's job on a testbed with one backend, and gathers what it says."""
+"""Run the demo's job on a testbed with one backend, and parse its output."""
 
 import json
 import statistics
@@ -20,12 +20,12 @@ _QUOTED_LINES = 12
 _JOB = (sys.executable, "-W", "ignore::FutureWarning", "-m", "headrace.demo.train")
 
 OnStep = Callable[[int, int, float], None]
-"""Called with the steps done, those there are (both with the warm-up) and the last one's loss."""
+"""Called with the steps done, the steps in all (both with the warm-up) and the last loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
-    """What one run of the job measured, all at rank 0.
+    """Measurements of one run of the job, all at rank 0.
 
     Attributes
     ----------
@@ -86,17 +86,17 @@ def run_training(
     ----------
     rank_hosts : name of every rank's host.
     backend : for `torch.distributed`: "gloo" or "headrace".
-    steps : how many are measured, after `WARM_UP`.
+    steps : number of measured steps, after `WARM_UP`.
     book : plans for "headrace"; without it the backend uses templates.
 
     Raises
     ------
     TestbedError : a host is not of this testbed.
-    CommunicationError : the job failed; with what it said last.
+    CommunicationError : the job failed; with the last lines of its output.
     """
     names = [host.name for host in testbed.hosts]
     order = [names.index(testbed.host(name).name) for name in rank_hosts]
-    heard = _Heard(steps + WARM_UP, on_step)
+    output = _JobOutput(steps + WARM_UP, on_step)
     argv = [*_JOB, "--backend", backend, "--steps", str(steps), "--warm-up", str(WARM_UP)]
     # in the testbed's own directory, which goes when it does
     path = testbed.record.directory / "demo.book"
@@ -107,12 +107,12 @@ def run_training(
         argv,
         order,
         env=_environment(path if book is not None else None),
-        on_line=heard.line,
+        on_line=output.line,
         timeout_s=_TIMEOUT_S,
     )
-    if any(codes) or heard.result is None:
-        raise CommunicationError(_failure(backend, rank_hosts, codes, heard))
-    return heard.training_result(backend, len(order))
+    if any(codes) or output.result is None:
+        raise CommunicationError(_failure(backend, rank_hosts, codes, output))
+    return output.training_result(backend, len(order))
 
 
 def _environment(book: Path | None) -> dict[str, str | None]:
@@ -123,8 +123,8 @@ def _environment(book: Path | None) -> dict[str, str | None]:
     }
 
 
-class _Heard:
-    """What the ranks said; `line` is called from a thread per rank, rank 0's alone says events."""
+class _JobOutput:
+    """Output of the ranks; a thread per rank calls `line`, and rank 0 alone emits events."""
 
     def __init__(self, total: int, on_step: OnStep | None) -> None:
         self._total = total
@@ -177,11 +177,13 @@ def _event(text: str) -> Mapping[str, Any]:
     return {}
 
 
-def _failure(backend: str, rank_hosts: Sequence[str], codes: Sequence[int], heard: _Heard) -> str:
+def _failure(
+    backend: str, rank_hosts: Sequence[str], codes: Sequence[int], output: _JobOutput
+) -> str:
     ends = ", ".join(
         f"rank {rank} on {host}: {'signal' if code < 0 else 'exit code'} {abs(code)}"
         for rank, (host, code) in enumerate(zip(rank_hosts, codes, strict=True))
         if code
     )
-    said = "\n".join(heard.other[-_QUOTED_LINES:])
-    return f"training on {backend} failed ({ends or 'no result'}); it said last:\n{said}"
+    last = "\n".join(output.other[-_QUOTED_LINES:])
+    return f"training on {backend} failed ({ends or 'no result'}); last output:\n{last}"

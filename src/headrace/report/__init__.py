@@ -1,4 +1,4 @@
-"""Seeing artifacts: when a plan sends what, and everything as one self-contained HTML page."""
+"""Timelines of plans, and artifacts as self-contained HTML pages."""
 
 from headrace.report.pages import page_of
 

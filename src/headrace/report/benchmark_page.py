@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _RATES = ("_per_s", "_us", "_ms", "_s", "gap", "bandwidth")
 _MOST_LINES = 24
 
-Rows = Sequence[Mapping[str, Any]]
+TableRows = Sequence[Mapping[str, Any]]
 
 
 def benchmark_page(result: Mapping[str, Any], source: str) -> Page:
@@ -58,7 +58,7 @@ def benchmark_page(result: Mapping[str, Any], source: str) -> Page:
     return page
 
 
-def _bars(page: Page, bars: Rows) -> None:
+def _bars(page: Page, bars: TableRows) -> None:
     if not bars:
         return
     page.heading("Bars")
@@ -108,7 +108,7 @@ def _bar_chart(shown: Sequence[tuple[str, float, bool]]) -> "go.Figure":
     return figure
 
 
-def _curves(rows: Rows) -> list["go.Figure"]:
+def _curves(rows: TableRows) -> list["go.Figure"]:
     """Figures of a table with a column of sizes: one for each kind of rate or time."""
     sizes = [_bytes(row.get("size", row.get("bytes"))) for row in rows]
     known = [size for size in sizes if size is not None]

@@ -1,4 +1,4 @@
-"""The page of a plan book: algorithm bandwidth against size, one curve for each maker."""
+"""The page of a plan book: algorithm bandwidth against size, one curve for each generator."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -27,9 +27,9 @@ def book_page(book: PlanBook, source: str) -> Page:
         f"{source}: {book.topology.ranks} ranks, {len(book.programs)} programs.",
     )
     page.note(
-        "Algorithm bandwidth is the size of the data over the predicted time. A maker's curve has "
-        "its best program at each size that a plan was scored at; where it was known to lose it "
-        "was not simulated and has no point."
+        "Algorithm bandwidth is the size of the data over the predicted time. A generator's curve "
+        "has its best program at each size that a plan was scored at; dominated candidates were "
+        "not simulated and have no point."
     )
     for (collective, root), group in groupby(book.entries, key=lambda e: (e.collective, e.root)):
         entries = list(group)
@@ -52,7 +52,7 @@ def book_page(book: PlanBook, source: str) -> Page:
     cut = None if demand is None else bottleneck(book.topology, demand, 1 << 20)
     drawing = draw_topology(book.topology, cut)
     if demand is not None:
-        page.note(f"In red: the cut that holds up {demand.collective} most. {drawing.note}")
+        page.note(f"In red: the cut that limits {demand.collective} most. {drawing.note}")
     page.figure(drawing.figure, 620)
     return page
 
@@ -75,8 +75,8 @@ def _lines(book: PlanBook, entries: Sequence[Entry]) -> dict[str, list[tuple[flo
             least = lower_bound(book.topology, plan.program.demand, total).total_us
             if least > 0:
                 lines[BOUND].append((float(total), _gb_per_s(total, least)))
-    for (maker, total), us in sorted(found.items(), key=lambda row: (row[0][0], row[0][1])):
-        lines.setdefault(maker, []).append((float(total), _gb_per_s(total, us)))
+    for (generator, total), us in sorted(found.items(), key=lambda row: (row[0][0], row[0][1])):
+        lines.setdefault(generator, []).append((float(total), _gb_per_s(total, us)))
     return lines
 
 

@@ -1,7 +1,7 @@
-"""The cut of a topology that holds a collective up most: what to draw in red.
+"""Bottleneck cut of a topology for a collective: drawn in red.
 
 Cuts looked at: around single ranks, hosts and what shares a way out; in small topologies around
-every set of ranks; then whatever a move of one rank improves. Capacity across is over-estimated
+every set of ranks; then local search by moves of one rank. Capacity across is over-estimated
 as in `cuts`, so the time across a cut is a lower bound by itself, seldom above the plan's own
 (flows see several cuts at once).
 """
@@ -45,7 +45,7 @@ class Bottleneck:
 
 
 def bottleneck(topology: Topology, demand: Demand, total_bytes: int) -> Bottleneck | None:
-    """Return the slowest cut found; None where nothing has to cross any, or it cannot be said.
+    """Return the slowest cut found; None where nothing has to cross any, or it is not known.
 
     Demands that are not blocks alike (all_to_all_v, custom) are not cut.
     """
@@ -130,7 +130,7 @@ class _Search:
             inside = better
 
     def need(self, inside: np.ndarray) -> float:
-        """What must leave the set, as a fraction of the total bytes."""
+        """Bytes that must leave the set, as a fraction of the total bytes."""
         n, size, rooted = len(inside), int(inside.sum()), bool(inside[self._demand.root])
         mine, rest = size / n, 1 - size / n
         match self._demand.collective:

@@ -32,7 +32,7 @@ def curves(
     emphasised: Sequence[str] = (),
     dashed: Sequence[str] = (),
 ) -> "go.Figure":
-    """Draw lines on logarithmic axes; with `by_size` x is in bytes and ticks say KiB and MiB."""
+    """Draw lines on logarithmic axes; with `by_size` x is in bytes, with ticks in KiB and MiB."""
     import plotly.graph_objects as go
 
     figure = go.Figure()

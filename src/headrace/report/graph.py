@@ -32,7 +32,7 @@ def draw_topology(
     """Draw `topology`; `busy` (by link) darkens what a plan uses, `cut` is drawn red."""
     import plotly.graph_objects as go
 
-    at = _places(topology.rank_host, len(topology.hosts))
+    at = _positions(topology.rank_host, len(topology.hosts))
     across = set(() if cut is None else cut.links)
     pairs: dict[tuple[int, int], list[int]] = {}
     for index, link in enumerate(topology.links):
@@ -56,7 +56,7 @@ def draw_topology(
     return Drawing(figure=figure, note=note)
 
 
-def _places(rank_host: Sequence[int], hosts: int) -> np.ndarray:
+def _positions(rank_host: Sequence[int], hosts: int) -> np.ndarray:
     """(ranks, 2): hosts on a grid, the ranks of each on a circle."""
     columns = int(np.ceil(np.sqrt(hosts)))
     home = np.array(rank_host)

@@ -1,4 +1,4 @@
-"""From a file to its page: what it is decides what is drawn."""
+"""Pages of files, by the kind of artifact."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The page of a plan: its certificate, what it sends when, and what holds it up."""
+"""The page of a plan: its certificate, its timeline, and its bottleneck."""
 
 from headrace.cli.format import duration, size
 from headrace.collectives.demand import ROOTED
@@ -66,7 +66,7 @@ def _certificate(page: Page, plan: Plan, cut: Bottleneck | None) -> None:
 
 
 def cut_text(cut: Bottleneck) -> str:
-    """Say what must cross the cut, over what, and how long that takes."""
+    """Return in words the bytes that must cross the cut, the links, and the least time."""
     shared = f", {_few(cut.shared)}" if cut.shared else ""
     return (
         f"{cut.mb:.4g} MB must leave ranks {_few([str(rank) for rank in cut.ranks])} over "
@@ -83,12 +83,12 @@ def _few(names: list[str] | tuple[str, ...], most: int = 16) -> str:
 def _candidates(page: Page, plan: Plan) -> None:
     if not plan.candidates:
         return
-    page.heading("What the portfolio got")
+    page.heading("Candidates of the portfolio")
     rows = sorted(
         plan.candidates, key=lambda c: (c.predicted_us is None, c.predicted_us or 0.0, c.maker)
     )
     page.table(
-        ("maker", "chunks a block", "predicted us", "above the bound", "note"),
+        ("generator", "chunks a block", "predicted us", "above the bound", "note"),
         [
             (
                 c.maker,
@@ -115,7 +115,7 @@ def _topology(page: Page, plan: Plan, cut: Bottleneck | None, line: Timeline) ->
             term = max(plan.bound.terms, key=lambda t: t.us, default=None)
             name = "" if term is None else f" ({term.name})"
             page.note(
-                f"The plan's bound is above that of any single cut that was looked at: it comes "
+                f"The plan's bound is above that of any single cut that was tried: it comes "
                 f"from several at once{name}."
             )
     if drawing.note:

@@ -1,4 +1,4 @@
-"""When a plan sends what, and how busy that keeps the network: the simulator's account of it."""
+"""Simulated timeline of a plan: its messages, and the utilization of links."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,13 +88,13 @@ def timeline(plan: Plan) -> Timeline:
 
 
 _ENDS = (("rank", "peer"), ("peer", "rank"))
-"""Who sends and who receives, as columns of a send lane and of a receive lane."""
+"""Source and destination, as columns of a send lane and of a receive lane."""
 
 
 def intervals(plan: Plan, line: Timeline, shared: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return which messages use shared capacity `shared`, from when and to when they hold it.
+    """Return the messages that use shared capacity `shared`, and when each begins and ends to.
 
-    Where bytes stream they pass it bit by bit between start and arrival: that is what is given.
+    Where bytes stream they pass it bit by bit between start and arrival: these are returned.
     """
     capacity = plan.topology.shared[shared]
     uses = np.flatnonzero(np.isin(line.link, np.array(capacity.links, dtype=np.int64)))

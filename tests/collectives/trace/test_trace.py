@@ -31,7 +31,7 @@ from headrace.collectives.trace import (
     trace_events,
 )
 from headrace.collectives.trace import job as job_module
-from headrace.collectives.trace.job import Found, Job, trace_ranks
+from headrace.collectives.trace.job import TraceJob, TraceResult, trace_ranks
 from headrace.errors import CommunicationError, InputError, ProgramError, VerificationError
 from headrace.topology.presets import uniform
 from tests.conformance.groups import each, group
@@ -296,13 +296,13 @@ def test_ranks_with_clocks_of_their_own_are_put_on_that_of_rank_0(
 @pytest.mark.parametrize("collective", STANDARD)
 def test_jobs_check_every_result(collective: Collective, monkeypatch: pytest.MonkeyPatch) -> None:
     program = lower(templates.direct(Demand(collective=collective, ranks=3, chunks=1)))
-    job = Job(program=program, total_bytes=1_000, repeats=3, warm_ups=1)
+    job = TraceJob(program=program, total_bytes=1_000, repeats=3, warm_ups=1)
     assert job.moved_bytes <= 1_000
-    found: list[Found] = []
+    found: list[TraceResult] = []
 
     def one(executor: Executor) -> None:
         if (mine := trace_ranks(executor, job)) is not None:
-            found.append(Found.from_json(json.loads(json.dumps(mine.to_json()))))
+            found.append(TraceResult.from_json(json.loads(json.dumps(mine.to_json()))))
 
     with group(3) as executors:
         each(executors, one)
@@ -310,7 +310,7 @@ def test_jobs_check_every_result(collective: Collective, monkeypatch: pytest.Mon
     assert found[0].trace.total_us == sorted(found[0].totals_us)[1]
     honest = job_module._contents
 
-    def spoilt(job: Job, rank: int) -> Any:
+    def spoilt(job: TraceJob, rank: int) -> Any:
         buffer, given, wanted = honest(job, rank)
         checked = wanted or {0: given[: job.block_elements]}
         return buffer, given, {block: values + 1 for block, values in checked.items()}
@@ -323,9 +323,9 @@ def test_jobs_check_every_result(collective: Collective, monkeypatch: pytest.Mon
 def test_jobs_name_what_they_cannot_run() -> None:
     gathering = lower(templates.direct(Demand(collective=Collective.ALLGATHER, ranks=3)))
     with pytest.raises(InputError, match="size is 11 bytes, needs at least 12"):
-        Job(program=gathering, total_bytes=11)
+        TraceJob(program=gathering, total_bytes=11)
     with pytest.raises(InputError, match="repeats is 0"):
-        Job(program=gathering, total_bytes=12, repeats=0)
+        TraceJob(program=gathering, total_bytes=12, repeats=0)
     uneven = lower(templates.direct(Demand.all_to_all_v([[1, 1], [1, 1]])))
     with pytest.raises(InputError, match="all_to_all_v cannot be traced by name"):
-        Job(program=uneven, total_bytes=12)
+        TraceJob(program=uneven, total_bytes=12)

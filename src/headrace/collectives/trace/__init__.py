@@ -1,4 +1,4 @@
-"""One collective step by step: what every rank recorded, on one clock, and what was foreseen."""
+"""One collective step by step: the records of all ranks, on one clock, and the prediction."""
 
 from headrace.collectives.trace.clocks import Offset, clock_offset
 from headrace.collectives.trace.events import trace_events

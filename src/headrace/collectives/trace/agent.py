@@ -1,8 +1,7 @@
 """One rank of a traced collective as a process: ``python -m headrace.collectives.trace.agent``.
 
-It talks to the process that started it (`launch`) in lines of JSON. In: what to do; then the
-addresses of all ranks. Out: its own address, progress and what was found (from rank 0), or an
-error.
+It exchanges lines of JSON with its parent process (`launch`). In: the task; then the addresses of
+all ranks. Out: its own address, progress and the result (from rank 0), or an error.
 """
 
 import base64
@@ -16,18 +15,18 @@ from headrace.collectives.measure.launch.processes import answer
 from headrace.collectives.program import Program
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
-from headrace.collectives.trace.job import Job, trace_ranks
+from headrace.collectives.trace.job import TraceJob, trace_ranks
 from headrace.errors import CommunicationError
 from headrace.settings import Settings
 
 
-def trace_as_told(lines: TextIO, say: Callable[..., None]) -> None:
-    """Be one rank of the job that `lines` describe."""
+def trace_as_rank(lines: TextIO, emit: Callable[..., None]) -> None:
+    """Run one rank of the job that `lines` describe; `emit` writes a message to the parent."""
     settings = Settings.from_environment()
     task = json.loads(lines.readline())
     raw = base64.b64decode(task.pop("program"))
     program = Program.from_artifact(artifact_io.from_bytes(raw, kind="program"))
-    job = Job(program=program, deadline_s=settings.deadline_s, **task["job"])
+    job = TraceJob(program=program, deadline_s=settings.deadline_s, **task["job"])
     executor = Executor(
         task["rank"],
         program.demand.ranks,
@@ -39,19 +38,19 @@ def trace_as_told(lines: TextIO, say: Callable[..., None]) -> None:
         tls=settings.tls,
     )
     try:
-        say(address=executor.address)
+        emit(address=executor.address)
         addresses = _addresses(lines)
         executor.connect(addresses)
         pace(executor, addresses, settings)
-        found = trace_ranks(executor, job, lambda what, share: say(progress=[what, share]))
+        found = trace_ranks(executor, job, lambda what, share: emit(progress=[what, share]))
         if found is not None:
-            say(found=found.to_json())
+            emit(found=found.to_json())
     finally:
         executor.close()
 
 
 def channels_of(program: Program) -> int:
-    """Return how many connections per pair of ranks a program needs."""
+    """Return the number of connections per pair of ranks that a program needs."""
     return int(program.lanes["channel"].max(initial=0)) + 1
 
 
@@ -64,6 +63,6 @@ def _addresses(lines: TextIO) -> list[str]:
 
 if __name__ == "__main__":
     try:
-        answer(sys.stdin, sys.stdout, trace_as_told)
+        answer(sys.stdin, sys.stdout, trace_as_rank)
     except (BrokenPipeError, KeyboardInterrupt):
-        sys.exit(130)  # nobody is listening any more
+        sys.exit(130)  # the parent reads no more

@@ -1,8 +1,8 @@
-"""How far the clocks of two ranks are apart.
+"""Clock offset between two ranks.
 
 Processes of one machine read the same CLOCK_MONOTONIC, whatever network namespace they are in, so
-their times are compared as they are. For others the offset is estimated as NTP does: of some round
-trips the shortest tells most, as its way there and its way back can differ least.
+their times are compared as they are. For others the offset is estimated as NTP does: from
+the shortest of some round trips, where the ways there and back can differ least.
 """
 
 import time
@@ -43,7 +43,7 @@ def clock_identity() -> bytes:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = Path("/proc/self/ns/time").stat().st_ino
         return sha256(f"{boot}/{namespace}".encode()).digest()[:16]
-    except OSError:  # not known: then like no other's
+    except OSError:  # not known: equal to no other
         return uuid4().bytes
 
 

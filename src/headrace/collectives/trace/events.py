@@ -2,7 +2,7 @@
 
 A process is a rank, its first thread the call as a whole, and every other one a lane. A slice (X)
 is a step, or what a lane waits for; an arrow (s, f) leads from a send to its receive; names are
-metadata (M). What was foreseen is a second group of processes, which begins at the same time.
+metadata (M). Predicted times are a second group of processes, which begins at the same time.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def trace_events(
 
     Parameters
     ----------
-    about : what else the file is to tell (its ``otherData``).
+    about : further facts for the file (its ``otherData``).
     """
     events = list(_group(program, measured, "measured", 0))
     if predicted is not None:
@@ -43,7 +43,7 @@ def trace_events(
 
 
 def lane_name(direction: Direction, peer: int, channel: int) -> str:
-    """Return what a lane is, in words."""
+    """Return a lane's direction, peer and channel in words."""
     if direction is Direction.LOCAL:
         return "local steps"
     verb = "send to" if direction is Direction.SEND else "receive from"

@@ -52,9 +52,9 @@ class Trace:
 
 
 def gather(executor: "Executor", program: Program, recorded: Recorded) -> Trace | None:
-    """Bring the ranks' records of one call together; every rank calls this.
+    """Gather all ranks' records of one call at rank 0; every rank calls this.
 
-    Soon after the call, as clocks of different machines drift apart.
+    Call it soon after the traced call, as clocks of different machines drift apart.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def gather(executor: "Executor", program: Program, recorded: Recorded) -> Trace 
 
 
 def steps_of(program: Program) -> np.ndarray:
-    """Return how many steps every rank has; those of a rank follow those of the rank before."""
+    """Return the number of steps by rank; a rank's steps follow those of the rank before."""
     rank = program.lanes["rank"][program.steps["lane"]]
     return np.bincount(rank, minlength=program.demand.ranks)
 

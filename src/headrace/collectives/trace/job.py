@@ -1,4 +1,4 @@
-"""What every rank does to trace a collective: warm up, run it some times, check every result."""
+"""One rank's part in tracing a collective: warm up, run it some times, check every result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,18 +17,18 @@ from headrace.errors import InputError, VerificationError
 _ELEMENT_BYTES = 4  # float32
 _PERIOD = 31  # of the values: small, so that every sum is exact
 
-Said = Callable[[str, float], None]
-"""Called with what is being done and the fraction that is done."""
+OnProgress = Callable[[str, float], None]
+"""Called with the current activity and the fraction done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TraceJob:
     """A collective to trace, the same at all ranks.
 
     Attributes
     ----------
     total_bytes : as `Demand.chunk_bytes` counts them; rounded down to whole float32 a block.
-    repeats, warm_ups : how many times it is traced, and run before.
+    repeats, warm_ups : number of traced runs, and of runs before them.
     deadline_s : of every call.
 
     Raises
@@ -69,8 +69,8 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The repeat of median time, and the times of all in us."""
+class TraceResult:
+    """Trace of the repeat of median time, and the times of all repeats in us."""
 
     trace: Trace
     totals_us: tuple[float, ...]
@@ -80,7 +80,7 @@ class Found:
         return {"trace": self.trace.to_json(), "totals_us": list(self.totals_us)}
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> "Found":
+    def from_json(cls, found: dict[str, Any]) -> "TraceResult":
         """Rebuild what `to_json` returned."""
         return cls(
             trace=Trace.from_json(found["trace"]),
@@ -88,12 +88,14 @@ class Found:
         )
 
 
-def trace_ranks(executor: Executor, job: Job, said: Said | None = None) -> Found | None:
+def trace_ranks(
+    executor: Executor, job: TraceJob, on_progress: OnProgress | None = None
+) -> TraceResult | None:
     """Run the job; every rank of a connected group calls this.
 
     Returns
     -------
-    Found | None
+    TraceResult | None
         At rank 0, None elsewhere.
 
     Raises
@@ -101,7 +103,7 @@ def trace_ranks(executor: Executor, job: Job, said: Said | None = None) -> Found
     VerificationError : the program is wrong, or a result was.
     CommunicationError : a rank is gone.
     """
-    report = said or (lambda _what, _share: None)
+    report = on_progress or (lambda _what, _share: None)
     loaded = executor.load(job.program, verify(job.program))
     buffer, given, wanted = _contents(job, executor.rank)
     demand = job.program.demand
@@ -116,11 +118,11 @@ def trace_ranks(executor: Executor, job: Job, said: Said | None = None) -> Found
         dtype="float32",
         deadline_s=job.deadline_s,
     )
-    meet = _meeting(executor, job.deadline_s)
+    barrier = _barrier(executor, job.deadline_s)
     traces: list[Trace] = []
     for index in range(job.warm_ups + job.repeats):
         np.copyto(buffer, given)
-        meet()
+        barrier()
         warm = index >= job.warm_ups
         report("tracing" if warm else "warming up", index / (job.warm_ups + job.repeats))
         if not warm:
@@ -131,16 +133,16 @@ def trace_ranks(executor: Executor, job: Job, said: Said | None = None) -> Found
         trace = gather(executor, job.program, recorded)
         if trace is not None:
             traces.append(trace)
-    meet()  # nobody leaves before all results were checked
+    barrier()  # no rank closes before all results were checked
     if not traces:
         return None
     totals = [trace.total_us for trace in traces]
     median = sorted(range(len(totals)), key=totals.__getitem__)[(len(totals) - 1) // 2]
-    return Found(trace=traces[median], totals_us=tuple(totals))
+    return TraceResult(trace=traces[median], totals_us=tuple(totals))
 
 
-def _meeting(executor: Executor, deadline_s: float) -> Callable[[], None]:
-    """Return a function that ends when all ranks have called it."""
+def _barrier(executor: Executor, deadline_s: float) -> Callable[[], None]:
+    """Return a barrier: a function that returns once all ranks have called it."""
     choice = Chooser(executor.ranks).choose(Collective.ALLREDUCE, _ELEMENT_BYTES)
     one = np.zeros(1, dtype=np.float32)
     call = executor.prepare(
@@ -150,15 +152,15 @@ def _meeting(executor: Executor, deadline_s: float) -> Callable[[], None]:
         deadline_s=deadline_s,
     )
 
-    def meet() -> None:
+    def barrier() -> None:
         executor.run(call)
         one[0] = 0.0
 
-    return meet
+    return barrier
 
 
-def _contents(job: Job, rank: int) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
-    """Return a rank's buffer, what it is to hold before a call, and by block what after it."""
+def _contents(job: TraceJob, rank: int) -> tuple[np.ndarray, np.ndarray, dict[int, np.ndarray]]:
+    """Return a rank's buffer, its content before a call, and the expected blocks after it."""
     demand = _whole_blocks(job.program.demand)
     count = job.block_elements
 
@@ -182,7 +184,7 @@ def _whole_blocks(demand: Demand) -> Demand:
     return replace(demand, chunks=1)
 
 
-def _check(job: Job, rank: int, buffer: np.ndarray, wanted: dict[int, np.ndarray]) -> None:
+def _check(job: TraceJob, rank: int, buffer: np.ndarray, wanted: dict[int, np.ndarray]) -> None:
     count = job.block_elements
     for block, values in wanted.items():
         found = buffer[block * count : (block + 1) * count]

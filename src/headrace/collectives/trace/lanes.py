@@ -1,4 +1,4 @@
-"""What every lane moved, and what it waited for when it did not."""
+"""Bytes and times by lane: moving, waiting for the peer, held back by other lanes."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from headrace.collectives.trace.times import Times
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneCounters:
-    """One lane's account of a call.
+    """One lane's counters of a call.
 
     Attributes
     ----------
     peer : -1 for local lanes.
     moving_us : from the first to the last byte of its steps, added up.
     waiting_us : the rest for which a step's dependencies allowed bytes to move: then it waits for
-        the peer (that has not sent, or takes no more), or for the thread that moves all lanes.
+        the peer (that has not sent, or has no room), or for the thread that moves all lanes.
     held_us : the rest for which they did not: other lanes of this rank hold it back.
     """
 
@@ -34,7 +34,7 @@ class LaneCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Gaps:
-    """What comes before every step of a program, in ns: ``previous <= allowed <= began``.
+    """Earliest times of every step of a program, in ns: ``previous <= allowed <= began``.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Gaps:
 
 
 def gaps(program: Program, times: Times) -> Gaps:
-    """Return what every step waited for before it began.
+    """Return the times from which every step waited before it began.
 
     A step that streams may begin when what it depends on has begun, others when that is passed.
     """
@@ -70,7 +70,7 @@ def gaps(program: Program, times: Times) -> Gaps:
 
 
 def lane_counters(program: Program, times: Times) -> list[LaneCounters]:
-    """Return the account of every lane that has steps, in the program's order."""
+    """Return the counters of every lane that has steps, in the program's order."""
     lanes, lane = program.lanes, program.steps["lane"]
     before = gaps(program, times)
     count = len(lanes["rank"])

@@ -15,7 +15,7 @@ from headrace.collectives.program import Program
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
 from headrace.collectives.trace.agent import channels_of
-from headrace.collectives.trace.job import Found, Job, Said, trace_ranks
+from headrace.collectives.trace.job import OnProgress, TraceJob, TraceResult, trace_ranks
 from headrace.errors import CommunicationError, InputError
 from headrace.settings import Settings, child_environment
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from headrace.testbed import Testbed
 
 ProgramOf = Callable[[int, bool], Program]
-"""Makes a program for so many ranks, which share one host's memory or do not."""
+"""Make a program, given the number of ranks and whether all share one host's memory."""
 
 _AGENT = (sys.executable, "-m", "headrace.collectives.trace.agent")
 _LOOPBACK = "127.0.0.1"
 _START_S = 60.0
-_AFTERMATH_S = 2.0  # how long the first to fail waits for what others have to say
-_MEETING_S = 120.0
+_AFTERMATH_S = 2.0  # wait after the first failure for the messages of other ranks
+_RENDEZVOUS_S = 120.0
 
 
-def trace_local(job: Job, said: Said | None = None) -> Found:
+def trace_local(job: TraceJob, on_progress: OnProgress | None = None) -> TraceResult:
     """Trace a job between processes of this machine.
 
     Raises
@@ -47,12 +47,12 @@ def trace_local(job: Job, said: Said | None = None) -> Found:
 
     listen = [_LOOPBACK] * job.program.demand.ranks
     with _Ranks(start, listen) as ranks:
-        return ranks.trace(job, said or (lambda _what, _share: None))
+        return ranks.trace(job, on_progress or (lambda _what, _share: None))
 
 
 def trace_testbed(
-    testbed: "Testbed", hosts: Sequence[str], job: Job, said: Said | None = None
-) -> Found:
+    testbed: "Testbed", hosts: Sequence[str], job: TraceJob, on_progress: OnProgress | None = None
+) -> TraceResult:
     """Trace a job on a testbed that is up, with one process per rank on ``hosts[rank]``.
 
     Raises
@@ -65,12 +65,12 @@ def trace_testbed(
         return testbed.popen(hosts[rank], _AGENT, **options)
 
     with _Ranks(start, [testbed.host(name).address for name in hosts]) as ranks:
-        return ranks.trace(job, said or (lambda _what, _share: None))
+        return ranks.trace(job, on_progress or (lambda _what, _share: None))
 
 
 def trace_torchrun(
-    program_of: ProgramOf, total_bytes: int, repeats: int, said: Said | None = None
-) -> tuple[Job, Found | None]:
+    program_of: ProgramOf, total_bytes: int, repeats: int, on_progress: OnProgress | None = None
+) -> tuple[TraceJob, TraceResult | None]:
     """Trace a job between the ranks that torchrun started; every rank calls this.
 
     Parameters
@@ -80,8 +80,8 @@ def trace_torchrun(
 
     Returns
     -------
-    tuple[Job, Found | None]
-        What was found is at rank 0, None elsewhere.
+    tuple[TraceJob, TraceResult | None]
+        The result is at rank 0, None elsewhere.
 
     Raises
     ------
@@ -99,10 +99,10 @@ def trace_torchrun(
     from headrace.collectives.run.rendezvous import Rendezvous
 
     store, rank, ranks = next(rendezvous("env://"))
-    # the store may outlive this: what was traced before left its keys there
-    part = own_part(PrefixStore("headrace/trace", store), rank, range(ranks), _MEETING_S)
-    meeting = Rendezvous(part, rank, ranks, _MEETING_S)
-    met = meeting.meet(
+    # the store may outlive this: a job traced before left its keys there
+    part = own_part(PrefixStore("headrace/trace", store), rank, range(ranks), _RENDEZVOUS_S)
+    bootstrap = Rendezvous(part, rank, ranks, _RENDEZVOUS_S)
+    met = bootstrap.meet(
         interface=settings.socket_interface,
         listen=settings.paced_address,
         book_digest="",
@@ -111,7 +111,7 @@ def trace_torchrun(
     )
     one_host = met.shared_memory and len(set(met.rank_host)) == 1
     program = program_of(ranks, one_host)
-    job = Job(
+    job = TraceJob(
         program=program,
         total_bytes=total_bytes,
         repeats=repeats,
@@ -128,11 +128,11 @@ def trace_torchrun(
         tls=met.tls,
     )
     try:
-        addresses = meeting.addresses(executor.address)
+        addresses = bootstrap.addresses(executor.address)
         executor.connect(addresses)
-        meeting.forget_secret()
+        bootstrap.forget_secret()
         pace(executor, addresses, settings)
-        return job, trace_ranks(executor, job, said)
+        return job, trace_ranks(executor, job, on_progress)
     finally:
         executor.close()
 
@@ -145,8 +145,8 @@ class _Ranks(Processes):
         self._listen_on = listen
         self._everyone = range(len(listen))
 
-    def trace(self, job: Job, said: Said) -> Found:
-        """Tell all what to do, introduce them, and wait for what rank 0 finds."""
+    def trace(self, job: TraceJob, on_progress: OnProgress) -> TraceResult:
+        """Send all ranks their tasks and addresses, and wait for rank 0's result."""
         program = base64.b64encode(job.program.to_artifact().to_bytes()).decode()
         common = {
             "program": program,
@@ -159,7 +159,7 @@ class _Ranks(Processes):
         }
         tasks = [common | {"rank": r, "listen": self._listen_on[r]} for r in self._everyone]
         self.tell(self._everyone, tasks)
-        said("starting the ranks", 0.0)
+        on_progress("starting the ranks", 0.0)
         addresses: dict[int, str] = {}
         silence_s = _START_S
         while True:
@@ -171,9 +171,9 @@ class _Ranks(Processes):
                     self.tell(self._everyone, [call] * len(self._everyone))
                     silence_s = job.deadline_s + _START_S
             elif "progress" in message and rank == 0:
-                said(*message["progress"])
+                on_progress(*message["progress"])
             elif "found" in message:
-                return Found.from_json(message["found"])
+                return TraceResult.from_json(message["found"])
 
     def _next(self, timeout_s: float) -> tuple[int, dict[str, Any]]:
         until = time.monotonic() + timeout_s
@@ -181,14 +181,14 @@ class _Ranks(Processes):
             with suppress(queue.Empty):
                 rank, message = self.take(left_s)
                 if message is None and self.code(rank) == 0:
-                    continue  # it is done, and rank 0 tells what was found
+                    continue  # it is done, and rank 0 sends the result
                 if message is None or "error" in message:
                     raise self._failure({rank: message})
                 return rank, message
-        raise CommunicationError(f"the ranks said nothing for {timeout_s:g} s: tracing is stuck")
+        raise CommunicationError(f"no message from the ranks for {timeout_s:g} s: tracing is stuck")
 
     def _failure(self, ends: dict[int, dict[str, Any] | None]) -> CommunicationError:
-        """Say what went wrong: a process that died explains the errors of the others."""
+        """Return the cause: a process that died explains the errors of the others."""
         until = time.monotonic() + _AFTERMATH_S
         while len(ends) < len(self._everyone) and (left_s := until - time.monotonic()) > 0:
             with suppress(queue.Empty):

@@ -1,4 +1,4 @@
-"""When the steps of a program moved, one after another in every lane: measured, or foreseen."""
+"""Times at which a program's steps moved, in order within every lane: measured or predicted."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +13,7 @@ from headrace.errors import ProgramError
 from headrace.topology import Topology
 
 _ONE_CALL_NS = 1000
-"""Steps that are passed within so little time, all begun before, were moved by one call."""
+"""Steps passed within so little time of each other, all begun before, were moved by one call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
