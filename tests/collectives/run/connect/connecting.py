@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headrace.collectives.run.connect import dialling, guests
+from headrace.collectives.run.connect import accepting, dialling
 from headrace.collectives.run.connect.handshake import (
     CHALLENGE_BYTES,
     CONTROL_CHANNEL,
@@ -22,13 +22,13 @@ from headrace.collectives.run.connect.handshake import (
     Dialler,
     Purpose,
 )
-from headrace.collectives.run.connect.listener import Link, Listener
+from headrace.collectives.run.connect.listener import Listener, PeerConnection
 
 SECRET = b"00112233445566778899aabbccddeeff"
 MEMORY_BYTES = 8192
 CHANNELS = 2
 
-Outcome = list[Link] | BaseException
+Outcome = list[PeerConnection] | BaseException
 
 
 def descriptors() -> int:
@@ -74,14 +74,14 @@ def close(outcomes: Sequence[Outcome]) -> None:
                 os.close(link.memory_fd)
 
 
-def kind(link: Link) -> socket.AddressFamily:
+def kind(link: PeerConnection) -> socket.AddressFamily:
     with socket.socket(fileno=os.dup(link.fd)) as sock:
         return sock.family
 
 
 def check(outcomes: Sequence[Outcome], local: Callable[[int, int], bool]) -> None:
     """Every pair is connected on all channels, by what it should be; bytes go both ways."""
-    links: dict[tuple[int, int, int], Link] = {}
+    links: dict[tuple[int, int, int], PeerConnection] = {}
     wanted = range(CONTROL_CHANNEL, CHANNELS)
     for rank, outcome in enumerate(outcomes):
         assert isinstance(outcome, list), outcome
@@ -129,7 +129,7 @@ def no_descriptor_is_left() -> Iterator[None]:
 def patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
     """Make the time that a handshake may take shorter."""
     with monkeypatch.context() as patched:
-        for module in (dialling, guests):
+        for module in (accepting, dialling):
             patched.setattr(module, "HANDSHAKE_S", seconds)
         yield
 

@@ -14,9 +14,9 @@ from headrace.collectives.run.connect.addresses import (
     IPV4,
     IPV6,
     addresses_towards,
+    format_address,
     host_of,
     interface_addresses,
-    joined,
 )
 from headrace.collectives.run.connect.sockets import numeric_host, parsed
 from tests.conformance.launch import environment
@@ -47,7 +47,7 @@ def has_ipv6() -> None:
     ],
 )
 def test_addresses_are_written_and_taken_apart(host: str, address: str) -> None:
-    assert joined(host, 5) == address
+    assert format_address(host, 5) == address
     bare = ipaddress.ip_address(host.partition("%")[0])
     assert host_of(address) == str(bare)
     assert parsed(address).address[:2] == (str(bare), 5)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.collectives.run.connect.handshake import CONTROL_CHANNEL
-from headrace.collectives.run.connect.listener import Link
+from headrace.collectives.run.connect.listener import PeerConnection
 from headrace.errors import CommunicationError, InputError
 from tests.collectives.run.connect.connecting import (
     SECRET,
@@ -70,7 +70,7 @@ def test_inside_a_running_event_loop() -> None:
     group = [listener(r, 2) for r in range(2)]
     addresses = [one.address for one in group]
 
-    async def notebook() -> list[Link]:
+    async def notebook() -> list[PeerConnection]:
         return group[1].connect(addresses, 10)
 
     with ThreadPoolExecutor(1) as pool:
@@ -111,12 +111,15 @@ def test_a_rank_with_another_secret_stays_out_and_is_named(shared: bool) -> None
     messages = [str(error) for error in outcomes if isinstance(error, CommunicationError)]
     assert len(messages) == 4
     for text in messages[:2]:
-        assert "s: rank 2 did not connect (connections turned away:" in text
+        assert "s: rank 2 did not connect (connections rejected:" in text
         assert "does not know this job's secret" in text
     at = [one.address for one in group]
-    assert f"rank 0 at {at[0]}, rank 1 at {at[1]} failed the handshake: it hung up" in messages[2]
+    assert (
+        f"rank 0 at {at[0]}, rank 1 at {at[1]} failed the handshake: it closed the connection"
+        in messages[2]
+    )
     assert "; rank 3 did not connect" in messages[2]
-    assert f"s: rank 2 at {at[2]} failed the handshake: it hung up" in messages[3]
+    assert f"s: rank 2 at {at[2]} failed the handshake: it closed the connection" in messages[3]
 
 
 def test_interrupts_end_it_and_close_everything() -> None:

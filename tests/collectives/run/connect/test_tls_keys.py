@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.collectives.run.connect.listener import Link
+from headrace.collectives.run.connect.listener import PeerConnection
 from headrace.errors import CommunicationError
 from tests.collectives.run.connect.connecting import (
     close,
@@ -50,12 +50,12 @@ def test_without_tls_there_are_no_keys() -> None:
 def test_a_rank_that_wants_something_else_stays_out(odd_one: int, hosts: tuple[str, str]) -> None:
     group = [listener(rank, 2, hosts[rank], tls=rank == odd_one) for rank in range(2)]
     accepting, dialling = together(group, deadline_s=0.6)
-    wanted = "wanted none where this group has TLS" if odd_one == 0 else "wanted it where"
+    wanted = "wants none where this group has TLS" if odd_one == 0 else "wants it where"
     assert isinstance(accepting, CommunicationError)
     assert wanted in str(accepting)
     assert isinstance(dialling, CommunicationError)
-    assert "failed the handshake: it hung up" in str(dialling)
+    assert "failed the handshake: it closed the connection" in str(dialling)
 
 
 def test_a_link_does_not_show_its_key() -> None:
-    assert "tls_key" not in repr(Link(3, 1, 0, -1, b"k" * 32))
+    assert "tls_key" not in repr(PeerConnection(3, 1, 0, -1, b"k" * 32))

@@ -1,1 +1,1 @@
-"""How the ranks of a group come to be connected; see `listener`."""
+"""Connection set-up between the ranks of a group; see `listener`."""

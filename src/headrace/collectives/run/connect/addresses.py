@@ -1,4 +1,4 @@
-"""Addresses of both families: which ones this host has, and their written forms."""
+"""Addresses of IPv4 and IPv6: those of this host, and their text forms."""
 
 import fcntl
 import ipaddress
@@ -10,20 +10,20 @@ from pathlib import Path
 
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 _IF_INET6 = Path("/proc/net/if_inet6")
-_TENTATIVE_OR_FAILED = 0x40 | 0x08  # not (yet) to be used: IFA_F_TENTATIVE, IFA_F_DADFAILED
-_SCOPES = {0x00: 0, 0x40: 1, 0x20: 2}  # scope -> order: global, site, link; others are of no use
+_TENTATIVE_OR_FAILED = 0x40 | 0x08  # not (yet) usable: IFA_F_TENTATIVE, IFA_F_DADFAILED
+_SCOPES = {0x00: 0, 0x40: 1, 0x20: 2}  # scope -> order: global, site, link; others are unusable
 _ANY_PORT = 9
 
 IPV4, IPV6 = 4, 6
 FAMILIES = (IPV4, IPV6)
-"""In the order in which they are used where all ranks have both."""
+"""Address families, in order of preference where all ranks have both."""
 
 ByFamily = Mapping[int, str]
-"""Family -> a numeric address of this host; one of a link has its interface behind a "%"."""
+"""Family -> a numeric address of this host; a link-local one ends in "%" and its interface."""
 
 
-def joined(host: str, port: int) -> str:
-    """Return "host:port", or "[host]:port" for IPv6; without an interface, which is this host's."""
+def format_address(host: str, port: int) -> str:
+    """Return "host:port", or "[host]:port" for IPv6; without the interface, as it is local."""
     bare = str(ipaddress.ip_address(host.partition("%")[0]))
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
@@ -39,14 +39,14 @@ def family_of(host: str) -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this host reaches `host`, a numeric address."""
+    """Return whether `host`, a numeric address, is reachable from this host only."""
     return ipaddress.ip_address(host).is_loopback
 
 
 def interface_addresses(name: str) -> ByFamily:
     """Return one address of each family that an interface has; empty if it has none.
 
-    IPv6: a global one before a site's, before the link's.
+    IPv6: a global address is preferred to a site-local, and that to a link-local one.
     """
     found: dict[int, str] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
@@ -68,7 +68,7 @@ def interface_addresses(name: str) -> ByFamily:
 
 
 def addresses_towards(host: str) -> ByFamily:
-    """Return this host's address of each family on the way to `host`, a name or an address."""
+    """Return this host's source address of each family for `host`, a name or an address."""
     found: dict[int, str] = {}
     for kind in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError):
@@ -81,7 +81,7 @@ def addresses_towards(host: str) -> ByFamily:
 
 
 def _written(name: tuple[object, ...]) -> str:
-    """Write a socket's own address: an IPv4 one in its IPv6 form as what it is."""
+    """Format a socket's own address; an IPv4-mapped IPv6 address as IPv4."""
     host = ipaddress.ip_address(str(name[0]).partition("%")[0])
     if isinstance(host, ipaddress.IPv4Address):
         return str(host)

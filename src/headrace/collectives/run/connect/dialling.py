@@ -1,10 +1,10 @@
-"""How a rank dials those below it, and again, until they are connected.
+"""Dialling side of connection set-up: connects to all lower ranks, with retries.
 
-A pair's control channel comes first, and tells how the others go. Where the peer listens under its
-local name it is on this host, and the connections are AF_UNIX sockets. A local listener that does
-not answer is either a rank that is still busy elsewhere or a stranger on the name: then TCP is
-dialled, where the peer says, along with its proof, whether it listens locally. If so, it is dialled
-locally again; after `LOCAL_ATTEMPTS` TCP has to do.
+A pair's control channel comes first and determines the kind of the others. Where the peer listens
+under its local name it is on this host, and the connections are AF_UNIX sockets. A local listener
+that does not answer is either a rank that is still busy or an unauthenticated process that took the
+name: then TCP is dialled, where the peer's challenge tells whether it listens locally. If so, it is
+dialled locally again; after `LOCAL_ATTEMPTS` failures TCP is used.
 """
 
 import logging
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from headrace.collectives.run.connect.addresses import host_of
-from headrace.collectives.run.connect.conversation import HANDSHAKE_S, Conversation, Loop, Steps
 from headrace.collectives.run.connect.handshake import (
     CHALLENGE_BYTES,
     CONTROL_CHANNEL,
@@ -29,6 +28,7 @@ from headrace.collectives.run.connect.handshake import (
     Refused,
     local_name,
 )
+from headrace.collectives.run.connect.handshake_loop import HANDSHAKE_S, Handshake, Loop, Steps
 from headrace.collectives.run.connect.shared_memory import make_memory
 from headrace.collectives.run.connect.sockets import Endpoint, dialling_socket, parsed, prepare
 
@@ -42,15 +42,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Dial:
-    """A connection to be made, over all the attempts at it.
+    """State of one connection over all attempts.
 
     Attributes
     ----------
     local : whether the next attempt goes to the peer's local name.
-    reached : whether the last one found somebody listening.
-    local_failures : how many local ones found somebody, and failed all the same.
-    pause_s : how long to wait after the next attempt by TCP that fails.
-    problem : what became of the last one, as the end of a sentence.
+    reached : whether the last attempt connected to a listener.
+    local_failures : number of local attempts that reached a listener and failed.
+    pause_s : delay after the next failed attempt by TCP.
+    problem : outcome of the last attempt, as the end of a sentence.
     """
 
     peer: int
@@ -63,7 +63,7 @@ class _Dial:
 
 
 class _Nearby(Refused):
-    """The peer, dialled by TCP, listens locally: it is to be dialled there."""
+    """The peer, dialled by TCP, listens locally: dial its local name instead."""
 
 
 class Dialling:
@@ -73,10 +73,10 @@ class Dialling:
     ----------
     own : this rank.
     source : the endpoint to dial from.
-    addresses : where the ranks listen, by rank.
-    memory_bytes : size of the memory to share over each local connection that carries data.
-    loop : where the handshakes take place.
-    links : by peer and channel, where connections are put.
+    addresses : listening addresses by rank.
+    memory_bytes : size of the shared memory of each local connection that carries data.
+    loop : runs the handshakes.
+    links : output: connections by peer and channel.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Dialling:
         addresses: Sequence[str],
         memory_bytes: int,
         loop: Loop,
-        links: dict[tuple[int, int], Conversation],
+        links: dict[tuple[int, int], Handshake],
     ) -> None:
         self._own = own
         self._source = source
@@ -97,15 +97,15 @@ class Dialling:
         self._dials: dict[tuple[int, int], _Dial] = {}
 
     def begin(self) -> None:
-        """Dial everybody's control channel; the rest follows from the loop's turns."""
+        """Dial the control channels of all lower ranks; the loop does the rest."""
         for peer in range(self._own.rank):
             # ranks that listen on different addresses may stand for different hosts (a testbed
-            # on loopback): what goes between them has to go over a network
+            # on loopback): data between them has to go over a network
             same = host_of(self._addresses[peer]) == host_of(self._addresses[self._own.rank])
             self._add(peer, CONTROL_CHANNEL, local=self._own.listens_locally and same)
 
     def problem(self, peer: int, channel: int) -> str:
-        """Say why a connection is missing: the end of a sentence."""
+        """Return the reason why a connection is missing, as the end of a sentence."""
         return self._dials[peer, channel].problem
 
     def _add(self, peer: int, channel: int, *, local: bool) -> None:
@@ -124,17 +124,19 @@ class Dialling:
                 os.close(memory_fd)
             self._failed(dial, error)
             return
-        # whoever was dialled by TCP may come to it as late as the deadline allows
+        # a peer dialled by TCP may answer as late as the deadline allows
         expires = time.monotonic() + HANDSHAKE_S if dial.local else math.inf
-        talk = Conversation(sock, memory_fd, expires)
-        self._loop.begin(talk, self._handshake(talk, dial), partial(self._ended, talk, dial))
+        handshake = Handshake(sock, memory_fd, expires)
+        self._loop.begin(
+            handshake, self._steps(handshake, dial), partial(self._ended, handshake, dial)
+        )
 
     def _memory(self, dial: _Dial) -> int:
         try:
             return make_memory(self._memory_bytes)
         except OSError as error:
             log.warning(
-                "rank %d: no memory to share with rank %d (%s): channel %d goes by TCP",
+                "rank %d: no memory to share with rank %d (%s): channel %d uses TCP",
                 self._own.rank,
                 dial.peer,
                 error.strerror,
@@ -148,40 +150,40 @@ class Dialling:
             return Endpoint(socket.AF_UNIX, local_name(self._own.secret, address))
         return parsed(address, self._source)
 
-    def _handshake(self, talk: Conversation, dial: _Dial) -> Steps:
+    def _steps(self, handshake: Handshake, dial: _Dial) -> Steps:
         own = self._own
         dialler = Dialler(
             own.secret, Purpose(own.ranks, own.rank, dial.peer, dial.channel, dial.local, own.tls)
         )
-        yield from talk.connect(self._endpoint(dial).address)
+        yield from handshake.connect(self._endpoint(dial).address)
         dial.reached = True
-        talk.send(dialler.hello)
-        proof = dialler.prove((yield from talk.receive(CHALLENGE_BYTES)))
+        handshake.send(dialler.hello)
+        proof = dialler.prove((yield from handshake.receive(CHALLENGE_BYTES)))
         in_doubt = 0 < dial.local_failures < LOCAL_ATTEMPTS
         if not dial.local and in_doubt and dialler.peer_listens_locally:
             raise _Nearby("listens locally")
-        talk.expires = math.inf  # it is the peer: once it has our proof, only it calls this off
-        talk.send(proof)
-        if talk.memory_fd >= 0:
-            talk.send_memory()
-        dialler.finish((yield from talk.receive(WELCOME_BYTES)))
+        handshake.expires = math.inf  # authenticated: once it has our proof, only it may abort
+        handshake.send(proof)
+        if handshake.memory_fd >= 0:
+            handshake.send_memory()
+        dialler.finish((yield from handshake.receive(WELCOME_BYTES)))
         if own.tls and not dial.local:
-            talk.tls_key = dialler.tls_key()
-        prepare(talk.sock, dial.channel)
+            handshake.tls_key = dialler.tls_key()
+        prepare(handshake.sock, dial.channel)
 
-    def _ended(self, talk: Conversation, dial: _Dial, error: Exception | None) -> None:
+    def _ended(self, handshake: Handshake, dial: _Dial, error: Exception | None) -> None:
         if error is not None:
-            talk.close()
+            handshake.close()
             self._failed(dial, error)
             return
-        self._links[dial.peer, dial.channel] = talk
+        self._links[dial.peer, dial.channel] = handshake
         if dial.channel == CONTROL_CHANNEL:
             for channel in range(POINT_TO_POINT_CHANNEL, self._own.channels):
                 self._add(dial.peer, channel, local=dial.local)
 
     def _failed(self, dial: _Dial, error: Exception) -> None:
         if dial.local:
-            # a full queue (BlockingIOError) belongs to somebody, too
+            # a full queue (BlockingIOError) means a listener, too
             found = dial.reached or isinstance(error, BlockingIOError)
             dial.local_failures = dial.local_failures + 1 if found else LOCAL_ATTEMPTS
             dial.local = False

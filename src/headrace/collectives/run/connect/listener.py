@@ -1,8 +1,8 @@
-"""How the ranks of a group connect: every pair, on every channel, and nobody else.
+"""Full-mesh connection set-up of a group: every pair of ranks, on every channel.
 
 Higher ranks dial lower ones. Ranks of one host are connected by AF_UNIX sockets, and share memory
 over those that carry data; others by TCP. Each connection begins with the handshake of
-`handshake.py`; all handshakes go on side by side, so that nobody slow is in anybody's way.
+`handshake.py`; all handshakes run concurrently, so that a slow peer delays no other.
 """
 
 import logging
@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from headrace.collectives.run.connect.conversation import Conversation, Loop
+from headrace.collectives.run.connect.accepting import Accepting
 from headrace.collectives.run.connect.dialling import Dialling
-from headrace.collectives.run.connect.guests import Guests
 from headrace.collectives.run.connect.handshake import CONTROL_CHANNEL, Member, local_name
+from headrace.collectives.run.connect.handshake_loop import Handshake, Loop
 from headrace.collectives.run.connect.sockets import (
     local_listener,
     numeric_host,
@@ -25,24 +25,23 @@ from headrace.collectives.run.connect.sockets import (
 from headrace.errors import CommunicationError, InputError
 
 MEMORY_BYTES = 1 << 20
-"""Memory that two ranks of one host share per channel, unless told otherwise."""
+"""Default size of the memory that two ranks of one host share per channel."""
 
 _TICK_S = 0.1
 
 log = logging.getLogger(__name__)
 
 
-class Link(NamedTuple):
-    """A connection to another rank, non-blocking; the descriptors belong to who has the link.
+class PeerConnection(NamedTuple):
+    """A non-blocking connection to another rank; its owner has to close the descriptors.
 
     Attributes
     ----------
     fd : descriptor of a TCP or AF_UNIX socket.
     peer : the other rank.
     channel : CONTROL_CHANNEL, POINT_TO_POINT_CHANNEL, or a data channel from 0.
-    memory_fd : descriptor of memory that both ranks have, or -1; the higher rank made it, and it
-        begins as zeros.
-    tls_key : what both ends of a connection that goes on in TLS have in common, else empty.
+    memory_fd : descriptor of the shared memory, or -1; made by the higher rank, initially zeros.
+    tls_key : pre-shared key of a connection that continues in TLS, else empty.
     """
 
     fd: int
@@ -52,11 +51,11 @@ class Link(NamedTuple):
     tls_key: bytes = b""
 
     def __repr__(self) -> str:  # without the key
-        return "Link(fd={}, peer={}, channel={}, memory_fd={})".format(*self[:4])
+        return "PeerConnection(fd={}, peer={}, channel={}, memory_fd={})".format(*self[:4])
 
 
 class Listener:
-    """Listens from construction on, so that its address can be told to the others.
+    """Listens from construction on, so that its address can be published.
 
     Parameters
     ----------
@@ -67,8 +66,8 @@ class Listener:
     shared_memory : whether ranks of this host may be connected by AF_UNIX sockets and memory; both
         sides of a pair have to allow it.
     memory_bytes : size of the memory per channel; the same on all ranks.
-    tls : whether connections by TCP go on in TLS, which is up to who gets the links; the same on
-        all ranks.
+    tls : whether connections by TCP continue in TLS, which the caller sets up; the same on all
+        ranks.
 
     Attributes
     ----------
@@ -99,7 +98,7 @@ class Listener:
                 f"channels is {channels} and memory_bytes {memory_bytes}: each has to be positive"
             )
         if not secret:
-            raise InputError("secret is empty: anybody could join; give all ranks the same one")
+            raise InputError("secret is empty: any process could join; give all ranks the same one")
         self._source = numeric_host(host)
         tcp, self.address = tcp_listener(host)
         self._listeners = [tcp]
@@ -120,27 +119,27 @@ class Listener:
         addresses: Sequence[str],
         deadline_s: float,
         interrupted: Callable[[], None] | None = None,
-    ) -> list[Link]:
-        """Connect to every other rank, then stop listening, however it ends.
+    ) -> list[PeerConnection]:
+        """Connect to every other rank, then stop listening, also after an error.
 
         Parameters
         ----------
-        addresses : where the ranks listen, by rank.
+        addresses : listening addresses by rank.
         deadline_s : seconds from now.
-        interrupted : called ten times a second or more; what it raises ends the attempt.
+        interrupted : called ten times a second or more; an exception from it ends the attempt.
 
         Returns
         -------
-        A link per other rank and channel (two more than data channels), by peer and channel.
+        A connection per other rank and channel (two more than data channels), in order of peer and
+        channel.
 
         Raises
         ------
         InputError : an address is malformed, or there is not one per rank.
-        CommunicationError : naming the ranks that could not be connected with by the deadline, and
-            why.
+        CommunicationError : naming the ranks that are not connected by the deadline, and why.
         """
         own = self._own
-        links: dict[tuple[int, int], Conversation] = {}
+        links: dict[tuple[int, int], Handshake] = {}
         loop = Loop()
         try:
             if not self._listeners:
@@ -149,11 +148,11 @@ class Listener:
                 raise InputError(f"{len(addresses)} addresses for {own.ranks} ranks")
             for address in addresses:
                 parsed(address)
-            guests = Guests(own, self._listeners, self._memory_bytes, loop, links)
+            accepting = Accepting(own, self._listeners, self._memory_bytes, loop, links)
             dialling = Dialling(own, self._source, addresses, self._memory_bytes, loop, links)
             wanted = (own.ranks - 1) * (own.channels - CONTROL_CHANNEL)
             deadline = time.monotonic() + deadline_s
-            guests.begin()
+            accepting.begin()
             dialling.begin()
             while len(links) < wanted:
                 left = deadline - time.monotonic()
@@ -161,7 +160,7 @@ class Listener:
                     raise CommunicationError(
                         f"rank {own.rank} is not connected after {deadline_s:g} s: "
                         + _missing(own, addresses, links, dialling)
-                        + _turned_away(guests)
+                        + _rejected(accepting)
                     )
                 loop.turn(min(left, _TICK_S))
                 if interrupted is not None:
@@ -170,8 +169,8 @@ class Listener:
         finally:
             self.close()
             loop.close()
-            for talk in links.values():
-                talk.close()
+            for handshake in links.values():
+                handshake.close()
 
     def close(self) -> None:
         """Stop listening; does nothing the second time."""
@@ -189,14 +188,14 @@ class Listener:
             )
 
 
-def _released(links: dict[tuple[int, int], Conversation]) -> list[Link]:
-    """Take the descriptors out of `links`."""
-    released: list[Link] = []
+def _released(links: dict[tuple[int, int], Handshake]) -> list[PeerConnection]:
+    """Move the descriptors out of `links`."""
+    released: list[PeerConnection] = []
     try:
         for peer, channel in sorted(links):
-            talk = links[peer, channel]
-            fd, memory_fd = talk.release()
-            released.append(Link(fd, peer, channel, memory_fd, talk.tls_key))
+            handshake = links[peer, channel]
+            fd, memory_fd = handshake.release()
+            released.append(PeerConnection(fd, peer, channel, memory_fd, handshake.tls_key))
     except BaseException:  # an interrupt
         for link in released:
             os.close(link.fd)
@@ -209,10 +208,10 @@ def _released(links: dict[tuple[int, int], Conversation]) -> list[Link]:
 def _missing(
     own: Member,
     addresses: Sequence[str],
-    links: dict[tuple[int, int], Conversation],
+    links: dict[tuple[int, int], Handshake],
     dialling: Dialling,
 ) -> str:
-    """Say which ranks are not connected and why, those with the same problem together."""
+    """Return which ranks are not connected and why, grouped by problem."""
     problems: defaultdict[str, list[str]] = defaultdict(list)
     channels = range(CONTROL_CHANNEL, own.channels)
     for peer in range(own.ranks):
@@ -226,12 +225,10 @@ def _missing(
             some = len(missing) < len(channels)
             problem = "did not connect" + (f" on channels {missing}" if some else "")
             problems[problem].append(f"rank {peer}")
-    return "; ".join(f"{', '.join(who)} {problem}" for problem, who in problems.items())
+    return "; ".join(f"{', '.join(ranks)} {problem}" for problem, ranks in problems.items())
 
 
-def _turned_away(guests: Guests) -> str:
-    if not guests.turned_away:
+def _rejected(accepting: Accepting) -> str:
+    if not accepting.rejected:
         return ""
-    return (
-        f" (connections turned away: {guests.turned_away}, the last from {guests.last_turned_away})"
-    )
+    return f" (connections rejected: {accepting.rejected}, the last from {accepting.last_rejected})"

@@ -1,17 +1,17 @@
-"""Memory that two ranks of one host share: an anonymous file whose size nobody can change."""
+"""Memory that two ranks of one host share: an anonymous file of sealed size."""
 
 import fcntl
 import os
 
 from headrace.collectives.run.connect.handshake import Refused
 
-# without these, a peer that shrinks the file kills whoever touches what is gone (SIGBUS)
+# without these, a peer that shrinks the file kills a process that accesses the rest (SIGBUS)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _NOT_WRITABLE = fcntl.F_SEAL_WRITE | 0x10  # F_SEAL_FUTURE_WRITE is not in Python's fcntl
 
 
 def make_memory(nbytes: int) -> int:
-    """Return the descriptor of `nbytes` of sealed memory, zeros; no page is used until touched.
+    """Return the descriptor of `nbytes` of sealed, zeroed memory; pages are allocated lazily.
 
     Raises
     ------
@@ -28,11 +28,11 @@ def make_memory(nbytes: int) -> int:
 
 
 def check_memory(fd: int, nbytes: int) -> None:
-    """Make sure that a peer's descriptor is memory as `make_memory` makes it.
+    """Check that a peer's descriptor is memory as `make_memory` makes it.
 
     Raises
     ------
-    Refused : it is something else, or not sealed, or of another size.
+    Refused : it is not memory, not sealed, or of another size.
     """
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)

@@ -1,4 +1,4 @@
-"""Sockets as the connections of a group need them: addresses, listening, options."""
+"""Sockets for the connections of a group: addresses, listening, options."""
 
 import contextlib
 import errno
@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Any, NamedTuple
 
-from headrace.collectives.run.connect.addresses import joined
+from headrace.collectives.run.connect.addresses import format_address
 from headrace.collectives.run.connect.handshake import CONTROL_CHANNEL
 from headrace.errors import CommunicationError, InputError
 
@@ -22,7 +22,7 @@ _KEEPALIVE = (
 
 
 class Endpoint(NamedTuple):
-    """Where a TCP socket listens, as the kernel wants it."""
+    """Address of a TCP socket, in the kernel's form."""
 
     family: socket.AddressFamily
     address: Any  # what `socket.connect` takes for the family
@@ -51,10 +51,10 @@ def numeric_host(host: str) -> Endpoint:
 
 
 def parsed(address: str, source: Endpoint | None = None) -> Endpoint:
-    """Return the endpoint that "host:port" or "[v6]:port" means.
+    """Return the endpoint of "host:port" or "[v6]:port".
 
-    An IPv6 address of a link means the link of `source`, the endpoint to dial from: what an
-    interface is called differs from host to host.
+    A link-local IPv6 address gets the scope of `source`, the endpoint to dial from: names of
+    interfaces differ between hosts.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def tcp_listener(host: str) -> tuple[socket.socket, str]:
         listener.close()
         raise CommunicationError(f"cannot listen on {host}: {error.strerror}") from error
     port = listener.getsockname()[1]
-    return listener, joined(host, port)
+    return listener, format_address(host, port)
 
 
 def local_listener(name: bytes) -> socket.socket:
@@ -120,7 +120,7 @@ def local_listener(name: bytes) -> socket.socket:
 
 
 def dialling_socket(family: socket.AddressFamily, source: Endpoint) -> socket.socket:
-    """Make a socket to dial with, from the address we listen on, so that it uses that interface.
+    """Return a socket to dial with, bound to the listening address, so that it uses its interface.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def dialling_socket(family: socket.AddressFamily, source: Endpoint) -> socket.so
     if family == source.family:
         # the port is chosen once the peer is known: many connections may then share one
         _set(sock, socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
-        with contextlib.suppress(OSError):  # any other source serves as well
+        with contextlib.suppress(OSError):  # any other source works as well
             sock.bind(source.address)
     return sock
 
@@ -143,13 +143,13 @@ def prepare(sock: socket.socket, channel: int) -> None:
         return
     _set(sock, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if channel == CONTROL_CHANNEL:
-        # a host that vanishes without a word is noticed here even while nothing is being sent
+        # detects a host that vanishes while nothing is being sent
         for level, option, value in _KEEPALIVE:
             _set(sock, level, option, value)
 
 
 def start_connecting(sock: socket.socket, address: Any) -> bool:
-    """Begin to connect; returns whether it is done already, else the socket turns writable.
+    """Begin to connect; returns whether it is done, else the socket becomes writable.
 
     Raises
     ------

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headrace.collectives.run.connect import guests
+from headrace.collectives.run.connect import accepting
 from headrace.collectives.run.connect.handshake import (
     CHALLENGE_BYTES,
     WELCOME_BYTES,
@@ -100,7 +100,7 @@ STRANGERS = [scans_ports, talks, keeps_silent, dawdles, guesses, says_hello_only
 def test_strangers_change_nothing(
     strangers: list[Callable[[str, Crowd], None]], shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guests, "MOST_GUESTS", 40)  # fewer than there are strangers
+    monkeypatch.setattr(accepting, "MAX_HANDSHAKES", 40)  # fewer than there are strangers
     group = [listener(r, 6, shared_memory=shared) for r in range(6)]
     crowd = Crowd()
 
@@ -140,7 +140,7 @@ def test_strangers_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_has_said_a_right_hello_is_not_dropped_for_a_silent_crowd(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guests, "MOST_GUESTS", 20)
+    monkeypatch.setattr(accepting, "MAX_HANDSHAKES", 20)
     crowd = Crowd()
     with listening_in_vain() as address:
         sock = crowd.dial(address)
@@ -157,7 +157,7 @@ def test_who_has_said_a_right_hello_is_not_dropped_for_a_silent_crowd(
 def test_when_all_places_are_taken_by_ranks_that_died_the_others_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guests, "MOST_GUESTS", 16)
+    monkeypatch.setattr(accepting, "MAX_HANDSHAKES", 16)
     group = [listener(r, 3) for r in range(3)]
     crowd = Crowd()
     for _ in range(40):

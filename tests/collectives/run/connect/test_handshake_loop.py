@@ -7,23 +7,23 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.collectives.run.connect.conversation import Conversation
+from headrace.collectives.run.connect.handshake_loop import Handshake
 
 
-@pytest.mark.parametrize("write", [lambda talk: talk.send(b"x"), Conversation.send_memory])
+@pytest.mark.parametrize("write", [lambda handshake: handshake.send(b"x"), Handshake.send_memory])
 def test_a_peer_that_is_gone_raises_an_error_and_no_signal(
-    write: Callable[[Conversation], None],
+    write: Callable[[Handshake], None],
 ) -> None:
     # SIGPIPE ends a process whose program has not Python's default of ignoring it
     caught: list[int] = []
     before = signal.signal(signal.SIGPIPE, lambda number, _: caught.append(number))
     ours, theirs = socket.socketpair()
-    talk = Conversation(ours, os.memfd_create("test"))
+    handshake = Handshake(ours, os.memfd_create("test"))
     try:
         theirs.close()
         with pytest.raises(BrokenPipeError):
-            write(talk)
+            write(handshake)
     finally:
-        talk.close()
+        handshake.close()
         signal.signal(signal.SIGPIPE, before)
     assert caught == []

@@ -1,8 +1,8 @@
-"""Handshakes that go on side by side on one thread.
+"""Event loop for concurrent handshakes on one thread.
 
-Each is a generator that yields the event it has to wait for; a `Loop` resumes it when its socket
-is ready, and ends it when its time is up. (Not asyncio: a notebook's thread runs a loop of that
-already, in which no other can be run.)
+Each handshake is a generator that yields the event to wait for; a `Loop` resumes it when its
+socket is ready and ends it at its timeout. (Not asyncio: the thread of a notebook already runs an
+asyncio loop, and those do not nest.)
 """
 
 import array
@@ -24,23 +24,24 @@ from headrace.collectives.run.connect.sockets import check_connected, start_conn
 Steps = Generator[int, None, None]
 
 HANDSHAKE_S = 2.0
-"""How long a stranger may take; a rank takes milliseconds, once it is there."""
+"""Timeout of a peer that is not authenticated; a rank that is running takes milliseconds."""
 
-_EXPIRY_S = 0.1  # how exactly that is kept
+_EXPIRY_S = 0.1  # resolution of the timeout
 
 
 class Late(Exception):  # noqa: N818 - like Refused
-    """The other side did not say in time what it was to say."""
+    """The peer did not send its next message in time."""
 
 
-class Conversation:
-    """A connection during its handshake; owns the socket and the memory that goes with it.
+class Handshake:
+    """A connection during its handshake; owns the socket and the shared memory.
 
     Attributes
     ----------
-    expires : when it has to have ended, in seconds of `time.monotonic`.
-    memory_fd : descriptor of the memory shared over it, or -1.
-    tls_key : of the connection, if it goes on in TLS, else empty; known after the handshake.
+    expires : time at which it is aborted, in seconds of `time.monotonic`.
+    memory_fd : descriptor of the shared memory of the connection, or -1.
+    tls_key : pre-shared key if the connection continues in TLS, else empty; known after the
+        handshake.
     """
 
     def __init__(self, sock: socket.socket, memory_fd: int = -1, expires: float = math.inf) -> None:
@@ -56,7 +57,7 @@ class Conversation:
             check_connected(self.sock)
 
     def receive(self, size: int) -> Generator[int, None, bytes]:
-        """Receive `size` bytes and no more: what follows may be for the executor."""
+        """Receive `size` bytes and no more: what follows may be data for the executor."""
         data = b""
         while len(data) < size:
             try:
@@ -65,23 +66,23 @@ class Conversation:
                 yield selectors.EVENT_READ
                 continue
             if not part:
-                raise Refused("hung up")
+                raise Refused("closed the connection")
             data += part
         return data
 
     def send(self, message: bytes) -> None:
-        """Send one message of the handshake: they are far smaller than an empty send buffer."""
+        """Send one message of the handshake, which is far smaller than an empty send buffer."""
         if self.sock.send(message, socket.MSG_NOSIGNAL) != len(message):
-            raise Refused("does not read what it is sent")
+            raise Refused("does not read its messages")
 
     def send_memory(self) -> None:
-        """Hand the peer a descriptor of the memory, along with one byte."""
+        """Pass the descriptor of the memory to the peer, with one byte of data."""
         # not socket.send_fds: in Python 3.11 it drops its flags (gh-107898), and NOSIGNAL with them
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self.memory_fd]))
         self.sock.sendmsg([b"m"], [rights], socket.MSG_NOSIGNAL)
 
     def receive_memory(self, nbytes: int) -> Steps:
-        """Take the memory that the peer hands over, if it is `nbytes` and sealed."""
+        """Receive the peer's memory; raises Refused unless it has `nbytes` and is sealed."""
         while True:
             try:
                 data, ancillary, flags, _ = self.sock.recvmsg(
@@ -97,77 +98,77 @@ class Conversation:
             return
         for fd in fds:
             os.close(fd)
-        raise Refused("hung up" if not data else "offered no memory, or too much")
+        raise Refused("closed the connection" if not data else "offered no memory, or too much")
 
     def release(self) -> tuple[int, int]:
-        """Give up the socket's and the memory's descriptors: they are the caller's now."""
+        """Transfer ownership of the descriptors of socket and memory to the caller."""
         memory_fd, self.memory_fd = self.memory_fd, -1
         return self.sock.detach(), memory_fd
 
     def close(self) -> None:
-        """Close whatever is still owned."""
+        """Close the descriptors that are still owned."""
         self.sock.close()
         if self.memory_fd >= 0:
             os.close(self.memory_fd)
             self.memory_fd = -1
 
 
-class _Going(NamedTuple):
-    """A conversation that is going on; `ended` is told how it ended (None: well)."""
+class _Active(NamedTuple):
+    """An active handshake; `ended` is called with its error, or None on success."""
 
     steps: Steps
     ended: Callable[[Exception | None], None]
 
 
 class Loop:
-    """Runs conversations and timers on the calling thread, a turn at a time."""
+    """Runs handshakes and timers on the calling thread, one iteration per `turn`."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._going: dict[Conversation, _Going] = {}
-        self._waits_for: dict[Conversation, int] = {}
+        self._active: dict[Handshake, _Active] = {}
+        self._waits_for: dict[Handshake, int] = {}
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._checked = time.monotonic()
 
     def begin(
         self,
-        talk: Conversation,
+        handshake: Handshake,
         steps: Steps,
         ended: Callable[[Exception | None], None],
     ) -> None:
-        """Start a conversation; `ended` is called, perhaps at once, when it is over."""
-        self._going[talk] = _Going(steps, ended)
-        self._resume(talk)
+        """Start a handshake; `ended` is called when it ends, possibly before this returns."""
+        self._active[handshake] = _Active(steps, ended)
+        self._resume(handshake)
 
-    def end(self, talk: Conversation, error: Exception | None) -> None:
-        """End a conversation; does nothing if it has ended."""
-        going = self._going.pop(talk, None)
-        if going is None:
+    def end(self, handshake: Handshake, error: Exception | None) -> None:
+        """End a handshake; does nothing if it has ended."""
+        active = self._active.pop(handshake, None)
+        if active is None:
             return
-        if self._waits_for.pop(talk, None) is not None:
-            self._selector.unregister(talk.sock)
-        going.steps.close()
-        going.ended(error)
+        if self._waits_for.pop(handshake, None) is not None:
+            self._selector.unregister(handshake.sock)
+        active.steps.close()
+        active.ended(error)
 
     def later(self, delay_s: float, act: Callable[[], None]) -> None:
         """Call `act` in `delay_s` seconds."""
         heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._count), act))
 
     def watch(self, listener: socket.socket, ready: Callable[[], None]) -> None:
-        """Call `ready` whenever somebody connects to `listener`."""
+        """Call `ready` for every incoming connection of `listener`."""
         self._selector.register(listener, selectors.EVENT_READ, ready)
 
     def ignore(self, listener: socket.socket) -> None:
-        """Leave those who connect to `listener` waiting."""
+        """Stop watching `listener`: incoming connections stay in the kernel's queue."""
         self._selector.unregister(listener)
 
     def turn(self, longest_s: float) -> None:
-        """Wait for up to `longest_s` until something happens, and do what follows from it."""
+        """Wait up to `longest_s` for events and timers, and dispatch them."""
         now = time.monotonic()
         if self._timers:
             longest_s = min(longest_s, self._timers[0][0] - now)
-        if self._going:
+        if self._active:
             longest_s = min(longest_s, _EXPIRY_S)
         for key, _ in self._selector.select(max(longest_s, 0)):
             key.data()
@@ -176,36 +177,36 @@ class Loop:
             heapq.heappop(self._timers)[2]()
         if now - self._checked >= _EXPIRY_S:
             self._checked = now
-            for talk in [talk for talk in self._going if talk.expires <= now]:
-                self.end(talk, Late("did not answer in time"))
+            for late in [each for each in self._active if each.expires <= now]:
+                self.end(late, Late("did not answer in time"))
 
     def close(self) -> None:
-        """Close every conversation that has not ended."""
-        while self._going:
-            talk, going = self._going.popitem()
-            going.steps.close()
-            talk.close()
+        """Close every handshake that has not ended."""
+        while self._active:
+            handshake, active = self._active.popitem()
+            active.steps.close()
+            handshake.close()
         self._selector.close()
 
-    def _resume(self, talk: Conversation) -> None:
-        if talk not in self._going:  # ended by somebody whose turn came just before
+    def _resume(self, handshake: Handshake) -> None:
+        if handshake not in self._active:  # ended by another handshake in the same iteration
             return
         try:
-            event = next(self._going[talk].steps)
+            event = next(self._active[handshake].steps)
         except StopIteration:
-            self.end(talk, None)
+            self.end(handshake, None)
         except (Refused, OSError) as error:
-            self.end(talk, error)
+            self.end(handshake, error)
         else:
-            self._wait(talk, event)
+            self._wait(handshake, event)
 
-    def _wait(self, talk: Conversation, event: int) -> None:
-        before = self._waits_for.get(talk)
+    def _wait(self, handshake: Handshake, event: int) -> None:
+        before = self._waits_for.get(handshake)
         if before is None:
-            self._selector.register(talk.sock, event, partial(self._resume, talk))
+            self._selector.register(handshake.sock, event, partial(self._resume, handshake))
         elif before != event:
-            self._selector.modify(talk.sock, event, partial(self._resume, talk))
-        self._waits_for[talk] = event
+            self._selector.modify(handshake.sock, event, partial(self._resume, handshake))
+        self._waits_for[handshake] = event
 
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
