@@ -158,9 +158,9 @@ PUBLIC = {
     "headrace.collectives.plan.bound.unsplit": {"Count", "most_urgent_cut", "unsplit_bound"},
     "headrace.collectives.plan.census": {"Census", "census"},
     "headrace.collectives.plan.chunks": {
-        "Carriage",
+        "Deliveries",
         "Sends",
-        "carriage_of",
+        "deliveries_of",
         "check_sends",
         "concatenated",
         "overlapped",
@@ -256,7 +256,7 @@ PUBLIC = {
         "SearchSettings",
     },
     "headrace.collectives.plan.sends": {
-        "Carriage",
+        "Deliveries",
         "Sends",
         "by_arrival",
         "check_sends",

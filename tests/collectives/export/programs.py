@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
-from headrace.collectives.plan.chunks import carriage_of, realize
+from headrace.collectives.plan.chunks import deliveries_of, realize
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.program import Program, Schedule, Transfer
 from tests.collectives.plan.random_sends import random_sends, random_topology
@@ -38,7 +38,7 @@ def random_program(seed: int) -> Program:
     chunks = rng.choice((1, 2, 3, 5))
     demand = Demand(collective=collective, ranks=ranks, chunks=chunks, root=root)
     if collective in CARRIED:
-        sends = random_sends(rng, random_topology(rng, ranks), carriage_of(demand))
+        sends = random_sends(rng, random_topology(rng, ranks), deliveries_of(demand))
         return lower(realize(demand, sends))
     return lower(random_reduction(rng, demand))
 

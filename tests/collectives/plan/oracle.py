@@ -3,26 +3,26 @@
 import itertools
 import math
 
-from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.chunks import Deliveries
 from headrace.topology import Topology
 
 EPS = 1e-9
 
 
 def best_us(
-    topology: Topology, carriage: Carriage, chunk_mb: float, *, batching: bool = False
+    topology: Topology, deliveries: Deliveries, chunk_mb: float, *, batching: bool = False
 ) -> float:
     """Try every sequence of sends, each as early as its chunk and its resources allow.
 
     Every schedule without idle time of no use is one of these, ordered by its starts. With
     `batching` several chunks may go as one message, which pays alpha once.
     """
-    return _Search(topology, carriage, chunk_mb, batching).run()
+    return _Search(topology, deliveries, chunk_mb, batching).run()
 
 
 class _Search:
     def __init__(
-        self, topology: Topology, carriage: Carriage, chunk_mb: float, batching: bool
+        self, topology: Topology, deliveries: Deliveries, chunk_mb: float, batching: bool
     ) -> None:
         self.links = topology.links
         self.mb, self.batching = chunk_mb, batching
@@ -30,16 +30,16 @@ class _Search:
         for k, shared in enumerate(topology.shared):
             for link in shared.links:
                 self.betas[link][len(self.links) + k] = shared.beta_us_per_mb
-        n = carriage.ranks
+        n = deliveries.ranks
         self.far = [[0.0 if s == d else math.inf for d in range(n)] for s in range(n)]
         for link, betas in zip(self.links, self.betas, strict=True):
             us = link.alpha_us + chunk_mb * max(betas.values())
             self.far[link.src][link.dst] = us
         for k, s, d in itertools.product(range(n), repeat=3):
             self.far[s][d] = min(self.far[s][d], self.far[s][k] + self.far[k][d])
-        self.there = [{int(origin): 0.0} for origin in carriage.origin]
+        self.there = [{int(origin): 0.0} for origin in deliveries.origin]
         self.missing = {
-            (c, r) for c in range(carriage.chunks) for r in range(n) if carriage.targets[c, r]
+            (c, r) for c in range(deliveries.chunks) for r in range(n) if deliveries.targets[c, r]
         }
         self.free = [0.0] * (len(self.links) + len(topology.shared))
         self.best = math.inf

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from headrace.collectives.plan.chunks import Carriage, Sends
+from headrace.collectives.plan.chunks import Deliveries, Sends
 from headrace.topology import Link, SharedCapacity, Topology
 
 
@@ -40,17 +40,17 @@ def random_topology(rng: random.Random, ranks: int, *, whole: bool = False) -> T
 
 
 def random_sends(
-    rng: random.Random, topology: Topology, carriage: Carriage, *, largest: int = 3
+    rng: random.Random, topology: Topology, deliveries: Deliveries, *, largest: int = 3
 ) -> Sends:
     """Send chunks wherever they are missing, at random, until all targets have them."""
-    held = np.zeros((carriage.chunks, carriage.ranks), dtype=bool)
-    held[np.arange(carriage.chunks), carriage.origin] = True
+    held = np.zeros((deliveries.chunks, deliveries.ranks), dtype=bool)
+    held[np.arange(deliveries.chunks), deliveries.origin] = True
     rows: list[tuple[int, int, int, int]] = []
     message = 0
-    while (carriage.targets & ~held).any():
+    while (deliveries.targets & ~held).any():
         link = rng.choice(topology.links)
         fresh = np.flatnonzero(held[:, link.src] & ~held[:, link.dst])
-        fresh = [chunk for chunk in fresh.tolist() if carriage.targets[chunk].any()]
+        fresh = [chunk for chunk in fresh.tolist() if deliveries.targets[chunk].any()]
         if not fresh:
             continue
         for chunk in rng.sample(fresh, min(len(fresh), rng.randrange(1, largest + 1))):

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from headrace.collectives.plan.chunks import Carriage, Sends
+from headrace.collectives.plan.chunks import Deliveries, Sends
 from headrace.topology import Link, SharedCapacity, Topology
 
 EPS = 1e-6
@@ -64,27 +64,27 @@ def ndv2_pair() -> Topology:
     return network(16, rows + far, *shared)
 
 
-def allgather(n: int, chunks: int = 1) -> Carriage:
+def allgather(n: int, chunks: int = 1) -> Deliveries:
     origin = np.repeat(np.arange(n, dtype=np.int32), chunks)
-    return Carriage(ranks=n, origin=origin, targets=np.arange(n) != origin[:, None])
+    return Deliveries(ranks=n, origin=origin, targets=np.arange(n) != origin[:, None])
 
 
-def broadcast(n: int, chunks: int = 1, root: int = 0) -> Carriage:
+def broadcast(n: int, chunks: int = 1, root: int = 0) -> Deliveries:
     origin = np.full(chunks, root, dtype=np.int32)
-    return Carriage(ranks=n, origin=origin, targets=np.arange(n) != origin[:, None])
+    return Deliveries(ranks=n, origin=origin, targets=np.arange(n) != origin[:, None])
 
 
-def all_to_all(n: int, chunks: int = 1) -> Carriage:
+def all_to_all(n: int, chunks: int = 1) -> Deliveries:
     origin = np.repeat(np.arange(n, dtype=np.int32), n * chunks)
     to = np.tile(np.repeat(np.arange(n), chunks), n)
     targets = (np.arange(n) == to[:, None]) & (to != origin)[:, None]
-    return Carriage(ranks=n, origin=origin, targets=targets)
+    return Deliveries(ranks=n, origin=origin, targets=targets)
 
 
-def total_us(topology: Topology, carriage: Carriage, chunk_mb: float, sends: Sends) -> float:
+def total_us(topology: Topology, deliveries: Deliveries, chunk_mb: float, sends: Sends) -> float:
     """Check `sends` with their starts; return when the last arrives."""
     holds: list[tuple[int, float, float]] = []  # resource, from, until
-    there = {(c, int(carriage.origin[c])): 0.0 for c in range(carriage.chunks)}
+    there = {(c, int(deliveries.origin[c])): 0.0 for c in range(deliveries.chunks)}
     end = 0.0
     assert sends.message.tolist() == sorted(sends.message.tolist())
     for message in range(int(sends.message.max(initial=-1)) + 1):
@@ -110,7 +110,7 @@ def total_us(topology: Topology, carriage: Carriage, chunk_mb: float, sends: Sen
     holds.sort()
     for (one, _, until), (other, start, _) in itertools.pairwise(holds):
         assert one != other or start >= until - EPS, "a resource serves two messages at once"
-    for chunk, rank in zip(*np.nonzero(carriage.targets), strict=True):
+    for chunk, rank in zip(*np.nonzero(deliveries.targets), strict=True):
         assert (int(chunk), int(rank)) in there, f"chunk {chunk} does not reach rank {rank}"
     assert end == pytest.approx(end)
     return end

@@ -9,8 +9,8 @@ import pytest
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.chunks import (
     Sends,
-    carriage_of,
     concatenated,
+    deliveries_of,
     overlapped,
     realize,
     reversed_sends,
@@ -46,12 +46,12 @@ def combining(
     topology = replace(topology, links=links)
     chunks = rng.choice((2, 6)) * (ranks if collective is Collective.ALLREDUCE else 1)
     demand = Demand(collective=collective, ranks=ranks, chunks=chunks)
-    carriage, dual = carriage_of(demand), transposed(topology)
+    deliveries, dual = deliveries_of(demand), transposed(topology)
     how = SearchSettings(seed=rng.randrange(99), restarts=1, batch_share=rng.choice((0.0, 0.5)))
-    up = reversed_sends(ENGINE.search(dual, carriage, MB, settings=how).sends)
+    up = reversed_sends(ENGINE.search(dual, deliveries, MB, settings=how).sends)
     if collective is not Collective.ALLREDUCE:
         return topology, demand, up
-    down = with_arrivals(topology, random_sends(rng, topology, carriage), MB)
+    down = with_arrivals(topology, random_sends(rng, topology, deliveries), MB)
     return topology, demand, rng.choice((concatenated, overlapped))(up, down)
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from headrace.collectives.demand import REDUCING, ROOTED, STANDARD, Collective, Demand
 from headrace.collectives.plan.chunks import (
     Sends,
-    carriage_of,
     concatenated,
+    deliveries_of,
     overlapped,
     realize,
     reversed_sends,
@@ -41,13 +41,13 @@ def _demand(collective: Collective, rng: random.Random, ranks: int) -> Demand:
 
 
 def _sends(demand: Demand, topology: Topology, rng: random.Random) -> Sends:
-    carriage = carriage_of(demand)
-    sends = random_sends(rng, topology, carriage)
+    deliveries = deliveries_of(demand)
+    sends = random_sends(rng, topology, deliveries)
     if demand.collective not in REDUCING:
         return sends
     # The dual is planned on the transposed topology, then turned round. A relay would combine
-    # what it did not contribute, so the carriage of a combining collective goes to everyone.
-    backwards = reversed_sends(random_sends(rng, _transposed(topology), carriage))
+    # what it did not contribute, so a combining collective's deliveries go to every rank.
+    backwards = reversed_sends(random_sends(rng, _transposed(topology), deliveries))
     if demand.collective is not Collective.ALLREDUCE:
         return backwards
     merge = rng.choice((concatenated, overlapped))
@@ -95,10 +95,10 @@ def test_uneven_exchanges_with_relays_are_proven() -> None:
         ranks = rng.randrange(1, 6)
         counts = [[rng.choice((0, 0, 1, 2, 5)) for _ in range(ranks)] for _ in range(ranks)]
         demand = Demand.all_to_all_v(counts, chunks=rng.choice((1, 2)))
-        carriage = carriage_of(demand)
+        deliveries = deliveries_of(demand)
         own = sum(counts[r][r] for r in range(ranks))
-        assert carriage.targets.sum() == (sum(map(sum, counts)) - own) * demand.chunks
-        sends = random_sends(rng, random_topology(rng, ranks), carriage)
+        assert deliveries.targets.sum() == (sum(map(sum, counts)) - own) * demand.chunks
+        sends = random_sends(rng, random_topology(rng, ranks), deliveries)
         verify(lower(realize(demand, sends)))
 
 
@@ -131,7 +131,7 @@ def _custom(draw: st.DrawFn) -> Demand:
 def test_custom_demands_are_proven(demand: Demand, seed: int) -> None:
     """Permutations in place among them: what a slot holds has to leave before it is overwritten."""
     rng = random.Random(seed)
-    sends = random_sends(rng, random_topology(rng, demand.ranks), carriage_of(demand))
+    sends = random_sends(rng, random_topology(rng, demand.ranks), deliveries_of(demand))
     program = lower(realize(demand, sends))
     verify(program)
     assert misbehaves(program, seed, runs=4) == ""
@@ -187,8 +187,8 @@ def test_malformed_sends_are_named(rows: list[tuple[int, int, int, int]], says: 
 
 def test_an_allreduce_needs_chunks_for_all() -> None:
     with pytest.raises(ProgramError, match="chunks is 5, needs a multiple of 3"):
-        carriage_of(Demand(collective=Collective.ALLREDUCE, ranks=3, chunks=5))
-    owner = carriage_of(Demand(collective=Collective.ALLREDUCE, ranks=3, chunks=6)).origin
+        deliveries_of(Demand(collective=Collective.ALLREDUCE, ranks=3, chunks=5))
+    owner = deliveries_of(Demand(collective=Collective.ALLREDUCE, ranks=3, chunks=6)).origin
     assert owner.tolist() == [0, 0, 1, 1, 2, 2]
 
 
@@ -197,7 +197,7 @@ def test_a_custom_demand_that_combines_is_not_carried() -> None:
         ranks=2, slots=1, before=[(0, 0, 0, (0,)), (1, 0, 0, (1,))], after=[(1, 0, 0, (0, 1))]
     )
     with pytest.raises(ProgramError, match="item 0 is wanted with other contributors"):
-        carriage_of(demand)
+        deliveries_of(demand)
     verify(lower(Schedule.of(demand, [Transfer(0, 1, 0, 0, reduce=True)])))
 
 

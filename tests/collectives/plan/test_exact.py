@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.bound.unsplit import most_urgent_cut, unsplit_bound
-from headrace.collectives.plan.chunks import Carriage, carriage_of
+from headrace.collectives.plan.chunks import Deliveries, deliveries_of
 from headrace.collectives.plan.exact import exact_schedule, time_unit_us
 from headrace.collectives.plan.images import chunk_images, send_classes
 from headrace.collectives.plan.rounds import fewest_rounds, solve_rounds
@@ -78,31 +78,31 @@ def test_exact_is_the_best_of_all_schedules_and_no_bound_exceeds_it(
     graph = topology
     if collective in (Collective.REDUCE, Collective.REDUCE_SCATTER):
         graph = transposed(topology)
-    carriage = carriage_of(demand)
+    deliveries = deliveries_of(demand)
     alone, together = (
-        best_us(graph, carriage, mb, batching=batching) for batching in (False, True)
+        best_us(graph, deliveries, mb, batching=batching) for batching in (False, True)
     )
     assert together <= alone + 1e-9
     assert lower_bound(topology, demand, total_bytes).total_us <= together * (1 + 1e-9)
     assert unsplit_bound(topology, demand, total_bytes).total_us <= together * (1 + 1e-9)
-    found = exact_schedule(graph, carriage, mb)
+    found = exact_schedule(graph, deliveries, mb)
     assert found.optimal
     assert found.total_us == pytest.approx(alone)
     assert found.sends is not None
-    assert total_us(graph, carriage, mb, found.sends) == pytest.approx(alone)
+    assert total_us(graph, deliveries, mb, found.sends) == pytest.approx(alone)
 
 
 @settings(max_examples=10, deadline=None)
 @given(topology=tiny(ranks=4))
 def test_four_ranks_broadcast_as_fast_as_can_be(topology: Topology) -> None:
-    carriage = broadcast(4)
-    best = best_us(topology, carriage, 1.0)
-    assert exact_schedule(topology, carriage, 1.0).total_us == pytest.approx(best)
-    assert most_urgent_cut(topology, carriage, 1.0).us <= best * (1 + 1e-9)
+    deliveries = broadcast(4)
+    best = best_us(topology, deliveries, 1.0)
+    assert exact_schedule(topology, deliveries, 1.0).total_us == pytest.approx(best)
+    assert most_urgent_cut(topology, deliveries, 1.0).us <= best * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
-    ("topology", "carriage", "us"),
+    ("topology", "deliveries", "us"),
     [
         (ring(3), allgather(3), 10.0),
         (ring(4), allgather(4), 20.0),
@@ -112,13 +112,13 @@ def test_four_ranks_broadcast_as_fast_as_can_be(topology: Topology) -> None:
         (ndv2_node(), broadcast(8, 4), 23.0 * 2),
     ],
 )
-def test_known_optima_are_proved(topology: Topology, carriage: Carriage, us: float) -> None:
-    mb = 1.0 if carriage.chunks != 4 or carriage.ranks != 8 else 0.5
-    found = exact_schedule(topology, carriage, mb)
+def test_known_optima_are_proved(topology: Topology, deliveries: Deliveries, us: float) -> None:
+    mb = 1.0 if deliveries.chunks != 4 or deliveries.ranks != 8 else 0.5
+    found = exact_schedule(topology, deliveries, mb)
     assert found.total_us == pytest.approx(us)
     assert found.optimal
     assert found.sends is not None
-    assert total_us(topology, carriage, mb, found.sends) == pytest.approx(us)
+    assert total_us(topology, deliveries, mb, found.sends) == pytest.approx(us)
 
 
 def test_costs_without_a_common_unit_leave_a_small_gap() -> None:
@@ -131,8 +131,8 @@ def test_costs_without_a_common_unit_leave_a_small_gap() -> None:
 def test_nothing_is_sent_that_nobody_needs() -> None:
     # Found by hypothesis: a chunk that a relay might get late made the schedule look long.
     rows = [(0, 1, 0.0, 15.0), (0, 2, 0.0, 10.0), (1, 2, 0.0, 10.0), (2, 0, 0.0, 10.0)]
-    carriage = carriage_of(Demand(collective=Collective.SCATTER, ranks=3))
-    found = exact_schedule(network(3, rows), carriage, 1.0)
+    deliveries = deliveries_of(Demand(collective=Collective.SCATTER, ranks=3))
+    found = exact_schedule(network(3, rows), deliveries, 1.0)
     assert found.total_us == pytest.approx(15.0)
     assert found.sends is not None
     assert len(found.sends.chunk) == 2
@@ -146,17 +146,17 @@ def test_units_divide_all_costs() -> None:
 
 
 def test_a_symmetric_schedule_is_mapped_to_itself() -> None:
-    topology, carriage = ndv2_node(), allgather(8)
+    topology, deliveries = ndv2_node(), allgather(8)
     group = automorphisms(topology)
     assert len(group) > 1
-    found = exact_schedule(topology, carriage, 1.0, symmetry=group)
+    found = exact_schedule(topology, deliveries, 1.0, symmetry=group)
     assert found.total_us == pytest.approx(69.0)
     assert found.optimal  # by the counting bound
     sends = found.sends
     assert sends is not None
     rows = set(zip(sends.chunk, sends.src, sends.dst, np.round(sends.start_us, 6), strict=True))
     for perm in group:
-        images = chunk_images(carriage, perm)
+        images = chunk_images(deliveries, perm)
         assert {(images[c], perm[s], perm[d], at) for c, s, d, at in rows} == rows
 
 
@@ -171,37 +171,37 @@ def test_equal_efforts_give_equal_schedules() -> None:
 
 
 def test_a_hint_is_never_lost() -> None:
-    topology, carriage = ring(5, alpha=1.0), allgather(5)
-    hint = exact_schedule(topology, carriage, 1.0).sends
+    topology, deliveries = ring(5, alpha=1.0), allgather(5)
+    hint = exact_schedule(topology, deliveries, 1.0).sends
     found = exact_schedule(
-        topology, carriage, 1.0, hint=hint, parameters=Parameters(deterministic=1e-6)
+        topology, deliveries, 1.0, hint=hint, parameters=Parameters(deterministic=1e-6)
     )
     assert found.total_us == pytest.approx(22.0)
 
 
 @pytest.mark.parametrize(
-    ("carriage", "chunk_mb", "rounds", "us"),
+    ("deliveries", "chunk_mb", "rounds", "us"),
     [(allgather(8, 6), 1 / 6, 7, 161 / 3), (all_to_all(8, 3), 1 / 3, 8, 368 / 3)],
 )
 def test_rounds_reach_the_bandwidth_bound_of_a_node(
-    carriage: Carriage, chunk_mb: float, rounds: int, us: float
+    deliveries: Deliveries, chunk_mb: float, rounds: int, us: float
 ) -> None:
     topology = ndv2_node()
     found = solve_rounds(
-        topology, carriage, chunk_mb, 46 * chunk_mb, rounds, symmetry=automorphisms(topology)
+        topology, deliveries, chunk_mb, 46 * chunk_mb, rounds, symmetry=automorphisms(topology)
     )
     assert found.sends is not None
-    assert total_us(topology, carriage, chunk_mb, found.sends) == pytest.approx(us)
+    assert total_us(topology, deliveries, chunk_mb, found.sends) == pytest.approx(us)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
 def test_the_fewest_rounds_are_found(alpha: float) -> None:
-    topology, carriage = ndv2_node(alpha), allgather(8, 6)
-    found = fewest_rounds(topology, carriage, 1 / 6, symmetry=automorphisms(topology))
+    topology, deliveries = ndv2_node(alpha), allgather(8, 6)
+    found = fewest_rounds(topology, deliveries, 1 / 6, symmetry=automorphisms(topology))
     assert found.rounds == 7
     assert found.round_us == pytest.approx(alpha + 46 / 6)
     assert found.sends is not None
-    total = total_us(topology, carriage, 1 / 6, found.sends)
+    total = total_us(topology, deliveries, 1 / 6, found.sends)
     assert total == pytest.approx(7 * found.round_us)
     assert fewest_rounds(ring(4), allgather(4), 1.0, tries=1).rounds == 2
     late = fewest_rounds(ring(4), allgather(4), 1.0, at_least_us=25.0)

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan import templates
-from headrace.collectives.plan.chunks import carriage_of, concatenated, realize, reversed_sends
+from headrace.collectives.plan.chunks import concatenated, deliveries_of, realize, reversed_sends
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule
@@ -75,7 +75,7 @@ def _in_messages() -> dict[str, Schedule]:
     }
     made: dict[str, Schedule] = {}
     for name, demand in demands.items():
-        sends = random_sends(rng, topology, carriage_of(demand), largest=4)
+        sends = random_sends(rng, topology, deliveries_of(demand), largest=4)
         if demand.collective is Collective.ALLREDUCE:
             sends = concatenated(reversed_sends(sends), sends)
         made[f"{name} in messages"] = realize(demand, sends)

@@ -6,7 +6,7 @@ from itertools import combinations, product
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.chunks import carriage_of
+from headrace.collectives.plan.chunks import deliveries_of
 from headrace.collectives.plan.guided.routing import RouteProblem
 from headrace.collectives.plan.sketch import whole
 from headrace.topology import Link, SharedCapacity, Topology
@@ -44,13 +44,13 @@ def problem_on(
 ) -> RouteProblem:
     """A routing problem without a sketch, chunks of 1 MB."""
     demand = Demand(collective=collective, ranks=topology.ranks, chunks=chunks)
-    return RouteProblem.of(whole(topology), carriage_of(demand), 1.0)
+    return RouteProblem.of(whole(topology), deliveries_of(demand), 1.0)
 
 
 def trees_of(problem: RouteProblem, chunk: int) -> Iterator[np.ndarray]:
     """Every tree over allowed links that brings `chunk` where it is wanted, and nowhere else."""
-    costs, n = problem.costs, problem.carriage.ranks
-    origin, wanted = int(problem.carriage.origin[chunk]), problem.carriage.targets[chunk]
+    costs, n = problem.costs, problem.deliveries.ranks
+    origin, wanted = int(problem.deliveries.origin[chunk]), problem.deliveries.targets[chunk]
     others = [r for r in range(n) if r != origin and not wanted[r]]
     for size in range(len(others) + 1):
         for relays in combinations(others, size):

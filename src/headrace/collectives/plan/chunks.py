@@ -1,7 +1,7 @@
 """Chunks and sends: the form in which synthesizers think, and the way from there to a schedule.
 
 A synthesizer is asked to carry chunks: chunk c is at ``origin[c]`` at first and has to reach every
-rank of ``targets[c]`` (`carriage_of`). Its answer is a list of sends in one order, grouped into
+rank of ``targets[c]`` (`deliveries_of`). Its answer is a list of sends in one order, grouped into
 messages: TACCL's abstract algorithm. `realize` turns it into a `Schedule`, giving every chunk a
 slot wherever it passes; `reversed_sends` turns a way to carry chunks into a way to combine them.
 Chunks have the numbers of the demand's items.
@@ -15,7 +15,7 @@ from headrace.collectives.conditions import conditions
 from headrace.collectives.demand import REDUCING, Collective, Demand
 from headrace.collectives.plan.places import Places
 from headrace.collectives.plan.sends import (
-    Carriage,
+    Deliveries,
     Sends,
     by_arrival,
     check_sends,
@@ -27,9 +27,9 @@ from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import ProgramError
 
 __all__ = [
-    "Carriage",
+    "Deliveries",
     "Sends",
-    "carriage_of",
+    "deliveries_of",
     "check_sends",
     "concatenated",
     "overlapped",
@@ -39,10 +39,10 @@ __all__ = [
 ]
 
 
-def carriage_of(demand: Demand) -> Carriage:
+def deliveries_of(demand: Demand) -> Deliveries:
     """Return what has to be carried for `demand`; chunk numbers are its item numbers.
 
-    Of a combining collective it is the carriage of its dual, whose sends `reversed_sends` turns
+    Of a combining collective it is the deliveries of its dual, whose sends `reversed_sends` turns
     round: broadcast for reduce, allgather for reduce_scatter and for allreduce. In an allreduce
     rank ``c * ranks // chunks`` owns chunk c. An item that several ranks hold at first has the
     lowest of them for its origin, and the others are no targets. An item of which nobody holds
@@ -71,11 +71,11 @@ def carriage_of(demand: Demand) -> Carriage:
         owner = np.arange(demand.slots) // demand.chunks
         origin = (root if demand.collective is Collective.BROADCAST else owner).astype(np.int32)
         targets = np.arange(demand.ranks) != origin[:, None]
-        return Carriage(ranks=demand.ranks, origin=origin, targets=targets)
+        return Deliveries(ranks=demand.ranks, origin=origin, targets=targets)
     return _listed(demand)
 
 
-def _listed(demand: Demand) -> Carriage:
+def _listed(demand: Demand) -> Deliveries:
     """The same from what the demand lists."""
     wanted = conditions(demand)
     before, after = wanted.before, wanted.after
@@ -91,7 +91,7 @@ def _listed(demand: Demand) -> Carriage:
     targets = np.zeros((chunks, demand.ranks), dtype=bool)
     targets[after.item, after.rank] = True
     targets[before.item, before.rank] = False
-    return Carriage(ranks=demand.ranks, origin=origin, targets=targets)
+    return Deliveries(ranks=demand.ranks, origin=origin, targets=targets)
 
 
 def _refuse_combining(item: int) -> None:

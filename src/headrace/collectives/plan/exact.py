@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from headrace.collectives.plan.bound.unsplit import most_urgent_cut
-from headrace.collectives.plan.chunks import Carriage, Sends
+from headrace.collectives.plan.chunks import Deliveries, Sends
 from headrace.collectives.plan.images import send_classes
 from headrace.collectives.plan.packing.list_schedule import needed
 from headrace.collectives.plan.simulate.resources import routes
@@ -73,20 +73,20 @@ class Exact:
 
 def exact_schedule(
     topology: Topology,
-    carriage: Carriage,
+    deliveries: Deliveries,
     chunk_mb: float,
     *,
     symmetry: np.ndarray | None = None,
     hint: Sends | None = None,
     parameters: Parameters | None = None,
 ) -> Exact:
-    """Search for the fastest way to carry `carriage`.
+    """Search for the fastest way to carry `deliveries`.
 
     Parameters
     ----------
     chunk_mb : size of every chunk in MB; above 0.
     symmetry : (elements, ranks) int32, permutations of the ranks that are automorphisms of
-        topology and carriage; the schedule is mapped to itself by all of them.
+        topology and deliveries; the schedule is mapped to itself by all of them.
     hint : a schedule to start from, say a list schedule; each chunk gets to a rank once.
     parameters : limits of the search (10 units of deterministic time by default); `start`
         is not used.
@@ -95,7 +95,7 @@ def exact_schedule(
     ------
     ProgramError : if a chunk cannot reach a target.
     """
-    if not carriage.targets.any():
+    if not deliveries.targets.any():
         empty = np.empty(0, dtype=np.int32)
         sends = Sends(
             chunk=empty,
@@ -106,12 +106,12 @@ def exact_schedule(
             start_us=empty.astype(float),
         )
         return Exact(sends=sends, total_us=0.0, bound_us=0.0, unit_us=1.0, stop=Stop.DONE)
-    return _Exact(topology, carriage, chunk_mb, symmetry, hint).solve(
+    return _Exact(topology, deliveries, chunk_mb, symmetry, hint).solve(
         parameters or Parameters(deterministic=10.0)
     )
 
 
-def proved_us(topology: Topology, carriage: Carriage, chunk_mb: float) -> float:
+def proved_us(topology: Topology, deliveries: Deliveries, chunk_mb: float) -> float:
     """Return a time that no schedule of whole chunks beats, however many travel as one message.
 
     What is proved in a quarter of a unit of deterministic time, a second or so. It holds if all
@@ -121,7 +121,7 @@ def proved_us(topology: Topology, carriage: Carriage, chunk_mb: float) -> float:
     ------
     ProgramError : if a chunk cannot reach a target.
     """
-    model = _Exact(topology, carriage, chunk_mb, None, None, alpha_holds=False)
+    model = _Exact(topology, deliveries, chunk_mb, None, None, alpha_holds=False)
     return model.solve(Parameters(deterministic=0.25)).bound_us
 
 
@@ -143,14 +143,14 @@ class _Exact:
     def __init__(
         self,
         topology: Topology,
-        carriage: Carriage,
+        deliveries: Deliveries,
         chunk_mb: float,
         symmetry: np.ndarray | None,
         hint: Sends | None,
         *,
         alpha_holds: bool = True,
     ) -> None:
-        self._topology, self._carriage = topology, carriage
+        self._topology, self._deliveries = topology, deliveries
         self._ends = [(link.src, link.dst) for link in topology.links]
         ways, self._resources = routes(topology, range(len(self._ends)), keep_links=True)
         alpha = [link.alpha_us for link in topology.links]
@@ -166,8 +166,8 @@ class _Exact:
         ]
         perms = [] if symmetry is None else [np.asarray(perm) for perm in symmetry]
         self._symmetric = len(perms) > 1
-        self._class = send_classes(topology, carriage, perms)
-        self._cut_us = most_urgent_cut(topology, carriage, chunk_mb).us
+        self._class = send_classes(topology, deliveries, perms)
+        self._cut_us = most_urgent_cut(topology, deliveries, chunk_mb).us
         costs = [*self._takes, *(us for held in self._holds for _, us in held)]
         unit = time_unit_us(np.array(costs))
         self._exactly = unit is not None
@@ -199,11 +199,11 @@ class _Exact:
             far[src, dst] = self._units(us)
         for k in range(n):
             far = np.minimum(far, far[:, k, None] + far[None, k, :])
-        for chunk, rank in zip(*np.nonzero(self._carriage.targets), strict=True):
-            if not math.isfinite(far[self._carriage.origin[chunk], rank]):
+        for chunk, rank in zip(*np.nonzero(self._deliveries.targets), strict=True):
+            if not math.isfinite(far[self._deliveries.origin[chunk], rank]):
                 raise ProgramError(
                     f"chunk {int(chunk)} cannot get from rank "
-                    f"{int(self._carriage.origin[chunk])} to rank {int(rank)}; add a link"
+                    f"{int(self._deliveries.origin[chunk])} to rank {int(rank)}; add a link"
                 )
         return far
 
@@ -212,18 +212,18 @@ class _Exact:
         if self._hint is not None:
             _, total = self._timed(_rows(self._topology, self._hint))
             return self._units(total) + len(self._hint.chunk) + 1
-        chunks = int(self._carriage.targets.any(axis=1).sum())
+        chunks = int(self._deliveries.targets.any(axis=1).sum())
         return chunks * self._topology.ranks * self._units(max(self._takes)) + 1
 
     def _useful(self, chunk: int, link: int) -> bool:
         src, dst = self._ends[link]
-        origin = int(self._carriage.origin[chunk])
-        onward = self._far[dst][self._carriage.targets[chunk]].min(initial=math.inf)
+        origin = int(self._deliveries.origin[chunk])
+        onward = self._far[dst][self._deliveries.targets[chunk]].min(initial=math.inf)
         return dst != origin and math.isfinite(self._far[origin, src] + onward)
 
     def _there_at(self, chunk: int, rank: int) -> Any:
         """When the chunk is at the rank; images have one variable."""
-        origin = int(self._carriage.origin[chunk])
+        origin = int(self._deliveries.origin[chunk])
         if rank == origin:
             return 0
         key = tuple(sorted(int(k) for k in self._class[chunk, self._into[rank]]))
@@ -232,16 +232,16 @@ class _Exact:
             self._there[key] = self._model.new_int_var(
                 least, self._horizon, f"there{len(self._there)}"
             )
-            if self._carriage.targets[chunk, rank]:
+            if self._deliveries.targets[chunk, rank]:
                 self._model.add(self._span >= self._there[key])
         return self._there[key]
 
     def _route(self) -> None:
         seen: set[int] = set()
-        for chunk in range(self._carriage.chunks):
-            if not self._carriage.targets[chunk].any():
+        for chunk in range(self._deliveries.chunks):
+            if not self._deliveries.targets[chunk].any():
                 continue
-            origin = int(self._carriage.origin[chunk])
+            origin = int(self._deliveries.origin[chunk])
             useful = [k for k in range(len(self._ends)) if self._useful(chunk, k)]
             for k in useful:
                 name = int(self._class[chunk, k])
@@ -272,7 +272,7 @@ class _Exact:
 
     def _receive(self, chunk: int, links: list[int], rank: int) -> None:
         xs = [self._x[int(self._class[chunk, k])] for k in links]
-        if self._carriage.targets[chunk, rank]:
+        if self._deliveries.targets[chunk, rank]:
             self._model.add_exactly_one(xs)
         else:
             self._model.add_at_most_one(xs)
@@ -317,7 +317,7 @@ class _Exact:
             starts = dict(zip(names, result.values[len(names) :].tolist(), strict=True))
             rows = [
                 (starts[name], k, chunk)
-                for chunk in range(self._carriage.chunks)
+                for chunk in range(self._deliveries.chunks)
                 for k in range(len(self._ends))
                 if chosen.get(name := int(self._class[chunk, k]), 0.0) > 0.5
             ]
@@ -335,7 +335,7 @@ class _Exact:
         """Without what the solver sends, because it may, to ranks that neither want nor pass it."""
         ends = np.array([self._ends[k] for _, k, _ in rows], dtype=np.int64).reshape(-1, 2)
         keep = needed(
-            self._carriage, np.array([chunk for *_, chunk in rows]), ends[:, 0], ends[:, 1]
+            self._deliveries, np.array([chunk for *_, chunk in rows]), ends[:, 0], ends[:, 1]
         )
         return [row for row, kept in zip(rows, keep.tolist(), strict=True) if kept]
 
@@ -352,7 +352,7 @@ class _Exact:
     def _timed(self, rows: list[tuple[float, int, int]]) -> tuple[Sends, float]:
         """Start each send, in this order, as early as the true costs allow."""
         free = [0.0] * self._resources
-        there = {(c, int(o)): 0.0 for c, o in enumerate(self._carriage.origin)}
+        there = {(c, int(o)): 0.0 for c, o in enumerate(self._deliveries.origin)}
         made: list[tuple[float, int, int]] = []
         for _, k, chunk in rows:
             src, dst = self._ends[k]

@@ -18,7 +18,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.chunks import (
-    Carriage,
+    Deliveries,
     Sends,
     concatenated,
     overlapped,
@@ -212,13 +212,13 @@ def _trees(
         )
         there = np.zeros((1, own))
     else:
-        carriage = Carriage(ranks=size, origin=origin, targets=targets)
-        packing = pack(inside, carriage, chunk_mb, settings=_SETTINGS)
-        tree = rounded(inside, packing, carriage, exact=False)
+        deliveries = Deliveries(ranks=size, origin=origin, targets=targets)
+        packing = pack(inside, deliveries, chunk_mb, settings=_SETTINGS)
+        tree = rounded(inside, packing, deliveries, exact=False)
         links = _in_order(inside, packing, tree, origin)
         sends, there = _spread(
             inside,
-            Carriage(ranks=size, origin=origin[:own], targets=targets[:own]),
+            Deliveries(ranks=size, origin=origin[:own], targets=targets[:own]),
             links[:own],
             chunk_mb,
         )
@@ -250,14 +250,14 @@ def _in_order(
 
 
 def _spread(
-    inside: Topology, carriage: Carriage, links: list[list[int]], chunk_mb: float
+    inside: Topology, deliveries: Deliveries, links: list[list[int]], chunk_mb: float
 ) -> tuple[Sends, np.ndarray]:
     """Schedule the host's own chunks, and say when each GPU has each."""
     first = np.cumsum([0, *map(len, links)])
     flat = np.array([k for some in links for k in some], dtype=np.int32)
     through = Routes(first=first.astype(np.int64), link=flat)
-    sends, _ = in_order(inside, carriage, chunk_mb, through, batch_share=0.5)
-    there = np.zeros((inside.ranks, carriage.chunks))
+    sends, _ = in_order(inside, deliveries, chunk_mb, through, batch_share=0.5)
+    there = np.zeros((inside.ranks, deliveries.chunks))
     there[sends.dst, sends.chunk] = with_arrivals(inside, sends, chunk_mb).arrive_us
     return sends, there
 

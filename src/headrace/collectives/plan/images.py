@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.chunks import Deliveries
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Topology
 
@@ -31,7 +31,7 @@ def link_images(topology: Topology, perm: np.ndarray) -> np.ndarray:
     return images
 
 
-def chunk_images(carriage: Carriage, perm: np.ndarray) -> np.ndarray:
+def chunk_images(deliveries: Deliveries, perm: np.ndarray) -> np.ndarray:
     """(chunks,): where each chunk goes; of chunks alike, the k-th goes to the k-th.
 
     Raises
@@ -40,12 +40,12 @@ def chunk_images(carriage: Carriage, perm: np.ndarray) -> np.ndarray:
     """
     places: dict[tuple[int, bytes], list[int]] = {}
     for chunk, (origin, targets) in enumerate(
-        zip(carriage.origin.tolist(), carriage.targets, strict=True)
+        zip(deliveries.origin.tolist(), deliveries.targets, strict=True)
     ):
         places.setdefault((origin, targets.tobytes()), []).append(chunk)
-    images = np.empty(carriage.chunks, dtype=np.int64)
+    images = np.empty(deliveries.chunks, dtype=np.int64)
     for (origin, targets), chunks in places.items():
-        moved = np.zeros(carriage.ranks, dtype=bool)
+        moved = np.zeros(deliveries.ranks, dtype=bool)
         moved[perm[np.frombuffer(targets, dtype=bool)]] = True
         to = places.get((int(perm[origin]), moved.tobytes()), [])
         if len(to) != len(chunks):
@@ -57,7 +57,9 @@ def chunk_images(carriage: Carriage, perm: np.ndarray) -> np.ndarray:
     return images
 
 
-def send_classes(topology: Topology, carriage: Carriage, perms: Iterable[np.ndarray]) -> np.ndarray:
+def send_classes(
+    topology: Topology, deliveries: Deliveries, perms: Iterable[np.ndarray]
+) -> np.ndarray:
     """(chunks, links) int64: equal numbers for what is the image of one another.
 
     Raises
@@ -65,13 +67,13 @@ def send_classes(topology: Topology, carriage: Carriage, perms: Iterable[np.ndar
     TopologyError, ProgramError : if a permutation maps links or chunks to none.
     """
     links = len(topology.links)
-    classes = np.arange(carriage.chunks * links)
+    classes = np.arange(deliveries.chunks * links)
     for perm in perms:
         images = (
-            chunk_images(carriage, perm)[:, None] * links + link_images(topology, perm)[None, :]
+            chunk_images(deliveries, perm)[:, None] * links + link_images(topology, perm)[None, :]
         ).reshape(-1)
         classes = _joined(classes, images)
-    return np.unique(classes, return_inverse=True)[1].reshape(carriage.chunks, links)
+    return np.unique(classes, return_inverse=True)[1].reshape(deliveries.chunks, links)
 
 
 def _joined(classes: np.ndarray, images: np.ndarray) -> np.ndarray:

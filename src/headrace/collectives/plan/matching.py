@@ -16,10 +16,10 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.chunks import (
-    Carriage,
+    Deliveries,
     Sends,
-    carriage_of,
     concatenated,
+    deliveries_of,
 )
 from headrace.collectives.plan.search import (
     Routes,
@@ -157,7 +157,7 @@ def match(
         total_bytes=total_bytes,
         engine=engine,
         seed=seed,
-        deliveries=EFFORTS[effort],
+        work=EFFORTS[effort],
         ends=time.monotonic() + max_seconds,
         chunk_counts=tuple(chunk_counts) or (_WHOLE_CHUNKS if whole else _CHUNKS),
         bound_us=bound_us,
@@ -175,7 +175,7 @@ class _Job:
     total_bytes: int
     engine: SearchEngine
     seed: int
-    deliveries: float
+    work: float
     ends: float
     chunk_counts: tuple[int, ...]
     bound_us: float
@@ -192,8 +192,8 @@ class _Candidate:
     """A way to cut the data and to search, and how it fares."""
 
     demand: Demand
-    carriage: Carriage
-    deliveries: int
+    deliveries: Deliveries
+    delivery_count: int
     symmetry: np.ndarray | None = None
     routed: bool = False
     routes: Routes | None = None
@@ -205,8 +205,10 @@ class _Candidate:
     def cost(self, topology: Topology) -> float:
         """What one restart costs, in deliveries of a small case."""
         neighbours = len(topology.links) / topology.ranks
-        cost = max(1, self.deliveries) * (1 + neighbours / 10) * (1 + self.carriage.chunks / 500)
-        relayed = self.deliveries < self.carriage.chunks * (topology.ranks - 1)
+        cost = (
+            max(1, self.delivery_count) * (1 + neighbours / 10) * (1 + self.deliveries.chunks / 500)
+        )
+        relayed = self.delivery_count < self.deliveries.chunks * (topology.ranks - 1)
         return cost * topology.ranks if relayed and not self.routed else cost
 
     def attempt(self) -> Attempt:
@@ -264,7 +266,7 @@ def _rounds(job: _Job, candidates: list[_Candidate], ended: "_Ended") -> None:
             if best <= job.bound_us * _ENOUGH:
                 break
             # All get as much to do: the finer the cut, the fewer the restarts.
-            each = job.deliveries * effort / len(runners) / candidate.cost(job.topology)
+            each = job.work * effort / len(runners) / candidate.cost(job.topology)
             _try(job, candidate, number, max(_FEWEST, int(each)), packed, ended)
             if ended.interrupted:
                 return
@@ -303,7 +305,7 @@ def _try(
     try:
         found = job.engine.search(
             job.topology,
-            candidate.carriage,
+            candidate.deliveries,
             job.chunk_mb(candidate.demand),
             routes=candidate.routes,
             symmetry=candidate.symmetry,
@@ -328,24 +330,28 @@ def _candidates(job: _Job, collective: Collective, root: int) -> list[_Candidate
     made: list[_Candidate] = []
     for chunks in job.chunk_counts:
         demand = Demand(collective=collective, ranks=job.topology.ranks, chunks=chunks, root=root)
-        carriage = carriage_of(demand)
-        deliveries = int(carriage.targets.sum())
+        deliveries = deliveries_of(demand)
+        delivery_count = int(deliveries.targets.sum())
         variants = [
-            _Candidate(demand=demand, carriage=carriage, deliveries=deliveries, symmetry=group)
+            _Candidate(
+                demand=demand, deliveries=deliveries, delivery_count=delivery_count, symmetry=group
+            )
             for group in (None, *groups)
         ]
-        if collective is not Collective.ALLGATHER and _few_kinds(carriage):
+        if collective is not Collective.ALLGATHER and _few_kinds(deliveries):
             variants.append(
-                _Candidate(demand=demand, carriage=carriage, deliveries=deliveries, routed=True)
+                _Candidate(
+                    demand=demand, deliveries=deliveries, delivery_count=delivery_count, routed=True
+                )
             )
-        affordable = job.deliveries / _FEWEST / 20
+        affordable = job.work / _FEWEST / 20
         kept = [v for v in variants if v.cost(job.topology) <= affordable]
         made += kept or ([] if made else variants)
     return made
 
 
-def _few_kinds(carriage: Carriage) -> bool:
-    rows = zip(carriage.origin.tolist(), carriage.targets, strict=True)
+def _few_kinds(deliveries: Deliveries) -> bool:
+    rows = zip(deliveries.origin.tolist(), deliveries.targets, strict=True)
     return len({(origin, targets.tobytes()) for origin, targets in rows}) <= _MOST_COMMODITIES
 
 
@@ -359,8 +365,8 @@ def _flow_routes(job: _Job, candidate: _Candidate, packed: "list[Packing]") -> R
         mb = job.chunk_mb(candidate.demand)
         left = max(0.1, job.ends - time.monotonic())
         settings = PackSettings(limit_s=left)
-        packed.append(pack(job.topology, candidate.carriage, mb, settings=settings))
-    tree = rounded(job.topology, packed[0], candidate.carriage, exact=False)
+        packed.append(pack(job.topology, candidate.deliveries, mb, settings=settings))
+    tree = rounded(job.topology, packed[0], candidate.deliveries, exact=False)
     return routes(packed[0], tree)
 
 
@@ -424,7 +430,7 @@ def _allreduce(job: _Job) -> Match:
     share = _SCATTER_SHARE
     first = replace(
         job,
-        deliveries=job.deliveries * share,
+        work=job.work * share,
         ends=now + (job.ends - now) * share,
         bound_us=0.0,
     )
@@ -432,7 +438,7 @@ def _allreduce(job: _Job) -> Match:
     ranks, chunks = scatter.demand.ranks, scatter.demand.chunks
     second = replace(
         job,
-        deliveries=job.deliveries * (1 - share),
+        work=job.work * (1 - share),
         chunk_counts=(chunks,),
         before=scatter.sends,
     )

@@ -18,7 +18,7 @@ from itertools import product
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.chunks import Carriage, Sends, realize
+from headrace.collectives.plan.chunks import Deliveries, Sends, realize
 from headrace.collectives.plan.cost_model import CostModel
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.search import SearchEngine, SearchSettings
@@ -190,8 +190,8 @@ def _trees(
     origin = np.resize(np.array(roots, dtype=np.int32), chunks)
     targets = np.ones((chunks, network.ranks), dtype=bool)
     targets[np.arange(chunks), origin] = False
-    carriage = Carriage(ranks=network.ranks, origin=origin, targets=targets)
-    sends = engine.search(network, carriage, chunk_mb, settings=settings).sends
+    deliveries = Deliveries(ranks=network.ranks, origin=origin, targets=targets)
+    sends = engine.search(network, deliveries, chunk_mb, settings=settings).sends
     edges: list[list[Edge]] = [[] for _ in range(chunks)]
     for chunk, src, dst in zip(
         sends.chunk.tolist(), sends.src.tolist(), sends.dst.tolist(), strict=True

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.collectives.plan.chunks import Carriage, Sends
+from headrace.collectives.plan.chunks import Deliveries, Sends
 from headrace.collectives.plan.images import send_classes
 from headrace.collectives.plan.packing.list_schedule import needed
 from headrace.errors import InputError
@@ -48,7 +48,7 @@ class InRounds:
 
 def solve_rounds(
     topology: Topology,
-    carriage: Carriage,
+    deliveries: Deliveries,
     chunk_mb: float,
     round_us: float,
     rounds: int,
@@ -56,7 +56,7 @@ def solve_rounds(
     symmetry: np.ndarray | None = None,
     parameters: Parameters | None = None,
 ) -> InRounds:
-    """Look for a schedule that carries `carriage` in so many rounds.
+    """Look for a schedule that carries `deliveries` in so many rounds.
 
     A link carries as many chunks a round as its alpha and beta let arrive within it.
 
@@ -64,7 +64,7 @@ def solve_rounds(
     ----------
     round_us : length of a round in us.
     symmetry : (elements, ranks) int32, permutations of the ranks that are automorphisms of
-        topology and carriage; the schedule is mapped to itself by all of them.
+        topology and deliveries; the schedule is mapped to itself by all of them.
     parameters : limits of the search (20 units of deterministic time by default); `start`
         is not used.
 
@@ -77,13 +77,13 @@ def solve_rounds(
             f"rounds is {rounds}, round_us {round_us}, chunk_mb {chunk_mb}: needs at least 1, "
             "and more than 0"
         )
-    model = _Rounds(topology, carriage, chunk_mb, round_us, rounds, symmetry)
+    model = _Rounds(topology, deliveries, chunk_mb, round_us, rounds, symmetry)
     return model.solve(parameters or Parameters(deterministic=20.0))
 
 
 def fewest_rounds(
     topology: Topology,
-    carriage: Carriage,
+    deliveries: Deliveries,
     chunk_mb: float,
     *,
     symmetry: np.ndarray | None = None,
@@ -108,13 +108,13 @@ def fewest_rounds(
     alpha = np.array([link.alpha_us for link in topology.links])
     beta = np.array([link.beta_us_per_mb for link in topology.links])
     round_us = float((alpha + beta * chunk_mb).max(initial=0.0))
-    least = _least_rounds(topology, carriage, _whole((round_us - alpha) / (beta * chunk_mb)))
+    least = _least_rounds(topology, deliveries, _whole((round_us - alpha) / (beta * chunk_mb)))
     least = max(least, int(np.ceil(at_least_us / round_us * (1 - _EXACTLY))))
     found = None
     for rounds in range(least, least + max(1, tries)):
         found = solve_rounds(
             topology,
-            carriage,
+            deliveries,
             chunk_mb,
             round_us,
             rounds,
@@ -127,14 +127,14 @@ def fewest_rounds(
     return found
 
 
-def _least_rounds(topology: Topology, carriage: Carriage, capacity: np.ndarray) -> int:
+def _least_rounds(topology: Topology, deliveries: Deliveries, capacity: np.ndarray) -> int:
     """Enough for every rank to get what it wants, and to give away what only it has."""
     n = topology.ranks
     ends = np.array([(link.src, link.dst) for link in topology.links], dtype=np.int64)
-    wanted = carriage.targets.any(axis=1)
+    wanted = deliveries.targets.any(axis=1)
     out, into = (np.bincount(ends[:, k], capacity, minlength=n) for k in (0, 1))
-    gets = carriage.targets.sum(axis=0)
-    gives = np.bincount(carriage.origin[wanted], minlength=n)
+    gets = deliveries.targets.sum(axis=0)
+    gives = np.bincount(deliveries.origin[wanted], minlength=n)
     least = 1
     for needs, has, way in ((gets, into, "into"), (gives, out, "out of")):
         stuck = np.flatnonzero((needs > 0) & (has == 0))
@@ -148,17 +148,17 @@ class _Rounds:
     def __init__(
         self,
         topology: Topology,
-        carriage: Carriage,
+        deliveries: Deliveries,
         chunk_mb: float,
         round_us: float,
         rounds: int,
         symmetry: np.ndarray | None,
     ) -> None:
-        self._topology, self._carriage = topology, carriage
+        self._topology, self._deliveries = topology, deliveries
         self._round_us, self._rounds = round_us, rounds
         self._model = import_cp_model().CpModel()
         perms = [] if symmetry is None else [np.asarray(perm) for perm in symmetry]
-        self._class = send_classes(topology, carriage, perms)
+        self._class = send_classes(topology, deliveries, perms)
         self._x: dict[tuple[int, int], Any] = {}  # (class, round): the solver's variable
         alpha = np.array([link.alpha_us for link in topology.links])
         beta = np.array([link.beta_us_per_mb for link in topology.links])
@@ -191,13 +191,13 @@ class _Rounds:
 
     def _var(self, chunk: int, link: int, turn: int) -> Any:
         """The variable of chunk, link and round; None where it cannot be."""
-        ends, origin = self._topology.links[link], int(self._carriage.origin[chunk])
+        ends, origin = self._topology.links[link], int(self._deliveries.origin[chunk])
         if ends.dst == origin or not self._capacity[link]:
             return None
         if turn < self._earliest[origin, ends.src]:
             return None
         # Of use only if somebody who wants it can still be reached.
-        after = self._earliest[ends.dst][self._carriage.targets[chunk]].min(initial=math.inf)
+        after = self._earliest[ends.dst][self._deliveries.targets[chunk]].min(initial=math.inf)
         if turn + 1 + after > self._rounds:
             return None
         key = (int(self._class[chunk, link]), turn)
@@ -212,8 +212,8 @@ class _Rounds:
         for k, link in enumerate(self._topology.links):
             into[link.dst].append(k)
             out[link.src].append(k)
-        for chunk in range(self._carriage.chunks):
-            origin = int(self._carriage.origin[chunk])
+        for chunk in range(self._deliveries.chunks):
+            origin = int(self._deliveries.origin[chunk])
             for rank in range(self._topology.ranks):
                 if rank == origin:
                     continue
@@ -227,7 +227,7 @@ class _Rounds:
                     for turn in range(self._rounds)
                 ]
                 every = [x for turn in arrives for x in turn]
-                if self._carriage.targets[chunk, rank]:
+                if self._deliveries.targets[chunk, rank]:
                     self._model.add_exactly_one(every)
                 else:
                     self._model.add_at_most_one(every)
@@ -248,7 +248,7 @@ class _Rounds:
             for turn in range(self._rounds):
                 xs = [
                     x
-                    for chunk in range(self._carriage.chunks)
+                    for chunk in range(self._deliveries.chunks)
                     for k in links
                     if (x := self._var(chunk, k, turn)) is not None
                 ]
@@ -275,13 +275,13 @@ class _Rounds:
         rows: list[tuple[int, int, int]] = []  # round, link, chunk
         for turn in range(self._rounds):
             for link in range(len(self._topology.links)):
-                for chunk in range(self._carriage.chunks):
+                for chunk in range(self._deliveries.chunks):
                     if (int(self._class[chunk, link]), turn) in chosen:
                         rows.append((turn, link, chunk))
         table = np.array(rows, dtype=np.int64).reshape(-1, 3)
         ends = np.array([(link.src, link.dst) for link in self._topology.links], dtype=np.int32)
         src, dst = ends[table[:, 1]].reshape(-1, 2).T
-        table = table[needed(self._carriage, table[:, 2], src, dst)]
+        table = table[needed(self._deliveries, table[:, 2], src, dst)]
         _, message = np.unique(table[:, :2], axis=0, return_inverse=True)
         return Sends(
             chunk=table[:, 2].astype(np.int32),

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from headrace.collectives.plan.chunks import Carriage, Sends
+from headrace.collectives.plan.chunks import Deliveries, Sends
 from headrace.topology import Topology
 
 __all__ = ["Found", "Routes", "SearchEngine", "SearchInterrupted", "SearchSettings"]
@@ -83,7 +83,7 @@ class SearchEngine(Protocol):
     def search(
         self,
         topology: Topology,
-        carriage: Carriage,
+        deliveries: Deliveries,
         chunk_mb: float,
         *,
         routes: Routes | None = None,
@@ -92,14 +92,14 @@ class SearchEngine(Protocol):
         before: Sends | None = None,
         settings: SearchSettings = SearchSettings(),
     ) -> Found:
-        """Return the best schedule found that carries `carriage`.
+        """Return the best schedule found that carries `deliveries`.
 
         Parameters
         ----------
         chunk_mb : size of every chunk in MB.
         routes : links each chunk may use (say, a tree); None: all.
         symmetry : (elements, ranks) int32, a group of permutations of the ranks that are
-            automorphisms of topology and carriage; whatever is sent, its images are sent too.
+            automorphisms of topology and deliveries; whatever is sent, its images are sent too.
         backwards : judge, and return, what is found turned round: as sends that combine, on the
             transposed topology. A good way to carry is often a bad one to combine, since nobody
             waits on purpose.

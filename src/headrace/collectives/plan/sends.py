@@ -14,7 +14,7 @@ from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Topology
 
 __all__ = [
-    "Carriage",
+    "Deliveries",
     "Sends",
     "by_arrival",
     "check_sends",
@@ -29,7 +29,7 @@ _SAME_MOMENT = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Carriage:
+class Deliveries:
     """What is to be carried: a collective without its combining.
 
     Attributes

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
-from headrace.collectives.plan.chunks import carriage_of, realize
+from headrace.collectives.plan.chunks import deliveries_of, realize
 from headrace.collectives.plan.generators import GENERATORS, Generator, Setting
 from headrace.collectives.plan.limited import first_interrupt
 from headrace.collectives.program import Schedule
@@ -207,17 +207,17 @@ def _packing(setting: Setting) -> Iterator[Schedule]:
     for aim in setting.aims:
         for chunks in counts:
             demand = setting.demand(chunks)
-            carriage = carriage_of(demand)
-            if carriage.targets.sum() > _MOST_DELIVERIES:
+            deliveries = deliveries_of(demand)
+            if deliveries.targets.sum() > _MOST_DELIVERIES:
                 continue
             chunk_mb = _chunk_mb(demand, aim)
             limits = PackSettings(limit_s=_SECONDS[method.effort])
-            packing = pack(setting.topology, carriage, chunk_mb, settings=limits)
+            packing = pack(setting.topology, deliveries, chunk_mb, settings=limits)
             setting.report(f"{chunks} chunks, throughput within {packing.gap:.1%} of its bound")
-            through = routes(packing, rounded(setting.topology, packing, carriage))
+            through = routes(packing, rounded(setting.topology, packing, deliveries))
             if method.engine is None:
                 sends, total_us = in_order(
-                    setting.topology, carriage, chunk_mb, through, batch_share=0.5
+                    setting.topology, deliveries, chunk_mb, through, batch_share=0.5
                 )
             else:
                 how = SearchSettings(
@@ -228,7 +228,7 @@ def _packing(setting: Setting) -> Iterator[Schedule]:
                 )
                 try:
                     found = method.engine.search(
-                        setting.topology, carriage, chunk_mb, routes=through, settings=how
+                        setting.topology, deliveries, chunk_mb, routes=through, settings=how
                     )
                 except SearchInterrupted as interrupt:
                     yield realize(demand, interrupt.found.sends)
@@ -252,17 +252,17 @@ def _exact(setting: Setting) -> Iterator[Schedule]:
     most = _EXACT_DELIVERIES[method.effort]
     for aim in setting.aims:
         demand = setting.demand(method.chunks or 1)
-        carriage = carriage_of(demand)
-        deliveries = int(carriage.targets.sum())
-        if deliveries > most:
-            raise ProgramError(f"{deliveries} deliveries, exact up to {most}")
+        deliveries = deliveries_of(demand)
+        count = int(deliveries.targets.sum())
+        if count > most:
+            raise ProgramError(f"{count} deliveries, exact up to {most}")
         parameters = Parameters(
             deterministic=_EXACT_WORK[method.effort],
             limit_s=4 * _SECONDS[method.effort],
             progress=lambda progress: setting.report(str(progress)),
         )
         found = exact_schedule(
-            setting.topology, carriage, _chunk_mb(demand, aim), parameters=parameters
+            setting.topology, deliveries, _chunk_mb(demand, aim), parameters=parameters
         )
         if found.sends is not None:
             setting.report(f"{'optimal' if found.optimal else 'best so far'} with whole blocks")
@@ -368,12 +368,12 @@ def _moving(setting: Setting) -> Iterator[Schedule]:
     for aim in setting.aims:
         for chunks in (1, 2, 4, 8) if method.chunks is None else (method.chunks,):
             demand = setting.demand(chunks)
-            carriage = carriage_of(demand)
-            if chunks > 1 and carriage.targets.sum() > _MOST_DELIVERIES:
+            deliveries = deliveries_of(demand)
+            if chunks > 1 and deliveries.targets.sum() > _MOST_DELIVERIES:
                 return
             found = method.engine.search(
                 setting.topology,
-                carriage,
+                deliveries,
                 _chunk_mb(demand, aim),
                 settings=SearchSettings(
                     seed=method.seed,
@@ -408,9 +408,9 @@ def demanded(sketch: Path | None = None) -> tuple[Generator, ...]:
 
 
 def _check_size(setting: Setting) -> None:
-    deliveries = int(carriage_of(setting.demand(_least(setting))).targets.sum())
-    if deliveries > _MOST_DELIVERIES:
-        raise ProgramError(f"{deliveries} deliveries, at most {_MOST_DELIVERIES}")
+    count = int(deliveries_of(setting.demand(_least(setting))).targets.sum())
+    if count > _MOST_DELIVERIES:
+        raise ProgramError(f"{count} deliveries, at most {_MOST_DELIVERIES}")
 
 
 def _least(setting: Setting) -> int:

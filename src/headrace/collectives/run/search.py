@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 
 from headrace import _native
-from headrace.collectives.plan.chunks import Carriage, Sends
+from headrace.collectives.plan.chunks import Deliveries, Sends
 from headrace.collectives.plan.search import Found, Routes, SearchInterrupted, SearchSettings
 from headrace.collectives.plan.sends import with_arrivals
 from headrace.errors import ProgramError, TopologyError
@@ -23,7 +23,7 @@ class NativeSearch:
     def search(
         self,
         topology: Topology,
-        carriage: Carriage,
+        deliveries: Deliveries,
         chunk_mb: float,
         *,
         routes: Routes | None = None,
@@ -42,26 +42,26 @@ class NativeSearch:
         SearchInterrupted : if interrupted, with the best so far; a plain KeyboardInterrupt if
             nothing was found yet.
         """
-        if carriage.ranks != topology.ranks:
+        if deliveries.ranks != topology.ranks:
             raise ProgramError(
-                f"carriage has {carriage.ranks} ranks, the topology {topology.ranks}: needs the "
-                "same number"
+                f"deliveries has {deliveries.ranks} ranks, the topology {topology.ranks}: needs "
+                "the same number"
             )
         if not chunk_mb > 0:
             raise ProgramError(f"chunk_mb is {chunk_mb}, needs more than 0")
         if before is not None and (
-            backwards or int(before.chunk.max(initial=-1)) >= carriage.chunks
+            backwards or int(before.chunk.max(initial=-1)) >= deliveries.chunks
         ):
             raise ProgramError(
-                f"before is given, backwards is {backwards}, chunks are {carriage.chunks}: needs "
+                f"before is given, backwards is {backwards}, chunks are {deliveries.chunks}: needs "
                 "sends of these chunks, and a search forwards"
             )
         first = (_NONE, _NO_ROWS) if before is None else _messages(topology, before)
         try:
             outcome = _native.search(
                 _network(topology),
-                origin=_int32(carriage.origin),
-                target=np.ascontiguousarray(carriage.targets, dtype=np.uint8).reshape(-1),
+                origin=_int32(deliveries.origin),
+                target=np.ascontiguousarray(deliveries.targets, dtype=np.uint8).reshape(-1),
                 chunk_mb=chunk_mb,
                 routes_first=_NO_ROWS
                 if routes is None

@@ -11,7 +11,7 @@ from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.bound import Bound, lower_bound, terms
 from headrace.collectives.plan.bound.cuts import LargeTopology, partitions
 from headrace.collectives.plan.bound.terms import kinds
-from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.chunks import Deliveries
 from headrace.errors import TopologyError
 from headrace.topology import SharedCapacity, Topology
 from headrace.topology.presets import racks
@@ -253,5 +253,5 @@ def test_no_uneven_exchange_beats_its_bound(data: st.DataObject) -> None:
         assert found.total_us == 0.0
         return
     assume(len(origin) <= 4)
-    carriage = Carriage(ranks=3, origin=origin, targets=np.arange(3) == to[:, None])
-    assert found.total_us <= best_us(topology, carriage, 1.0) * (1 + 1e-9)
+    deliveries = Deliveries(ranks=3, origin=origin, targets=np.arange(3) == to[:, None])
+    assert found.total_us <= best_us(topology, deliveries, 1.0) * (1 + 1e-9)

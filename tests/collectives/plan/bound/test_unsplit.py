@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.bound.unsplit import most_urgent_cut, unsplit_bound
-from headrace.collectives.plan.chunks import Carriage, Sends, carriage_of
+from headrace.collectives.plan.chunks import Deliveries, Sends, deliveries_of
 from headrace.collectives.plan.cost_model import EXECUTOR, FULL
 from headrace.collectives.plan.exact import exact_schedule, proved_us
 from headrace.collectives.plan.generators import Method, Setting
@@ -45,8 +45,8 @@ def test_one_chunk_a_message_is_a_restriction_where_a_nic_is_faster_than_its_lin
     origin = np.array([0, 0, 4], dtype=np.int32)
     targets = np.zeros((3, 5), dtype=bool)
     targets[[0, 1, 2], [1, 1, 3]] = True
-    carriage = Carriage(ranks=5, origin=origin, targets=targets)
-    alone = exact_schedule(topology, carriage, 1.0)
+    deliveries = Deliveries(ranks=5, origin=origin, targets=targets)
+    alone = exact_schedule(topology, deliveries, 1.0)
     assert alone.bound_us == pytest.approx(5)
     rows = np.array([(0, 0, 1, 0), (1, 0, 1, 0), (2, 4, 0, 1), (2, 0, 2, 2), (2, 2, 3, 3)])
     chunk, src, dst, message = rows.astype(np.int32).T
@@ -74,10 +74,10 @@ def test_alpha_that_a_message_shares_does_not_break_what_is_proved() -> None:
         links=tuple(Link(src=s, dst=1 - s, alpha_us=6.0, beta_us_per_mb=10.0) for s in (0, 1)),
     )
     demand = Demand(collective=Collective.BROADCAST, ranks=2, chunks=2)
-    carriage = carriage_of(demand)
-    assert exact_schedule(line, carriage, 1.0).bound_us == pytest.approx(2 * 16)
-    together = best_us(line, carriage, 1.0, batching=True)
-    assert proved_us(line, carriage, 1.0) == pytest.approx(together) == pytest.approx(26)
+    deliveries = deliveries_of(demand)
+    assert exact_schedule(line, deliveries, 1.0).bound_us == pytest.approx(2 * 16)
+    together = best_us(line, deliveries, 1.0, batching=True)
+    assert proved_us(line, deliveries, 1.0) == pytest.approx(together) == pytest.approx(26)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -85,12 +85,12 @@ def test_what_is_proved_with_alpha_is_close_to_what_can_be_done(seed: int) -> No
     """Cuts alone were 3% to 9% short of schedules that are the best there are."""
     topology = perturbed(ndv2_taccl_1mb(1), seed)
     demand = Demand(collective=Collective.ALLGATHER, ranks=8)
-    best = exact_schedule(topology, carriage_of(demand), 1.0)
+    best = exact_schedule(topology, deliveries_of(demand), 1.0)
     assert best.optimal or best.total_us < best.bound_us * (1 + 1e-3)
     bound = unsplit_bound(topology, demand, 8_000_000)
     assert bound.terms[-1].name == "exhausted search"
     assert best.total_us * 0.99 < bound.total_us <= best.total_us
-    assert bound.total_us > 1.02 * most_urgent_cut(topology, carriage_of(demand), 1.0).us
+    assert bound.total_us > 1.02 * most_urgent_cut(topology, deliveries_of(demand), 1.0).us
 
 
 def test_only_whole_chunks_are_bound_as_such() -> None:
@@ -128,8 +128,10 @@ def test_the_smallest_time_is_found(links: list[tuple[int, int]], share: int, ch
     topology = network(rows, {share / 2: tuple(range(len(links), 2 * len(links)))})
     targets = np.zeros((chunks, last + 1), dtype=bool)
     targets[:, last] = True
-    carriage = Carriage(ranks=last + 1, origin=np.zeros(chunks, dtype=np.int32), targets=targets)
-    found = most_urgent_cut(topology, carriage, 1.0)
+    deliveries = Deliveries(
+        ranks=last + 1, origin=np.zeros(chunks, dtype=np.int32), targets=targets
+    )
+    found = most_urgent_cut(topology, deliveries, 1.0)
 
     def served(us: float) -> int:
         head = 1 / 64
@@ -148,11 +150,11 @@ def test_many_chunks_take_no_more_memory_or_time() -> None:
     """Every time at which a chunk might cross used to be listed: minutes, and gigabytes."""
     topology = dgx_a100(8)
     few, many = (
-        carriage_of(Demand(collective=Collective.ALL_TO_ALL, ranks=64, chunks=chunks))
+        deliveries_of(Demand(collective=Collective.ALL_TO_ALL, ranks=64, chunks=chunks))
         for chunks in (1, 16)
     )
     begun = time.monotonic()
-    once, often = (most_urgent_cut(topology, carriage, 1.0) for carriage in (few, many))
+    once, often = (most_urgent_cut(topology, deliveries, 1.0) for deliveries in (few, many))
     assert time.monotonic() - begun < 8
     assert often.chunks == 16 * once.chunks
     assert once.us < often.us <= 16 * once.us

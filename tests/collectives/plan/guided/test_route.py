@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.synthesis.random_topologies import random_topology as sparse_topology
 from headrace.collectives.demand import STANDARD, Collective, Demand
-from headrace.collectives.plan.chunks import carriage_of
+from headrace.collectives.plan.chunks import deliveries_of
 from headrace.collectives.plan.guided.route import encode, solve_routes
 from headrace.collectives.plan.guided.router import Taste, lower_time, matched_trees, priced_trees
 from headrace.collectives.plan.guided.routing import RouteProblem
@@ -35,7 +35,7 @@ EXACT = Parameters(gap=0.0, limit_s=30.0)
 def tree_array(problem: RouteProblem, parents: dict[tuple[int, int], int]) -> np.ndarray:
     """Trees from (chunk, rank) -> the rank that it comes from."""
     index = problem.logical.topology.link_index
-    trees = np.full((problem.carriage.chunks, problem.carriage.ranks), -1, np.int32)
+    trees = np.full((problem.deliveries.chunks, problem.deliveries.ranks), -1, np.int32)
     for (chunk, rank), source in parents.items():
         trees[chunk, rank] = index[source, rank]
     return trees
@@ -44,7 +44,7 @@ def tree_array(problem: RouteProblem, parents: dict[tuple[int, int], int]) -> np
 def known(topology: Topology, shape: str) -> tuple[RouteProblem, np.ndarray]:
     n = topology.ranks
     demand = Demand(collective=Collective.ALLGATHER, ranks=n)
-    problem = RouteProblem.of(whole(topology), carriage_of(demand), 1.0)
+    problem = RouteProblem.of(whole(topology), deliveries_of(demand), 1.0)
     parent = {
         "ring": lambda chunk, rank: (rank - 1) % n,
         "direct": lambda chunk, rank: chunk,
@@ -77,7 +77,7 @@ def test_greedy_routes_satisfy_every_constraint_of_a_sketch(
     sketch = NAMED[name](2)
     topology = presets.dgx2(2) if name.startswith("dgx2") else presets.ndv2(2)
     demand = Demand(collective=collective, ranks=topology.ranks, chunks=sketch.chunkup)
-    problem = RouteProblem.of(apply_sketch(sketch, topology), carriage_of(demand), 0.5)
+    problem = RouteProblem.of(apply_sketch(sketch, topology), deliveries_of(demand), 0.5)
     candidates = priced_trees(problem, rounds=1)
     if problem.broadcasting:
         candidates.append(matched_trees(problem, seed=1, taste=Taste())[0])
@@ -113,7 +113,7 @@ def test_what_is_no_algorithm_breaks_a_constraint(what: str) -> None:
 def test_what_was_not_received_is_not_sent_on() -> None:
     problem = problem_on(presets.ring(4), Collective.ALL_TO_ALL)
     chunk = 2  # from 0 to 2, over 1 or 3
-    assert problem.carriage.targets[chunk].tolist() == [False, False, True, False]
+    assert problem.deliveries.targets[chunk].tolist() == [False, False, True, False]
     trees = priced_trees(problem)[0]
     made = encode(problem, 1e6)
     index = problem.logical.topology.link_index
@@ -130,7 +130,7 @@ def test_the_optimum_is_that_of_enumeration(seed: int) -> None:
     collective = (Collective.ALLGATHER, Collective.ALL_TO_ALL, Collective.BROADCAST)[seed % 3]
     topology = random_topology(seed, ranks=4 if collective is Collective.BROADCAST else 3)
     problem = problem_on(topology, collective, chunks=1 + (seed % 2) * (seed % 3 == 2))
-    every = [list(trees_of(problem, chunk)) for chunk in range(problem.carriage.chunks)]
+    every = [list(trees_of(problem, chunk)) for chunk in range(problem.deliveries.chunks)]
     best = min(lower_time(problem, np.stack(rows)) for rows in product(*every))
     greedy = priced_trees(problem)
     _, trees, result = solve_routes(problem, greedy, EXACT)
@@ -146,8 +146,8 @@ def test_tying_variables_is_the_same_as_equations(name: str) -> None:
     """The quotient's solution has every symmetry, and unfolds to routes of the full problem."""
     topology = presets.dgx2(2) if name.startswith("dgx2") else presets.ndv2(2)
     logical = apply_sketch(NAMED[name](2), topology)
-    carriage = carriage_of(Demand(collective=Collective.ALLGATHER, ranks=topology.ranks))
-    problem = RouteProblem.of(logical, carriage, 1.0)
+    deliveries = deliveries_of(Demand(collective=Collective.ALLGATHER, ranks=topology.ranks))
+    problem = RouteProblem.of(logical, deliveries, 1.0)
     starts = priced_trees(problem)
     made, trees, _ = solve_routes(problem, starts, Parameters(looks=3))
     assert trees is not None
@@ -171,7 +171,7 @@ def test_policies_change_links_not_time() -> None:
         sketch = Sketch(name="mine", nodes=1, intranode=intranode)
         topology = replace(presets.uniform(4, alpha_us=0.0), hosts=("a",), rank_host=(0,) * 4)
         problem = problem_on(topology)
-        problem = RouteProblem.of(apply_sketch(sketch, topology), problem.carriage, 1.0)
+        problem = RouteProblem.of(apply_sketch(sketch, topology), problem.deliveries, 1.0)
         made, trees, result = solve_routes(problem, priced_trees(problem), EXACT)
         assert trees is not None
         used[policy] = len(np.unique(trees[trees >= 0]))
@@ -189,14 +189,14 @@ def test_greedy_trees_reach_every_target(seed: int) -> None:
     n = topology.ranks
     demand = Demand(collective=collective, ranks=n, chunks=n if collective == "allreduce" else 2)
     used = transposed(topology) if collective in ("reduce", "allreduce") else topology
-    problem = RouteProblem.of(whole(used), carriage_of(demand), 1.0)
+    problem = RouteProblem.of(whole(used), deliveries_of(demand), 1.0)
     found = priced_trees(problem)
     if problem.broadcasting:
         trees, starts, _ = matched_trees(problem, seed=seed, taste=Taste(noise=1.0))
         assert np.array_equal(np.isfinite(starts), trees >= 0)
         found.append(trees)
     for trees in found:
-        assert (trees >= 0)[problem.carriage.targets].all()
+        assert (trees >= 0)[problem.deliveries.targets].all()
         assert problem.allowed[np.nonzero(trees >= 0)[0], trees[trees >= 0]].all()
         assert np.isfinite(lower_time(problem, trees))
 
@@ -220,7 +220,7 @@ def test_a_host_that_is_not_connected_inside_is_entered_more_than_once(seed: int
     for used in (topology, transposed(topology)):
         problem = problem_on(used)
         trees, starts, total = matched_trees(problem, seed=0, taste=Taste())
-        assert (trees >= 0)[problem.carriage.targets].all()
+        assert (trees >= 0)[problem.deliveries.targets].all()
         assert np.isfinite(starts[trees >= 0]).all()
         assert np.isfinite(total)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.chunks import carriage_of
+from headrace.collectives.plan.chunks import deliveries_of
 from headrace.collectives.plan.guided.batch import _makespan, acyclic, best_batches, propose
 from headrace.collectives.plan.guided.order import order_messages
 from headrace.collectives.plan.guided.router import priced_trees
@@ -112,7 +112,7 @@ def case(name: str, collective: Collective, chunk_mb: float) -> tuple[RouteProbl
     topology = (presets.dgx2 if name.startswith("dgx2") else presets.ndv2)(2)
     sketch = NAMED[name](2)
     demand = Demand(collective=collective, ranks=topology.ranks, chunks=sketch.chunkup)
-    problem = RouteProblem.of(apply_sketch(sketch, topology), carriage_of(demand), chunk_mb)
+    problem = RouteProblem.of(apply_sketch(sketch, topology), deliveries_of(demand), chunk_mb)
     return problem, order_messages(spreading(problem.costs, priced_trees(problem)[0]))[0]
 
 

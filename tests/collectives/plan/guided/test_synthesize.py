@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import STANDARD, Collective, Demand
-from headrace.collectives.plan.chunks import carriage_of
+from headrace.collectives.plan.chunks import deliveries_of
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.guided.effort import EFFORTS
 from headrace.collectives.plan.guided.synthesize import Synthesis, synthesize, synthesize_demand
@@ -187,7 +187,7 @@ def test_a_senders_own_chunks_leave_first_where_the_sketch_says_so(collective: C
     sketch = replace(sketch, internode=replace(sketch.internode, enforce_ordering=True))
     made = proven(synthesize(presets.dgx2(2), sketch, collective, chunk_bytes=1e5, effort="quick"))
     sends = made.sends
-    owner = carriage_of(made.demand).origin[sends.chunk]
+    owner = deliveries_of(made.demand).origin[sends.chunk]
     reduces = collective is Collective.REDUCE_SCATTER
     for src, dst in set(zip(sends.src.tolist(), sends.dst.tolist(), strict=True)):
         if src // 16 != dst // 16:
@@ -208,7 +208,7 @@ class Echo:
     def __init__(self, sends: object) -> None:
         self.sends, self.routes = sends, None
 
-    def search(self, topology, carriage, chunk_mb, *, routes=None, symmetry=None, settings=None):
+    def search(self, topology, deliveries, chunk_mb, *, routes=None, symmetry=None, settings=None):
         self.routes = routes
         return Found(sends=self.sends, total_us=1.0, restarts=1)
 
@@ -224,5 +224,5 @@ def test_an_engine_is_one_more_router() -> None:
     )
     assert made.predicted_us <= given.predicted_us * (1 + 1e-9)
     assert isinstance(engine.routes, Routes)
-    assert carriage_of(made.demand).chunks + 1 == len(engine.routes.first)
+    assert deliveries_of(made.demand).chunks + 1 == len(engine.routes.first)
     assert any("engine" in name for stage in made.stages for name in stage.found)

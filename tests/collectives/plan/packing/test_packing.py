@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.plan.bound.flow import Flows
-from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.chunks import Deliveries
 from headrace.collectives.plan.images import chunk_images, link_images
 from headrace.collectives.plan.packing import Packing, PackSettings, pack
 from headrace.collectives.plan.packing.arborescence import cheapest_arborescence, shallower
@@ -73,7 +73,7 @@ def loads(topology: Topology, packing: Packing) -> float:
 
 
 @pytest.mark.parametrize(
-    ("topology", "carriage", "us"),
+    ("topology", "deliveries", "us"),
     [
         (ndv2_node(), allgather(8), 161 / 3),
         (ndv2_node(), all_to_all(8), 368 / 3),
@@ -84,8 +84,8 @@ def loads(topology: Topology, packing: Packing) -> float:
         (ring(5), broadcast(5), 5.0),
     ],
 )
-def test_known_optima(topology: Topology, carriage: Carriage, us: float) -> None:
-    packing = pack(topology, carriage, 1.0)
+def test_known_optima(topology: Topology, deliveries: Deliveries, us: float) -> None:
+    packing = pack(topology, deliveries, 1.0)
     assert packing.throughput_us == pytest.approx(us, rel=1e-3)
     assert us * (1 - 1.1e-3) <= packing.bound_us <= us * (1 + 1e-9)
     assert packing.gap <= 1e-3
@@ -142,28 +142,28 @@ def test_whole_chunks_arrive_as_scheduled(topology: Topology, data: st.DataObjec
     n, chunks = topology.ranks, data.draw(st.integers(1, 3))
     make = data.draw(st.sampled_from([allgather, broadcast, all_to_all]))
     share = data.draw(st.sampled_from([0.0, 0.3, 1.0]))
-    carriage = make(n, chunks)
+    deliveries = make(n, chunks)
     packing = pack(topology, make(n), 1.0)
-    tree = rounded(topology, packing, carriage)
-    wanted = carriage.targets.any(axis=1)
+    tree = rounded(topology, packing, deliveries)
+    wanted = deliveries.targets.any(axis=1)
     assert ((tree >= 0) == wanted).all()
     busiest = load_us(topology, packing, tree, 1.0 / chunks)
     assert busiest >= packing.bound_us * (1 - 1e-9)
     sends, end = in_order(
-        topology, carriage, 1.0 / chunks, routes(packing, tree), batch_share=share
+        topology, deliveries, 1.0 / chunks, routes(packing, tree), batch_share=share
     )
-    assert total_us(topology, carriage, 1.0 / chunks, sends) == pytest.approx(end)
+    assert total_us(topology, deliveries, 1.0 / chunks, sends) == pytest.approx(end)
     assert end >= busiest * (1 - 1e-9)
 
 
 def test_thirds_of_an_all_to_all_fill_the_node_exactly() -> None:
     topology = ndv2_node()
     packing = pack(topology, all_to_all(8), 1.0)
-    carriage = all_to_all(8, 3)
-    tree = rounded(topology, packing, carriage)
+    deliveries = all_to_all(8, 3)
+    tree = rounded(topology, packing, deliveries)
     assert load_us(topology, packing, tree, 1 / 3) == pytest.approx(368 / 3)
-    sends, end = in_order(topology, carriage, 1 / 3, routes(packing, tree))
-    assert total_us(topology, carriage, 1 / 3, sends) == pytest.approx(end)
+    sends, end = in_order(topology, deliveries, 1 / 3, routes(packing, tree))
+    assert total_us(topology, deliveries, 1 / 3, sends) == pytest.approx(end)
     assert end <= 368 / 3 * 1.02
 
 
@@ -181,12 +181,12 @@ def test_packing_is_deterministic_and_stops_when_told() -> None:
 
 def test_some_targets_are_served_by_shortest_paths() -> None:
     targets = np.array([[False, False, True, True, False]])
-    carriage = Carriage(ranks=5, origin=np.array([0], dtype=np.int32), targets=targets)
-    packing = pack(ring(5), carriage, 1.0)
+    deliveries = Deliveries(ranks=5, origin=np.array([0], dtype=np.int32), targets=targets)
+    packing = pack(ring(5), deliveries, 1.0)
     sends, end = in_order(
-        ring(5), carriage, 1.0, routes(packing, rounded(ring(5), packing, carriage))
+        ring(5), deliveries, 1.0, routes(packing, rounded(ring(5), packing, deliveries))
     )
-    assert total_us(ring(5), carriage, 1.0, sends) == pytest.approx(end)
+    assert total_us(ring(5), deliveries, 1.0, sends) == pytest.approx(end)
 
 
 def test_what_cannot_be_packed_or_scheduled_is_an_error() -> None:
@@ -227,7 +227,7 @@ def torus(side: int) -> Topology:
 
 
 @pytest.mark.parametrize(
-    ("topology", "carriage", "cut", "us"),
+    ("topology", "deliveries", "cut", "us"),
     [
         (torus(4), allgather(16), allgather(16, 4), 15 * 20.0 / 4),
         (ndv2_node(), allgather(8), allgather(8, 6), 161 / 3),
@@ -235,15 +235,15 @@ def torus(side: int) -> Topology:
     ],
 )
 def test_a_group_packs_one_for_all_and_rounds_exactly(
-    topology: Topology, carriage: Carriage, cut: Carriage, us: float
+    topology: Topology, deliveries: Deliveries, cut: Deliveries, us: float
 ) -> None:
     group = translations(topology)
     group = automorphisms(topology) if group is None else group
-    packing = pack(topology, carriage, 1.0, symmetry=group)
+    packing = pack(topology, deliveries, 1.0, symmetry=group)
     assert packing.throughput_us == pytest.approx(us, rel=1e-3)
     assert loads(topology, packing) == pytest.approx(packing.throughput_us)
     assert packing.prices.sum() == pytest.approx(1.0)
-    mb = float(packing.commodities[0].mb) * len(carriage.origin) / len(cut.origin)
+    mb = float(packing.commodities[0].mb) * len(deliveries.origin) / len(cut.origin)
     tree = rounded(topology, packing, cut, symmetry=group)
     assert load_us(topology, packing, tree, mb) == pytest.approx(us)
     # The engine is told that images of routes are routes of images.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.chunks import Sends, carriage_of, realize
+from headrace.collectives.plan.chunks import Sends, deliveries_of, realize
 from headrace.collectives.plan.cost_model import EXECUTOR, FULL, CostModel
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.simulate import simulate
@@ -28,11 +28,11 @@ def _slowly(sends: Sends, topology: Topology, chunk_mb: float) -> list[float]:
     ends = [
         (int(sends.src[k]), int(sends.dst[k])) for k in np.searchsorted(sends.message, range(count))
     ]
-    carriage: dict[tuple[int, int], float] = {}
+    deliveries: dict[tuple[int, int], float] = {}
     sent = {(int(c), int(d)) for c, d in zip(sends.chunk, sends.dst, strict=True)}
     for chunk, src in zip(sends.chunk.tolist(), sends.src.tolist(), strict=True):
         if (chunk, src) not in sent:
-            carriage[chunk, src] = 0.0
+            deliveries[chunk, src] = 0.0
     link = [topology.link_index[pair] for pair in ends]
     free: dict[tuple[str, int], float] = {}
     begin = [-1.0] * count
@@ -43,7 +43,7 @@ def _slowly(sends: Sends, topology: Topology, chunk_mb: float) -> list[float]:
             waits_in_lane = any(ends[k] == ends[m] and begin[k] < 0 for k in range(m))
             if begin[m] >= 0 or waits_in_lane:
                 continue
-            there = [carriage.get((chunk, ends[m][0]), np.inf) for chunk in chunks[m]]
+            there = [deliveries.get((chunk, ends[m][0]), np.inf) for chunk in chunks[m]]
             cost, mb = topology.links[link[m]], chunk_mb * len(chunks[m])
             holds = {("link", link[m]): cost.alpha_us + cost.beta_us_per_mb * mb}
             for k, shared in enumerate(topology.shared):
@@ -55,8 +55,8 @@ def _slowly(sends: Sends, topology: Topology, chunk_mb: float) -> list[float]:
             for resource, us in holds.items():
                 free[resource] = now + us
             for chunk in chunks[m]:
-                carriage.setdefault((chunk, ends[m][1]), now + max(holds.values()))
-        later = [t for t in (*carriage.values(), *free.values()) if t > now * (1 + _SAME)]
+                deliveries.setdefault((chunk, ends[m][1]), now + max(holds.values()))
+        later = [t for t in (*deliveries.values(), *free.values()) if t > now * (1 + _SAME)]
         if not later:
             return begin
         now = min(later)
@@ -71,7 +71,7 @@ def test_it_is_the_full_model(whole: bool) -> None:
         topology = random_topology(rng, ranks, whole=whole)
         collective = rng.choice((Collective.ALLGATHER, Collective.BROADCAST, Collective.SCATTER))
         demand = Demand(collective=collective, ranks=ranks, chunks=rng.choice((1, 4)))
-        sends = random_sends(rng, topology, carriage_of(demand))
+        sends = random_sends(rng, topology, deliveries_of(demand))
         program = lower(realize(demand, sends))
         chunk_bytes = 250_000
         found = simulate(program, topology, chunk_bytes * demand.slots, model=FULL)

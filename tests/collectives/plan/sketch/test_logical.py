@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.chunks import carriage_of
+from headrace.collectives.plan.chunks import deliveries_of
 from headrace.collectives.plan.guided.routing import RouteProblem
 from headrace.collectives.plan.sketch import (
     NAMED,
@@ -77,8 +77,8 @@ def test_a_capacity_that_the_split_shares_out_is_not_charged_twice() -> None:
 def test_chunks_leave_by_their_relay() -> None:
     internode = Internode(relay=RelayMap(group=2, place=1))
     made = apply_sketch(sketch(internode=internode), two_nodes())
-    carriage = carriage_of(Demand(collective=Collective.ALLGATHER, ranks=4))
-    problem = RouteProblem.of(made, carriage, 1.0)
+    deliveries = deliveries_of(Demand(collective=Collective.ALLGATHER, ranks=4))
+    problem = RouteProblem.of(made, deliveries, 1.0)
     costs = problem.costs
     for chunk in range(4):
         links = np.flatnonzero(problem.allowed[chunk])
@@ -86,7 +86,7 @@ def test_chunks_leave_by_their_relay() -> None:
                   and costs.dst[at] // 2 != chunk // 2}  # fmt: skip
         assert leaves == {chunk // 2 * 2 + 1}
     table = Internode(senders={1: (0, 1)})
-    other = RouteProblem.of(apply_sketch(sketch(internode=table), two_nodes()), carriage, 1.0)
+    other = RouteProblem.of(apply_sketch(sketch(internode=table), two_nodes()), deliveries, 1.0)
     assert np.array_equal(problem.allowed, other.allowed)
 
 
@@ -123,9 +123,9 @@ def test_a_sketch_that_cuts_a_rank_off_is_refused_with_a_link() -> None:
 def test_a_relay_that_strands_a_chunk_is_refused_with_the_chunk() -> None:
     internode = Internode(connections={0: (0, 1)}, senders={1: (0, 1)})
     made = apply_sketch(sketch(internode=internode), two_nodes())
-    carriage = carriage_of(Demand(collective=Collective.ALLGATHER, ranks=4))
+    deliveries = deliveries_of(Demand(collective=Collective.ALLGATHER, ranks=4))
     with pytest.raises(SketchError, match="chunk 0 of rank 0 cannot reach rank 2"):
-        RouteProblem.of(made, carriage, 1.0)
+        RouteProblem.of(made, deliveries, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -162,24 +162,24 @@ def test_a_symmetry_that_is_none_of_the_topology_is_refused_with_the_link() -> N
 
 def test_a_symmetry_that_is_none_of_the_collective_is_refused_with_the_chunk() -> None:
     made = apply_sketch(sketch(symmetries=(Symmetry(offset=2, group=4),)), two_nodes())
-    carriage = carriage_of(Demand(collective=Collective.BROADCAST, ranks=4))
-    problem = RouteProblem.of(made, carriage, 1.0)
+    deliveries = deliveries_of(Demand(collective=Collective.BROADCAST, ranks=4))
+    problem = RouteProblem.of(made, deliveries, 1.0)
     with pytest.raises(SketchError, match="no automorphism of the collective: chunk 0 from rank 0"):
         _ = problem.images
 
 
 def test_symmetries_act_on_ranks_links_and_chunks() -> None:
     made = apply_sketch(NAMED["dgx2-sk-1"](2), presets.dgx2(2))
-    carriage = carriage_of(Demand(collective=Collective.ALLGATHER, ranks=32, chunks=2))
-    problem = RouteProblem.of(made, carriage, 2.0)
+    deliveries = deliveries_of(Demand(collective=Collective.ALLGATHER, ranks=32, chunks=2))
+    problem = RouteProblem.of(made, deliveries, 2.0)
     assert problem.group.size == 16
     assert np.array_equal(np.unique(problem.orbits[0]), [0, 1, 2, 3])
     for element in range(16):
         ranks, links = problem.group.ranks[element], problem.group.links[element]
         chunks = problem.group.chunks[element]
         assert np.array_equal(problem.costs.src[links], ranks[problem.costs.src])
-        assert np.array_equal(carriage.origin[chunks], ranks[carriage.origin])
-        assert np.array_equal(carriage.targets[chunks][:, ranks], carriage.targets)
+        assert np.array_equal(deliveries.origin[chunks], ranks[deliveries.origin])
+        assert np.array_equal(deliveries.targets[chunks][:, ranks], deliveries.targets)
 
 
 @pytest.mark.parametrize("name", list(NAMED))

@@ -36,7 +36,7 @@ from scipy.optimize import linprog
 from scipy.sparse.csgraph import dijkstra
 
 from headrace.collectives.plan.bound.around import limits
-from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.chunks import Deliveries
 from headrace.collectives.plan.packing import PackSettings, pack
 from headrace.collectives.plan.packing.arborescence import cheapest_arborescence
 from headrace.errors import TopologyError
@@ -135,26 +135,26 @@ class Flows:
 
     def trees(
         self,
-        carriage: Carriage,
+        deliveries: Deliveries,
         weights: np.ndarray,
         *,
         combining: bool = False,
         symmetry: np.ndarray | None = None,
     ) -> Rate:
-        """The rate at which all chunks of `carriage` can go down trees at once.
+        """The rate at which all chunks of `deliveries` can go down trees at once.
 
         A chunk for some ranks only pays at least the cheapest path to the dearest of them.
 
         Parameters
         ----------
-        carriage : who gets which chunk; with `combining`, chunks are combined from their targets
+        deliveries : who gets which chunk; with `combining`, chunks are combined from their targets
             to their origin instead.
         weights : (chunks,), the size of each.
-        symmetry : a group that maps topology, carriage and weights to themselves, for speed.
+        symmetry : a group that maps topology, deliveries and weights to themselves, for speed.
         """
-        prices = self._tree_prices(carriage, weights, combining, symmetry)
+        prices = self._tree_prices(deliveries, weights, combining, symmetry)
         everyone = self._topology.ranks - 1
-        origins = carriage.origin.astype(np.int64)
+        origins = deliveries.origin.astype(np.int64)
         rates: list[Rate] = []
         for row in self._with_few(prices):
             costs = self._matrix(self._uses.T @ row)
@@ -164,7 +164,7 @@ class Flows:
             trees: dict[int, float] = {}
             paid = 0.0
             for origin, targets, weight in zip(
-                origins.tolist(), carriage.targets, weights.tolist(), strict=True
+                origins.tolist(), deliveries.targets, weights.tolist(), strict=True
             ):
                 if targets.sum() == everyone:
                     if origin not in trees:
@@ -172,8 +172,8 @@ class Flows:
                     paid += weight * trees[origin]
                 elif targets.any():
                     paid += weight * float(far[origin, targets].max())
-            wanted = carriage.targets.any(axis=1)
-            near, reached = np.unique(origins[wanted]), carriage.targets.any(axis=0)
+            wanted = deliveries.targets.any(axis=1)
+            near, reached = np.unique(origins[wanted]), deliveries.targets.any(axis=0)
             if combining:
                 near, reached = np.flatnonzero(reached), np.isin(np.arange(everyone + 1), near)
             start = self.distance_us[near].min(axis=0)
@@ -192,7 +192,7 @@ class Flows:
 
     def _tree_prices(
         self,
-        carriage: Carriage,
+        deliveries: Deliveries,
         weights: np.ndarray,
         combining: bool = False,
         symmetry: np.ndarray | None = None,
@@ -200,7 +200,7 @@ class Flows:
         """The prices of the packing of these trees, each of its chunk's weight."""
         topology = transposed(self._topology) if combining else self._topology
         packing = pack(
-            topology, carriage, 1.0, weights=weights, symmetry=symmetry, settings=_PACKED
+            topology, deliveries, 1.0, weights=weights, symmetry=symmetry, settings=_PACKED
         )
         self.struck |= packing.stopped == "time"
         # A packing's price is of a us of a resource, here of a MB; empty capacities are left out.
@@ -233,10 +233,10 @@ class Flows:
 
     def _packed(self, sources: np.ndarray, sinks: np.ndarray, ratio: np.ndarray) -> np.ndarray:
         targets = np.arange(self._topology.ranks) == sinks[:, None]
-        carriage = Carriage(
+        deliveries = Deliveries(
             ranks=self._topology.ranks, origin=sources.astype(np.int32), targets=targets
         )
-        return self._tree_prices(carriage, ratio)
+        return self._tree_prices(deliveries, ratio)
 
     def _flow_prices(self, pairs: tuple[tuple[int, int], ...], ratio: np.ndarray) -> np.ndarray:
         """Maximise x: every source emits x for each of its sinks, every sink takes x of each."""

@@ -8,7 +8,7 @@ import numpy as np
 from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.plan.bound.cuts import LargeTopology, is_large, partitions
 from headrace.collectives.plan.bound.flow import Flows, Rate
-from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.chunks import Deliveries
 from headrace.topology import Topology
 from headrace.topology.refinement import automorphism_generators
 from headrace.topology.symmetry import orbits, translations
@@ -116,7 +116,7 @@ def kinds(topology: Topology, demand: Demand) -> Kinds:
     if known and is_large(topology, all_pairs=demand.collective is Collective.ALL_TO_ALL):
         made, formula = _of_large(topology, demand)
     else:
-        made, formula = (_of_flows if known else _of_carriage)(topology, demand)
+        made, formula = (_of_flows if known else _of_deliveries)(topology, demand)
         if _flows(topology).struck:
             formula += "; a time limit ended the packing of trees or paths"
     return Kinds(kinds=tuple(tuple(kind) for kind in made if kind), formula=formula, digest=digest)
@@ -206,13 +206,13 @@ def _of_large(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
     )
 
 
-def _of_carriage(topology: Topology, demand: Demand) -> tuple[list[list[Share]], str]:
+def _of_deliveries(topology: Topology, demand: Demand) -> tuple[list[list[Share]], str]:
     """Any demand, by its chunks: who has them and who wants them."""
-    carriage = _carried(demand)
+    deliveries = _carried(demand)
     flows = _flows(topology)
     pairs = [
-        (int(carriage.origin[c]), int(t))
-        for c, t in zip(*np.nonzero(carriage.targets), strict=True)
+        (int(deliveries.origin[c]), int(t))
+        for c, t in zip(*np.nonzero(deliveries.targets), strict=True)
     ]
     if not pairs:
         return [[Share(name="latency", share=0.0, rate=Rate(us_per_mb=0.0, alpha_us=0.0))]], "none"
@@ -224,9 +224,11 @@ def _of_carriage(topology: Topology, demand: Demand) -> tuple[list[list[Share]],
         for rank in np.unique(ends[:, side]).tolist():
             mine = ends[:, side] == rank
             if side == 0:  # a chunk that several want leaves once
-                chunks = np.flatnonzero((carriage.origin == rank) & carriage.targets.any(axis=1))
-                rows = [(rank, int(np.flatnonzero(carriage.targets[c])[0])) for c in chunks]
-                if (carriage.targets[chunks].sum(axis=1) > 1).any():
+                chunks = np.flatnonzero(
+                    (deliveries.origin == rank) & deliveries.targets.any(axis=1)
+                )
+                rows = [(rank, int(np.flatnonzero(deliveries.targets[c])[0])) for c in chunks]
+                if (deliveries.targets[chunks].sum(axis=1) > 1).any():
                     continue
             else:
                 rows = [(int(s), int(t)) for s, t in ends[mine]]
@@ -235,7 +237,7 @@ def _of_carriage(topology: Topology, demand: Demand) -> tuple[list[list[Share]],
             flow.append(Share(name=f"flow {word} {rank}", share=each, rate=rate))
     trees: list[Share] = []
     if topology.ranks <= _TREE_RANKS and len(topology.links) <= _TREE_LINKS:
-        rate = flows.trees(carriage, np.ones(carriage.chunks))
+        rate = flows.trees(deliveries, np.ones(deliveries.chunks))
         trees.append(Share(name="trees", share=each, rate=rate))
     latency = [_farthest(flows, sorted(set(pairs)))]
     formula = (
@@ -259,7 +261,7 @@ def _packable(topology: Topology, collective: Collective) -> bool:
     return topology.ranks <= _TREE_RANKS and len(topology.links) <= _TREE_LINKS and not single
 
 
-def _carried(demand: Demand) -> Carriage:
+def _carried(demand: Demand) -> Deliveries:
     """What has to be carried at least, whatever else: one row an item.
 
     An item that one rank holds and others want as it is, is carried to all of them. Of one that
@@ -295,7 +297,7 @@ def _carried(demand: Demand) -> Carriage:
     for row, (_, ranks) in enumerate(rows):
         targets[row, ranks] = True
     origin = np.array([rank for rank, _ in rows], dtype=np.int32)
-    return Carriage(ranks=demand.ranks, origin=origin, targets=targets)
+    return Deliveries(ranks=demand.ranks, origin=origin, targets=targets)
 
 
 def _ranks_of(mask: int) -> list[int]:
@@ -310,17 +312,17 @@ def _trees(topology: Topology, collective: Collective, root: int) -> Rate:
         origin, group = np.array([root], dtype=np.int32), None
     else:
         origin, group = every.astype(np.int32), translations(topology)
-    carriage = Carriage(ranks=topology.ranks, origin=origin, targets=every != origin[:, None])
+    deliveries = Deliveries(ranks=topology.ranks, origin=origin, targets=every != origin[:, None])
     weights = np.full(len(origin), 1.0 / len(origin))
-    return flows.trees(carriage, weights, combining=combining, symmetry=group)
+    return flows.trees(deliveries, weights, combining=combining, symmetry=group)
 
 
 def _all_pairs(flows: Flows, n: int, group: np.ndarray) -> Rate:
     """The rate of all pairs at once, where a group makes one source stand for all."""
     origin, to = (ends.reshape(-1) for ends in np.indices((n, n)))
     targets = (np.arange(n) == to[:, None]) & (to != origin)[:, None]
-    carriage = Carriage(ranks=n, origin=origin.astype(np.int32), targets=targets)
-    return flows.trees(carriage, np.ones(n * n), symmetry=group)
+    deliveries = Deliveries(ranks=n, origin=origin.astype(np.int32), targets=targets)
+    return flows.trees(deliveries, np.ones(n * n), symmetry=group)
 
 
 def _distinct(

@@ -37,7 +37,7 @@ from scipy.sparse.csgraph import shortest_path
 from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.bound import Bound, Term, lower_bound
 from headrace.collectives.plan.bound.cuts import partitions
-from headrace.collectives.plan.chunks import Carriage, carriage_of
+from headrace.collectives.plan.chunks import Deliveries, deliveries_of
 from headrace.collectives.plan.simulate.resources import routes
 from headrace.topology import BYTES_PER_MB, Topology, transposed
 
@@ -79,7 +79,7 @@ def unsplit_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound
         return bound
     graph = transposed(topology) if demand.collective in _COMBINING else topology
     chunk_mb = demand.chunk_bytes(total_bytes) / BYTES_PER_MB
-    count = most_urgent_cut(graph, carriage_of(demand), chunk_mb)
+    count = most_urgent_cut(graph, deliveries_of(demand), chunk_mb)
     terms = [Term(name=f"whole chunks {count.name}", mb=0.0, us_per_mb=0.0, alpha_us=count.us)]
     formula = f"{bound.formula}; whole chunks across cuts around ranks and groups"
     if (proved := _proved_us(graph, demand, chunk_mb)) is not None:
@@ -101,27 +101,27 @@ def _proved_us(graph: Topology, demand: Demand, chunk_mb: float) -> float | None
     holds for the same time: a message of two chunks over a slow link holds a fast NIC in one go
     and leaves it to others, two messages come back to it.
     """
-    carriage = carriage_of(demand)
-    if carriage.chunks * len(graph.links) > _MOST_PROVED:
+    deliveries = deliveries_of(demand)
+    if deliveries.chunks * len(graph.links) > _MOST_PROVED:
         return None
     ways, _ = routes(graph, range(len(graph.links)))
     if any(len({beta for _, beta in way}) > 1 for way in ways.values()):
         return None
     from headrace.collectives.plan.exact import proved_us  # loads OR-Tools
 
-    return proved_us(graph, carriage, chunk_mb)
+    return proved_us(graph, deliveries, chunk_mb)
 
 
-def most_urgent_cut(topology: Topology, carriage: Carriage, chunk_mb: float) -> Count:
+def most_urgent_cut(topology: Topology, deliveries: Deliveries, chunk_mb: float) -> Count:
     """Return the cut around or beside a rank, host or group that takes whole chunks longest.
 
     Parameters
     ----------
     chunk_mb : size of every chunk in MB; above 0.
     """
-    counting = _Counting(topology, carriage, chunk_mb)
+    counting = _Counting(topology, deliveries, chunk_mb)
     n = topology.ranks
-    if not carriage.targets.any():
+    if not deliveries.targets.any():
         return Count(name="nowhere", chunks=0, us=0.0)
     way, us = counting.farthest()
     best = Count(name=way, chunks=1, us=us)
@@ -136,7 +136,7 @@ def most_urgent_cut(topology: Topology, carriage: Carriage, chunk_mb: float) -> 
 
 
 class _Counting:
-    def __init__(self, topology: Topology, carriage: Carriage, chunk_mb: float) -> None:
+    def __init__(self, topology: Topology, deliveries: Deliveries, chunk_mb: float) -> None:
         links = topology.links
         self._n = topology.ranks
         self._mb = chunk_mb
@@ -156,8 +156,8 @@ class _Counting:
         graph = sparse.csr_array((hop, (self._src, self._dst)), shape=(self._n, self._n))
         self._far = np.asarray(shortest_path(graph, method="D"))
         # Chunks that start and go alike are counted together.
-        rows = np.column_stack([carriage.origin, carriage.targets.astype(np.int64)])
-        kept, counts = np.unique(rows[carriage.targets.any(axis=1)], axis=0, return_counts=True)
+        rows = np.column_stack([deliveries.origin, deliveries.targets.astype(np.int64)])
+        kept, counts = np.unique(rows[deliveries.targets.any(axis=1)], axis=0, return_counts=True)
         self._origin, self._targets = kept[:, 0].astype(np.int64), kept[:, 1:].astype(bool)
         self._counts = counts
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.chunks import carriage_of
+from headrace.collectives.plan.chunks import deliveries_of
 from headrace.collectives.plan.generators import Setting
 from headrace.collectives.plan.guided.effort import EFFORTS, Effort
 from headrace.collectives.plan.guided.routing import RouteProblem
@@ -295,12 +295,12 @@ class _Search:
     def _cost(self, row: _Row) -> float:
         if row.logical is None:
             return 0.0
-        carriage = carriage_of(self._demand(row.sketch))
-        deliveries = int(carriage.targets.sum())
-        relayed = deliveries < carriage.chunks * (carriage.ranks - 1)
+        deliveries = deliveries_of(self._demand(row.sketch))
+        delivery_count = int(deliveries.targets.sum())
+        relayed = delivery_count < deliveries.chunks * (deliveries.ranks - 1)
         unaided = _UNAIDED if self.setting.method.engine is None else 1.0
         twice = 2 if self.setting.collective is Collective.ALLREDUCE else 1
-        cost = float(deliveries) * len(row.logical.topology.links) * twice * unaided
+        cost = float(delivery_count) * len(row.logical.topology.links) * twice * unaided
         return cost * _RELAYED if relayed else cost
 
     def _brief_us(self, row: _Row) -> float:
@@ -324,11 +324,11 @@ class _Search:
     def _searched_us(
         self, logical: LogicalTopology, demand: Demand, chunk_mb: float, engine: SearchEngine
     ) -> float:
-        problem = RouteProblem.of(logical, carriage_of(demand), chunk_mb)
+        problem = RouteProblem.of(logical, deliveries_of(demand), chunk_mb)
         first = np.concatenate(([0], np.cumsum(problem.allowed.sum(axis=1)))).astype(np.int64)
         return engine.search(
             logical.topology,
-            problem.carriage,
+            problem.deliveries,
             chunk_mb,
             routes=Routes(first=first, link=np.nonzero(problem.allowed)[1].astype(np.int32)),
             symmetry=problem.group.ranks.astype(np.int32) if problem.group.size > 1 else None,

@@ -150,7 +150,7 @@ def _matched(problem: RouteProblem, watch: Watch) -> list[Candidate]:
         return []
     effort = watch.effort
     firsts = np.unique(problem.orbits[0])
-    choices = int(problem.allowed[firsts].sum()) * int(problem.carriage.targets[firsts].sum())
+    choices = int(problem.allowed[firsts].sum()) * int(problem.deliveries.targets[firsts].sum())
     restarts = max(1, min(effort.restarts, effort.choices // max(1, choices)))
     enough_us = max(least_time(problem), watch.good_us)
     sign, _ = _policy(problem)
@@ -169,7 +169,7 @@ def _matched(problem: RouteProblem, watch: Watch) -> list[Candidate]:
 
 
 def _complete(problem: RouteProblem, trees: np.ndarray) -> bool:
-    return bool((trees >= 0)[problem.carriage.targets].all())
+    return bool((trees >= 0)[problem.deliveries.targets].all())
 
 
 def _searched(problem: RouteProblem, watch: Watch) -> list[Candidate]:
@@ -178,7 +178,7 @@ def _searched(problem: RouteProblem, watch: Watch) -> list[Candidate]:
     first = np.concatenate(([0], np.cumsum(problem.allowed.sum(axis=1)))).astype(np.int64)
     found = watch.engine.search(
         problem.logical.topology,
-        problem.carriage,
+        problem.deliveries,
         problem.chunk_mb,
         routes=Routes(first=first, link=np.nonzero(problem.allowed)[1].astype(np.int32)),
         symmetry=problem.group.ranks.astype(np.int32) if problem.group.size > 1 else None,
@@ -188,7 +188,7 @@ def _searched(problem: RouteProblem, watch: Watch) -> list[Candidate]:
     sends = found.sends
     pairs = zip(sends.src.tolist(), sends.dst.tolist(), strict=True)
     links = [index[pair] for pair in pairs]
-    trees = np.full(problem.carriage.targets.shape, -1, np.int32)
+    trees = np.full(problem.deliveries.targets.shape, -1, np.int32)
     used = np.full(trees.shape, np.inf)
     trees[sends.chunk, sends.dst] = links
     used[sends.chunk, sends.dst] = sends.start_us

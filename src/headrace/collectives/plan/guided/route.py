@@ -55,7 +55,7 @@ class RouteModel:
         """Return the variables' values for `trees`; None if they break a symmetry."""
         problem, made = self.problem, np.zeros(self.model.variables)
         rows, ranks = np.nonzero(trees >= 0)
-        sent = np.zeros((problem.carriage.chunks, len(problem.costs.src)))
+        sent = np.zeros((problem.deliveries.chunks, len(problem.costs.src)))
         sent[rows, trees[rows, ranks]] = 1.0
         there = self.sent >= 0
         made[self.sent[there]] = sent[there]
@@ -81,12 +81,12 @@ class RouteModel:
     def trees(self, values: np.ndarray) -> np.ndarray:
         """Return the trees of a solution; what leads nowhere is left out."""
         problem = self.problem
-        made = np.full((problem.carriage.chunks, problem.carriage.ranks), -1, np.int32)
+        made = np.full((problem.deliveries.chunks, problem.deliveries.ranks), -1, np.int32)
         chunk, link = np.nonzero(self.sent >= 0)
         taken = values[self.sent[chunk, link]] > 0.5
         chunk, link = chunk[taken], link[taken]
         made[chunk, problem.costs.dst[link]] = link
-        wanted = problem.carriage.targets.copy()
+        wanted = problem.deliveries.targets.copy()
         for _ in range(made.shape[1]):
             rows, ranks = np.nonzero((made >= 0) & wanted)
             parents = problem.costs.src[made[rows, ranks]]
@@ -120,13 +120,13 @@ def encode(problem: RouteProblem, horizon: float) -> RouteModel:
     x = model.add_binaries(x_count)
     sent = np.where(sent >= 0, x[sent], -1)
     start, earliest = _tied_starts(problem)
-    origin = start[np.arange(problem.carriage.chunks), problem.carriage.origin]
+    origin = start[np.arange(problem.deliveries.chunks), problem.deliveries.origin]
     latest = np.full(len(earliest), horizon)
     latest[origin] = 0.0  # 5.3
     s = model.add_variables(len(earliest), lower=earliest, upper=latest)
     start = np.where(start >= 0, s[np.maximum(start, 0)], -1)
     time = int(model.add_variables(1, upper=horizon, cost=1.0)[0])  # 5.1
-    wanted = np.unique(start[problem.carriage.targets])
+    wanted = np.unique(start[problem.deliveries.targets])
     _at_least(model, time, wanted)  # 5.2
     _causality(model, problem, sent, start)
     _delivery(model, problem, sent)
@@ -188,11 +188,11 @@ def _tied_sends(problem: RouteProblem) -> tuple[np.ndarray, int]:
 
 def _tied_starts(problem: RouteProblem) -> tuple[np.ndarray, np.ndarray]:
     """5.12: (chunks, ranks) class of ``start``, and of every class the earliest time."""
-    carriage = problem.carriage
-    comes = np.zeros(carriage.targets.shape, bool)
+    deliveries = problem.deliveries
+    comes = np.zeros(deliveries.targets.shape, bool)
     chunk, link = np.nonzero(problem.allowed)
     comes[chunk, problem.costs.dst[link]] = True
-    comes[np.arange(carriage.chunks), carriage.origin] = True
+    comes[np.arange(deliveries.chunks), deliveries.origin] = True
     rows, ranks = np.nonzero(comes)
     number = np.full(comes.shape, -1, np.int64)
     number[rows, ranks] = np.arange(len(rows))
@@ -250,16 +250,16 @@ def _causality(
 
 def _delivery(model: LinearModel, problem: RouteProblem, sent: np.ndarray) -> None:
     """Deliver once where wanted, at most once elsewhere; forward only what came; 5.15."""
-    carriage, costs = problem.carriage, problem.costs
+    deliveries, costs = problem.deliveries, problem.costs
     chunk, link = np.nonzero(sent >= 0)
     dst = costs.dst[link]
-    n = carriage.ranks
+    n = deliveries.ranks
     place, columns = chunk * n + dst, sent[chunk, link]
-    wanted = carriage.targets.ravel()
+    wanted = deliveries.targets.ravel()
     _unique_rows(model, place, columns, np.ones(len(place)), np.where(wanted, 1.0, 0.0), 1.0)
     # A send from a rank that need not get the chunk must not exceed what comes to that rank.
     src = costs.src[link]
-    relays = ~carriage.targets[chunk, src] & (src != carriage.origin[chunk])
+    relays = ~deliveries.targets[chunk, src] & (src != deliveries.origin[chunk])
     out = np.flatnonzero(relays)
     into: dict[int, list[int]] = {}
     for at, column in zip(place.tolist(), columns.tolist(), strict=True):
@@ -290,10 +290,10 @@ def _crossings(
     hosts = int(host.max()) + 1
     to = host[problem.costs.dst[link]]
     crosses = host[problem.costs.src[link]] != to
-    needs = np.zeros((problem.carriage.chunks, hosts), bool)
-    rows, ranks = np.nonzero(problem.carriage.targets)
+    needs = np.zeros((problem.deliveries.chunks, hosts), bool)
+    rows, ranks = np.nonzero(problem.deliveries.targets)
     needs[rows, host[ranks]] = True
-    needs[np.arange(len(needs)), host[problem.carriage.origin]] = False
+    needs[np.arange(len(needs)), host[problem.deliveries.origin]] = False
     place = (chunk * hosts + to)[crosses]
     lower = needs.ravel().astype(float)
     _unique_rows(model, place, columns[crosses], np.ones(len(place)), lower, np.inf)

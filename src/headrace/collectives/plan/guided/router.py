@@ -34,7 +34,7 @@ def least_time(problem: RouteProblem) -> float:
     A rank's links are told apart by the slowest resource that they share; in time t a resource
     held for h by each message takes in t / h of them, rounded down.
     """
-    costs, carriage = problem.costs, problem.carriage
+    costs, deliveries = problem.costs, problem.deliveries
     resource, link, us = costs.holds()
     hold = np.full(costs.resources, np.inf)
     np.minimum.at(hold, resource, us)
@@ -43,10 +43,10 @@ def least_time(problem: RouteProblem) -> float:
     for at in np.lexsort((members[resource], us)).tolist():
         slowest[link[at]] = resource[at]
     usable = problem.allowed.any(axis=0)
-    least = float(distances(problem)[carriage.targets].max(initial=0.0))
-    for rank in range(carriage.ranks):
+    least = float(distances(problem)[deliveries.targets].max(initial=0.0))
+    for rank in range(deliveries.ranks):
         mine = np.unique(slowest[(costs.dst == rank) & usable])
-        wanted = int(carriage.targets[:, rank].sum())
+        wanted = int(deliveries.targets[:, rank].sum())
         if not wanted or not len(mine) or hold[mine].min() <= 0.0:
             continue
         times = np.unique(np.round(np.outer(hold[mine], np.arange(1, wanted + 1)).ravel(), 9))
@@ -57,11 +57,11 @@ def least_time(problem: RouteProblem) -> float:
 
 def distances(problem: RouteProblem) -> np.ndarray:
     """(chunks, ranks): the earliest that chunks can arrive over the links allowed to them."""
-    costs, carriage = problem.costs, problem.carriage
-    time = np.full((carriage.chunks, carriage.ranks), np.inf)
-    time[np.arange(carriage.chunks), carriage.origin] = 0.0
+    costs, deliveries = problem.costs, problem.deliveries
+    time = np.full((deliveries.chunks, deliveries.ranks), np.inf)
+    time[np.arange(deliveries.chunks), deliveries.origin] = 0.0
     rows, links = np.nonzero(problem.allowed)
-    for _ in range(carriage.ranks):
+    for _ in range(deliveries.ranks):
         reach = time[rows, costs.src[links]] + costs.lat[links]
         made = time.copy()
         np.minimum.at(made, (rows, costs.dst[links]), reach)
@@ -74,9 +74,9 @@ def distances(problem: RouteProblem) -> np.ndarray:
 def arrivals(problem: RouteProblem, trees: np.ndarray) -> np.ndarray:
     """(chunks, ranks): when chunks arrive if nothing is in their way; -inf where they do not."""
     costs = problem.costs
-    chunks = np.arange(problem.carriage.chunks)
+    chunks = np.arange(problem.deliveries.chunks)
     time = np.full(trees.shape, -np.inf)
-    time[chunks, problem.carriage.origin] = 0.0
+    time[chunks, problem.deliveries.origin] = 0.0
     rows, ranks = np.nonzero(trees >= 0)
     links = trees[rows, ranks]
     for _ in range(trees.shape[1]):
@@ -108,7 +108,7 @@ class _Pricing:
         self._problem, self._reach = problem, reach
         costs = problem.costs
         self._resource, self._link, self._us = costs.holds()
-        self._trees = np.full((problem.carriage.chunks, problem.carriage.ranks), -1, np.int32)
+        self._trees = np.full((problem.deliveries.chunks, problem.deliveries.ranks), -1, np.int32)
         self._counts = np.zeros(len(costs.src))
         self._firsts = np.unique(problem.orbits[0]).tolist()
         self._adjacent: dict[bytes, list[list[tuple[int, int]]]] = {}
@@ -153,7 +153,7 @@ class _Pricing:
         """
         problem, lat = self._problem, self._problem.costs.lat
         adjacent = self._links_of(problem.allowed[chunk])
-        wanted = problem.carriage.targets[chunk].tolist()
+        wanted = problem.deliveries.targets[chunk].tolist()
         missing = sum(wanted)
         n = len(wanted)
         way = [-1] * n
@@ -161,7 +161,7 @@ class _Pricing:
         tree = np.full(n, -1, np.int32)
         joined = [False] * n
         settled = [False] * n
-        origin = int(problem.carriage.origin[chunk])
+        origin = int(problem.deliveries.origin[chunk])
         heap: list[tuple[float, int, int, float]] = [(0.0, origin, -1, 0.0)]
         while heap and missing:
             cost, rank, by, depth = heappop(heap)
@@ -184,7 +184,7 @@ class _Pricing:
         key = allowed.tobytes()
         if key not in self._adjacent:
             costs = self._problem.costs
-            rows: list[list[tuple[int, int]]] = [[] for _ in range(self._problem.carriage.ranks)]
+            rows: list[list[tuple[int, int]]] = [[] for _ in range(self._problem.deliveries.ranks)]
             for link in np.flatnonzero(allowed).tolist():
                 rows[int(costs.src[link])].append((link, int(costs.dst[link])))
             self._adjacent[key] = rows
@@ -229,11 +229,11 @@ class _Matching:
     def __init__(self, problem: RouteProblem, seed: int, taste: Taste) -> None:
         self._problem, self._taste = problem, taste
         self._random = np.random.default_rng(seed)
-        costs, carriage = problem.costs, problem.carriage
-        self._trees = np.full((carriage.chunks, carriage.ranks), -1, np.int32)
-        self._used = np.full((carriage.chunks, carriage.ranks), np.inf)
-        self._there = np.full((carriage.chunks, carriage.ranks), np.inf)
-        self._there[np.arange(carriage.chunks), carriage.origin] = 0.0
+        costs, deliveries = problem.costs, problem.deliveries
+        self._trees = np.full((deliveries.chunks, deliveries.ranks), -1, np.int32)
+        self._used = np.full((deliveries.chunks, deliveries.ranks), np.inf)
+        self._there = np.full((deliveries.chunks, deliveries.ranks), np.inf)
+        self._there[np.arange(deliveries.chunks), deliveries.origin] = 0.0
         self._free = [0.0] * costs.resources
         self._link_free = np.zeros(len(costs.src))
         self._sharing: list[list[int]] = [[] for _ in range(costs.resources)]
@@ -250,10 +250,10 @@ class _Matching:
         # Ranks that a chunk reaches inside the hosts that hold it, over links that it may use.
         self._inside = problem.reach_inside
         self._covered = np.stack(
-            [reach[rank] for reach, rank in zip(self._inside, carriage.origin, strict=True)]
+            [reach[rank] for reach, rank in zip(self._inside, deliveries.origin, strict=True)]
         )
-        self._holders = np.ones(carriage.chunks)
-        self._missing = carriage.targets.sum(axis=0).astype(float)
+        self._holders = np.ones(deliveries.chunks)
+        self._missing = deliveries.targets.sum(axis=0).astype(float)
         self._orbit: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
         first, element = problem.orbits
         for chunk in firsts.tolist():
@@ -293,10 +293,10 @@ class _Matching:
             near = np.flatnonzero(score <= least + 1e-9)
             liking = (
                 noise[near]
-                + taste.rare * self._holders[self._chunk[near]] / problem.carriage.ranks
+                + taste.rare * self._holders[self._chunk[near]] / problem.deliveries.ranks
                 + taste.fresh * self._busy[self._link[near]]
                 - 2.0 * self._crosses[near]
-                - taste.needy * self._missing[self._dst[near]] / problem.carriage.ranks
+                - taste.needy * self._missing[self._dst[near]] / problem.deliveries.ranks
             )
             total = max(total, self._place(int(near[int(np.argmin(liking))])))
 

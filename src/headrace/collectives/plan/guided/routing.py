@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.chunks import Deliveries
 from headrace.collectives.plan.simulate.resources import routes
 from headrace.collectives.plan.sketch.logical import LogicalTopology
 from headrace.collectives.plan.sketch.symmetry import chunk_images, link_images
@@ -90,7 +90,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RouteProblem:
-    """Carry `carriage` over `logical`.
+    """Carry `deliveries` over `logical`.
 
     Attributes
     ----------
@@ -98,13 +98,15 @@ class RouteProblem:
     """
 
     logical: LogicalTopology
-    carriage: Carriage
+    deliveries: Deliveries
     chunk_mb: float
     costs: Costs
     allowed: np.ndarray
 
     @classmethod
-    def of(cls, logical: LogicalTopology, carriage: Carriage, chunk_mb: float) -> "RouteProblem":
+    def of(
+        cls, logical: LogicalTopology, deliveries: Deliveries, chunk_mb: float
+    ) -> "RouteProblem":
         """Set the problem up.
 
         Chunks travel only over ranks on shortest paths (by hops or by cost, 5.4.2) from where
@@ -115,18 +117,18 @@ class RouteProblem:
         SketchError : naming a chunk that cannot reach a rank.
         """
         costs = Costs.of(logical.topology, chunk_mb)
-        allowed = _allowed(logical, carriage, costs)
+        allowed = _allowed(logical, deliveries, costs)
         return cls(
-            logical=logical, carriage=carriage, chunk_mb=chunk_mb, costs=costs, allowed=allowed
+            logical=logical, deliveries=deliveries, chunk_mb=chunk_mb, costs=costs, allowed=allowed
         )
 
     @property
     def broadcasting(self) -> bool:
         """Whether every rank that a chunk may pass wants it."""
-        reached = np.zeros_like(self.carriage.targets)
+        reached = np.zeros_like(self.deliveries.targets)
         rows, links = np.nonzero(self.allowed)
         reached[rows, self.costs.dst[links]] = True
-        return bool((reached <= self.carriage.targets).all())
+        return bool((reached <= self.deliveries.targets).all())
 
     @cached_property
     def reach_inside(self) -> list[np.ndarray]:
@@ -134,7 +136,7 @@ class RouteProblem:
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import shortest_path
 
-        costs, n = self.costs, self.carriage.ranks
+        costs, n = self.costs, self.deliveries.ranks
         host = np.array(self.logical.topology.rank_host)
         local = self.allowed & (host[costs.src] == host[costs.dst])
         known: dict[bytes, np.ndarray] = {}
@@ -150,7 +152,7 @@ class RouteProblem:
         made: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
         for symmetry in self.logical.symmetries:
             links = link_images(self.logical.topology, symmetry)
-            chunks = chunk_images(self.carriage, symmetry)
+            chunks = chunk_images(self.deliveries, symmetry)
             part = symmetry.part
             bound = part[self.costs.src] == part[self.costs.dst]
             missing = self.allowed & ~self.allowed[np.ix_(chunks, links)]
@@ -172,7 +174,7 @@ class RouteProblem:
             np.concatenate((ranks, moved + n, items + n + links)).astype(np.int64)
             for ranks, moved, items, _ in self.images
         ]
-        elements = [np.arange(n + links + self.carriage.chunks)]
+        elements = [np.arange(n + links + self.deliveries.chunks)]
         known, at = {elements[0].tobytes()}, 0
         while at < len(elements) and len(elements) < _MAX_GROUP:
             for generator in generators:
@@ -191,9 +193,9 @@ class RouteProblem:
     @cached_property
     def orbits(self) -> tuple[np.ndarray, np.ndarray]:
         """(chunks,) the first chunk of each chunk's orbit, and an element that maps it there."""
-        first = np.full(self.carriage.chunks, -1)
-        element = np.zeros(self.carriage.chunks, np.int64)
-        for chunk in range(self.carriage.chunks):
+        first = np.full(self.deliveries.chunks, -1)
+        element = np.zeros(self.deliveries.chunks, np.int64)
+        for chunk in range(self.deliveries.chunks):
             if first[chunk] >= 0:
                 continue
             images = self.group.chunks[:, chunk]
@@ -212,20 +214,20 @@ class RouteProblem:
             trees[other, ranks[used]] = links[tree[used]]
 
 
-def _allowed(logical: LogicalTopology, carriage: Carriage, costs: Costs) -> np.ndarray:
-    n, links = carriage.ranks, len(costs.src)
-    allowed = np.zeros((carriage.chunks, links), bool)
+def _allowed(logical: LogicalTopology, deliveries: Deliveries, costs: Costs) -> np.ndarray:
+    n, links = deliveries.ranks, len(costs.src)
+    allowed = np.zeros((deliveries.chunks, links), bool)
     measures: dict[bytes, list[np.ndarray]] = {}
-    for origin in np.unique(carriage.origin).tolist():
+    for origin in np.unique(deliveries.origin).tolist():
         usable = logical.usable(origin)
         key = usable.tobytes()
         if key not in measures:
             measures[key] = [
                 _distances(n, costs, usable, cost) for cost in (np.ones(links), costs.lat)
             ]
-        for chunk in np.flatnonzero(carriage.origin == origin).tolist():
+        for chunk in np.flatnonzero(deliveries.origin == origin).tolist():
             on_path = np.zeros(n, bool)
-            targets = np.flatnonzero(carriage.targets[chunk])
+            targets = np.flatnonzero(deliveries.targets[chunk])
             for distance in measures[key]:
                 whole = distance[origin, targets]
                 if not np.isfinite(whole).all():

@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import Bound, lower_bound
-from headrace.collectives.plan.chunks import carriage_of, realize
+from headrace.collectives.plan.chunks import deliveries_of, realize
 from headrace.collectives.plan.guided.effort import EFFORTS, Effort, Watch
 from headrace.collectives.plan.guided.order import order_messages
 from headrace.collectives.plan.guided.paths import route_candidates
@@ -243,19 +243,19 @@ class _Pipeline:
     ) -> None:
         self._logical, self._demand, self.chunk_mb = logical, demand, chunk_mb
         self._watch = watch
-        self._carriage = carriage_of(demand)
+        self._deliveries = deliveries_of(demand)
         self.stages: list[Stage] = []
         self.results: dict[str, Result] = {}
         self._began = time.monotonic()
 
     def spread(self, prefix: str = "") -> Timeline:
         """Route, order and schedule what only moves."""
-        problem = RouteProblem.of(self._logical, self._carriage, self.chunk_mb)
+        problem = RouteProblem.of(self._logical, self._deliveries, self.chunk_mb)
         return self._plan(problem, lambda trees: spreading(problem.costs, trees), prefix)
 
     def combine(self, prefix: str = "") -> Timeline:
         """The dual on the transposed topology, ordered and scheduled in its own direction."""
-        problem = RouteProblem.of(self._logical.transposed(), self._carriage, self.chunk_mb)
+        problem = RouteProblem.of(self._logical.transposed(), self._deliveries, self.chunk_mb)
         costs = Costs.of(self._logical.topology, self.chunk_mb)
         return self._plan(problem, lambda trees: combining(costs, trees), prefix)
 
@@ -298,7 +298,7 @@ class _Pipeline:
         for number, candidate in enumerate(candidates):
             work = work_of(candidate.trees)
             if problem.logical.enforce_ordering:
-                work = own_first(work, self._carriage.origin, problem.logical.crossing)
+                work = own_first(work, self._deliveries.origin, problem.logical.crossing)
             start = candidate.starts(reverse=problem.logical is not self._logical)
             best, each = order_messages(
                 work,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.chunks import Deliveries
 from headrace.collectives.plan.images import link_images
 from headrace.collectives.plan.simulate.resources import routes as resource_routes
 from headrace.errors import ProgramError, TopologyError
@@ -42,15 +42,17 @@ class Column:
     depth_us: float
 
 
-def commodities(carriage: Carriage, chunk_mb: float) -> tuple[tuple[Commodity, ...], np.ndarray]:
-    """Return the commodities of `carriage`, and for every chunk its commodity's index or -1.
+def commodities(
+    deliveries: Deliveries, chunk_mb: float
+) -> tuple[tuple[Commodity, ...], np.ndarray]:
+    """Return the commodities of `deliveries`, and for every chunk its commodity's index or -1.
 
     Chunks that nobody wants have none. Commodities are in the order of their first chunks.
     """
     index: dict[tuple[int, bytes], int] = {}
-    of = np.full(carriage.chunks, -1, dtype=np.int64)
+    of = np.full(deliveries.chunks, -1, dtype=np.int64)
     for chunk, (origin, targets) in enumerate(
-        zip(carriage.origin.tolist(), carriage.targets, strict=True)
+        zip(deliveries.origin.tolist(), deliveries.targets, strict=True)
     ):
         if targets.any():
             of[chunk] = index.setdefault((origin, targets.tobytes()), len(index))
@@ -59,7 +61,7 @@ def commodities(carriage: Carriage, chunk_mb: float) -> tuple[tuple[Commodity, .
     made = tuple(
         Commodity(
             origin=origin,
-            targets=tuple(np.flatnonzero(carriage.targets[first[k]]).tolist()),
+            targets=tuple(np.flatnonzero(deliveries.targets[first[k]]).tolist()),
             mb=float(counts[k]) * chunk_mb,
         )
         for (origin, _), k in index.items()

@@ -8,7 +8,7 @@ import heapq
 
 import numpy as np
 
-from headrace.collectives.plan.chunks import Carriage, Sends
+from headrace.collectives.plan.chunks import Deliveries, Sends
 from headrace.collectives.plan.search import Routes
 from headrace.collectives.plan.simulate.resources import routes as resource_routes
 from headrace.errors import ProgramError
@@ -22,7 +22,7 @@ _SAME_MOMENT = 1 + 1e-9
 
 def in_order(
     topology: Topology,
-    carriage: Carriage,
+    deliveries: Deliveries,
     chunk_mb: float,
     through: Routes,
     *,
@@ -44,14 +44,16 @@ def in_order(
     ------
     ProgramError : if a route does not reach a target, or uses a link before it is led to.
     """
-    return _ListSchedule(topology, carriage, chunk_mb, through, batch_share).run()
+    return _ListSchedule(topology, deliveries, chunk_mb, through, batch_share).run()
 
 
-def needed(carriage: Carriage, chunk: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+def needed(
+    deliveries: Deliveries, chunk: np.ndarray, src: np.ndarray, dst: np.ndarray
+) -> np.ndarray:
     """Return which sends lead to a target: bool, in any order; a rank gets a chunk at most once."""
     into = {(int(c), int(d)): row for row, (c, d) in enumerate(zip(chunk, dst, strict=True))}
     keep = np.zeros(len(chunk), dtype=bool)
-    for c, rank in zip(*np.nonzero(carriage.targets), strict=True):
+    for c, rank in zip(*np.nonzero(deliveries.targets), strict=True):
         at = (int(c), int(rank))
         while at in into and not keep[into[at]]:
             keep[into[at]] = True
@@ -65,7 +67,7 @@ class _ListSchedule:
     def __init__(
         self,
         topology: Topology,
-        carriage: Carriage,
+        deliveries: Deliveries,
         chunk_mb: float,
         through: Routes,
         batch_share: float,
@@ -83,8 +85,8 @@ class _ListSchedule:
         self._chunk: list[int] = []
         self._behind: list[list[int]] = []
         self._starts: list[int] = []
-        for chunk in range(carriage.chunks):
-            self._chain(carriage, through, chunk)
+        for chunk in range(deliveries.chunks):
+            self._chain(deliveries, through, chunk)
         # How long the way down is, and who is at its end: all start with another neighbour.
         count = len(self._link)
         self._tail, self._turn = [0.0] * count, [0] * count
@@ -95,17 +97,17 @@ class _ListSchedule:
                 self._tail[send] += self._tail[behind]
                 self._turn[send] = self._turn[behind]
             else:
-                last, origin = self._ends[self._link[send]][1], carriage.origin[self._chunk[send]]
-                self._turn[send] = int(last - origin) % carriage.ranks
+                last, origin = self._ends[self._link[send]][1], deliveries.origin[self._chunk[send]]
+                self._turn[send] = int(last - origin) % deliveries.ranks
 
-    def _chain(self, carriage: Carriage, through: Routes, chunk: int) -> None:
-        leads: dict[int, int] = {int(carriage.origin[chunk]): -1}
+    def _chain(self, deliveries: Deliveries, through: Routes, chunk: int) -> None:
+        leads: dict[int, int] = {int(deliveries.origin[chunk]): -1}
         for send in range(int(through.first[chunk]), int(through.first[chunk + 1])):
             src, dst = self._ends[self._link[send]]
             if src not in leads or dst in leads:
                 raise ProgramError(
                     f"route of chunk {chunk}: link {src} -> {dst} does not continue a tree from "
-                    f"rank {int(carriage.origin[chunk])}"
+                    f"rank {int(deliveries.origin[chunk])}"
                 )
             self._chunk.append(chunk)
             self._behind.append([])
@@ -114,7 +116,9 @@ class _ListSchedule:
             else:
                 self._behind[leads[src]].append(send)
             leads[dst] = send
-        lost = next((t for t in np.flatnonzero(carriage.targets[chunk]) if int(t) not in leads), -1)
+        lost = next(
+            (t for t in np.flatnonzero(deliveries.targets[chunk]) if int(t) not in leads), -1
+        )
         if lost >= 0:
             raise ProgramError(f"route of chunk {chunk} does not reach rank {int(lost)}")
 

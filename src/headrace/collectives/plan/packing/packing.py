@@ -30,7 +30,7 @@ from functools import cached_property
 
 import numpy as np
 
-from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.chunks import Deliveries
 from headrace.collectives.plan.packing.commodities import (
     Column,
     Commodity,
@@ -108,7 +108,7 @@ class PackSettings:
 
 def pack(
     topology: Topology,
-    carriage: Carriage,
+    deliveries: Deliveries,
     chunk_mb: float,
     *,
     weights: np.ndarray | None = None,
@@ -116,7 +116,7 @@ def pack(
     settings: PackSettings = PackSettings(),
     progress: Callable[[int, float, float], None] | None = None,
 ) -> Packing:
-    """Return trees and paths that carry `carriage` with (nearly) the least load.
+    """Return trees and paths that carry `deliveries` with (nearly) the least load.
 
     Only a commodity's volume matters, not how many chunks it is cut into; of trees that are as
     good, those are preferred down which a chunk of `chunk_mb` travels fastest.
@@ -126,16 +126,16 @@ def pack(
     chunk_mb : size of every chunk in MB; above 0.
     weights : (chunks,), sizes of chunks that differ, as multiples of `chunk_mb`; above 0.
     symmetry : (elements, ranks) int32, a group of permutations of the ranks, automorphisms of
-        topology and carriage: only one commodity of each orbit is packed, and the images of its
+        topology and deliveries: only one commodity of each orbit is packed, and the images of its
         trees are the others'. No throughput is lost.
     progress : called with (iteration, throughput_us, bound_us).
 
     Raises
     ------
     TopologyError : if a chunk cannot reach a target, or `symmetry` is none of the topology.
-    ProgramError : if `symmetry` is none of the carriage.
+    ProgramError : if `symmetry` does not map the deliveries to themselves.
     """
-    wanted, of = commodities(carriage, chunk_mb)
+    wanted, of = commodities(deliveries, chunk_mb)
     if weights is not None:
         mb = chunk_mb * np.bincount(of[of >= 0], weights[of >= 0], minlength=len(wanted))
         wanted = tuple(replace(k, mb=float(size)) for k, size in zip(wanted, mb, strict=True))

@@ -9,7 +9,7 @@ import logging
 
 import numpy as np
 
-from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.chunks import Deliveries
 from headrace.collectives.plan.packing import Packing
 from headrace.collectives.plan.packing.commodities import CommodityImages, Loads, commodities
 from headrace.collectives.plan.search import Routes
@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 def rounded(
     topology: Topology,
     packing: Packing,
-    carriage: Carriage,
+    deliveries: Deliveries,
     *,
     symmetry: np.ndarray | None = None,
     exact: bool = True,
@@ -45,21 +45,21 @@ def rounded(
 
     Parameters
     ----------
-    carriage : as it was packed, or with other chunk counts for the same blocks.
+    deliveries : as it was packed, or with other chunk counts for the same blocks.
     symmetry : as given to `pack`; the images of a tree are then chosen together with it, and the
         k-th chunk of a commodity's image goes down the image of its k-th chunk's tree.
     exact : try the integer program where it is small.
 
     Raises
     ------
-    ProgramError : if `carriage` has other commodities than `packing`.
+    ProgramError : if `deliveries` has other commodities than `packing`.
     """
-    wanted, of = commodities(carriage, 1.0)
+    wanted, of = commodities(deliveries, 1.0)
     if [(k.origin, k.targets) for k in wanted] != [
         (k.origin, k.targets) for k in packing.commodities
     ]:
         raise ProgramError(
-            f"the carriage has {len(wanted)} commodities (origin and targets), which are not the "
+            f"deliveries has {len(wanted)} commodities (origin and targets), which are not the "
             f"packing's {len(packing.commodities)}: pack the same collective"
         )
     if not wanted:
@@ -70,7 +70,7 @@ def rounded(
     if exact and len(counts) <= _EXACT_COLUMNS:
         counts = problem.solved(counts)
     counts = problem.shallower(counts)
-    tree = np.full(carriage.chunks, -1, dtype=np.int64)
+    tree = np.full(deliveries.chunks, -1, dtype=np.int64)
     for orbit, ways in enumerate(images.ways):
         for k in ways:
             tree[of == k] = problem.trees(orbit, k, counts)

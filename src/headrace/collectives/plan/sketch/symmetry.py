@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.collectives.plan import images
-from headrace.collectives.plan.chunks import Carriage
+from headrace.collectives.plan.chunks import Deliveries
 from headrace.collectives.plan.sketch.sketch import Symmetry
 from headrace.errors import ProgramError, SketchError, TopologyError
 from headrace.topology import Topology
@@ -96,7 +96,7 @@ def link_images(topology: Topology, symmetry: RankSymmetry) -> np.ndarray:
         raise SketchError(f"{symmetry.name}: is no automorphism: {problem}") from error
 
 
-def chunk_images(carriage: Carriage, symmetry: RankSymmetry) -> np.ndarray:
+def chunk_images(deliveries: Deliveries, symmetry: RankSymmetry) -> np.ndarray:
     """(chunks,) int32: the image of every chunk, matched by where it starts and must go.
 
     Of several alike the k-th goes to the k-th.
@@ -106,7 +106,7 @@ def chunk_images(carriage: Carriage, symmetry: RankSymmetry) -> np.ndarray:
     SketchError : naming a chunk that has no image, so that the collective is not symmetric.
     """
     try:
-        return images.chunk_images(carriage, symmetry.image).astype(np.int32)
+        return images.chunk_images(deliveries, symmetry.image).astype(np.int32)
     except ProgramError as error:
         raise SketchError(
             f"{symmetry.name}: is no automorphism of the collective: {error}; leave the symmetry "

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.chunks import Carriage, Sends, carriage_of, realize
+from headrace.collectives.plan.chunks import Deliveries, Sends, deliveries_of, realize
 from headrace.collectives.plan.shape import REVERSED, backwards, cut, move, unserved
 from headrace.collectives.program import Schedule, Transfer
 
@@ -42,7 +42,7 @@ def direct(demand: Demand) -> Schedule:
         case Collective.ALL_TO_ALL:
             transfers = _all_to_all(demand)
         case Collective.ALL_TO_ALL_V | Collective.CUSTOM:
-            return realize(demand, _one_hop(carriage_of(demand)))
+            return realize(demand, _one_hop(deliveries_of(demand)))
     if demand.collective in REVERSED:
         transfers = backwards(transfers, reduce=demand.collective is not Collective.GATHER)
     return Schedule.of(demand, transfers)
@@ -95,11 +95,11 @@ def _all_to_all(demand: Demand) -> list[Transfer]:
     return [*own, *(block(src, dst) for src, dst in _rounds(demand.ranks))]
 
 
-def _one_hop(carriage: Carriage) -> Sends:
+def _one_hop(deliveries: Deliveries) -> Sends:
     """Send every chunk from its origin to each target, one message for each pair of ranks."""
-    chunk, dst = np.nonzero(carriage.targets)
-    src = carriage.origin[chunk]
-    pair = (dst - src) % carriage.ranks * carriage.ranks + src  # by round
+    chunk, dst = np.nonzero(deliveries.targets)
+    src = deliveries.origin[chunk]
+    pair = (dst - src) % deliveries.ranks * deliveries.ranks + src  # by round
     order = np.argsort(pair, kind="stable")
     pair = pair[order]
     return Sends(
