@@ -39,13 +39,15 @@ def main(path: str) -> None:
         plan = book.choose(Collective.ALLREDUCE, nbytes)
         assert plan is not None
         print(
-            f"{nbytes:>12} B  {plan.maker:18} {plan.predicted_us:>9.0f} us "
+            f"{nbytes:>12} B  {plan.generator:18} {plan.predicted_us:>9.0f} us "
             f"{plan.bound.total_us:>9.0f} us  {plan.gap:.0%}"
         )
     # every program was proven when it was made; the others of the portfolio are on record, too
     for candidate in plan.candidates:
         if candidate.predicted_us is not None:
-            print(f"    {candidate.maker} in {candidate.chunks}: {candidate.predicted_us:.0f} us")
+            print(
+                f"    {candidate.generator} in {candidate.chunks}: {candidate.predicted_us:.0f} us"
+            )
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ PUBLIC = {
     "headrace.collectives.plan.bound.cuts": {"LargeTopology", "is_large", "partitions"},
     "headrace.collectives.plan.bound.terms": {"Kinds", "Share", "kinds"},
     "headrace.collectives.plan.bound.unsplit": {"Count", "most_urgent_cut", "unsplit_bound"},
-    "headrace.collectives.plan.census": {"Census", "census"},
+    "headrace.collectives.plan.statistics": {"ProgramStatistics", "program_statistics"},
     "headrace.collectives.plan.chunks": {
         "Deliveries",
         "Sends",
@@ -172,8 +172,14 @@ PUBLIC = {
     "headrace.collectives.plan.exact": {"Exact", "exact_schedule", "proved_us", "time_unit_us"},
     "headrace.collectives.plan.guided.autosketch": {"AutoSketch", "Tried", "autosketch"},
     "headrace.collectives.plan.hierarchy": {"hierarchical_plans"},
-    "headrace.collectives.plan.hosts": {"Host", "Rail", "hosts_of", "rails_of", "slowest_betas"},
-    "headrace.collectives.plan.images": {"chunk_images", "link_images", "send_classes"},
+    "headrace.collectives.plan.hosts": {
+        "HostTopology",
+        "Rail",
+        "hosts_of",
+        "rails_of",
+        "slowest_betas",
+    },
+    "headrace.collectives.plan.permutations": {"chunk_images", "link_images", "send_classes"},
     "headrace.collectives.plan.matching": {
         "Attempt",
         "EFFORTS",
@@ -237,7 +243,7 @@ PUBLIC = {
     "headrace.collectives.plan.packing.packing": {"PackSettings", "Packing", "pack"},
     "headrace.collectives.plan.packing.pricing": {"Master", "Pricing"},
     "headrace.collectives.plan.packing.rounding": {"load_us", "rounded", "routes"},
-    "headrace.collectives.plan.placed": {"Placement", "joined", "placed", "placements"},
+    "headrace.collectives.plan.rank_order": {"Placement", "best_placement", "joined", "placements"},
     "headrace.collectives.plan.portfolio": {
         "GENERATORS",
         "Method",
@@ -249,7 +255,7 @@ PUBLIC = {
     "headrace.collectives.plan.rounds": {"InRounds", "fewest_rounds", "solve_rounds"},
     "headrace.collectives.plan.relays": {"relayed"},
     "headrace.collectives.plan.search": {
-        "Found",
+        "SearchResult",
         "Routes",
         "SearchEngine",
         "SearchInterrupted",
@@ -283,7 +289,12 @@ PUBLIC = {
         "sketch_to_json",
         "whole",
     },
-    "headrace.collectives.plan.synthesizers": {"EVERYONE", "SYNTHESIZERS", "demanded", "sketched"},
+    "headrace.collectives.plan.search_generators": {
+        "ALL_GENERATORS",
+        "SEARCH_GENERATORS",
+        "custom_generators",
+        "sketch_generator",
+    },
     "headrace.collectives.plan.templates": {
         "direct",
         "double_binary_tree",

@@ -131,7 +131,7 @@ class MainJob:
                 order=order_text(order),
                 collective=case.collective.value,
                 size=size_text(case.bytes),
-                plan=f"{plan.maker} x{plan.program.demand.chunks}",
+                plan=f"{plan.generator} x{plan.program.demand.chunks}",
                 measured_ms=round(measured / 1e3, 3),
                 mbit_per_s=round(mbit_per_s(case.bytes, measured), 2),
                 of_limit=round(fraction, 3),

@@ -21,7 +21,7 @@ from benchmarks.network.beds import Bed
 from benchmarks.network.launch import network
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.testbed.rates import parse_rate
 from headrace.topology import Topology
@@ -158,7 +158,7 @@ class _Conditions:
 
 
 def _books(
-    folder: Path, specs: dict[str, TestbedSpec], start: tuple[Topology, Groups], size: int
+    folder: Path, specs: dict[str, TestbedSpec], start: tuple[Topology, RankGroups], size: int
 ) -> dict[str, str]:
     """Plan: what the job starts with from `start`, the static ones from the truth."""
     given = {"adaptive": start}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.testbed import TestbedSpec
 from headrace.topology import Topology
 
@@ -61,7 +61,7 @@ class Bed:
         return [self.spec.hosts[index].name for index in self.order]
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> RankGroups:
         """The racks, as ranks."""
         return racks_of(self.spec, self.order)
 
@@ -83,7 +83,7 @@ class Bed:
         return ring_crossings(self.groups, self.ranks)
 
 
-def racks_of(spec: TestbedSpec, order: Sequence[int]) -> Groups:
+def racks_of(spec: TestbedSpec, order: Sequence[int]) -> RankGroups:
     """Return the racks of `spec` as sorted groups of ranks, ordered by their first."""
     racks: dict[int, list[int]] = {}
     for rank, index in enumerate(order):
@@ -91,12 +91,12 @@ def racks_of(spec: TestbedSpec, order: Sequence[int]) -> Groups:
     return tuple(sorted(tuple(ranks) for ranks in racks.values()))
 
 
-def ring_crossings(groups: Groups, ranks: int) -> int:
+def ring_crossings(groups: RankGroups, ranks: int) -> int:
     """Return how many edges of the ring 0, 1, ... leave the group that most of them leave."""
     return max(sum((rank + 1) % ranks not in group for rank in group) for group in groups)
 
 
-def groups_text(groups: Groups) -> str:
+def groups_text(groups: RankGroups) -> str:
     """Return groups in few characters: "035|124", or "0 3 5|1 2 10" if numbers have two digits."""
     space = " " if sum(map(len, groups)) > 10 else ""
     return "|".join(space.join(map(str, group)) for group in sorted(groups))

@@ -12,7 +12,7 @@ from benchmarks.jobs import WHERE
 from benchmarks.network.beds import Bed
 from benchmarks.ranks import finish
 from headrace.collectives.measure.launch.agents import measure_testbed
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.verify import Proof
 from headrace.collectives.program import Program
 from headrace.testbed import Testbed, rank_environment
@@ -21,7 +21,7 @@ from headrace.topology import Topology
 Made = tuple[Program, Proof]
 
 
-def network(testbed: Testbed, bed: Bed, *, quick: bool) -> tuple[Topology, Groups]:
+def network(testbed: Testbed, bed: Bed, *, quick: bool) -> tuple[Topology, RankGroups]:
     """Return topology and groups: surveyed, or, where time is short, the true ones."""
     if quick:
         return bed.truth, bed.groups

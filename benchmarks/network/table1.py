@@ -3,7 +3,7 @@
 from math import isclose
 
 from benchmarks.harness import Report
-from headrace.collectives.plan.two_level.table1 import Row, table1
+from headrace.collectives.plan.two_level.table1 import Table1Row, table1
 
 SHAPES = ((2, 4), (3, 3), (4, 4), (8, 8))
 TWO_LEVEL = "2-level hierarchical"
@@ -45,7 +45,7 @@ def measure(report: Report, *, quick: bool) -> None:
     report.bar("table1-unexplained", unexplained)
 
 
-def agrees(row: Row) -> bool:
+def agrees(row: Table1Row) -> bool:
     """Whether what was counted is what the formulas say."""
     counted = (row.counted.rounds, row.counted.wire, row.counted.across)
     return all(isclose(a, b, abs_tol=1e-6) for a, b in zip(counted, row.paper, strict=True))

@@ -162,4 +162,4 @@ def network_share(step_ms: float, compute_ms: float) -> float:
 
 def _plan(book: PlanBook, size: int) -> str:
     plan = book.choose(Collective.ALLREDUCE, size)
-    return "-" if plan is None else f"{plan.maker} x{plan.program.demand.chunks}"
+    return "-" if plan is None else f"{plan.generator} x{plan.program.demand.chunks}"

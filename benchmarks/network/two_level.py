@@ -27,7 +27,7 @@ from headrace.collectives.measure.profile import Profile
 from headrace.collectives.plan import templates
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.portfolio import plan_collective, predict_us
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level import chunk_count, spread_masters, two_level
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule
@@ -113,7 +113,7 @@ class _Plans:
         """The groups or maker, and the number of chunks."""
         return self.entries[number].described
 
-    def grouped(self, groups: Groups) -> int:
+    def grouped(self, groups: RankGroups) -> int:
         """2LHA over `groups`."""
         key = ("2lha", groups)
         if key in self._numbers:
@@ -133,7 +133,7 @@ class _Plans:
             return self._numbers[key]
         profile = self._surveys[survey]
         plan = plan_collective(profile.topology, Collective.ALLREDUCE, SIZE, groups=profile.groups)
-        return self.add(key, plan.program, plan.maker)
+        return self.add(key, plan.program, plan.generator)
 
     def predicted_ms(self, number: int, survey: int) -> float:
         """Simulated on the topology of a survey."""

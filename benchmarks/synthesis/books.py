@@ -52,18 +52,18 @@ def best_of(plans: Plans) -> list[Plan]:
         best = min(row, key=lambda plan: plan.predicted_us)
         candidates = tuple(
             Candidate(
-                maker=plan.maker,
+                generator=plan.generator,
                 chunks=plan.program.demand.chunks,
                 predicted_us=plan.predicted_us,
             )
             for plan in row
         )
-        others = [plan for plan in row if plan.maker != best.maker]
+        others = [plan for plan in row if plan.generator != best.generator]
         why = "nobody else serves"
         if others:
             second = min(others, key=lambda plan: plan.predicted_us)
             ahead = second.predicted_us / best.predicted_us - 1
-            why = f"{ahead:.1%} ahead of the next maker, {second.maker}"
+            why = f"{ahead:.1%} ahead of the next maker, {second.generator}"
         chosen.append(replace(best, candidates=candidates, why=why))
     return chosen
 

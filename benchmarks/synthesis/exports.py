@@ -33,7 +33,7 @@ from headrace.collectives.plan.generators import Effort, Method
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.synthesizers import EVERYONE
+from headrace.collectives.plan.search_generators import ALL_GENERATORS
 from headrace.collectives.plan.templates import ring
 from headrace.collectives.program import Program
 from headrace.collectives.run.search import NativeSearch
@@ -211,7 +211,9 @@ def _plan(
     chunks: int | None = None,
 ) -> Plan:
     method = Method(model=FULL, engine=NativeSearch(), effort=effort, chunks=chunks)
-    return plan_collective(topology, collective, total_bytes, generators=EVERYONE, method=method)
+    return plan_collective(
+        topology, collective, total_bytes, generators=ALL_GENERATORS, method=method
+    )
 
 
 _FORMS: dict[str, Callable[[Program, Target], str]] = {

@@ -11,7 +11,7 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.generators import GENERATORS, Method
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.synthesizers import SYNTHESIZERS
+from headrace.collectives.plan.search_generators import SEARCH_GENERATORS
 from headrace.collectives.run.search import NativeSearch
 from headrace.errors import ProgramError
 from headrace.topology import Topology, perturbed, presets
@@ -52,7 +52,7 @@ def measure(report: Report, *, quick: bool) -> None:
         for collective in COLLECTIVES[:2] if quick else COLLECTIVES:
             method = Method(model=FULL, engine=NativeSearch())
             made = plan_collective(
-                topology, collective, 16 * MIB, generators=SYNTHESIZERS, method=method
+                topology, collective, 16 * MIB, generators=SEARCH_GENERATORS, method=method
             )
             try:
                 best = plan_collective(
@@ -71,10 +71,10 @@ def measure(report: Report, *, quick: bool) -> None:
                 machine=name,
                 collective=collective.value,
                 synthesized_us=made.predicted_us,
-                made_by=made.maker,
+                made_by=made.generator,
                 gap=made.gap,
                 template_us=None if best is None else best.predicted_us,
-                template=None if best is None else best.maker,
+                template=None if best is None else best.generator,
                 template_at_bound=at_bound,
                 over_templates=advantage,
             )

@@ -21,14 +21,14 @@ from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.cost_model import EXECUTOR
 from headrace.collectives.plan.generators import GENERATORS, Method
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.collectives.plan.shape import Groups
-from headrace.collectives.plan.synthesizers import SYNTHESIZERS
+from headrace.collectives.plan.search_generators import SEARCH_GENERATORS
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.run.search import NativeSearch
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.topology import Topology
 
 COLLECTIVES = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.ALL_TO_ALL)
-MAKERS = {"template": GENERATORS, "synthesized": SYNTHESIZERS}
+MAKERS = {"template": GENERATORS, "synthesized": SEARCH_GENERATORS}
 ERROR = 0.15
 
 
@@ -151,7 +151,7 @@ def _shape(
     ]
 
 
-def _network(shape: Shape, testbed: Testbed, *, quick: bool) -> tuple[Topology, Groups | None]:
+def _network(shape: Shape, testbed: Testbed, *, quick: bool) -> tuple[Topology, RankGroups | None]:
     if quick:
         return testbed.spec.topology(shape.order), None
     profile = measure_testbed(testbed, [testbed.hosts[index].name for index in shape.order])
@@ -159,7 +159,7 @@ def _network(shape: Shape, testbed: Testbed, *, quick: bool) -> tuple[Topology, 
 
 
 def _books(
-    topology: Topology, groups: Groups | None, sizes: Sequence[int], *, quick: bool
+    topology: Topology, groups: RankGroups | None, sizes: Sequence[int], *, quick: bool
 ) -> dict[str, PlanBook]:
     method = Method(model=EXECUTOR, engine=NativeSearch(), effort="quick" if quick else "normal")
     return {
@@ -193,7 +193,7 @@ def _compare(
         columns[f"{name}_ms"] = times[name] / 1e3
         columns[f"{name}_predicted_ms"] = predicted / 1e3
         columns[f"{name}_error"] = f"{predicted / times[name] - 1:+.1%}"
-        columns[f"{name}_by"] = f"{plan.maker} x{plan.program.demand.chunks}"
+        columns[f"{name}_by"] = f"{plan.generator} x{plan.program.demand.chunks}"
     report.row(
         "real links",
         shape=shape.name,

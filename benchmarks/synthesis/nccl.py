@@ -16,7 +16,7 @@ from headrace.collectives.plan.cost_model import FULL, CostModel
 from headrace.collectives.plan.generators import GENERATORS, Method
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.collectives.plan.synthesizers import SYNTHESIZERS
+from headrace.collectives.plan.search_generators import SEARCH_GENERATORS
 from headrace.collectives.run.search import NativeSearch
 from headrace.report.page import Page
 from headrace.topology import Topology, presets
@@ -27,10 +27,10 @@ QUICK_SIZES = (KIB, MIB, GIB)
 COLLECTIVES = (Collective.ALLGATHER, Collective.ALL_TO_ALL, Collective.ALLREDUCE)
 
 _LEFT_OUT = ("packing", "exact", "full_exchange", "hierarchical_even")
-OURS = tuple(g for g in (*GENERATORS, *SYNTHESIZERS) if g.name not in _LEFT_OUT)
+OURS = tuple(g for g in (*GENERATORS, *SEARCH_GENERATORS) if g.name not in _LEFT_OUT)
 """Templates, and the synthesizers that need only seconds here."""
 
-PACKING = tuple(g for g in SYNTHESIZERS if g.name == "packing")
+PACKING = tuple(g for g in SEARCH_GENERATORS if g.name == "packing")
 
 OVERLAPPING = CostModel(name="alpha overlaps", streaming=True, alpha_occupies=False)
 """Alpha delays a message but holds nothing: to see what of a ratio comes from counting messages."""
@@ -210,5 +210,5 @@ def _row(
         over_nccl_overlapping=overlapping,
         paper_from=claim and claim[2],
         paper_to=claim and claim[3],
-        note=f"{theirs.maker}, {theirs.program.demand.chunks} chunks; ours {ours.maker}",
+        note=f"{theirs.generator}, {theirs.program.demand.chunks} chunks; ours {ours.generator}",
     )

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators import Generator, Setting
-from headrace.collectives.plan.shape import backwards, unserved
+from headrace.collectives.plan.transfers import backwards, unserved
 from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import ProgramError
 from headrace.topology import Topology

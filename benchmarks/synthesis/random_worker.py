@@ -47,7 +47,7 @@ def planned(case: Case) -> Answer:
     from headrace.collectives.plan.cost_model import FULL
     from headrace.collectives.plan.generators import Method
     from headrace.collectives.plan.portfolio import plan_collective
-    from headrace.collectives.plan.synthesizers import EVERYONE
+    from headrace.collectives.plan.search_generators import ALL_GENERATORS
     from headrace.collectives.plan.verify import verify
     from headrace.collectives.run.search import NativeSearch
     from headrace.topology import Topology
@@ -61,12 +61,12 @@ def planned(case: Case) -> Answer:
             topology,
             Collective(case.collective),
             case.total_bytes,
-            generators=EVERYONE,
+            generators=ALL_GENERATORS,
             method=method,
         )
-        maker, gap = plan.maker, plan.gap
+        maker, gap = plan.generator, plan.gap
         stopped = tuple(
-            f"{row.maker}: {row.note}"
+            f"{row.generator}: {row.note}"
             for row in plan.candidates
             if row.note.startswith(("failed:", "stopped:"))
         )

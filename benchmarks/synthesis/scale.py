@@ -50,7 +50,7 @@ def _hosts() -> tuple[dict[str, Any], float]:
     from headrace.collectives.plan.cost_model import FULL
     from headrace.collectives.plan.generators import Method
     from headrace.collectives.plan.portfolio import plan_collective
-    from headrace.collectives.plan.synthesizers import EVERYONE
+    from headrace.collectives.plan.search_generators import ALL_GENERATORS
     from headrace.collectives.run.search import NativeSearch
 
     topology = presets.ndv2_taccl_1mb(10)
@@ -59,12 +59,12 @@ def _hosts() -> tuple[dict[str, Any], float]:
         topology,
         Collective.ALLGATHER,
         80 * MB,
-        generators=EVERYONE,
+        generators=ALL_GENERATORS,
         method=Method(model=FULL, engine=NativeSearch()),
     )
     seconds = time.monotonic() - began
     return {
-        "made_by": found.maker,
+        "made_by": found.generator,
         "predicted_us": found.predicted_us,
         "bound_us": found.bound.total_us,
         "gap": found.gap,

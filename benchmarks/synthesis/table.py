@@ -10,7 +10,7 @@ from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.generators import Method
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.synthesizers import EVERYONE
+from headrace.collectives.plan.search_generators import ALL_GENERATORS
 from headrace.collectives.run.search import NativeSearch
 from headrace.topology import Topology, perturbed, without_local_alpha
 
@@ -61,7 +61,7 @@ def _nominal(report: Report, case: Case) -> float:
             bound_us=plan.bound.total_us,
             split_bound_us=_split_bound_us(plan, case),
             gap=plan.gap,
-            made_by=plan.maker,
+            made_by=plan.generator,
             chunks=plan.program.demand.chunks,
             seconds=seconds,
             taccl_us=case.taccl_us,
@@ -90,7 +90,7 @@ def _perturbed(report: Report, case: Case, seeds: Iterable[int]) -> float:
                 bound_us=plan.bound.total_us,
                 split_bound_us=_split_bound_us(plan, case),
                 gap=plan.gap,
-                made_by=plan.maker,
+                made_by=plan.generator,
                 chunks=plan.program.demand.chunks,
                 seconds=seconds,
             )
@@ -111,7 +111,7 @@ def _planned(topology: Topology, case: Case) -> tuple[Plan, float]:
         topology,
         case.collective,
         case.total_bytes,
-        generators=EVERYONE,
+        generators=ALL_GENERATORS,
         method=Method(model=FULL, engine=NativeSearch(), chunks=case.chunks),
     )
     return plan, time.monotonic() - began

@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.network import autotune, loop, models, overhead, table1, training
 from benchmarks.network.beds import Bed, groups_text, ring_crossings
-from headrace.collectives.plan.census import Census
-from headrace.collectives.plan.two_level.table1 import Row
+from headrace.collectives.plan.statistics import ProgramStatistics
+from headrace.collectives.plan.two_level.table1 import Table1Row
 
 
 def test_a_bed_is_a_testbed_with_shuffled_ranks() -> None:
@@ -55,11 +55,11 @@ def test_groups_are_written_in_order() -> None:
 
 
 def test_a_row_of_table_1_agrees_or_not() -> None:
-    counted = Census(rounds=4, messages=9, wire=14.0, across=2.0)
+    counted = ProgramStatistics(rounds=4, messages=9, wire=14.0, across=2.0)
     row = {"name": "2LHA", "counted": counted, "why": ""}
-    assert table1.agrees(Row(paper=(4, 14, 2), **row))
-    assert not table1.agrees(Row(paper=(4, 14, 2.5), **row))
-    assert not table1.agrees(Row(paper=(4, 14, float("nan")), **row))
+    assert table1.agrees(Table1Row(paper=(4, 14, 2), **row))
+    assert not table1.agrees(Table1Row(paper=(4, 14, 2.5), **row))
+    assert not table1.agrees(Table1Row(paper=(4, 14, float("nan")), **row))
 
 
 @pytest.mark.parametrize("phase", [20, 32])

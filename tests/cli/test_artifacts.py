@@ -44,7 +44,14 @@ def test_plan(tmp_path: Path) -> None:
     plan = plan_collective(TOPOLOGY, Collective.BROADCAST, 1 << 20, root=2)
     plan.save(tmp_path / "p")
     shown = run("show", tmp_path / "p")
-    for text in ("broadcast of 3 ranks, root 2", plan.maker, "bound", "gap", "candidates", "1 MiB"):
+    for text in (
+        "broadcast of 3 ranks, root 2",
+        plan.generator,
+        "bound",
+        "gap",
+        "candidates",
+        "1 MiB",
+    ):
         assert text in shown
     assert "1 of 1 programs proven" in run("verify", tmp_path / "p")
 

@@ -146,7 +146,7 @@ def lines_with(lines: list[str], entries: list[Entry]) -> list[str]:
     return [
         line
         for line, entry in zip(rows, entries, strict=True)
-        if f" {entry.plan.maker} " in line and f"{size(entry.plan.total_bytes)} " in line
+        if f" {entry.plan.generator} " in line and f"{size(entry.plan.total_bytes)} " in line
     ]
 
 

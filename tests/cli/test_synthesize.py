@@ -59,7 +59,12 @@ def test_demands_without_a_name_are_planned(file: str, collective: Collective) -
     plan = Plan.load("out.plan")
     assert plan.program.demand.collective is collective
     verify(plan.program)
-    assert {row.maker for row in plan.candidates} >= {"direct", "matching", "packing", "routing"}
+    assert {row.generator for row in plan.candidates} >= {
+        "direct",
+        "matching",
+        "packing",
+        "routing",
+    }
 
 
 def test_a_demand_may_name_a_collective_and_its_root() -> None:

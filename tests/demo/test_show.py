@@ -94,7 +94,7 @@ def test_the_plan_is_a_table_of_sizes(printed: Console, book: PlanBook) -> None:
     said = text(printed)
     for entry in book.entries:
         assert f"{entry.plan.gap:.0%}" in said
-        assert entry.plan.maker in said
+        assert entry.plan.generator in said
     assert f"{len(book.programs)} programs, every one proven" in said
 
 

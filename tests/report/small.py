@@ -40,7 +40,7 @@ def relay(model: CostModel = FULL, topology: Topology | None = None) -> Plan:
     program = lower(Schedule.of(demand, transfers))
     return Plan(
         program=program,
-        maker="by hand",
+        generator="by hand",
         total_bytes=2 * MB,
         topology=topology,
         model=model,
@@ -48,8 +48,8 @@ def relay(model: CostModel = FULL, topology: Topology | None = None) -> Plan:
         bound=lower_bound(topology, demand, 2 * MB),
         proof=verify(program),
         candidates=(
-            Candidate(maker="by hand", chunks=2, predicted_us=63.0),
-            Candidate(maker="nobody", chunks=0, note="</script><b>not at all</b>"),
+            Candidate(generator="by hand", chunks=2, predicted_us=63.0),
+            Candidate(generator="nobody", chunks=0, note="</script><b>not at all</b>"),
         ),
         why="no other maker",
     )

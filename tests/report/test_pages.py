@@ -167,7 +167,7 @@ def test_book(tmp_path: Path) -> None:
     assert len(best["x"]) > 8
     assert best["x"] == sorted(best["x"])
     assert all(b <= c * (1 + 1e-9) for b, c in zip(best["y"], bound["y"], strict=True))
-    makers = {entry.plan.maker for entry in book.entries if entry.collective == "allgather"}
+    makers = {entry.plan.generator for entry in book.entries if entry.collective == "allgather"}
     assert makers <= set(lines)
 
 

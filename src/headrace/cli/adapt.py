@@ -58,7 +58,7 @@ def _choices(choices: "Iterable[Choice]") -> Table:
                 "" if to_bytes is None else size(to_bytes),
                 row.before,
                 "" if np.isinf(row.before_us) else duration(row.before_us),
-                plan.maker,
+                plan.generator,
                 duration(plan.predicted_us),
                 f"{1 - plan.predicted_us / row.before_us:.0%}",
             )

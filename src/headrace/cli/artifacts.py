@@ -18,9 +18,9 @@ from headrace.cli.sends import send_tables
 from headrace.collectives.demand import ROOTED
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.plan.book import PlanBook
-from headrace.collectives.plan.census import census
 from headrace.collectives.plan.generators import locality
 from headrace.collectives.plan.plan import Plan
+from headrace.collectives.plan.statistics import program_statistics
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
 from headrace.collectives.plan.verify import verify as prove
 from headrace.collectives.program import Program
@@ -96,10 +96,10 @@ def _proven(artifact: Artifact, source: str) -> list[tuple[Program, Proof, str]]
             raise VerificationError(f"{source}: {error}") from error
     if artifact.kind == "plan":
         plan = Plan.from_artifact(artifact, source)
-        return [(plan.program, plan.proof, f"made by {plan.maker}")]
+        return [(plan.program, plan.proof, f"made by {plan.generator}")]
     if artifact.kind == "plan-book":
         book = PlanBook.from_artifact(artifact, source)
-        makers = {e.plan.proof.program_digest: e.plan.maker for e in book.entries}
+        makers = {e.plan.proof.program_digest: e.plan.generator for e in book.entries}
         return [(p, proof, f"made by {makers[proof.program_digest]}") for p, proof in book.programs]
     raise ArtifactError(
         f"{source}: field 'kind' is '{artifact.kind}', only 'plan', 'plan-book', "
@@ -125,7 +125,7 @@ def _show_plan(artifact: Artifact, source: str, everything: bool) -> Iterable[Re
         "plan",
         {
             "collective": f"{demand.collective} of {demand.ranks} ranks{rooted}",
-            "made by": f"{plan.maker}, {demand.chunks} chunks a block",
+            "made by": f"{plan.generator}, {demand.chunks} chunks a block",
             "program": f"{len(program.lanes['rank'])} lanes, {len(program.steps['op'])} steps, "
             f"{len(program.dependencies['on'])} dependencies",
             "proof": f"{plan.proof.program_digest[:12]}, verifier {plan.proof.verifier_version}",
@@ -144,7 +144,7 @@ def _show_plan(artifact: Artifact, source: str, everything: bool) -> Iterable[Re
     yield from _rows(
         "candidates",
         ("maker", "chunks", "predicted", "note"),
-        [(c.maker, c.chunks or "", duration(c.predicted_us), c.note) for c in plan.candidates],
+        [(c.generator, c.chunks or "", duration(c.predicted_us), c.note) for c in plan.candidates],
         everything=everything,
     )
     yield from send_tables(plan, everything=everything)
@@ -153,7 +153,7 @@ def _show_plan(artifact: Artifact, source: str, everything: bool) -> Iterable[Re
 def _counted(plan: Plan) -> dict[str, str]:
     """Rounds and bytes, as in PLink's table 1: between hosts, or racks if each has one rank."""
     groups = locality(plan.topology)
-    found = census(plan.program, groups or ())
+    found = program_statistics(plan.program, groups or ())
     rows = {
         "rounds": f"{found.rounds}, {found.messages} messages",
         "on the wire": size(round(found.wire * plan.total_bytes)),

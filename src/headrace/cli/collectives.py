@@ -128,7 +128,7 @@ def plan(
     from headrace.cli.entries import entry_tables
     from headrace.collectives.plan.book import build_book
     from headrace.collectives.plan.generators import GENERATORS
-    from headrace.collectives.plan.synthesizers import EVERYONE
+    from headrace.collectives.plan.search_generators import ALL_GENERATORS
 
     topology, groups = read_network(source)
     topology, method = charged(topology, model, effort, seed)
@@ -138,7 +138,7 @@ def plan(
             topology,
             groups=groups,
             collectives=tuple(collective or STANDARD),
-            generators=EVERYONE if search else GENERATORS,
+            generators=ALL_GENERATORS if search else GENERATORS,
             method=method,
             progress=report,
         )

@@ -43,7 +43,7 @@ def entry_tables(entries: Iterable[Entry]) -> Iterator[RenderableType]:
             table.add_row(
                 size(entry.from_bytes),
                 "" if entry.to_bytes is None else size(entry.to_bytes),
-                plan.maker[:_MAKER],
+                plan.generator[:_MAKER],
                 str(plan.program.demand.chunks),
                 size(plan.total_bytes),
                 duration(plan.predicted_us),

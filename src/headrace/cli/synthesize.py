@@ -87,7 +87,11 @@ def synthesize(
     Beyond 300 ranks the plan is made for one rank and turned by the network's symmetry.
     """
     from headrace.collectives.plan.portfolio import plan_collective
-    from headrace.collectives.plan.synthesizers import EVERYONE, demanded, sketched
+    from headrace.collectives.plan.search_generators import (
+        ALL_GENERATORS,
+        custom_generators,
+        sketch_generator,
+    )
 
     given = _demand(demand, collective, root)
     if given is not None:
@@ -107,9 +111,9 @@ def synthesize(
             )
         _synthesize_orbits(topology, collective, total_bytes, output)
         return
-    everyone = EVERYONE if sketch is None else (sketched(sketch),)
+    everyone = ALL_GENERATORS if sketch is None else (sketch_generator(sketch),)
     if given is not None:
-        everyone = demanded(sketch)
+        everyone = custom_generators(sketch)
     with progress(Console(stderr=True), visible=True) as report:
 
         def planned(method: "Method") -> "Plan":
@@ -214,14 +218,14 @@ def _synthesize_orbits(
 def _summary(plan: "Plan") -> Table:
     demand = plan.program.demand
     table = Table(box=None, show_header=False)
-    if cut := [row.maker for row in plan.candidates if row.note == "interrupted"]:
+    if cut := [row.generator for row in plan.candidates if row.note == "interrupted"]:
         table.add_row("interrupted", f"not finished, or not asked: {', '.join(cut)}")
     for row in plan.candidates:
         if row.note.startswith(("failed:", "stopped:")):
-            table.add_row(row.maker, row.note)
+            table.add_row(row.generator, row.note)
     for name, text in (
         ("plan", f"{demand.collective} of {demand.ranks} ranks, {size(plan.total_bytes)}"),
-        ("made by", f"{plan.maker}, {demand.chunks} chunks a block: {plan.why}"),
+        ("made by", f"{plan.generator}, {demand.chunks} chunks a block: {plan.why}"),
         ("predicted", f"{duration(plan.predicted_us)} ({plan.model.name} model)"),
         ("bound", f"{duration(plan.bound.total_us)}, so at most {plan.gap:.1%} above the best"),
         ("proof", plan.proof.program_digest[:12]),

@@ -35,7 +35,7 @@ def _forecast(book: PlanBook, total_bytes: int) -> AllreduceForecast:
     scored = rescore(plan, book.topology, total_bytes)
     return AllreduceForecast(
         total_bytes=total_bytes,
-        maker=scored.maker,
+        maker=scored.generator,
         predicted_us=scored.predicted_us,
         bound_us=scored.bound.total_us,
     )

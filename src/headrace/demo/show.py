@@ -116,7 +116,7 @@ class Show:
             upper = "and more" if entry.to_bytes is None else f"to {size(entry.to_bytes)}"
             table.add_row(
                 f"{size(entry.from_bytes)} {upper}",
-                plan.maker,
+                plan.generator,
                 size(plan.total_bytes),
                 ms(plan.predicted_us),
                 ms(plan.bound.total_us),

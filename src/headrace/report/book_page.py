@@ -62,10 +62,10 @@ def _lines(book: PlanBook, entries: Sequence[Entry]) -> dict[str, list[tuple[flo
     found: dict[tuple[str, int], float] = {}
     for entry in entries:
         plan = entry.plan
-        found[plan.maker, plan.total_bytes] = plan.predicted_us
+        found[plan.generator, plan.total_bytes] = plan.predicted_us
         for candidate in plan.candidates:
             if candidate.predicted_us is not None:
-                key = (candidate.maker, plan.total_bytes)
+                key = (candidate.generator, plan.total_bytes)
                 found[key] = min(found.get(key, float("inf")), candidate.predicted_us)
         for total in _sizes(entry, entries):
             us = plan.predicted_us
@@ -103,7 +103,7 @@ def _ranges(page: Page, entries: Sequence[Entry]) -> None:
             (
                 size(entry.from_bytes),
                 "" if entry.to_bytes is None else size(entry.to_bytes),
-                entry.plan.maker,
+                entry.plan.generator,
                 entry.plan.program.demand.chunks,
                 size(entry.plan.total_bytes),
                 duration(entry.plan.predicted_us),

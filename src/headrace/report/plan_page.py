@@ -18,7 +18,7 @@ def plan_page(plan: Plan, source: str) -> Page:
     rooted = f" from or to rank {demand.root}" if demand.collective in ROOTED else ""
     page = Page(
         f"{demand.collective} of {demand.ranks} ranks{rooted}, {size(plan.total_bytes)}",
-        f"{source}: on {plan.topology.name}, made by {plan.maker}.",
+        f"{source}: on {plan.topology.name}, made by {plan.generator}.",
     )
     cut = bottleneck(plan.topology, demand, plan.total_bytes)
     line = timeline(plan)
@@ -85,13 +85,13 @@ def _candidates(page: Page, plan: Plan) -> None:
         return
     page.heading("Candidates of the portfolio")
     rows = sorted(
-        plan.candidates, key=lambda c: (c.predicted_us is None, c.predicted_us or 0.0, c.maker)
+        plan.candidates, key=lambda c: (c.predicted_us is None, c.predicted_us or 0.0, c.generator)
     )
     page.table(
         ("generator", "chunks a block", "predicted us", "above the bound", "note"),
         [
             (
-                c.maker,
+                c.generator,
                 c.chunks or "",
                 "" if c.predicted_us is None else c.predicted_us,
                 _above(c.predicted_us, plan.bound.total_us),

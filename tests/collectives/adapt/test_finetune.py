@@ -15,12 +15,12 @@ from headrace.collectives.adapt.finetune import (
     Finetune,
     blame,
 )
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level import Masters, masters_from_weights, spread_masters
 from headrace.errors import InputError
 from tests.collectives.plan.two_level.test_masters import check, groupings
 
-FLAT: Groups = tuple((rank,) for rank in range(4))
+FLAT: RankGroups = tuple((rank,) for rank in range(4))
 
 
 def even(n: int, rate: float = 1e6) -> np.ndarray:
@@ -70,7 +70,7 @@ def test_epsilon_is_an_imbalance_of_five_percent_among_equals() -> None:
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
 @given(groupings(), st.integers(2, 16), st.integers(0, 10_000))
 def test_moves_keep_groups_and_nobody_becomes_slower_than_the_slowest(
-    groups: Groups, chunks: int, seed: int
+    groups: RankGroups, chunks: int, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
     n = sum(map(len, groups))

@@ -7,21 +7,21 @@ from hypothesis import strategies as st
 
 from headrace.collectives.adapt.quicktune import quicktune
 from headrace.collectives.adapt.updated import bandwidth
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level import Masters, spread_masters
 from headrace.errors import InputError
 from headrace.topology.presets import racks
 from tests.collectives.adapt.networks import slow_host
 from tests.collectives.plan.two_level.test_masters import check, groupings
 
-FLAT: Groups = tuple((rank,) for rank in range(8))
-TWO: Groups = ((0, 1, 2, 3), (4, 5, 6, 7))
+FLAT: RankGroups = tuple((rank,) for rank in range(8))
+TWO: RankGroups = ((0, 1, 2, 3), (4, 5, 6, 7))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(groupings(), st.integers(1, 40), st.integers(0, 10_000), st.booleans())
 def test_whatever_the_bandwidths_masters_stay_masters(
-    groups: Groups, chunks: int, seed: int, as_printed: bool
+    groups: RankGroups, chunks: int, seed: int, as_printed: bool
 ) -> None:
     masters = spread_masters(groups, chunks)
     n = masters.ranks
@@ -47,7 +47,7 @@ def test_as_printed_shares_are_in_proportion_to_summed_bandwidth() -> None:
 
 
 @pytest.mark.parametrize("groups", [TWO, FLAT])
-def test_the_slowest_rank_is_done_earlier_than_with_the_printed_shares(groups: Groups) -> None:
+def test_the_slowest_rank_is_done_earlier_than_with_the_printed_shares(groups: RankGroups) -> None:
     sizes = tuple(map(len, groups))
     topology = slow_host(racks(sizes, host_bytes_per_s=50e6, uplink_bytes_per_s=50e6), 0, 0.4)
     masters, rates = spread_masters(groups, 256), bandwidth(topology)

@@ -26,7 +26,7 @@ from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.generators import GENERATORS
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level import Masters, spread_masters, two_level
 from headrace.collectives.program import Program
 from headrace.errors import InputError
@@ -95,7 +95,7 @@ def small(tmp_path: Path) -> Topology:
     return network(tmp_path, (2, 2), uplink="800mbit")
 
 
-def book_of(topology: Topology, groups: Groups | None = GROUPS) -> PlanBook:
+def book_of(topology: Topology, groups: RankGroups | None = GROUPS) -> PlanBook:
     return build_book(
         topology,
         groups=groups,
@@ -118,7 +118,7 @@ def test_a_replanned_book_is_whole_and_keeps_what_is_not_called(topology: Topolo
     )
     adapted = replanned(book, made, quicktune(found, bandwidth(now)))
     [choice] = adapted.choices
-    assert choice.entry.plan.maker == QUICKTUNE
+    assert choice.entry.plan.generator == QUICKTUNE
     assert choice.entry.plan.predicted_us < 0.8 * choice.before_us
     # what goes over the wire is read, and proven, again
     read = PlanBook.from_bytes(adapted.book.to_artifact().to_bytes())
@@ -141,7 +141,7 @@ def test_only_masters_of_what_is_called_move(topology: Topology) -> None:
     uneven = spread_masters(GROUPS, 32, capacities=[9] + [1] * 7)
     made = moved(book, topology, uneven, [(Collective.ALLREDUCE, SIZE)] * 2)
     [choice] = made.choices
-    assert choice.entry.plan.maker == FINETUNE
+    assert choice.entry.plan.generator == FINETUNE
     assert choice.entry.plan.predicted_us > choice.before_us
     tuned = book_masters(made.book, {SIZE: 1}, spread=False)
     assert tuned is not None

@@ -15,7 +15,7 @@ from headrace.collectives.adapt.quicktune import quicktune
 from headrace.collectives.adapt.updated import bandwidth
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level import Masters, masters_from_weights, spread_masters
 from headrace.topology import Topology
 from headrace.topology.presets import racks
@@ -25,7 +25,7 @@ TOTAL_BYTES = 16 << 20
 NIC = 50e6
 
 
-def blocks(sizes: tuple[int, ...]) -> Groups:
+def blocks(sizes: tuple[int, ...]) -> RankGroups:
     """Ranks numbered group by group."""
     starts = [sum(sizes[:k]) for k in range(len(sizes))]
     return tuple(tuple(range(a, a + size)) for a, size in zip(starts, sizes, strict=True))
@@ -152,7 +152,7 @@ def test_masters_cannot_follow_a_host_to_another_rack() -> None:
     print(
         f"\na host moved to another rack: {unchanged_us / 1e3:.0f} ms, then "
         f"{untuned_us / 1e3:.0f}, masters moved {tuned_us / 1e3:.0f}, "
-        f"planned again {again.predicted_us / 1e3:.0f} ({again.maker})"
+        f"planned again {again.predicted_us / 1e3:.0f} ({again.generator})"
     )
     assert tuned_us > 1.2 * again.predicted_us
     assert again.gap < 0.05

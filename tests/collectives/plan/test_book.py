@@ -54,8 +54,8 @@ def test_long_and_short_vectors_get_different_programs(book: PlanBook) -> None:
     long, short = book.choose("allreduce", 16 << 20), book.choose("allreduce", 1 << 10)
     assert long is not None
     assert short is not None
-    assert long.maker == "hierarchical"
-    assert short.maker != "hierarchical"
+    assert long.generator == "hierarchical"
+    assert short.generator != "hierarchical"
 
 
 def test_what_is_not_planned_is_none() -> None:

@@ -12,7 +12,7 @@ from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.bound.unsplit import most_urgent_cut, unsplit_bound
 from headrace.collectives.plan.chunks import Deliveries, deliveries_of
 from headrace.collectives.plan.exact import exact_schedule, time_unit_us
-from headrace.collectives.plan.images import chunk_images, send_classes
+from headrace.collectives.plan.permutations import chunk_images, send_classes
 from headrace.collectives.plan.rounds import fewest_rounds, solve_rounds
 from headrace.errors import InputError, ProgramError, TopologyError
 from headrace.solver import Parameters

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan import hierarchy, synthesizers
+from headrace.collectives.plan import hierarchy, search_generators
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.generators import Method
 from headrace.collectives.plan.mirrored import mirrored
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.synthesizers import EVERYONE
+from headrace.collectives.plan.search_generators import ALL_GENERATORS
 from headrace.collectives.run.search import NativeSearch
 from headrace.topology import Topology
 from headrace.topology.presets import PRESETS
@@ -35,7 +35,9 @@ def test_golden_plans(
     golden: Callable[[str, bytes], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Effort is counted; that wall-clock safety limits could strike is ruled out here."""
-    monkeypatch.setattr(synthesizers, "_SECONDS", dict.fromkeys(synthesizers._SECONDS, 300.0))
+    monkeypatch.setattr(
+        search_generators, "_SECONDS", dict.fromkeys(search_generators._SECONDS, 300.0)
+    )
     monkeypatch.setitem(mirrored.__kwdefaults__, "limit_s", 300.0)
     monkeypatch.setattr(hierarchy, "_SETTINGS", replace(hierarchy._SETTINGS, limit_s=300.0))
     method = Method(model=FULL, engine=NativeSearch(), effort="quick")
@@ -44,10 +46,10 @@ def test_golden_plans(
         for collective in (Collective.ALLGATHER, Collective.ALLREDUCE):
             topology = small(name)
             plan = plan_collective(
-                topology, collective, TOTAL_BYTES, generators=EVERYONE, method=method
+                topology, collective, TOTAL_BYTES, generators=ALL_GENERATORS, method=method
             )
             found[f"{topology.name} {collective}"] = {
-                "maker": plan.maker,
+                "maker": plan.generator,
                 "chunks": plan.program.demand.chunks,
                 "predicted_us": float(f"{plan.predicted_us:.6g}"),
                 "bound_us": float(f"{plan.bound.total_us:.6g}"),

@@ -25,7 +25,7 @@ def test_certificate(plan: Plan) -> None:
     assert plan.topology_digest == plan.bound.topology_digest == TOPOLOGY.digest
     assert plan.proof.program_digest == plan.program.digest
     assert plan.gap == pytest.approx(plan.predicted_us / plan.bound.total_us - 1)
-    assert plan.maker in {candidate.maker for candidate in plan.candidates}
+    assert plan.generator in {candidate.generator for candidate in plan.candidates}
 
 
 def test_gap_where_nothing_has_to_move() -> None:

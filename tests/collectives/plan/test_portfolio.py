@@ -92,16 +92,16 @@ def test_pruning_loses_nothing() -> None:
         for total_bytes in (1 << 10, 64 << 10, MIB, 4 * MIB):
             plan = entrants.plan(total_bytes)
             left_out = {
-                (c.maker, c.chunks)
+                (c.generator, c.chunks)
                 for c in plan.candidates
                 if c.note.startswith("cannot take less")
             }
             cost = {
-                (e.maker, e.program.demand.chunks): choice_us(e.program, topology, total_bytes)
+                (e.generator, e.program.demand.chunks): choice_us(e.program, topology, total_bytes)
                 for e in entrants.entrants
             }
             pruned += len(left_out)
-            chosen = cost[plan.maker, plan.program.demand.chunks]
+            chosen = cost[plan.generator, plan.program.demand.chunks]
             for candidate in left_out:
                 assert cost[candidate] > chosen * (1 - EXECUTOR.alike), candidate
         assert pruned
@@ -126,7 +126,7 @@ def test_one_measured_group_leaves_hosts_to_be_found() -> None:
         name="two-hosts", hosts=("a", "b"), rank_host=(0, 1, 0, 1), links=full.links
     )
     plan = plan_collective(topology, Collective.ALLREDUCE, MIB, groups=((0, 1, 2, 3),))
-    makers = {c.maker for c in plan.candidates if c.chunks}
+    makers = {c.generator for c in plan.candidates if c.chunks}
     assert "hierarchical" in makers
     setting = Setting.of(topology, Collective.ALLREDUCE, groups=((0, 1, 2, 3),), root=0)
     assert setting.groups == ((0, 2), (1, 3))
@@ -134,10 +134,10 @@ def test_one_measured_group_leaves_hosts_to_be_found() -> None:
 
 def test_who_is_absent_and_why() -> None:
     plan = plan_collective(uniform(3), Collective.BROADCAST, MIB)
-    notes = {c.maker: c.note for c in plan.candidates if c.chunks == 0}
+    notes = {c.generator: c.note for c in plan.candidates if c.chunks == 0}
     assert notes["hierarchical"] == "the topology has a single group"
     assert "does not serve broadcast over 3 ranks" in notes["halving_doubling"]
-    assert {c.maker for c in plan.candidates} == {g.name for g in GENERATORS}
+    assert {c.generator for c in plan.candidates} == {g.name for g in GENERATORS}
 
 
 def test_a_wrong_program_is_never_kept() -> None:
@@ -149,7 +149,7 @@ def test_a_wrong_program_is_never_kept() -> None:
 
     rows = (Generator("cheat", cheat), Generator("honest", honest))
     plan = plan_collective(uniform(3), Collective.ALLREDUCE, MIB, generators=rows)
-    assert plan.maker == "honest"
+    assert plan.generator == "honest"
     assert "rejected" in plan.candidates[0].note
     with pytest.raises(ProgramError, match="cheat: rejected"):
         plan_collective(uniform(3), Collective.ALLREDUCE, MIB, generators=rows[:1])
@@ -197,7 +197,7 @@ def test_who_is_ruled_out_by_its_busiest_link_is_not_simulated(
         yield
 
     made = racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=5e6)
-    rows = (Generator("two", two), Generator("later", later, worth=1e-9))
+    rows = (Generator("two", two), Generator("later", later, min_gap=1e-9))
     plan = plan_collective(
         made, Collective.ALLGATHER, 16 * MIB, generators=rows, method=Method(model=FULL)
     )
@@ -215,8 +215,8 @@ def test_links_that_do_not_exist_are_not_used() -> None:
         links=tuple(k for k in full.links if (k.src + 1) % 3 == k.dst),
     )
     plan = plan_collective(around, Collective.ALLREDUCE, MIB)
-    assert plan.maker == "ring"
-    assert any("the topology lacks" in c.note for c in plan.candidates if c.maker == "direct")
+    assert plan.generator == "ring"
+    assert any("the topology lacks" in c.note for c in plan.candidates if c.generator == "direct")
 
 
 def test_small_chunks_are_left_out() -> None:
@@ -272,9 +272,12 @@ def test_an_interrupt_keeps_what_there_is() -> None:
         Generator("late", honest),
     )
     plan = plan_collective(uniform(3), Collective.ALL_TO_ALL, MIB, generators=rows)
-    made = [(c.maker, c.chunks) for c in plan.candidates]
+    made = [(c.generator, c.chunks) for c in plan.candidates]
     assert made[:2] == [("honest", 1), ("impatient", 2)]
-    assert [c.maker for c in plan.candidates if c.note == "interrupted"] == ["impatient", "late"]
+    assert [c.generator for c in plan.candidates if c.note == "interrupted"] == [
+        "impatient",
+        "late",
+    ]
     with pytest.raises(KeyboardInterrupt):  # nothing there to keep
         plan_collective(
             uniform(3), Collective.ALL_TO_ALL, MIB, generators=(Generator("hasty", hasty),)
@@ -289,11 +292,11 @@ def test_nobody_searches_where_nothing_is_left_to_be_found() -> None:
     def never(_setting: Setting) -> list[Schedule]:
         raise AssertionError("asked")
 
-    everyone = (*GENERATORS, Generator("never", never, worth=0.05))
+    everyone = (*GENERATORS, Generator("never", never, min_gap=0.05))
     plan = plan_collective(
         uniform(2), Collective.ALLGATHER, MIB, generators=everyone, method=Method(model=FULL)
     )
-    notes = {c.maker: c.note for c in plan.candidates}
+    notes = {c.generator: c.note for c in plan.candidates}
     assert notes["never"].startswith("not asked: ")
 
 
@@ -343,8 +346,8 @@ def test_nobody_is_asked_to_search_for_little_after_long(monkeypatch: pytest.Mon
         yield direct(setting.demand(1))
 
     rows = (
-        Generator("first", makes, worth=0.0),
-        Generator("second", makes, worth=0.0),
+        Generator("first", makes, min_gap=0.0),
+        Generator("second", makes, min_gap=0.0),
         Generator("template", makes),
     )
     method = Method(model=FULL)
@@ -359,7 +362,7 @@ def test_nobody_is_asked_to_search_for_little_after_long(monkeypatch: pytest.Mon
         made = Portfolio.of(
             two_racks(), Collective.ALLGATHER, (MIB,), generators=rows, method=method
         )
-        assert [entrant.maker for entrant in made.entrants] == asked
+        assert [entrant.generator for entrant in made.entrants] == asked
         assert all("not asked: first is within" in each.note for each in made.absent)
 
 
@@ -394,11 +397,11 @@ def test_a_generator_that_hangs_or_breaks_is_a_row_of_the_result(
     plan = plan_collective(
         uniform(4), Collective.ALLGATHER, MIB, generators=rows, method=Method(limit_s=1.0)
     )
-    notes = {row.maker: row.note for row in plan.candidates if row.predicted_us is None}
+    notes = {row.generator: row.note for row in plan.candidates if row.predicted_us is None}
     assert notes["looping"] == "stopped: out of time after 1 s, with 1 programs"
     assert notes["broken"] == "failed: IndexError: list index out of range"
     assert notes["endless"] == "stopped: 3 programs are enough"
-    made = [row.maker for row in plan.candidates if row.chunks]
+    made = [row.generator for row in plan.candidates if row.chunks]
     assert made == ["looping", "broken", "endless", "endless", "endless", "halving_doubling"]
 
 
@@ -420,5 +423,5 @@ def test_a_program_that_cannot_be_simulated_is_rejected(monkeypatch: pytest.Monk
     monkeypatch.setattr(portfolio_module, "simulate", failing)
     everyone = [each for each in GENERATORS if each.name in ("direct", "ring")]
     plan = plan_collective(uniform(6), Collective.ALLGATHER, MIB, generators=everyone)
-    assert plan.maker == "ring"
+    assert plan.generator == "ring"
     assert "rejected: it deadlocks" in {row.note for row in plan.candidates}

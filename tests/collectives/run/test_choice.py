@@ -74,7 +74,7 @@ def test_a_book_comes_first_and_templates_fill_its_gaps() -> None:
         assert plan is not None
         choice = chooser.choose(Collective.ALLREDUCE, size)
         assert choice.program is plan.program
-        assert plan.maker in choice.origin
+        assert plan.generator in choice.origin
     assert chooser.choose(Collective.BROADCAST, 100, 1).origin.startswith("template")
 
 

@@ -15,7 +15,7 @@ from headrace.collectives.plan.chunks import concatenated, deliveries_of, realiz
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.matching import match
-from headrace.collectives.plan.search import Found, Routes, SearchInterrupted, SearchSettings
+from headrace.collectives.plan.search import Routes, SearchInterrupted, SearchResult, SearchSettings
 from headrace.collectives.plan.simulate import simulate
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.search import NativeSearch
@@ -67,7 +67,9 @@ def topologies(draw: st.DrawFn) -> Topology:
     )
 
 
-def simulated_us(topology: Topology, demand: Demand, found: Found, total_bytes: int) -> float:
+def simulated_us(
+    topology: Topology, demand: Demand, found: SearchResult, total_bytes: int
+) -> float:
     program = lower(realize(demand, found.sends))
     verify(program)
     return simulate(program, topology, total_bytes, model=FULL).total_us

@@ -8,7 +8,7 @@ from headrace.collectives.adapt.retune import Choice, book_masters, replanned
 from headrace.collectives.adapt.updated import bandwidth
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level import Masters
 from headrace.errors import InputError
 from headrace.topology import Topology
@@ -34,7 +34,7 @@ class Adapted:
 def adapt_book(
     book: PlanBook,
     topology: Topology,
-    groups: Groups | None,
+    groups: RankGroups | None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Adapted:
     """Return the best plans for `topology`: old ones, with masters moved, or made anew.

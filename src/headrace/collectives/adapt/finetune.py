@@ -27,7 +27,7 @@ from itertools import islice
 import numpy as np
 
 from headrace.collectives.adapt.bandwidth import checked_bandwidth
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level import Masters
 from headrace.errors import InputError
 
@@ -317,7 +317,7 @@ class _Moves:
         return False
 
 
-def _edges(groups: Groups, local: list[int], top: int) -> tuple[list[int], list[int]]:
+def _edges(groups: RankGroups, local: list[int], top: int) -> tuple[list[int], list[int]]:
     """Return who sends a chunk to whom, up and down."""
     up = [
         (rank, master)

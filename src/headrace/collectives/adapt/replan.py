@@ -174,7 +174,7 @@ def _answer(request: Request, found: Retuned) -> Answer:
     before_us = calls_us(request.book, request.topology, served, known)
     after_us = calls_us(found.book, request.topology, served, known)
     largest = max(found.choices, key=lambda each: each.entry.plan.total_bytes, default=None)
-    by_quicktune = largest is not None and largest.entry.plan.maker == QUICKTUNE
+    by_quicktune = largest is not None and largest.entry.plan.generator == QUICKTUNE
     return Answer(
         book=found.book,
         why=QUICKTUNE if by_quicktune else "replan",
@@ -185,7 +185,7 @@ def _answer(request: Request, found: Retuned) -> Answer:
                 choice.entry.plan.total_bytes,
                 choice.before,
                 choice.before_us,
-                choice.entry.plan.maker,
+                choice.entry.plan.generator,
                 choice.entry.plan.predicted_us,
             )
             for choice in found.choices

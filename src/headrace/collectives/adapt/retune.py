@@ -12,7 +12,7 @@ from headrace.collectives.plan.entries import Entry
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.plan import Candidate, Plan
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level import (
     Masters,
     chunk_count,
@@ -90,7 +90,9 @@ def moved(book: PlanBook, topology: Topology, masters: Masters, calls: Sequence[
         else:
             entries.append(replace(entry, plan=now))
         if used:
-            choices.append(Choice(entry=entries[-1], before=now.maker, before_us=now.predicted_us))
+            choices.append(
+                Choice(entry=entries[-1], before=now.generator, before_us=now.predicted_us)
+            )
     made = PlanBook(
         topology=topology,
         groups=book.groups,
@@ -121,7 +123,9 @@ def replanned(book: PlanBook, made: PlanBook, masters: Masters | None) -> Retune
             candidates.append(_by_masters(now, topology, masters, size, QUICKTUNE))
         best = min(candidates, key=lambda plan: plan.predicted_us)
         choices.append(
-            Choice(entry=replace(entry, plan=best), before=old.maker, before_us=now.predicted_us)
+            Choice(
+                entry=replace(entry, plan=best), before=old.generator, before_us=now.predicted_us
+            )
         )
     kept = [
         replace(entry, plan=_rescored(entry.plan, topology, entry.plan.total_bytes))
@@ -170,7 +174,7 @@ def book_masters(
     return spread_masters(groups, chunks) if spread else None
 
 
-def masters_of(program: Program, groups: Groups) -> Masters | None:
+def masters_of(program: Program, groups: RankGroups) -> Masters | None:
     """Return the masters of a two-level allreduce; None if `program` is no such thing.
 
     Who combines what says it: every rank but the global master hands a chunk to one other, those
@@ -253,7 +257,7 @@ def _serves(entry: Entry, size: int) -> bool:
 
 def _rescored(plan: Plan, topology: Topology, total_bytes: int) -> Plan:
     """Return the same program's plan for another topology or size, with no candidates."""
-    return _plan(plan, plan.maker, plan.program, plan.proof, topology, total_bytes)
+    return _plan(plan, plan.generator, plan.program, plan.proof, topology, total_bytes)
 
 
 def _by_masters(
@@ -269,7 +273,7 @@ def _by_masters(
         made,
         candidates=tuple(
             Candidate(
-                maker=each.maker,
+                generator=each.generator,
                 chunks=each.program.demand.chunks,
                 predicted_us=each.predicted_us,
             )
@@ -284,7 +288,7 @@ def _plan(
 ) -> Plan:
     return Plan(
         program=program,
-        maker=maker,
+        generator=maker,
         total_bytes=total_bytes,
         topology=topology,
         model=before.model,

@@ -23,7 +23,7 @@ from headrace.collectives.plan.entries import (
 from headrace.collectives.plan.generators import GENERATORS, METHOD, Generator, Method, grouping
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import Portfolio
-from headrace.collectives.plan.shape import Groups, check_groups
+from headrace.collectives.plan.transfers import RankGroups, check_groups
 from headrace.collectives.plan.verify import Proof
 from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, ProgramError
@@ -61,7 +61,7 @@ class PlanBook:
     """
 
     topology: Topology
-    groups: Groups | None
+    groups: RankGroups | None
     entries: tuple[Entry, ...]
     provenance: Mapping[str, Any]
 
@@ -169,7 +169,7 @@ class PlanBook:
         return cls.from_artifact(artifact, source)
 
 
-def _groups(found: Any, topology: Topology, source: str) -> Groups | None:
+def _groups(found: Any, topology: Topology, source: str) -> RankGroups | None:
     if found is None:
         return None
     groups = tuple(tuple(map(fields.integer, fields.items(group))) for group in fields.items(found))
@@ -183,7 +183,7 @@ def _groups(found: Any, topology: Topology, source: str) -> Groups | None:
 def build_book(
     topology: Topology,
     *,
-    groups: Groups | None = None,
+    groups: RankGroups | None = None,
     collectives: Iterable[Collective] = STANDARD,
     sizes: Sequence[int] | None = None,
     generators: Sequence[Generator] = GENERATORS,
@@ -250,7 +250,7 @@ def _asked(generators: Sequence[Generator], collective: Collective) -> Sequence[
     """Of many roots each would be searched for: rooted collectives make do with templates."""
     if collective not in ROOTED:
         return generators
-    templates = [generator for generator in generators if generator.worth is None]
+    templates = [generator for generator in generators if generator.min_gap is None]
     return templates or generators
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from headrace.collectives.conditions import conditions
 from headrace.collectives.demand import REDUCING, Collective, Demand
-from headrace.collectives.plan.places import Places
 from headrace.collectives.plan.sends import (
     Deliveries,
     Sends,
@@ -23,6 +22,7 @@ from headrace.collectives.plan.sends import (
     overlapped,
     reversed_sends,
 )
+from headrace.collectives.plan.slots import SlotAllocation
 from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import ProgramError
 
@@ -121,7 +121,7 @@ def realize(demand: Demand, sends: Sends) -> Schedule:
     order = by_arrival(sends)
     columns = (sends.chunk, sends.src, sends.dst, sends.reduce, sends.message)
     chunk, src, dst, reduce, message = (column[order].astype(np.int64) for column in columns)
-    places = Places(demand, int(chunk.max(initial=-1)) + 1)
+    places = SlotAllocation(demand, int(chunk.max(initial=-1)) + 1)
     from_slot, to_slot = places.hops(order, chunk, src, dst)
     transfers = places.copies_before
     copies = len(transfers)

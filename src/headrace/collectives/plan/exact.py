@@ -33,8 +33,8 @@ import numpy as np
 
 from headrace.collectives.plan.bound.unsplit import most_urgent_cut
 from headrace.collectives.plan.chunks import Deliveries, Sends
-from headrace.collectives.plan.images import send_classes
 from headrace.collectives.plan.packing.list_schedule import needed
+from headrace.collectives.plan.permutations import send_classes
 from headrace.collectives.plan.simulate.resources import routes
 from headrace.errors import ProgramError
 from headrace.solver import Parameters, Proved, Stop, import_cp_model, solve_cpsat

@@ -16,7 +16,7 @@ from headrace.collectives.plan import templates
 from headrace.collectives.plan.bound import Bound, lower_bound
 from headrace.collectives.plan.cost_model import EXECUTOR, CostModel
 from headrace.collectives.plan.search import SearchEngine
-from headrace.collectives.plan.shape import Groups, check_groups
+from headrace.collectives.plan.transfers import RankGroups, check_groups
 from headrace.collectives.plan.two_level import (
     cheapest_groups,
     chunk_count,
@@ -88,7 +88,7 @@ class Setting:
     topology: Topology
     collective: Collective
     root: int = 0
-    groups: Groups | None = None
+    groups: RankGroups | None = None
     max_chunks: int = 512
     aims: tuple[int, ...] = ()
     method: Method = METHOD
@@ -102,7 +102,7 @@ class Setting:
         topology: Topology,
         collective: Collective,
         *,
-        groups: Groups | None,
+        groups: RankGroups | None,
         root: int,
         max_chunks: int = 512,
         aims: tuple[int, ...] = (),
@@ -173,7 +173,7 @@ class Generator(NamedTuple):
 
     name: str
     schedules: Callable[[Setting], Iterable[Schedule]]
-    worth: float | None = None
+    min_gap: float | None = None
 
 
 def _tried(
@@ -270,7 +270,7 @@ def _chunk_counts(setting: Setting) -> tuple[int, ...]:
     return (1, 2, n, 2 * n, 4 * n, 8 * n, 16 * n, 32 * n, 128 * n)
 
 
-def _groups(setting: Setting) -> Groups:
+def _groups(setting: Setting) -> RankGroups:
     if setting.groups is None:
         raise ProgramError("the topology has a single group")
     return setting.groups
@@ -291,7 +291,7 @@ GENERATORS: tuple[Generator, ...] = (
 """The templates: what is known by name, on any topology. Synthesizers: see `synthesizers`."""
 
 
-def grouping(topology: Topology, groups: Groups | None) -> Groups | None:
+def grouping(topology: Topology, groups: RankGroups | None) -> RankGroups | None:
     """Return `groups`, or what the topology shows where they say nothing.
 
     One group of all ranks (as measured in a single rack) says nothing about ranks that share a
@@ -300,7 +300,7 @@ def grouping(topology: Topology, groups: Groups | None) -> Groups | None:
     return groups if groups and len(groups) > 1 else locality(topology)
 
 
-def locality(topology: Topology) -> Groups | None:
+def locality(topology: Topology) -> RankGroups | None:
     """Return the groups that `topology` itself shows, or None.
 
     Ranks that share a host; else ranks joined by links that are clearly faster than the rest;

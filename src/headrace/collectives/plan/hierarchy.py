@@ -24,7 +24,7 @@ from headrace.collectives.plan.chunks import (
     overlapped,
     reversed_sends,
 )
-from headrace.collectives.plan.hosts import Host, Rail, hosts_of, rails_of
+from headrace.collectives.plan.hosts import HostTopology, Rail, hosts_of, rails_of
 from headrace.collectives.plan.orbits.classes import LinkClasses
 from headrace.collectives.plan.orbits.grow import Growth, grow
 from headrace.collectives.plan.orbits.levels import Level, LinkGroup
@@ -154,7 +154,7 @@ class _Insides:
 
     def __init__(
         self,
-        hosts: tuple[Host, ...],
+        hosts: tuple[HostTopology, ...],
         rails: tuple[Rail, ...],
         chunks: int,
         chunk_mb: float,
@@ -268,7 +268,7 @@ class _Gather:
     def __init__(
         self,
         topology: Topology,
-        hosts: tuple[Host, ...],
+        hosts: tuple[HostTopology, ...],
         rails: tuple[Rail, ...],
         insides: _Insides,
         share: float,
@@ -298,7 +298,7 @@ class _Gather:
             latest = max(latest, self._spread_us(self._hosts[number], sorted(rows)))
         return latest
 
-    def _spread_us(self, host: Host, rows: list[_Row]) -> float:
+    def _spread_us(self, host: HostTopology, rows: list[_Row]) -> float:
         """When the last of the messages arrives that spread what came in; in order, one a link."""
         inside, place = host.inside, {rank: k for k, rank in enumerate(host.ranks)}
         free: dict[int, float] = {}
@@ -343,14 +343,14 @@ class _Gather:
             start_us=np.array([key[0] for key in keys]),
         )
 
-    def _own(self, number: int, host: Host) -> Iterator[_Row]:
+    def _own(self, number: int, host: HostTopology) -> Iterator[_Row]:
         sends = self._insides.trees[number].sends
         columns = (sends.chunk, sends.src, sends.dst, sends.message, sends.start_us)
         for chunk, src, dst, message, start in zip(*(c.tolist() for c in columns), strict=True):
             key = (start, -1, number, message, 0, 0)
             yield key, self._item(host, chunk), host.ranks[src], host.ranks[dst]
 
-    def _item(self, host: Host, chunk: int) -> int:
+    def _item(self, host: HostTopology, chunk: int) -> int:
         gpu, k = divmod(chunk, self._insides.chunks)
         return host.ranks[gpu] * self._insides.chunks + k
 

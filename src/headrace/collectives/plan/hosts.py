@@ -8,11 +8,11 @@ import numpy as np
 from headrace.errors import ProgramError
 from headrace.topology import Link, SharedCapacity, Topology
 
-__all__ = ["Host", "Rail", "hosts_of", "rails_of", "slowest_betas"]
+__all__ = ["HostTopology", "Rail", "hosts_of", "rails_of", "slowest_betas"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Host:
+class HostTopology:
     """One host's inside.
 
     Attributes
@@ -42,7 +42,7 @@ class Rail:
     beta_us_per_mb: float
 
 
-def hosts_of(topology: Topology) -> tuple[Host, ...]:
+def hosts_of(topology: Topology) -> tuple[HostTopology, ...]:
     """Return the hosts.
 
     Raises
@@ -58,11 +58,12 @@ def hosts_of(topology: Topology) -> tuple[Host, ...]:
     if len(sizes) > 1:
         raise ProgramError(f"hosts have {sizes} ranks; needs hosts of equal size")
     return tuple(
-        Host(ranks=tuple(ranks), inside=_inside(topology, ranks)) for ranks in members.values()
+        HostTopology(ranks=tuple(ranks), inside=_inside(topology, ranks))
+        for ranks in members.values()
     )
 
 
-def rails_of(topology: Topology, hosts: tuple[Host, ...]) -> tuple[Rail, ...]:
+def rails_of(topology: Topology, hosts: tuple[HostTopology, ...]) -> tuple[Rail, ...]:
     """Return the rails: GPUs that share capacities on their way out or in are on one.
 
     A rail on which no GPU has links to and from its like on every other host is left out.
@@ -112,7 +113,7 @@ def _inside(topology: Topology, ranks: list[int]) -> Topology:
     )
 
 
-def _partition(topology: Topology, host: Host) -> tuple[tuple[int, ...], ...]:
+def _partition(topology: Topology, host: HostTopology) -> tuple[tuple[int, ...], ...]:
     """Positions of GPUs, those together that share a capacity on their way out, or in."""
     here = np.zeros(topology.ranks, dtype=bool)
     here[list(host.ranks)] = True
@@ -137,7 +138,9 @@ def _partition(topology: Topology, host: Host) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(group) for group in groups.values())
 
 
-def _rail(topology: Topology, hosts: tuple[Host, ...], served: tuple[int, ...]) -> Rail | None:
+def _rail(
+    topology: Topology, hosts: tuple[HostTopology, ...], served: tuple[int, ...]
+) -> Rail | None:
     """The GPU of those served that spreads fastest inside."""
     index = topology.link_index
     beta_of = slowest_betas(topology)

@@ -30,7 +30,7 @@ class Candidate:
     note : why it was left out, or empty.
     """
 
-    maker: str
+    generator: str
     chunks: int
     predicted_us: float | None = None
     note: str = ""
@@ -58,7 +58,7 @@ class Plan:
     """
 
     program: Program
-    maker: str
+    generator: str
     total_bytes: int
     topology: Topology
     model: CostModel
@@ -111,13 +111,15 @@ class Plan:
     def certificate(self) -> dict[str, Any]:
         """Return the JSON form of all but the topology, the program and its proof."""
         return {
-            "maker": self.maker,
+            "maker": self.generator,
             "total_bytes": self.total_bytes,
             "topology_digest": self.topology_digest,
             "model": self.model.name,
             "predicted_us": self.predicted_us,
             "bound": self.bound.to_head(),
-            "candidates": [[c.maker, c.chunks, c.predicted_us, c.note] for c in self.candidates],
+            "candidates": [
+                [c.generator, c.chunks, c.predicted_us, c.note] for c in self.candidates
+            ],
             "why": self.why,
         }
 
@@ -139,7 +141,7 @@ class Plan:
                 )
             return cls(
                 program=program,
-                maker=fields.text(head["maker"]),
+                generator=fields.text(head["maker"]),
                 total_bytes=fields.integer(head["total_bytes"]),
                 topology=topology,
                 model=_model(head["model"]),
@@ -148,7 +150,7 @@ class Plan:
                 proof=proof,
                 candidates=tuple(
                     Candidate(
-                        maker=fields.text(maker),
+                        generator=fields.text(maker),
                         chunks=fields.integer(chunks),
                         predicted_us=None if us is None else fields.number(us),
                         note=fields.text(note),

@@ -21,8 +21,8 @@ from headrace.collectives.plan.generators import GENERATORS, METHOD, Generator, 
 from headrace.collectives.plan.limited import TimeLimit, run_limited
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.plan import Candidate, Plan
-from headrace.collectives.plan.shape import Groups
 from headrace.collectives.plan.simulate import simulate
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Direction, Program, Schedule
 from headrace.errors import HeadraceError, ProgramError, TopologyError, VerificationError
@@ -59,7 +59,7 @@ def plan_collective(
     collective: Collective,
     total_bytes: int,
     *,
-    groups: Groups | None = None,
+    groups: RankGroups | None = None,
     root: int = 0,
     generators: Sequence[Generator] = GENERATORS,
     method: Method = METHOD,
@@ -123,7 +123,7 @@ def rescore(plan: Plan, topology: Topology, total_bytes: int) -> Plan:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Entrant:
-    maker: str
+    generator: str
     program: Program
     us_per_byte: float  # what the busiest link or shared capacity takes per byte of the whole
     steps: int  # at the busiest rank
@@ -156,7 +156,7 @@ class Portfolio:
         collective: Collective,
         sizes: Sequence[int],
         *,
-        groups: Groups | None = None,
+        groups: RankGroups | None = None,
         root: int = 0,
         generators: Sequence[Generator] = GENERATORS,
         method: Method = METHOD,
@@ -185,18 +185,20 @@ class Portfolio:
         for done, generator in enumerate(generators):
             at = (f"{collective}: {generator.name}", done / len(generators))
             tell(*at)
-            note = made._enough(generator.worth, time.thread_time() - began + made._spent_s)
+            note = made._enough(generator.min_gap, time.thread_time() - began + made._spent_s)
             try:
                 note = note or made._add(generator)
             except KeyboardInterrupt:  # what there is has to do
                 if not made.entrants:
                     raise
                 late = generators[done:]
-                made.absent += [Candidate(maker=g.name, chunks=0, note="interrupted") for g in late]
+                made.absent += [
+                    Candidate(generator=g.name, chunks=0, note="interrupted") for g in late
+                ]
                 made.interrupted = True
                 break
             if note:
-                made.absent.append(Candidate(maker=generator.name, chunks=0, note=note))
+                made.absent.append(Candidate(generator=generator.name, chunks=0, note=note))
         return made
 
     def _add(self, generator: Generator) -> str:
@@ -272,7 +274,7 @@ class Portfolio:
                 continue
             return Plan(
                 program=best.program,
-                maker=best.maker,
+                generator=best.generator,
                 total_bytes=total_bytes,
                 topology=topology,
                 model=self.setting.method.model,
@@ -286,7 +288,7 @@ class Portfolio:
     def _nobody(self, total_bytes: int, candidates: Sequence[Candidate]) -> str:
         """Say what was asked for, why nobody has a plan for it, and what may help."""
         topology, chunks = self.setting.topology, self.setting.method.chunks
-        makers = {candidate.maker for candidate in candidates}
+        makers = {candidate.generator for candidate in candidates}
         helps = ["add the links that are lacking to the topology"]
         if chunks is not None:
             helps.append("leave the number of chunks open")
@@ -315,7 +317,7 @@ class Portfolio:
             bound = self.setting.bound(self.entrants[best].program.demand, aim)
             if best_us > bound.total_us * (1 + worth):
                 return ""
-            makers.append(self.entrants[best].maker)
+            makers.append(self.entrants[best].generator)
         return f"not asked: {' and '.join(sorted(set(makers)))} is within {worth:.1%} of the bound"
 
     def _judges(self) -> bool:
@@ -425,12 +427,12 @@ class Portfolio:
         """Say how the best compares with the best of every other maker."""
         mine = self.entrants[index]
         cost = {i: us + self.entrants[i].charge_us for i, us in predicted.items()}
-        others = [i for i in cost if self.entrants[i].maker != mine.maker]
+        others = [i for i in cost if self.entrants[i].generator != mine.generator]
         if not others:
             return "no other maker came close enough to be simulated"
         second = min(others, key=cost.__getitem__)
         ahead = cost[second] / cost[index] - 1 if cost[index] else 0.0
-        name = self.entrants[second].maker
+        name = self.entrants[second].generator
         if ahead <= self.setting.method.model.alike:
             return f"as fast as {name}, in fewer steps ({mine.steps} at the busiest rank)"
         return f"{ahead:.1%} ahead of the next maker, {name}"
@@ -451,15 +453,15 @@ class Portfolio:
 
     def _chunk_counts(self, index: int) -> list[int]:
         """Of all entrants of its maker."""
-        maker = self.entrants[index].maker
-        return [each.program.demand.chunks for each in self.entrants if each.maker == maker]
+        maker = self.entrants[index].generator
+        return [each.program.demand.chunks for each in self.entrants if each.generator == maker]
 
     def _candidates(
         self, predicted: dict[int, float], notes: dict[int, str]
     ) -> tuple[Candidate, ...]:
         present = (
             Candidate(
-                maker=entrant.maker,
+                generator=entrant.generator,
                 chunks=entrant.program.demand.chunks,
                 predicted_us=predicted.get(index),
                 note=notes.get(index, ""),
@@ -473,7 +475,7 @@ def _reasons(candidates: Sequence[Candidate]) -> str:
     """Return what kept everybody from serving, each reason once."""
     makers: dict[str, list[str]] = {}
     for candidate in candidates:
-        makers.setdefault(candidate.note, []).append(candidate.maker)
+        makers.setdefault(candidate.note, []).append(candidate.generator)
     return "; ".join(f"{', '.join(names)}: {note}" for note, names in makers.items())
 
 
@@ -489,7 +491,7 @@ def _enter(maker: str, program: Program, setting: Setting) -> _Entrant:
     ranks = program.lanes["rank"][program.steps["lane"]]
     steps = int(np.bincount(ranks).max()) if len(ranks) else 0
     return _Entrant(
-        maker=maker,
+        generator=maker,
         program=program,
         us_per_byte=_us_per_byte(program, setting.topology),
         steps=steps,

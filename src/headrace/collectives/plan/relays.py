@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.collectives.plan.chunks import sends_of
-from headrace.collectives.plan.search import Found, SearchEngine
+from headrace.collectives.plan.search import SearchEngine, SearchResult
 from headrace.collectives.plan.sends import Sends
 from headrace.collectives.program import Schedule
 from headrace.topology import Topology
@@ -39,7 +39,7 @@ def relayed(
     *,
     seed: int = 0,
     trials: int = 2000,
-) -> Found:
+) -> SearchResult:
     """Return the sends of `exchange` with blocks that go by way of a relay where that is faster.
 
     Equal arguments give equal results, never slower than `exchange` itself.

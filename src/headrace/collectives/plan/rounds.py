@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from headrace.collectives.plan.chunks import Deliveries, Sends
-from headrace.collectives.plan.images import send_classes
 from headrace.collectives.plan.packing.list_schedule import needed
+from headrace.collectives.plan.permutations import send_classes
 from headrace.errors import InputError
 from headrace.solver import Parameters, Proved, Stop, import_cp_model, solve_cpsat
 from headrace.topology import Topology

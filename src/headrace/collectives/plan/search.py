@@ -8,7 +8,7 @@ import numpy as np
 from headrace.collectives.plan.chunks import Deliveries, Sends
 from headrace.topology import Topology
 
-__all__ = ["Found", "Routes", "SearchEngine", "SearchInterrupted", "SearchSettings"]
+__all__ = ["SearchResult", "Routes", "SearchEngine", "SearchInterrupted", "SearchSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,7 +47,7 @@ class SearchSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Found:
+class SearchResult:
     """The best of the restarts.
 
     Attributes
@@ -72,7 +72,7 @@ class SearchInterrupted(KeyboardInterrupt):
     Who has no use for half a search lets it pass, as any other interrupt.
     """
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: SearchResult) -> None:
         super().__init__()
         self.found = found
 
@@ -91,7 +91,7 @@ class SearchEngine(Protocol):
         backwards: bool = False,
         before: Sends | None = None,
         settings: SearchSettings = SearchSettings(),
-    ) -> Found:
+    ) -> SearchResult:
         """Return the best schedule found that carries `deliveries`.
 
         Parameters
@@ -104,8 +104,8 @@ class SearchEngine(Protocol):
             transposed topology. A good way to carry is often a bad one to combine, since nobody
             waits on purpose.
         before : sends of these chunks that go first, such as a reduce_scatter before an allgather.
-            A chunk leaves its origin when they have all brought it there. `Found.total_us` is
-            that of both, `Found.sends` what comes after; not together with `backwards`.
+            A chunk leaves its origin when they have all brought it there. `SearchResult.total_us`
+            is that of both, `SearchResult.sends` the second part only; not with `backwards`.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class SearchEngine(Protocol):
         """
         ...
 
-    def retime(self, topology: Topology, sends: Sends, chunk_mb: float) -> Found:
+    def retime(self, topology: Topology, sends: Sends, chunk_mb: float) -> SearchResult:
         """Return `sends` with the times that list scheduling in their order gives them.
 
         Messages are renumbered by their start. A message waits for all earlier ones that bring

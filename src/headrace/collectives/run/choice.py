@@ -130,7 +130,7 @@ class Chooser:
             known = self._planned[digest] = Choice(
                 program=program,
                 proof=proof,
-                origin=f"plan book: {plan.maker}",
+                origin=f"plan book: {plan.generator}",
                 blockwise=_is_blockwise(program),
                 keeps_inputs=_keeps_inputs(program),
             )

@@ -6,7 +6,7 @@ import numpy as np
 
 from headrace import _native
 from headrace.collectives.plan.chunks import Deliveries, Sends
-from headrace.collectives.plan.search import Found, Routes, SearchInterrupted, SearchSettings
+from headrace.collectives.plan.search import Routes, SearchInterrupted, SearchResult, SearchSettings
 from headrace.collectives.plan.sends import with_arrivals
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Topology, transposed
@@ -31,7 +31,7 @@ class NativeSearch:
         backwards: bool = False,
         before: Sends | None = None,
         settings: SearchSettings = SearchSettings(),  # noqa: B008 - frozen
-    ) -> Found:
+    ) -> SearchResult:
         """Return the best schedule found; see `SearchEngine.search`.
 
         Raises
@@ -98,7 +98,7 @@ class NativeSearch:
             message=rows,
             start_us=outcome.start_us[rows],
         )
-        found = Found(
+        found = SearchResult(
             sends=with_arrivals(there, sends, chunk_mb),
             total_us=outcome.total_us,
             restarts=outcome.restarts,
@@ -109,7 +109,7 @@ class NativeSearch:
             raise SearchInterrupted(found)
         return found
 
-    def retime(self, topology: Topology, sends: Sends, chunk_mb: float) -> Found:
+    def retime(self, topology: Topology, sends: Sends, chunk_mb: float) -> SearchResult:
         """Return `sends` with the times of list scheduling; see `SearchEngine.retime`."""
         link, first = _messages(topology, sends)
         chunks = int(sends.chunk.max(initial=-1)) + 1
@@ -135,7 +135,7 @@ class NativeSearch:
             start_us=np.repeat(start[order], sizes),
         )
         timed = with_arrivals(topology, timed, chunk_mb)
-        return Found(sends=timed, total_us=total, restarts=0)
+        return SearchResult(sends=timed, total_us=total, restarts=0)
 
 
 def _look() -> None:

@@ -11,7 +11,7 @@ from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.guided.effort import EFFORTS
 from headrace.collectives.plan.guided.synthesize import Synthesis, synthesize, synthesize_demand
 from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.search import Found, Routes
+from headrace.collectives.plan.search import Routes, SearchResult
 from headrace.collectives.plan.simulate import simulate
 from headrace.collectives.plan.sketch import NAMED, Policy, apply_sketch, whole
 from headrace.collectives.plan.verify import verify
@@ -210,7 +210,7 @@ class Echo:
 
     def search(self, topology, deliveries, chunk_mb, *, routes=None, symmetry=None, settings=None):
         self.routes = routes
-        return Found(sends=self.sends, total_us=1.0, restarts=1)
+        return SearchResult(sends=self.sends, total_us=1.0, restarts=1)
 
 
 def test_an_engine_is_one_more_router() -> None:

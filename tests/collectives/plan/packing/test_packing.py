@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from headrace.collectives.plan.bound.flow import Flows
 from headrace.collectives.plan.chunks import Deliveries
-from headrace.collectives.plan.images import chunk_images, link_images
 from headrace.collectives.plan.packing import Packing, PackSettings, pack
 from headrace.collectives.plan.packing.arborescence import cheapest_arborescence, shallower
 from headrace.collectives.plan.packing.list_schedule import in_order
 from headrace.collectives.plan.packing.rounding import load_us, rounded, routes
+from headrace.collectives.plan.permutations import chunk_images, link_images
 from headrace.collectives.plan.search import Routes
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import SharedCapacity, Topology

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level import (
     Masters,
     balanced_masters,
@@ -21,12 +21,12 @@ from headrace.collectives.plan.two_level.masters import turns
 from headrace.errors import ProgramError
 from headrace.topology.presets import racks, torus
 
-UNEVEN: Groups = ((0, 1, 2, 3, 4), (5, 6), (7,))
+UNEVEN: RankGroups = ((0, 1, 2, 3, 4), (5, 6), (7,))
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 
 
 @st.composite
-def groupings(draw: st.DrawFn) -> Groups:
+def groupings(draw: st.DrawFn) -> RankGroups:
     """Up to four groups of up to five, the ranks in any order."""
     sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     ranks = draw(st.permutations(range(sum(sizes))))
@@ -49,7 +49,7 @@ def check(masters: Masters) -> None:
 @QUICK
 @given(groupings(), st.integers(1, 70), st.data())
 def test_shares_are_within_one_chunk_of_exact(
-    groups: Groups, chunks: int, data: st.DataObject
+    groups: RankGroups, chunks: int, data: st.DataObject
 ) -> None:
     n = sum(map(len, groups))
     capacities = data.draw(st.lists(capacity, min_size=n, max_size=n))
@@ -94,7 +94,7 @@ def test_groups_hold_global_masters_by_size_or_evenly() -> None:
 
 @QUICK
 @given(groupings(), st.integers(1, 30))
-def test_load_is_what_the_four_stages_send(groups: Groups, chunks: int) -> None:
+def test_load_is_what_the_four_stages_send(groups: RankGroups, chunks: int) -> None:
     masters = spread_masters(groups, chunks)
     n = masters.ranks
     sizes = np.arange(1.0, chunks + 1)
@@ -118,7 +118,7 @@ def test_load_is_what_the_four_stages_send(groups: Groups, chunks: int) -> None:
 @QUICK
 @given(groupings(), st.integers(1, 40), st.data())
 def test_another_number_of_chunks_is_divided_alike(
-    groups: Groups, chunks: int, data: st.DataObject
+    groups: RankGroups, chunks: int, data: st.DataObject
 ) -> None:
     n = sum(map(len, groups))
     capacities = data.draw(st.lists(capacity, min_size=n, max_size=n))
@@ -134,7 +134,7 @@ def test_another_number_of_chunks_is_divided_alike(
 
 def test_balanced_ranks_end_together() -> None:
     """Whoever has masters takes as long as any other of its group; who has none takes longer."""
-    groups: Groups = ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9))
+    groups: RankGroups = ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9))
     rates = np.array([0.4, 1, 1, 1, 1, 0.8, 1, 1, 1, 1.2])
     shares = group_shares(groups, np.array([1.0, 0.5, 1.0]), rates)
     assert shares.sum() == pytest.approx(1)

@@ -12,8 +12,8 @@ from headrace.collectives.plan.cost_model import EXECUTOR, FULL
 from headrace.collectives.plan.generators import GENERATORS, Setting
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.shape import Groups
 from headrace.collectives.plan.simulate import simulate
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level import (
     Masters,
     cheapest_groups,
@@ -72,7 +72,7 @@ def nothing_waits_for_another_chunk(program: Program) -> None:
     assert np.array_equal(slot[waits], slot[on])
 
 
-def no_lane_is_local_and_global(program: Program, groups: Groups) -> None:
+def no_lane_is_local_and_global(program: Program, groups: RankGroups) -> None:
     """A lane's place tells its stage: up and down in a group, or across."""
     group_of = {rank: index for index, group in enumerate(groups) for rank in group}
     lanes = program.lanes
@@ -91,7 +91,7 @@ def no_lane_is_local_and_global(program: Program, groups: Groups) -> None:
 
 def test_a_slow_chunk_holds_up_nobody_else() -> None:
     """Chunk 0 crosses a link that is 1000 times slower; all others have other masters."""
-    groups: Groups = ((0, 1), (2, 3))
+    groups: RankGroups = ((0, 1), (2, 3))
     masters = Masters(
         groups=groups,
         local_master=np.array([[0, 2]] + [[1, 3]] * 7, dtype=np.int32),
@@ -144,11 +144,11 @@ def test_a_slow_host_gets_no_masters_and_the_portfolio_likes_that() -> None:
     slow = slow_host(topology, 0, 0.4)
     rows = [each for each in GENERATORS if each.name in ("hierarchical", "two_level")]
     plan = plan_collective(slow, Collective.ALLREDUCE, 4 << 20, groups=groups, generators=rows)
-    assert plan.maker == "two_level"
+    assert plan.generator == "two_level"
     assert plan.gap < 0.05
     assert fitted_masters(slow, groups, 64).local_counts[0] == 0
     even = plan_collective(topology, Collective.ALLREDUCE, 4 << 20, groups=groups, generators=rows)
-    notes = {c.maker: c.note for c in even.candidates}
+    notes = {c.generator: c.note for c in even.candidates}
     assert notes["two_level"] == "ranks and groups are alike: as hierarchical"
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from headrace.collectives.plan.chunks import Deliveries
 from headrace.collectives.plan.simulate.resources import routes
 from headrace.collectives.plan.sketch.logical import LogicalTopology
-from headrace.collectives.plan.sketch.symmetry import chunk_images, link_images
+from headrace.collectives.plan.sketch.symmetry import mapped_chunks, mapped_links
 from headrace.errors import SketchError
 from headrace.topology import Topology
 
@@ -151,8 +151,8 @@ class RouteProblem:
         """For every symmetry: images of ranks, links and chunks; links that must follow it."""
         made: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
         for symmetry in self.logical.symmetries:
-            links = link_images(self.logical.topology, symmetry)
-            chunks = chunk_images(self.deliveries, symmetry)
+            links = mapped_links(self.logical.topology, symmetry)
+            chunks = mapped_chunks(self.deliveries, symmetry)
             part = symmetry.part
             bound = part[self.costs.src] == part[self.costs.dst]
             missing = self.allowed & ~self.allowed[np.ix_(chunks, links)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.collectives.plan.chunks import Deliveries
-from headrace.collectives.plan.images import link_images
+from headrace.collectives.plan.permutations import link_images
 from headrace.collectives.plan.simulate.resources import routes as resource_routes
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Topology

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.collectives.plan import images
 from headrace.collectives.plan.chunks import Deliveries
+from headrace.collectives.plan.permutations import chunk_images, link_images
 from headrace.collectives.plan.sketch.sketch import Symmetry
 from headrace.errors import ProgramError, SketchError, TopologyError
 from headrace.topology import Topology
@@ -54,7 +54,7 @@ def rank_symmetry(topology: Topology, symmetry: Symmetry, name: str) -> RankSymm
         image=np.array(image, np.int32),
         part=np.array(symmetry.part_of(ranks), np.int32),
     )
-    moved = link_images(topology, made)
+    moved = mapped_links(topology, made)
     for index, link in enumerate(topology.links):
         other = topology.links[int(moved[index])]
         same = np.isclose(
@@ -82,7 +82,7 @@ def _check_shared(topology: Topology, symmetry: RankSymmetry, moved: np.ndarray)
             )
 
 
-def link_images(topology: Topology, symmetry: RankSymmetry) -> np.ndarray:
+def mapped_links(topology: Topology, symmetry: RankSymmetry) -> np.ndarray:
     """(links,) int32: the image of every link.
 
     Raises
@@ -90,13 +90,13 @@ def link_images(topology: Topology, symmetry: RankSymmetry) -> np.ndarray:
     SketchError : naming a link that has none.
     """
     try:
-        return images.link_images(topology, symmetry.image).astype(np.int32)
+        return link_images(topology, symmetry.image).astype(np.int32)
     except TopologyError as error:
         _, _, problem = str(error).partition(": ")
         raise SketchError(f"{symmetry.name}: is no automorphism: {problem}") from error
 
 
-def chunk_images(deliveries: Deliveries, symmetry: RankSymmetry) -> np.ndarray:
+def mapped_chunks(deliveries: Deliveries, symmetry: RankSymmetry) -> np.ndarray:
     """(chunks,) int32: the image of every chunk, matched by where it starts and must go.
 
     Of several alike the k-th goes to the k-th.
@@ -106,7 +106,7 @@ def chunk_images(deliveries: Deliveries, symmetry: RankSymmetry) -> np.ndarray:
     SketchError : naming a chunk that has no image, so that the collective is not symmetric.
     """
     try:
-        return images.chunk_images(deliveries, symmetry.image).astype(np.int32)
+        return chunk_images(deliveries, symmetry.image).astype(np.int32)
     except ProgramError as error:
         raise SketchError(
             f"{symmetry.name}: is no automorphism of the collective: {error}; leave the symmetry "

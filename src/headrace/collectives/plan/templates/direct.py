@@ -6,7 +6,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.chunks import Deliveries, Sends, deliveries_of, realize
-from headrace.collectives.plan.shape import REVERSED, backwards, cut, move, unserved
+from headrace.collectives.plan.transfers import REVERSED, backwards, cut, move, unserved
 from headrace.collectives.program import Schedule, Transfer
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.shape import (
+from headrace.collectives.plan.transfers import (
     REVERSED,
     backwards,
     cut,

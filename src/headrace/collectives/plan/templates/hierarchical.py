@@ -7,16 +7,16 @@ and one of the local masters is its *global master*. Masters rotate from chunk t
 from collections.abc import Iterator, Sequence
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.shape import (
+from headrace.collectives.plan.templates.doubling import swaps
+from headrace.collectives.plan.transfers import (
     REVERSED,
-    Groups,
+    RankGroups,
     backwards,
     check_groups,
     move,
     pipelined,
     unserved,
 )
-from headrace.collectives.plan.templates.doubling import swaps
 from headrace.collectives.plan.two_level.masters import (
     Spread,
     check_capacities,
@@ -29,7 +29,7 @@ from headrace.collectives.program import Schedule, Transfer
 
 def hierarchical(
     demand: Demand,
-    groups: Groups,
+    groups: RankGroups,
     *,
     lag: int | None = None,
     capacities: Sequence[float] | None = None,
@@ -86,7 +86,7 @@ def hierarchical(
     return Schedule.of(demand, transfers)
 
 
-def exchange(demand: Demand, groups: Groups, *, lag: int | None = None) -> Schedule:
+def exchange(demand: Demand, groups: RankGroups, *, lag: int | None = None) -> Schedule:
     """Return the hierarchical allreduce whose local masters swap partial sums pairwise.
 
     One crossing fewer than by way of a global master, for G > 2 more bytes across: log2(G)
@@ -111,7 +111,7 @@ def exchange(demand: Demand, groups: Groups, *, lag: int | None = None) -> Sched
 
 
 def _enter_groups(
-    groups: Groups, source: int, slot: int, masters: list[Iterator[int]], *, relay: bool = False
+    groups: RankGroups, source: int, slot: int, masters: list[Iterator[int]], *, relay: bool = False
 ) -> list[list[Transfer]]:
     """Return the stages that bring a chunk from `source` to all: across first, then within.
 

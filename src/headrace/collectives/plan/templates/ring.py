@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.shape import (
+from headrace.collectives.plan.transfers import (
     REVERSED,
     backwards,
     cut,

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level.masters import Masters, masters_from_weights
 
 
 def balanced_masters(
-    groups: Groups, chunks: int, *, rank_rates: np.ndarray, group_shares: np.ndarray
+    groups: RankGroups, chunks: int, *, rank_rates: np.ndarray, group_shares: np.ndarray
 ) -> Masters:
     """Return masters that let the ranks of a group end together.
 
@@ -39,7 +39,7 @@ def balanced_masters(
 
 
 def group_shares(
-    groups: Groups, group_rates: np.ndarray, rank_rates: np.ndarray | None = None
+    groups: RankGroups, group_rates: np.ndarray, rank_rates: np.ndarray | None = None
 ) -> np.ndarray:
     """Return (groups,) shares of global masters that let the groups end together.
 

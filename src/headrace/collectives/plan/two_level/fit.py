@@ -5,8 +5,8 @@ import numpy as np
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.cost_model import CostModel
 from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.shape import Groups
 from headrace.collectives.plan.simulate import simulate
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level.balance import balanced_masters, group_shares
 from headrace.collectives.plan.two_level.masters import Masters, spread_masters
 from headrace.collectives.plan.two_level.schedule import MOST_TRANSFERS, chunk_count, two_level
@@ -17,7 +17,7 @@ ALIKE = 1.1
 """Rates within this factor count as equal: that much is noise of measurement."""
 
 
-def fitted_masters(topology: Topology, groups: Groups, chunks: int) -> Masters:
+def fitted_masters(topology: Topology, groups: RankGroups, chunks: int) -> Masters:
     """Return masters balanced by what the topology says ranks and groups can send and receive."""
     ranks, across = topology_rates(topology, groups)
     ranks, across = _levelled(ranks, groups), _levelled(across, (tuple(range(len(groups))),))
@@ -32,7 +32,7 @@ def is_plain(masters: Masters) -> bool:
     return same and np.array_equal(masters.local_master, plain.local_master)
 
 
-def topology_rates(topology: Topology, groups: Groups) -> tuple[np.ndarray, np.ndarray]:
+def topology_rates(topology: Topology, groups: RankGroups) -> tuple[np.ndarray, np.ndarray]:
     """Return (ranks,) and (groups,) float64 bytes/s: what can leave, or enter if that is less.
 
     Raises
@@ -70,7 +70,7 @@ def _leaving(topology: Topology, side: np.ndarray) -> np.ndarray:
     return least * BYTES_PER_MB * 1e6
 
 
-def _levelled(rates: np.ndarray, groups: Groups) -> np.ndarray:
+def _levelled(rates: np.ndarray, groups: RankGroups) -> np.ndarray:
     """Return the rates, equal within a group if noise could be all that sets them apart."""
     level = np.where(np.isfinite(rates), rates, 1.0)
     for group in groups:
@@ -80,7 +80,7 @@ def _levelled(rates: np.ndarray, groups: Groups) -> np.ndarray:
     return level
 
 
-def cheapest_groups(topology: Topology, total_bytes: int, model: CostModel) -> Groups:
+def cheapest_groups(topology: Topology, total_bytes: int, model: CostModel) -> RankGroups:
     """Return the groups with which an allreduce of `total_bytes` is predicted to take least.
 
     For networks in which nobody sees groups. Tried are 2, sqrt(n) (PLink 4.1.3) and n / 2 groups of
@@ -128,6 +128,6 @@ def _neighbours(topology: Topology, message_bytes: float) -> list[int]:
     return leaves_list(linkage(squareform((time + time.T) / 2), method="average")).tolist()
 
 
-def _cut(order: list[int], count: int) -> Groups:
+def _cut(order: list[int], count: int) -> RankGroups:
     parts = np.array_split(np.array(order), count)
     return tuple(sorted(tuple(sorted(part.tolist())) for part in parts))

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.collectives.plan.shape import Groups, check_groups
+from headrace.collectives.plan.transfers import RankGroups, check_groups
 from headrace.errors import ProgramError
 
 Spread = Literal["proportional", "even"]
@@ -36,7 +36,7 @@ class Masters:
     ProgramError : naming the group, or the chunk with a master that may not be one.
     """
 
-    groups: Groups
+    groups: RankGroups
     local_master: np.ndarray
     global_master: np.ndarray
 
@@ -114,7 +114,7 @@ def _check(column: np.ndarray, good: np.ndarray, needs: str, level: str) -> None
 
 
 def spread_masters(
-    groups: Groups,
+    groups: RankGroups,
     chunks: int,
     *,
     capacities: Sequence[float] | None = None,
@@ -144,7 +144,7 @@ def spread_masters(
 
 
 def masters_from_weights(
-    groups: Groups,
+    groups: RankGroups,
     chunks: int,
     *,
     group_weights: Sequence[float] | np.ndarray,
@@ -193,7 +193,7 @@ def resized(masters: Masters, chunks: int) -> Masters:
 
 
 def _seated(
-    groups: Groups, tops: np.ndarray, heads: list[np.ndarray], tails: list[np.ndarray]
+    groups: RankGroups, tops: np.ndarray, heads: list[np.ndarray], tails: list[np.ndarray]
 ) -> Masters:
     """Return masters, given every chunk's top group and every group's masters in turn.
 

@@ -14,7 +14,7 @@ order of lanes, of which there is one per pair of ranks and direction:
 """
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.shape import backwards, move, pipelined, unserved
+from headrace.collectives.plan.transfers import backwards, move, pipelined, unserved
 from headrace.collectives.plan.two_level.masters import Masters
 from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import ProgramError

@@ -6,9 +6,9 @@ from math import isclose, log, log2
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan import templates
-from headrace.collectives.plan.census import Census, census
 from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.shape import Groups
+from headrace.collectives.plan.statistics import ProgramStatistics, program_statistics
+from headrace.collectives.plan.transfers import RankGroups
 from headrace.collectives.plan.two_level.masters import spread_masters
 from headrace.collectives.plan.two_level.schedule import two_level
 from headrace.collectives.plan.verify import verify
@@ -16,7 +16,7 @@ from headrace.collectives.program import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Table1Row:
     """One algorithm.
 
     Attributes
@@ -27,12 +27,12 @@ class Row:
     """
 
     name: str
-    counted: Census
+    counted: ProgramStatistics
     paper: tuple[float, float, float]
     why: str
 
 
-def table1(racks: int, ranks_per_rack: int) -> tuple[Row, ...]:
+def table1(racks: int, ranks_per_rack: int) -> tuple[Table1Row, ...]:
     """Return the rows for C racks of N ranks each, numbered rack by rack.
 
     Raises
@@ -48,39 +48,41 @@ def table1(racks: int, ranks_per_rack: int) -> tuple[Row, ...]:
     )
 
 
-def _count(schedule: Schedule, groups: Groups) -> Census:
+def _count(schedule: Schedule, groups: RankGroups) -> ProgramStatistics:
     program = lower(schedule)
     verify(program)
-    return census(program, groups)
+    return program_statistics(program, groups)
 
 
-def _row(name: str, counted: Census, paper: tuple[float, float, float], why: str) -> Row:
+def _row(
+    name: str, counted: ProgramStatistics, paper: tuple[float, float, float], why: str
+) -> Table1Row:
     found = (counted.rounds, counted.wire, counted.across)
     same = all(isclose(a, b, abs_tol=1e-9) for a, b in zip(found, paper, strict=True))
-    return Row(name=name, counted=counted, paper=paper, why="" if same else why)
+    return Table1Row(name=name, counted=counted, paper=paper, why="" if same else why)
 
 
 def _demand(ranks: int, chunks: int) -> Demand:
     return Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=chunks)
 
 
-def _sharded(ranks: int, _groups: Groups) -> Schedule:
+def _sharded(ranks: int, _groups: RankGroups) -> Schedule:
     return templates.direct(_demand(ranks, ranks))
 
 
-def _halving_doubling(ranks: int, _groups: Groups) -> Schedule:
+def _halving_doubling(ranks: int, _groups: RankGroups) -> Schedule:
     return templates.halving_doubling(_demand(ranks, 1 << (ranks - 1).bit_length()))
 
 
-def _ring(ranks: int, _groups: Groups) -> Schedule:
+def _ring(ranks: int, _groups: RankGroups) -> Schedule:
     return templates.ring(_demand(ranks, ranks))
 
 
-def _tree(ranks: int, _groups: Groups) -> Schedule:
+def _tree(ranks: int, _groups: RankGroups) -> Schedule:
     return templates.double_binary_tree(_demand(ranks, 2))
 
 
-def _two_level(ranks: int, groups: Groups) -> Schedule:
+def _two_level(ranks: int, groups: RankGroups) -> Schedule:
     return two_level(_demand(ranks, ranks), spread_masters(groups, ranks))
 
 
@@ -93,7 +95,7 @@ def _tree_formula(c: int, n: int) -> tuple[float, float, float]:
     )
 
 
-_Make = Callable[[int, Groups], Schedule]
+_Make = Callable[[int, RankGroups], Schedule]
 _Formula = Callable[[int, int], tuple[float, float, float]]
 
 _ALGORITHMS: tuple[tuple[str, _Make, _Formula, str], ...] = (

@@ -18,7 +18,7 @@ from headrace.collectives.program import Schedule
 from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB
 
-__all__ = ["EVERYONE", "SYNTHESIZERS", "demanded", "sketched"]
+__all__ = ["ALL_GENERATORS", "SEARCH_GENERATORS", "custom_generators", "sketch_generator"]
 
 _CARRYING = frozenset(
     {
@@ -153,7 +153,7 @@ def _mirrored(setting: Setting) -> Iterator[Schedule]:
 
 def _placed(setting: Setting) -> Iterator[Schedule]:
     """Rings, halving-doubling and trees with the ranks where they suit the network: `placed`."""
-    from headrace.collectives.plan.placed import placements
+    from headrace.collectives.plan.rank_order import placements
 
     _check_size(setting)
     trials = _PLACEMENTS[setting.method.effort]
@@ -319,7 +319,7 @@ def _hosts(setting: Setting) -> Iterator[Schedule]:
             yield realize(demand, sends)
 
 
-def sketched(sketch: Path, name: str = "sketch") -> Generator:
+def sketch_generator(sketch: Path, name: str = "sketch") -> Generator:
     """Return the generator that follows a user's sketch; raises SketchError if it is malformed."""
     from headrace.collectives.plan.sketch import load_sketch
 
@@ -387,7 +387,7 @@ def _moving(setting: Setting) -> Iterator[Schedule]:
             yield realize(demand, found.sends)
 
 
-def demanded(sketch: Path | None = None) -> tuple[Generator, ...]:
+def custom_generators(sketch: Path | None = None) -> tuple[Generator, ...]:
     """Return who serves demands that have no name: custom ones, and uneven exchanges.
 
     With a user's sketch it alone does, as for named collectives.
@@ -397,13 +397,13 @@ def demanded(sketch: Path | None = None) -> tuple[Generator, ...]:
     SketchError : if the sketch is malformed.
     """
     if sketch is not None:
-        return (sketched(sketch),)
+        return (sketch_generator(sketch),)
     return (
         *(generator for generator in GENERATORS if generator.name == "direct"),
-        Generator("matching", _moving, worth=0.015),
-        Generator("exact", _exact, worth=0.02),
-        Generator("packing", _packing, worth=0.03),
-        Generator("routing", partial(_guided, sketch=None), worth=0.03),
+        Generator("matching", _moving, min_gap=0.015),
+        Generator("exact", _exact, min_gap=0.02),
+        Generator("packing", _packing, min_gap=0.03),
+        Generator("routing", partial(_guided, sketch=None), min_gap=0.03),
     )
 
 
@@ -426,17 +426,17 @@ def _chunk_mb(demand: Demand, total_bytes: int) -> float:
     return max(demand.chunk_bytes(total_bytes), 1e-3) / BYTES_PER_MB
 
 
-SYNTHESIZERS: tuple[Generator, ...] = (
-    Generator("orbits", _orbits, worth=0.002),
-    Generator("hosts", _hosts, worth=0.01),
-    Generator("matching", _matching, worth=0.015),
-    Generator("mirrored", _mirrored, worth=0.015),
-    Generator("placed", _placed, worth=0.02),
-    Generator("relays", _relays, worth=0.02),
-    Generator("exact", _exact, worth=0.02),
-    Generator("packing", _packing, worth=0.03),
-    Generator("sketches", _sketches, worth=0.03),
+SEARCH_GENERATORS: tuple[Generator, ...] = (
+    Generator("orbits", _orbits, min_gap=0.002),
+    Generator("hosts", _hosts, min_gap=0.01),
+    Generator("matching", _matching, min_gap=0.015),
+    Generator("mirrored", _mirrored, min_gap=0.015),
+    Generator("placed", _placed, min_gap=0.02),
+    Generator("relays", _relays, min_gap=0.02),
+    Generator("exact", _exact, min_gap=0.02),
+    Generator("packing", _packing, min_gap=0.03),
+    Generator("sketches", _sketches, min_gap=0.03),
 )
 """Everybody who searches without being told how."""
 
-EVERYONE: tuple[Generator, ...] = (*GENERATORS, *SYNTHESIZERS)
+ALL_GENERATORS: tuple[Generator, ...] = (*GENERATORS, *SEARCH_GENERATORS)

@@ -8,7 +8,7 @@ from headrace.collectives.program import Transfer
 from headrace.errors import ProgramError
 
 
-class Places:
+class SlotAllocation:
     """A chunk lies where the demand has its item before or after, else in scratch.
 
     Attributes

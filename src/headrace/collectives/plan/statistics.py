@@ -9,11 +9,11 @@ import numpy as np
 from headrace.collectives.program import Direction, Op, Program
 from headrace.errors import ProgramError
 
-__all__ = ["Census", "census"]
+__all__ = ["ProgramStatistics", "program_statistics"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Census:
+class ProgramStatistics:
     """Counts of a program.
 
     Attributes
@@ -30,7 +30,7 @@ class Census:
     across: float
 
 
-def census(program: Program, groups: Sequence[Sequence[int]] = ()) -> Census:
+def program_statistics(program: Program, groups: Sequence[Sequence[int]] = ()) -> ProgramStatistics:
     """Count what `program`, which has passed the verifier, sends.
 
     Rounds are of data, not of connections: a message counts one more than the deepest one whose
@@ -55,7 +55,7 @@ def census(program: Program, groups: Sequence[Sequence[int]] = ()) -> Census:
     for index, group in enumerate(groups):
         side[list(group)] = index
     crossing = side[source] != side[target]
-    return Census(
+    return ProgramStatistics(
         rounds=_rounds(program),
         messages=len(np.unique(steps["message"][sends])),
         wire=float(count.sum() / whole),

@@ -13,8 +13,8 @@ from headrace.collectives.plan import templates
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.generators import Method, Setting
 from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.placed import joined, placed, placements
-from headrace.collectives.plan.search import Found
+from headrace.collectives.plan.rank_order import best_placement, joined, placements
+from headrace.collectives.plan.search import SearchResult
 from headrace.collectives.plan.sends import Sends
 from headrace.collectives.plan.simulate import simulate
 from headrace.collectives.plan.verify import verify
@@ -50,7 +50,7 @@ def test_tiny_networks_get_the_best_order_there_is(seed: int, collective: Collec
     topology = random_topology(seed, ranks=5)
     chunks = 5 if collective is Collective.ALLREDUCE else 2
     demand = Demand(collective=collective, ranks=5, chunks=chunks, root=0)
-    found = placed(
+    found = best_placement(
         topology,
         partial(ring, demand),
         MB,
@@ -103,7 +103,7 @@ def test_a_slow_link_is_left_out_of_the_ring() -> None:
     )
     topology = Topology(name="one slow", hosts=("h",), rank_host=(0,) * 8, links=links)
     make = partial(ring, Demand(collective=Collective.ALLGATHER, ranks=8))
-    found = placed(topology, make, 8 * MB, ENGINE, start=range(8), seed=3)
+    found = best_placement(topology, make, 8 * MB, ENGINE, start=range(8), seed=3)
     around = list(zip(found.order, (*found.order[1:], found.order[0]), strict=True))
     assert (2, 3) not in around
     assert (3, 2) not in around
@@ -115,7 +115,7 @@ def test_a_ring_is_found_where_the_ranks_in_order_have_none() -> None:
     make = partial(ring, Demand(collective=Collective.ALLGATHER, ranks=12))
     with pytest.raises(TopologyError, match="has no link"):
         simulate(lower(make(range(12))), mesh, MB, model=FULL)
-    found = placed(mesh, make, MB, ENGINE, start=range(12), trials=3000)
+    found = best_placement(mesh, make, MB, ENGINE, start=range(12), trials=3000)
     assert simulated_us(found.schedule, mesh) == pytest.approx(found.total_us)
 
 
@@ -132,14 +132,14 @@ def test_where_there_is_no_ring_it_is_said() -> None:
     )
     make = partial(ring, Demand(collective=Collective.ALLGATHER, ranks=4))
     with pytest.raises(ProgramError, match="every order tried needs links"):
-        placed(star, make, MB, ENGINE, start=range(4), trials=50)
+        best_placement(star, make, MB, ENGINE, start=range(4), trials=50)
 
 
 def test_equal_seeds_give_equal_orders_and_more_trials_are_no_worse() -> None:
     topology = perturbed(presets.dgx2(1), 7)
     make = partial(doubling, Demand(collective=Collective.ALLGATHER, ranks=16))
     few, again, more = (
-        placed(topology, make, 16 * MB, ENGINE, start=range(16), seed=1, trials=trials)
+        best_placement(topology, make, 16 * MB, ENGINE, start=range(16), seed=1, trials=trials)
         for trials in (100, 100, 400)
     )
     assert few.order == again.order
@@ -163,7 +163,7 @@ def test_what_is_nowhere_near_gets_a_quarter_of_the_trials() -> None:
     class Counting(NativeSearch):
         count = 0
 
-        def retime(self, topology: Topology, sends: Sends, chunk_mb: float) -> Found:
+        def retime(self, topology: Topology, sends: Sends, chunk_mb: float) -> SearchResult:
             self.count += 1
             return super().retime(topology, sends, chunk_mb)
 
@@ -172,6 +172,6 @@ def test_what_is_nowhere_near_gets_a_quarter_of_the_trials() -> None:
     counts: list[int] = []
     for beat_us in (float("inf"), 1.0):
         engine = Counting()
-        placed(topology, make, MB, engine, start=range(9), trials=400, beat_us=beat_us)
+        best_placement(topology, make, MB, engine, start=range(9), trials=400, beat_us=beat_us)
         counts.append(engine.count)
     assert counts[1] <= 110 < 300 < counts[0]

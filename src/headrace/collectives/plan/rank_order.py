@@ -2,11 +2,10 @@
 
 A ring takes its ranks in any order, and so do halving-doubling and trees. Where links differ, or
 are missing, most orders go over a slow link or a missing one: the best ring is a bottleneck
-travelling salesman's tour, over capacities that links share. `placed` starts with one order and
-swaps two ranks, moves one, or turns a stretch round, under simulated annealing (Kirkpatrick et al.,
-Science 220, 1983): it accepts what is slower with a chance that falls to nothing. Where there are
-no more orders than trials, every order is tried instead. Orders over missing links come after all
-others, the fewer missing the better.
+travelling salesman's tour, over capacities that links share. `best_placement` starts with one
+order and swaps two ranks, moves one, or reverses a stretch, under simulated annealing (Kirkpatrick
+et al., Science 220, 1983). Where there are no more orders than trials, every order is tried
+instead. Orders over missing links come after all others, the fewer missing the better.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,7 @@ from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB, Topology
 
-__all__ = ["Placement", "joined", "placed", "placements"]
+__all__ = ["Placement", "best_placement", "joined", "placements"]
 
 Make = Callable[[Sequence[int]], Schedule]
 """A template with everything settled but the order of the ranks."""
@@ -78,7 +77,7 @@ def joined(schedule: Schedule) -> Schedule:
     return replace(schedule, transfers=tuple(transfers))
 
 
-def placed(
+def best_placement(
     topology: Topology,
     make: Make,
     total_bytes: int,
@@ -142,7 +141,7 @@ def placements(setting: Setting, total_bytes: int, trials: int) -> Iterator[Plac
     problems: list[ProgramError] = []
     for make in makers:
         try:
-            yield placed(
+            yield best_placement(
                 setting.topology,
                 make,
                 total_bytes,

@@ -7,7 +7,7 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.program import Transfer
 from headrace.errors import ProgramError
 
-Groups = tuple[tuple[int, ...], ...]
+RankGroups = tuple[tuple[int, ...], ...]
 """Ranks by locality (one rack, one host); every rank in exactly one group."""
 
 REVERSED = {
@@ -83,7 +83,7 @@ def pipelined(chains: Sequence[Sequence[Iterable[Transfer]]], lag: int) -> tuple
     return tuple(t for _, stage, k in keyed for t in chains[k][stage])
 
 
-def check_groups(ranks: int, groups: Groups) -> None:
+def check_groups(ranks: int, groups: RankGroups) -> None:
     """Raise ProgramError unless `groups` holds every rank exactly once and no group is empty."""
     if sorted(rank for group in groups for rank in group) != list(range(ranks)):
         raise ProgramError(

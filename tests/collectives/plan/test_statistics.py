@@ -8,8 +8,8 @@ import pytest
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan import templates
-from headrace.collectives.plan.census import Census, census
 from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.statistics import ProgramStatistics, program_statistics
 from headrace.collectives.plan.two_level.table1 import table1
 from headrace.collectives.program import Op, Program, Schedule, Transfer
 from headrace.errors import ProgramError
@@ -26,19 +26,19 @@ def test_a_chain_counts_its_links_and_a_star_one_round() -> None:
     chain = [Transfer(k, k + 1, 0, 0) for k in range(4)]
     star = [Transfer(0, k, 0, 0) for k in range(1, 5)]
     across = ((0, 1), (2, 3, 4))
-    assert census(of("broadcast", 5, chain), across) == Census(
+    assert program_statistics(of("broadcast", 5, chain), across) == ProgramStatistics(
         rounds=4, messages=4, wire=4.0, across=1.0
     )
-    assert census(of("broadcast", 5, star), across) == Census(
+    assert program_statistics(of("broadcast", 5, star), across) == ProgramStatistics(
         rounds=1, messages=4, wire=4.0, across=3.0
     )
-    assert census(of("broadcast", 5, star)).across == 0.0
+    assert program_statistics(of("broadcast", 5, star)).across == 0.0
 
 
 def test_waiting_for_a_turn_is_no_round() -> None:
     """Ten chunks over one link are ten messages, none of which carries what another brought."""
     transfers = [Transfer(0, 1, k, k) for k in range(10)]
-    found = census(of("broadcast", 2, transfers, chunks=10))
+    found = program_statistics(of("broadcast", 2, transfers, chunks=10))
     assert (found.rounds, found.messages, found.wire) == (1, 10, 1.0)
 
 
@@ -49,16 +49,16 @@ def test_waiting_for_a_slot_is_no_round_but_its_data_are() -> None:
         Transfer(1, 0, 0, 0, True),
         Transfer(1, 1, 1, 0, True),
     ]
-    assert census(of("allreduce", 2, swap, scratch=1)).rounds == 1
+    assert program_statistics(of("allreduce", 2, swap, scratch=1)).rounds == 1
     on = [*swap, Transfer(1, 2, 0, 0, True), Transfer(2, 0, 0, 0), Transfer(2, 1, 0, 0)]
-    assert census(of("allreduce", 3, on, scratch=1)).rounds == 3
+    assert program_statistics(of("allreduce", 3, on, scratch=1)).rounds == 3
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
 def test_templates_keep_their_laws(ranks: int) -> None:
-    def count(name: str, chunks: int) -> Census:
+    def count(name: str, chunks: int) -> ProgramStatistics:
         demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=chunks)
-        return census(lower(getattr(templates, name)(demand)))
+        return program_statistics(lower(getattr(templates, name)(demand)))
 
     least = 2.0 * (ranks - 1)
     ring = count("ring", ranks)
@@ -78,7 +78,7 @@ def test_an_unproven_circle_is_named() -> None:
     waits = {"step": np.flatnonzero(op == Op.SEND), "on": np.flatnonzero(op == Op.RECV)}
     dependencies = {name: column.astype(np.int32) for name, column in waits.items()}
     with pytest.raises(ProgramError, match="wait for one another"):
-        census(replace(program, dependencies=dependencies))
+        program_statistics(replace(program, dependencies=dependencies))
 
 
 @pytest.mark.parametrize(("racks", "each"), [(2, 4), (4, 2), (4, 4)])

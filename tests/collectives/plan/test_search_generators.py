@@ -6,13 +6,13 @@ from functools import cache
 import pytest
 
 from headrace.collectives.demand import STANDARD, Collective
-from headrace.collectives.plan import synthesizers
+from headrace.collectives.plan import search_generators
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.generators import GENERATORS, Generator, Method, Setting
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective, predict_us
-from headrace.collectives.plan.synthesizers import EVERYONE, SYNTHESIZERS
+from headrace.collectives.plan.search_generators import ALL_GENERATORS, SEARCH_GENERATORS
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule
 from headrace.collectives.run.search import NativeSearch
@@ -28,7 +28,9 @@ QUICK = Method(model=FULL, engine=NativeSearch(), effort="quick")
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wall-clock safety limits must not strike, however slow the machine is."""
-    monkeypatch.setattr(synthesizers, "_SECONDS", dict.fromkeys(synthesizers._SECONDS, 300.0))
+    monkeypatch.setattr(
+        search_generators, "_SECONDS", dict.fromkeys(search_generators._SECONDS, 300.0)
+    )
 
 
 def programs(
@@ -41,7 +43,7 @@ def programs(
 
 
 @pytest.mark.parametrize("collective", STANDARD)
-@pytest.mark.parametrize("row", SYNTHESIZERS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_everybody_serves_or_says_why_not(row: Generator, collective: Collective) -> None:
     for topology in TOPOLOGIES:
         try:
@@ -66,13 +68,13 @@ SERVES_EVERYTHING = {"matching", "sketches"}
 
 
 def test_some_serve_everything_everywhere() -> None:
-    for row in SYNTHESIZERS:
+    for row in SEARCH_GENERATORS:
         if row.name in SERVES_EVERYTHING:
             for collective in STANDARD:
                 assert programs(row, TOPOLOGIES[1], collective), (row.name, collective)
 
 
-@pytest.mark.parametrize("row", SYNTHESIZERS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_equal_seeds_give_equal_programs(row: Generator) -> None:
     method = Method(model=FULL, engine=NativeSearch(), effort="quick", seed=11)
     served = 0
@@ -89,7 +91,7 @@ def test_equal_seeds_give_equal_programs(row: Generator) -> None:
 
 
 @pytest.mark.parametrize("engine", [None, NativeSearch()], ids=["without", "engine"])
-@pytest.mark.parametrize("row", SYNTHESIZERS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_given_chunks_are_made_or_refused(row: Generator, engine: NativeSearch | None) -> None:
     topology = TOPOLOGIES[1]
     for collective, chunks in (
@@ -108,7 +110,7 @@ def test_given_chunks_are_made_or_refused(row: Generator, engine: NativeSearch |
 def test_without_an_engine_somebody_is_left() -> None:
     method = Method(model=FULL, engine=None, effort="quick")
     served = set()
-    for row in SYNTHESIZERS:
+    for row in SEARCH_GENERATORS:
         try:
             if programs(row, TOPOLOGIES[0], Collective.ALLGATHER, method):
                 served.add(row.name)
@@ -119,7 +121,7 @@ def test_without_an_engine_somebody_is_left() -> None:
 
 @cache
 def planned(index: int, collective: Collective, everyone: bool, seed: int = 0) -> Plan:
-    rows: Sequence[Generator] = EVERYONE if everyone else GENERATORS
+    rows: Sequence[Generator] = ALL_GENERATORS if everyone else GENERATORS
     method = Method(model=FULL, engine=NativeSearch(), effort="quick", seed=seed)
     return plan_collective(TOPOLOGIES[index], collective, MB, generators=rows, method=method)
 
@@ -144,9 +146,9 @@ def test_searching_pays_where_templates_do_not_fit() -> None:
     template = planned(0, Collective.ALLGATHER, everyone=False)
     best = planned(0, Collective.ALLGATHER, everyone=True)
     assert best.predicted_us < 0.9 * template.predicted_us
-    assert best.maker in {row.name for row in SYNTHESIZERS}
-    candidates = {c.maker: c for c in best.candidates}
-    assert {row.name for row in EVERYONE} == set(candidates)
+    assert best.generator in {row.name for row in SEARCH_GENERATORS}
+    candidates = {c.generator: c for c in best.candidates}
+    assert {row.name for row in ALL_GENERATORS} == set(candidates)
 
 
 def test_an_interrupt_in_a_search_keeps_the_templates() -> None:
@@ -155,12 +157,12 @@ def test_an_interrupt_in_a_search_keeps_the_templates() -> None:
 
     rows = (*GENERATORS, Generator("interrupted", interrupted))  # type: ignore[arg-type]
     plan = plan_collective(TOPOLOGIES[0], Collective.ALLREDUCE, MB, generators=rows, method=QUICK)
-    assert plan.maker in {row.name for row in GENERATORS}
+    assert plan.generator in {row.name for row in GENERATORS}
     assert plan.candidates[-1].note == "interrupted"
 
 
 def test_finer_cuts_of_what_is_far_behind_are_not_tried() -> None:
-    row = next(row for row in SYNTHESIZERS if row.name == "packing")
+    row = next(row for row in SEARCH_GENERATORS if row.name == "packing")
     method = Method(model=FULL, engine=NativeSearch())
     for best_us, counts in ((float("inf"), [8, 24]), (1.0, [8])):
         setting = Setting.of(
@@ -192,7 +194,7 @@ def test_makers_are_told_the_best_so_far() -> None:
 
 def test_the_table_is_frozen() -> None:
     """A new synthesizer is one more row: update this list with it."""
-    assert [row.name for row in SYNTHESIZERS] == [
+    assert [row.name for row in SEARCH_GENERATORS] == [
         "orbits",
         "hosts",
         "matching",
@@ -203,5 +205,5 @@ def test_the_table_is_frozen() -> None:
         "packing",
         "sketches",
     ]
-    assert all(row.worth is not None for row in SYNTHESIZERS)
-    assert (*GENERATORS, *SYNTHESIZERS) == EVERYONE
+    assert all(row.min_gap is not None for row in SEARCH_GENERATORS)
+    assert (*GENERATORS, *SEARCH_GENERATORS) == ALL_GENERATORS
