@@ -324,7 +324,7 @@ PUBLIC = {
     "headrace.collectives.run.agreement": {
         "Follower",
         "NEWS",
-        "Outcome",
+        "RoundOutcome",
         "PLAN",
         "Proposer",
         "Store",

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.executor.patterns import Buffers, Empty, Floats, plain
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.run import lending
+from headrace.collectives.run import shared_buffer
 from headrace.collectives.run.connect.addresses import host_of
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Native:
 class Lent(Native):
     """The same on memory that the other ranks may read."""
 
-    empty = staticmethod(lending.empty)
+    empty = staticmethod(shared_buffer.empty_shared)
 
 
 class Encrypted(Native):

@@ -58,10 +58,10 @@ def empty(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     ------
     CommunicationError : there is no memory left to share.
     """
-    from headrace.collectives.run import lending
+    from headrace.collectives.run import shared_buffer
 
     wanted = dtype or torch.get_default_dtype()
-    memory = lending.empty(math.prod(size) * wanted.itemsize, np.uint8)
+    memory = shared_buffer.empty_shared(math.prod(size) * wanted.itemsize, np.uint8)
     return torch.from_numpy(memory).view(wanted).reshape(size)
 
 

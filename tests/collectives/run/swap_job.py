@@ -31,8 +31,8 @@ from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.agreement import (
     PLAN,
     Follower,
-    Outcome,
     Proposer,
+    RoundOutcome,
     Store,
     own_connection,
 )
@@ -85,7 +85,7 @@ class Agent:
         self.chance = random.Random(seed)
         self.stop = threading.Event()
         self.finished = threading.Event()  # no more proposals
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[RoundOutcome] = []
         self.probes: list[tuple[int, int]] = []  # (epoch, number of the call before it)
         self.errors: list[str] = []
         self.threads = [threading.Thread(target=self._guarded, args=(self._follow,), daemon=True)]

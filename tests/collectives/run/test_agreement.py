@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.run.agreement import Follower, Outcome, Proposer
+from headrace.collectives.run.agreement import Follower, Proposer, RoundOutcome
 from headrace.errors import CommunicationError, InputError
 from tests.collectives.run.stores import MemoryStore
 from tests.collectives.run.test_swap import Rank
@@ -25,7 +25,7 @@ class Job:
         self.values: dict[str, bytes] = {}
         self.members = [Rank() for _ in range(ranks)]
         self.done: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]  # (payload, call)
-        self.heard: list[list[Outcome]] = [[] for _ in range(ranks)]
+        self.heard: list[list[RoundOutcome]] = [[] for _ in range(ranks)]
         self.errors: list[BaseException] = []
         self.stop = threading.Event()
         self.seed = seed
@@ -104,7 +104,7 @@ class Job:
             assert time.monotonic() < end, "the calls stand still"
             time.sleep(0.001)
 
-    def check(self, changes: list[Outcome]) -> None:
+    def check(self, changes: list[RoundOutcome]) -> None:
         """At every call, every rank has the epoch that the verdicts say."""
         assert not self.errors
         for member in self.members:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from headrace.collectives.run import incarnation
 from headrace.collectives.run.incarnation import own_part
-from headrace.collectives.run.store import described
+from headrace.collectives.run.store import describe_store
 from headrace.errors import CommunicationError
 from tests.conformance.launch import outputs, ranks
 
@@ -181,7 +181,7 @@ def test_a_store_that_ends_is_named_and_no_rank_blamed() -> None:
         assert server.stdout is not None
         port = int(server.stdout.readline())
         store = dist.TCPStore("127.0.0.1", port, 2, False)
-        assert described(dist.PrefixStore("a", store)) == f"the store at 127.0.0.1:{port}"
+        assert describe_store(dist.PrefixStore("a", store)) == f"the store at 127.0.0.1:{port}"
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(attempt, store, 0, [0, 1])
             log = dist.PrefixStore("headrace/" + incarnation.digest_of([0, 1]), store.clone())

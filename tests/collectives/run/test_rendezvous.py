@@ -30,13 +30,13 @@ def together(count: int, act: Callable[[int, Any], Any]) -> list[Any]:
 
 
 def test_everybody_learns_the_secret_and_the_hosts() -> None:
-    meetings = together(
-        3, lambda r, s: Rendezvous(s, r, 3, 20).meet(interface=None, book_digest="")
+    configs = together(
+        3, lambda r, s: Rendezvous(s, r, 3, 20).agree(interface=None, book_digest="")
     )
-    assert {meeting.secret for meeting in meetings} == {meetings[0].secret}
-    assert len(meetings[0].secret) == 32
-    assert all(meeting.rank_host == (0, 0, 0) for meeting in meetings)
-    assert all(meeting.host == "127.0.0.1" for meeting in meetings)
+    assert {config.secret for config in configs} == {configs[0].secret}
+    assert len(configs[0].secret) == 32
+    assert all(config.rank_host == (0, 0, 0) for config in configs)
+    assert all(config.host == "127.0.0.1" for config in configs)
 
 
 class Keeping:
@@ -71,10 +71,10 @@ def test_the_secret_is_gone_from_the_store_once_all_are_connected(
 
     def act(rank: int, _: Any) -> str:
         rendezvous = Rendezvous(parts[rank], rank, 2, 20)
-        meeting = rendezvous.meet(interface=None, book_digest="")
+        config = rendezvous.agree(interface=None, book_digest="")
         rendezvous.addresses("x")  # as late as a group is connected: all have read it
         rendezvous.forget_secret()
-        return meeting.secret
+        return config.secret
 
     secrets = together(2, act)
     assert len(set(secrets)) == 1
@@ -91,7 +91,7 @@ def test_a_store_that_cannot_delete_keeps_the_secret_without_an_error() -> None:
             raise NotImplementedError
 
     rendezvous = Rendezvous(Fixed(dist.HashStore()), 0, 1, 20)
-    rendezvous.meet(interface=None, book_digest="")
+    rendezvous.agree(interface=None, book_digest="")
     rendezvous.forget_secret()
 
 
@@ -103,7 +103,7 @@ def test_addresses_come_by_rank() -> None:
 def test_different_plan_books_are_an_error_that_names_the_ranks() -> None:
     digests = ["a" * 64, "b" * 64, "a" * 64, ""]
     errors = together(
-        4, lambda r, s: Rendezvous(s, r, 4, 20).meet(interface=None, book_digest=digests[r])
+        4, lambda r, s: Rendezvous(s, r, 4, 20).agree(interface=None, book_digest=digests[r])
     )
     for error in errors:
         assert isinstance(error, InputError)
@@ -113,14 +113,16 @@ def test_different_plan_books_are_an_error_that_names_the_ranks() -> None:
 
 def test_tls_on_some_ranks_only_is_an_error_that_names_them() -> None:
     def act(rank: int, store: Any, wanted: list[bool]) -> Any:
-        return Rendezvous(store, rank, 3, 20).meet(interface=None, book_digest="", tls=wanted[rank])
+        return Rendezvous(store, rank, 3, 20).agree(
+            interface=None, book_digest="", tls=wanted[rank]
+        )
 
     for error in together(3, lambda r, s: act(r, s, [True, False, True])):
         assert isinstance(error, InputError)
         assert "ranks [0, 2] want TLS and ranks [1] do not" in str(error)
     for all_ranks in (True, False):
-        meetings = together(3, lambda r, s, wanted=all_ranks: act(r, s, [wanted] * 3))
-        assert [meeting.tls for meeting in meetings] == [all_ranks] * 3
+        configs = together(3, lambda r, s, wanted=all_ranks: act(r, s, [wanted] * 3))
+        assert [config.tls for config in configs] == [all_ranks] * 3
 
 
 def test_missing_ranks_are_named() -> None:
@@ -135,7 +137,7 @@ def test_missing_ranks_are_named() -> None:
 
 def test_an_unknown_interface_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(InputError, match=r"HEADRACE_SOCKET_IFNAME is 'nosuch0'.*\blo\b"):
-        Rendezvous(dist.HashStore(), 0, 1, 5).meet(interface="nosuch0", book_digest="")
+        Rendezvous(dist.HashStore(), 0, 1, 5).agree(interface="nosuch0", book_digest="")
 
 
 @pytest.mark.parametrize("all_ranks", [False, True])
@@ -159,21 +161,21 @@ def test_a_monitored_barrier_of_all_ranks_is_silent() -> None:
 
 
 def test_the_rank_that_asks_for_the_most_channels_gets_them() -> None:
-    meetings = together(
+    configs = together(
         3,
-        lambda r, s: Rendezvous(s, r, 3, 20).meet(
+        lambda r, s: Rendezvous(s, r, 3, 20).agree(
             interface=None, book_digest="", channels=(1, 4, 2)[r]
         ),
     )
-    assert [meeting.channels for meeting in meetings] == [4] * 3
+    assert [config.channels for config in configs] == [4] * 3
 
 
 def test_the_way_to_the_store_is_found_behind_all_prefixes() -> None:
     store = dist.TCPStore("localhost", 0, 1, True)
     behind = dist.PrefixStore("own", dist.PrefixStore("default_pg", store))
-    meeting = Rendezvous(behind, 0, 1, 5).meet(interface=None, book_digest="")
+    config = Rendezvous(behind, 0, 1, 5).agree(interface=None, book_digest="")
     assert behind.underlying_store.underlying_store.host == "localhost"
-    assert meeting.host == "127.0.0.1"
+    assert config.host == "127.0.0.1"
 
 
 @pytest.mark.parametrize(

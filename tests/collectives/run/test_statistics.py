@@ -10,21 +10,21 @@ from headrace.collectives.plan import templates
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.statistics import Column, StatisticsReader
+from headrace.collectives.run.statistics import Stat, StatisticsReader
 from tests.conformance.groups import each, group
 
 
 def row(peer: int, channel: int, **values: int) -> list[int]:
     """A connection; what is not given is 0."""
-    known = {Column[name.upper()]: value for name, value in values.items()}
-    return [peer, channel, *(known.get(column, 0) for column in list(Column)[2:])]
+    known = {Stat[name.upper()]: value for name, value in values.items()}
+    return [peer, channel, *(known.get(column, 0) for column in list(Stat)[2:])]
 
 
 def read(*tables: list[list[int]]) -> list:
     """Read one table after another, a second apart."""
     waiting, clock = iter(tables), iter(range(100))
     reader = StatisticsReader(
-        lambda: np.array(next(waiting), np.int64).reshape(-1, len(Column)), lambda: next(clock)
+        lambda: np.array(next(waiting), np.int64).reshape(-1, len(Stat)), lambda: next(clock)
     )
     return [reader.read() for _ in tables]
 

@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from headrace.collectives.run.agreement import Proposer, own_connection
-from headrace.collectives.run.store import answering, described, wait_for
+from headrace.collectives.run.store import answering, describe_store, wait_for
 from headrace.errors import CommunicationError
 from tests.conformance.launch import environment
 
@@ -71,9 +71,11 @@ class At:
 
 def test_stores_are_called_by_where_they_are(tmp_path: Path) -> None:
     file = dist.FileStore(str(tmp_path / "store"), 1)
-    assert described(dist.PrefixStore("a", file)) == f"the store in the file {tmp_path / 'store'}"
-    assert described(dist.HashStore()) == "the store"
-    assert described(At()) == "the store at [fd00::1]:5"
+    assert (
+        describe_store(dist.PrefixStore("a", file)) == f"the store in the file {tmp_path / 'store'}"
+    )
+    assert describe_store(dist.HashStore()) == "the store"
+    assert describe_store(At()) == "the store at [fd00::1]:5"
 
 
 def test_errors_of_a_store_that_answers_pass() -> None:

@@ -23,7 +23,7 @@ from headrace.collectives.adapt.traffic import Traffic
 from headrace.collectives.run.agreement import NEWS, Follower, Store, announce
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.statistics import ConnectionStatistics
-from headrace.collectives.run.swap import Action, PlanSwitch
+from headrace.collectives.run.swap import Activation, PlanSwitch
 from headrace.errors import CommunicationError
 
 __all__ = ["Agent", "Questions", "look_every_s"]
@@ -62,7 +62,7 @@ class Agent:
         switch: PlanSwitch,
         *,
         stop: threading.Event,
-        handlers: Mapping[str, Callable[[bytes], Action]] | None = None,
+        handlers: Mapping[str, Callable[[bytes], Activation]] | None = None,
         refresh: Callable[[], None] | None = None,
     ) -> None:
         self._store = store

@@ -24,7 +24,7 @@ from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.run.agreement import PLAN, Proposer, own_connection
 from headrace.collectives.run.automatic import invalidate
 from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.swap import Action, PlanSwitch
+from headrace.collectives.run.swap import Activation, PlanSwitch
 from headrace.errors import CommunicationError, HeadraceError
 from headrace.settings import Settings
 from headrace.topology import Topology
@@ -174,7 +174,7 @@ class Adaptation:
         finally:
             self._planner.close()
 
-    def _probing(self, payload: bytes) -> Action:
+    def _probing(self, payload: bytes) -> Activation:
         """Return what measures, for the thread that makes the calls."""
         effort = Effort(**json.loads(payload))
         topology = self._book.topology

@@ -33,10 +33,19 @@ from uuid import uuid4
 
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.run.store import answering
-from headrace.collectives.run.swap import MARGIN, Action, PlanSwitch
+from headrace.collectives.run.swap import MARGIN, Activation, PlanSwitch
 from headrace.errors import CommunicationError, HeadraceError
 
-__all__ = ["NEWS", "PLAN", "Follower", "Outcome", "Proposer", "Store", "announce", "own_connection"]
+__all__ = [
+    "NEWS",
+    "PLAN",
+    "Follower",
+    "RoundOutcome",
+    "Proposer",
+    "Store",
+    "announce",
+    "own_connection",
+]
 
 PLAN = "plan"
 """The kind of proposals that bring a plan book."""
@@ -118,7 +127,7 @@ def announce(store: Store) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RoundOutcome:
     """How a round ended.
 
     Attributes
@@ -176,7 +185,7 @@ class Proposer:
         if self.epoch:
             self._finish_for_another()
 
-    def propose(self, kind: str, payload: bytes) -> Outcome:
+    def propose(self, kind: str, payload: bytes) -> RoundOutcome:
         """Ask all ranks for a change; returns when it is decided.
 
         Parameters
@@ -198,7 +207,7 @@ class Proposer:
         self._say_verdict({"reason": reason} if at is None else {"at": at})
         if not self._missing("heard", self._promise_s):
             self._discard()
-        return Outcome(epoch=self.epoch, kind=kind, at=at, reason=reason)
+        return RoundOutcome(epoch=self.epoch, kind=kind, at=at, reason=reason)
 
     def _finish_for_another(self) -> None:
         """End the newest round as whoever began it should have done."""
@@ -291,7 +300,7 @@ class Follower:
         ranks: int,
         switch: PlanSwitch,
         *,
-        handlers: Mapping[str, Callable[[bytes], Action]] | None = None,
+        handlers: Mapping[str, Callable[[bytes], Activation]] | None = None,
         stop: threading.Event | None = None,
         drain_s: float = 60.0,
     ) -> None:
@@ -305,7 +314,7 @@ class Follower:
         self._epoch = 0
         self._pace = _Pace(switch)
 
-    def poll(self) -> Outcome | None:
+    def poll(self) -> RoundOutcome | None:
         """Take part in the newest round if this rank has not; None if there is no new one.
 
         Raises
@@ -326,13 +335,15 @@ class Follower:
         """Note how many calls have been made; now and then, for promises go by their pace."""
         self._pace.note()
 
-    def _take_part(self, epoch: int) -> Outcome:
+    def _take_part(self, epoch: int) -> RoundOutcome:
         offer = self._words.hear(f"{epoch}/offer")
         over = self._words.all_said([f"{epoch}/verdict"])
         if over:
             self._words.say(f"{epoch}/heard/{self._rank}", "")
         if over or offer is None:
-            return Outcome(epoch=epoch, kind="", at=None, reason="it was over before it was seen")
+            return RoundOutcome(
+                epoch=epoch, kind="", at=None, reason="it was over before it was seen"
+            )
         terms: Mapping[str, Any] = json.loads(offer)
         kind = str(terms["kind"])
         try:
@@ -352,7 +363,7 @@ class Follower:
             self._await(epoch, ("verdict",), hold_s)
         return self._conclude(epoch, kind)
 
-    def _prepared(self, epoch: int, kind: str, parts: int) -> Action:
+    def _prepared(self, epoch: int, kind: str, parts: int) -> Activation:
         payload = b"".join(
             self._words.hear_bytes(f"{epoch}/part/{index}") or b"" for index in range(parts)
         )
@@ -362,25 +373,25 @@ class Follower:
             raise CommunicationError(f"rank {self._rank} knows no proposals of kind {kind!r}")
         return self._switch.drained(self._handlers[kind](payload), self._drain_s)
 
-    def _conclude(self, epoch: int, kind: str) -> Outcome:
+    def _conclude(self, epoch: int, kind: str) -> RoundOutcome:
         said = self._words.hear(f"{epoch}/verdict")
         self._words.say(f"{epoch}/heard/{self._rank}", "")
         if said is None:
             reason = "no verdict came in time"
             log.warning("rank %d: plan %d: %s", self._rank, epoch, reason)
-            return Outcome(epoch=epoch, kind=kind, at=None, reason=reason)
+            return RoundOutcome(epoch=epoch, kind=kind, at=None, reason=reason)
         verdict: Mapping[str, Any] = json.loads(said)
         at = None if "at" not in verdict else int(verdict["at"])
         if at is not None:
             self._switch.commit(epoch, at)
-        return Outcome(epoch=epoch, kind=kind, at=at, reason=str(verdict.get("reason", "")))
+        return RoundOutcome(epoch=epoch, kind=kind, at=at, reason=str(verdict.get("reason", "")))
 
-    def _refuse(self, epoch: int, kind: str, error: HeadraceError) -> Outcome:
+    def _refuse(self, epoch: int, kind: str, error: HeadraceError) -> RoundOutcome:
         reason = f"rank {self._rank} refused: {error}"
         self._words.say(f"{epoch}/refused", reason)
         self._await(epoch, ("verdict",), _STORE_TIMEOUT_S)
         self._words.say(f"{epoch}/heard/{self._rank}", "")
-        return Outcome(epoch=epoch, kind=kind, at=None, reason=reason)
+        return RoundOutcome(epoch=epoch, kind=kind, at=None, reason=reason)
 
     def _await(self, epoch: int, names: tuple[str, ...], limit_s: float) -> str | None:
         """Wait for one of the keys; None if none came in time."""

@@ -28,7 +28,7 @@ from torch.distributed import (
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.run import binding, checks, sparse
-from headrace.collectives.run.binding import Bound
+from headrace.collectives.run.binding import Binding, Tensors
 from headrace.collectives.run.callbacks import space
 from headrace.collectives.run.caller import DONE, Caller, Ready
 from headrace.collectives.run.executor import Executor
@@ -40,7 +40,6 @@ from headrace.collectives.run.untraced import untraced
 from headrace.collectives.run.work import PendingWork, SeveralWorks
 from headrace.errors import CommunicationError
 
-Tensors = Sequence[torch.Tensor]
 TensorLists = Sequence[Sequence[torch.Tensor]]
 
 
@@ -53,8 +52,8 @@ class Calls:
     caller : runs the calls of the main program; closed by `shutdown`.
     name : torch's name of the group.
     store : the group's part of torch's store, for `monitored_barrier`.
-    beside : connects anew, for the collectives that callbacks begin (see `callbacks`), given the
-        name of the connections, the same on all ranks, and a deadline in seconds.
+    connect_again : makes a caller with connections of its own, for the collectives that callbacks
+        begin (see `callbacks`), from their name, the same on all ranks, and a deadline in seconds.
 
     Attributes
     ----------
@@ -70,12 +69,12 @@ class Calls:
     supports_reconfigure = False
 
     def __init__(
-        self, caller: Caller, name: str, store: Any, beside: Callable[[str, float], Caller]
+        self, caller: Caller, name: str, store: Any, connect_again: Callable[[str, float], Caller]
     ) -> None:
         self._rank = caller.executor.rank
         self._ranks = caller.executor.ranks
         self._main = caller
-        self._beside = beside
+        self._connect_again = connect_again
         self._others: dict[str, Caller] = {}
         self._name = name
         self._store = store
@@ -159,7 +158,7 @@ class Calls:
         if self._closed:
             raise CommunicationError(f"process group {self._name!r} was destroyed")
         try:
-            caller = self._others[name] = self._beside(name, self._main.timeout_s)
+            caller = self._others[name] = self._connect_again(name, self._main.timeout_s)
         except CommunicationError as error:
             raise CommunicationError(
                 f"{error}: the ranks connect anew for the calls of callbacks of group "
@@ -193,7 +192,7 @@ class Calls:
             bound = binding.in_place(binding.real(tensor), chunks)
             return caller.call(known, bound, tensors, opts, dtype, operator)
         rows = ((address, elements, 1, chunks),)
-        return caller.call(known, Bound(rows, None, ()), tensors, opts, dtype, operator)
+        return caller.call(known, Binding(rows, None, ()), tensors, opts, dtype, operator)
 
     _staged_allreduce = staged(Use.BOTH)(allreduce)
 
@@ -254,7 +253,7 @@ class Calls:
         self, output: torch.Tensor, own: torch.Tensor, opts: Any = None
     ) -> dist.Work:
         opts = opts or AllgatherOptions()
-        checks.whole("all_gather_single", output, own, self._ranks)
+        checks.concatenated("all_gather_single", output, own, self._ranks)
         ready = self._caller.ready(Collective.ALLGATHER, output.nbytes)
         bound = self._gathered([output], own, ready)
         return self._caller.call(ready, bound, [output], opts)
@@ -270,7 +269,7 @@ class Calls:
         for blocks, own in zip(parts, inputs, strict=True):
             checks.blocks("all_gather_coalesced", blocks, own, self._rank, self._ranks, even=False)
             for block in blocks:
-                binding.check_target(block)
+                binding.check_writable(block)
         pairs = zip(parts, inputs, strict=True)
         return _together([self.allgather([blocks], [own], opts) for blocks, own in pairs])
 
@@ -280,8 +279,8 @@ class Calls:
         checks.pairs("all_gather_single_coalesced", outputs, inputs)
         pairs = list(zip(outputs, inputs, strict=True))
         for output, own in pairs:
-            checks.whole("all_gather_single_coalesced", output, own, self._ranks)
-            binding.check_target(output)
+            checks.concatenated("all_gather_single_coalesced", output, own, self._ranks)
+            binding.check_writable(output)
         return _together([self.all_gather_single(out, own, opts) for out, own in pairs])
 
     @staged(Use.WRITE, Use.READ)
@@ -300,7 +299,7 @@ class Calls:
         opts = opts or GatherOptions()
         if opts.rootRank != self._rank:
             return self._gather(None, own, opts)
-        checks.whole("gather_single", output, own, self._ranks)
+        checks.concatenated("gather_single", output, own, self._ranks)
         return self._gather([output], own, opts)
 
     @staged(Use.WRITE, Use.READ)
@@ -326,7 +325,7 @@ class Calls:
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> dist.Work:
-        checks.whole("reduce_scatter_single", source, output, self._ranks)
+        checks.concatenated("reduce_scatter_single", source, output, self._ranks)
         return self._reduce_scatter(output, [source], opts)
 
     def reduce_scatter_single_coalesced(
@@ -336,8 +335,8 @@ class Calls:
         checks.pairs("reduce_scatter_single_coalesced", outputs, inputs)
         pairs = list(zip(outputs, inputs, strict=True))
         for output, source in pairs:
-            checks.whole("reduce_scatter_single_coalesced", source, output, self._ranks)
-            binding.check_target(output)
+            checks.concatenated("reduce_scatter_single_coalesced", source, output, self._ranks)
+            binding.check_writable(output)
             binding.arithmetic(output.dtype, opts.reduceOp)
         works = [self.reduce_scatter_single(out, source, opts) for out, source in pairs]
         return _together(works)
@@ -455,7 +454,7 @@ class Calls:
             caller.drain(max(0.0, end - time.monotonic()))
         for caller in callers:
             caller.close(self._name)
-        del self._beside  # it keeps the executor, and torch may keep the group
+        del self._connect_again  # it keeps the executor, and torch may keep the group
 
     def abort(self) -> None:
         """Close all connections at once; calls under way fail."""
@@ -463,14 +462,14 @@ class Calls:
 
     # ---- what several calls share ---------------------------------------------------------
 
-    def _gathered(self, blocks: Tensors | None, own: torch.Tensor, ready: Ready) -> Bound:
+    def _gathered(self, blocks: Tensors | None, own: torch.Tensor, ready: Ready) -> Binding:
         return binding.gathered(
             blocks, own, self._rank, self._ranks, ready.chunks, blockwise=ready.blockwise
         )
 
     def _scattered(
         self, blocks: Tensors | None, output: torch.Tensor, ready: Ready, *, moved: bool
-    ) -> Bound:
+    ) -> Binding:
         keeps = ready.keeps_inputs and ready.blockwise
         bind = binding.scattered_from if keeps else binding.scattered
         return bind(blocks, output, self._rank, self._ranks, ready.chunks, moved=moved)

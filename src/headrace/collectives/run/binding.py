@@ -1,6 +1,6 @@
 """Tensors into what the executor takes: segments of memory, a dtype's name, an operator's name.
 
-Every function here returns a `Bound`: the segments, what must be copied out afterwards, and the
+Every function here returns a `Binding`: the segments, what must be copied out afterwards, and the
 staging buffers that must live until then. Calls that only move data are bound as bytes. Tensors
 that are not contiguous, or that the collective would clobber, go through staging buffers.
 """
@@ -18,11 +18,12 @@ from torch.distributed import ReduceOp
 from headrace.collectives.run.executor import ELEMENTS
 from headrace.errors import InputError
 
-Row = tuple[int, int, int, int]
+Tensors = Sequence[torch.Tensor]
+SegmentRow = tuple[int, int, int, int]
 """(address, elements per block, blocks, chunks per block): the executor's `Segment`."""
 
 
-class Bound(NamedTuple):
+class Binding(NamedTuple):
     """A call's memory.
 
     Attributes
@@ -32,7 +33,7 @@ class Bound(NamedTuple):
     keep : buffers to hold until the call ends.
     """
 
-    segments: tuple[Row, ...]
+    segments: tuple[SegmentRow, ...]
     after: Callable[[], None] | None
     keep: tuple[torch.Tensor, ...]
 
@@ -112,10 +113,10 @@ def check_dense(tensor: torch.Tensor) -> None:
 def check_result(tensor: torch.Tensor) -> None:
     """Raise InputError unless `tensor` is on the CPU and results can be written to it."""
     check(tensor)
-    check_target(tensor)
+    check_writable(tensor)
 
 
-def check_target(tensor: torch.Tensor) -> None:
+def check_writable(tensor: torch.Tensor) -> None:
     """Raise InputError unless results can be written to `tensor`, on whatever device."""
     check_dense(tensor)
     if tensor.is_conj():
@@ -196,7 +197,7 @@ def real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
-def in_place(tensor: torch.Tensor, chunks: int, *, moved: bool = False) -> Bound:
+def in_place(tensor: torch.Tensor, chunks: int, *, moved: bool = False) -> Binding:
     """Bind one buffer that the call works on in place (allreduce, broadcast, reduce's root)."""
     check_result(tensor)
     if tensor.is_contiguous() and not tensor.is_neg():
@@ -204,20 +205,20 @@ def in_place(tensor: torch.Tensor, chunks: int, *, moved: bool = False) -> Bound
     else:
         staged = plain(tensor)
         after = _copy_back(tensor, staged)
-    return Bound(((staged.data_ptr(), _size(staged, moved), 1, chunks),), after, (staged,))
+    return Binding(((staged.data_ptr(), _size(staged, moved), 1, chunks),), after, (staged,))
 
 
-def outgoing(tensor: torch.Tensor) -> Bound:
+def outgoing(tensor: torch.Tensor) -> Binding:
     """Bind a message that is sent: read only, as bytes."""
     check(tensor)
     staged = plain(tensor)
-    return Bound(((staged.data_ptr(), staged.nbytes, 1, 1),), None, (staged,))
+    return Binding(((staged.data_ptr(), staged.nbytes, 1, 1),), None, (staged,))
 
 
-def read_only(tensor: torch.Tensor, chunks: int) -> Bound:
+def read_only(tensor: torch.Tensor, chunks: int) -> Binding:
     """Bind a copy of a buffer that the caller wants untouched (reduce, except at the root)."""
     staged = plain(tensor).clone()
-    return Bound(((staged.data_ptr(), _size(staged, False), 1, chunks),), None, (staged,))
+    return Binding(((staged.data_ptr(), _size(staged, False), 1, chunks),), None, (staged,))
 
 
 def gathered(
@@ -228,7 +229,7 @@ def gathered(
     chunks: int,
     *,
     blockwise: bool = True,
-) -> Bound:
+) -> Binding:
     """Bind one block per rank, the own one in place: allgather and gather.
 
     `outputs` are the tensors for the blocks in rank order, or one tensor for all of them; None
@@ -240,26 +241,26 @@ def gathered(
         landing = _landing(outputs[0])
         _place(own, _bytes_of(landing)[rank * size : (rank + 1) * size])
         rows = ((landing.data_ptr(), size, ranks, chunks),)
-        return Bound(rows, _copy_all(outputs, [landing]), (landing, *outputs))
+        return Binding(rows, _copy_all(outputs, [landing]), (landing, *outputs))
     if outputs is not None and blockwise:
         staged = [_landing(tensor) for tensor in outputs]
         _place(own, _bytes_of(staged[rank]))
         rows = tuple((tensor.data_ptr(), size, 1, chunks) for tensor in staged)
-        return Bound(rows, _copy_all(outputs, staged), (*staged, *outputs))
+        return Binding(rows, _copy_all(outputs, staged), (*staged, *outputs))
     for tensor in outputs or ():
         check_result(tensor)
     whole = torch.empty(ranks * size, dtype=torch.uint8)
     _place(own, whole[rank * size : (rank + 1) * size])
     after = None if outputs is None else _scatter_bytes(whole, outputs)
-    return Bound(((whole.data_ptr(), size, ranks, chunks),), after, (whole,))
+    return Binding(((whole.data_ptr(), size, ranks, chunks),), after, (whole,))
 
 
-def gathered_uneven(outputs: Sequence[torch.Tensor], own: torch.Tensor, rank: int) -> Bound:
+def gathered_uneven(outputs: Sequence[torch.Tensor], own: torch.Tensor, rank: int) -> Binding:
     """Bind an allgather of blocks that differ in size: a row per block, one chunk each."""
     staged = [_landing(tensor) for tensor in outputs]
     _place(own, _bytes_of(staged[rank]))
     rows = tuple(_block_row(tensor.data_ptr(), tensor.nbytes) for tensor in staged)
-    return Bound(rows, _copy_all(outputs, staged), tuple(staged))
+    return Binding(rows, _copy_all(outputs, staged), tuple(staged))
 
 
 def scattered(
@@ -270,7 +271,7 @@ def scattered(
     chunks: int,
     *,
     moved: bool,
-) -> Bound:
+) -> Binding:
     """Bind one block per rank of which the own one is the result: reduce_scatter and scatter.
 
     The inputs are copied: such plans overwrite them. None where there are none (scatter, except
@@ -288,7 +289,7 @@ def scattered(
         landing.copy_(own.view(landing.shape))
 
     elements = block * landing.element_size() if moved else block
-    return Bound(((whole.data_ptr(), elements, ranks, chunks),), after, (whole,))
+    return Binding(((whole.data_ptr(), elements, ranks, chunks),), after, (whole,))
 
 
 def scattered_from(
@@ -299,7 +300,7 @@ def scattered_from(
     chunks: int,
     *,
     moved: bool,
-) -> Bound:
+) -> Binding:
     """Bind like `scattered`, for plans that write to the own block only: nothing is staged.
 
     The own block is the output, the others are the inputs where they are.
@@ -320,10 +321,10 @@ def scattered_from(
     addresses[rank] = own
     elements = size if moved else real(landing.detach()).numel()
     rows = tuple((address, elements, 1, chunks) for address in addresses)
-    return Bound(rows, _copy_all([output], [landing]), (landing, *read))
+    return Binding(rows, _copy_all([output], [landing]), (landing, *read))
 
 
-def exchanged(output: torch.Tensor, source: torch.Tensor, ranks: int, chunks: int) -> Bound:
+def exchanged(output: torch.Tensor, source: torch.Tensor, ranks: int, chunks: int) -> Binding:
     """Bind an all-to-all of equal blocks."""
     sent, landing = plain(source), _landing(output)
     if sent.data_ptr() == landing.data_ptr() and sent.nbytes:
@@ -332,7 +333,7 @@ def exchanged(output: torch.Tensor, source: torch.Tensor, ranks: int, chunks: in
         (sent.data_ptr(), sent.nbytes // ranks, ranks, chunks),
         (landing.data_ptr(), landing.nbytes // ranks, ranks, chunks),
     )
-    return Bound(rows, _copy_all([output], [landing]), (sent, landing))
+    return Binding(rows, _copy_all([output], [landing]), (sent, landing))
 
 
 def exchanged_rows(
@@ -340,21 +341,21 @@ def exchanged_rows(
     source: torch.Tensor,
     output_splits: Sequence[int],
     input_splits: Sequence[int],
-) -> Bound:
+) -> Binding:
     """Bind an all-to-all whose blocks have the given sizes (along the first dimension)."""
     sent, landing = plain(source), _landing(output)
     if sent.data_ptr() == landing.data_ptr() and sent.nbytes:
         sent = sent.clone()
     rows = (*_split_rows(sent, input_splits), *_split_rows(landing, output_splits))
-    return Bound(rows, _copy_all([output], [landing]), (sent, landing))
+    return Binding(rows, _copy_all([output], [landing]), (sent, landing))
 
 
-def exchanged_lists(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Bound:
+def exchanged_lists(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Binding:
     """Bind an all-to-all of one tensor per rank and direction."""
     sent = [plain(tensor) for tensor in inputs]
     landing = [_landing(tensor) for tensor in outputs]
     rows = tuple(_block_row(tensor.data_ptr(), tensor.nbytes) for tensor in (*sent, *landing))
-    return Bound(rows, _copy_all(outputs, landing), (*sent, *landing))
+    return Binding(rows, _copy_all(outputs, landing), (*sent, *landing))
 
 
 def flattened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
@@ -407,9 +408,9 @@ def _block_addresses(tensors: Sequence[torch.Tensor], size: int, ranks: int) -> 
     return [first + rank * size for rank in range(ranks)]
 
 
-def _split_rows(tensor: torch.Tensor, splits: Sequence[int]) -> list[Row]:
+def _split_rows(tensor: torch.Tensor, splits: Sequence[int]) -> list[SegmentRow]:
     row_bytes = tensor.nbytes // tensor.shape[0] if tensor.dim() and tensor.shape[0] else 0
-    rows: list[Row] = []
+    rows: list[SegmentRow] = []
     address = tensor.data_ptr()
     for split in splits:
         rows.append(_block_row(address, split * row_bytes))
@@ -417,7 +418,7 @@ def _split_rows(tensor: torch.Tensor, splits: Sequence[int]) -> list[Row]:
     return rows
 
 
-def _block_row(address: int, size: int) -> Row:
+def _block_row(address: int, size: int) -> SegmentRow:
     """Return the row of a block that travels in one frame, as blocks of any sizes do."""
     if size > _LARGEST_FRAME_BYTES:
         raise InputError(

@@ -39,7 +39,7 @@ def fitting(
     rank_host: Sequence[int],
     addresses: Sequence[str] = (),
     *,
-    speak: bool,
+    warn: bool,
 ) -> "PlanBook | None":
     """Return `book` if it was made for ranks placed like these, else None.
 
@@ -47,7 +47,7 @@ def fitting(
     ----------
     rank_host : for every rank of the whole job, the index of the host it runs on.
     addresses : where every rank listens, "host:port"; empty if not known.
-    speak : warn if the book does not fit; one rank of the job should.
+    warn : warn if the book does not fit; one rank of the job should.
     """
     if book is None:
         return None
@@ -56,7 +56,7 @@ def fitting(
     )
     if problem is None:
         return book
-    if speak:
+    if warn:
         warnings.warn(
             f"the plan book in HEADRACE_PLAN_BOOK does not fit this job: {problem}. Templates "
             "serve the job instead; measure again with this placement and order, then plan again",
@@ -65,7 +65,7 @@ def fitting(
     return None
 
 
-def described(book: "PlanBook | None") -> str:
+def describe_book(book: "PlanBook | None") -> str:
     """Say in one line what will serve the calls of a group."""
     if book is None:
         return "templates, as no plan book serves it"

@@ -40,7 +40,7 @@ from headrace.collectives.run.untraced import untraced
 from headrace.errors import CommunicationError
 
 Future = torch.futures.Future[Any]
-Run = Callable[[Callable[[], object]], None]
+RunAction = Callable[[Callable[[], object]], None]
 
 LEVELS = 16
 """Queues nested deeper than that use the connections of so many in turn: a callback may begin a
@@ -59,7 +59,7 @@ class _Queue:
     """Callbacks that run one at a time, in the order in which they were given."""
 
     def __init__(
-        self, name: str, hand_over: Run, may_block: Run, level: int = 1, stem: str = ""
+        self, name: str, hand_over: RunAction, may_block: RunAction, level: int = 1, stem: str = ""
     ) -> None:
         self.name = name
         self._hand_over = hand_over
@@ -168,7 +168,9 @@ class Callbacks:
         torch returns another object for a future each time it is asked, unknown here.
     """
 
-    def __init__(self, group: str, hand_over: Run, may_block: Run, *, whole: bool = True) -> None:
+    def __init__(
+        self, group: str, hand_over: RunAction, may_block: RunAction, *, whole: bool = True
+    ) -> None:
         self.whole = whole
         self._group = group
         self._hand_over = hand_over

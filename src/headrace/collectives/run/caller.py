@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.run import binding
-from headrace.collectives.run.binding import MOVED, Bound
+from headrace.collectives.run.binding import MOVED, Binding, Tensors
 from headrace.collectives.run.callbacks import Callbacks
 from headrace.collectives.run.checks import TAGS
 from headrace.collectives.run.choice import Choice, Chooser
@@ -20,7 +20,7 @@ from headrace.collectives.run.completions import completion_threads
 from headrace.collectives.run.executor import Executor, LoadedProgram
 from headrace.collectives.run.spans import open_span, profiling, span
 from headrace.collectives.run.storages import guarded
-from headrace.collectives.run.swap import HOLD_S, Action, PlanSwitch
+from headrace.collectives.run.swap import HOLD_S, Activation, PlanSwitch
 from headrace.collectives.run.work import CompletedWork, PendingWork
 from headrace.errors import CommunicationError, InputError
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Tensors = Sequence[torch.Tensor]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -171,7 +170,7 @@ class Caller:
     def call(
         self,
         ready: Ready | Reduction,
-        bound: Bound,
+        bound: Binding,
         tensors: Tensors,
         opts: Any,
         dtype: str = MOVED,
@@ -192,7 +191,7 @@ class Caller:
     def submit(
         self,
         ready: Ready | Reduction,
-        bound: Bound,
+        bound: Binding,
         tensors: Tensors,
         opts: Any,
         dtype: str,
@@ -217,7 +216,7 @@ class Caller:
         return self._start(work, begin, completion_threads.enter)
 
     def _prepared(
-        self, ready: Ready | Reduction, bound: Bound, opts: Any, dtype: str, operator: str
+        self, ready: Ready | Reduction, bound: Binding, opts: Any, dtype: str, operator: str
     ) -> Any:
         return self.executor.prepare(
             ready.program,
@@ -319,7 +318,7 @@ class Caller:
             program = self._programs[digest] = self.executor.load(choice.program, choice.proof)
         return Ready(program, priority, choice.chunks, choice.blockwise, choice.keeps_inputs)
 
-    def _loaded(self, book: "PlanBook") -> Action:
+    def _loaded(self, book: "PlanBook") -> Activation:
         """Make a book's programs ready to run; returns what puts them in force."""
         executor = self.executor
         if book.topology.ranks != executor.ranks:
@@ -344,7 +343,9 @@ class Caller:
 
         return begin
 
-    def _loosely(self, tensor: torch.Tensor, bound: Bound, begin: Callable[[], int]) -> PendingWork:
+    def _loosely(
+        self, tensor: torch.Tensor, bound: Binding, begin: Callable[[], int]
+    ) -> PendingWork:
         # A message is usually waited for at once, so the completion threads are left asleep. The
         # table keeps the buffers of those that nobody waits for.
         if len(self._loose) >= _LOOSE_WORKS:

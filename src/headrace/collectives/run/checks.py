@@ -4,11 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from headrace.collectives.run.binding import check_dense
+from headrace.collectives.run.binding import Tensors, check_dense
 from headrace.errors import InputError
-
-Tensors = Sequence[torch.Tensor]
-
 
 TAGS = 1 << 31
 """Tags of the user's messages are below; those of messages within collectives are not."""
@@ -56,7 +53,7 @@ def blocks(
             )
 
 
-def whole(call: str, tensor: torch.Tensor, block: torch.Tensor, ranks: int) -> None:
+def concatenated(call: str, tensor: torch.Tensor, block: torch.Tensor, ranks: int) -> None:
     """Check a tensor that holds one block per rank."""
     one_dtype(call, [tensor, block])
     if tensor.numel() != block.numel() * ranks:

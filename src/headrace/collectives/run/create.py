@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from headrace.collectives.run.beside import exchange
-from headrace.collectives.run.book import channels, described, fitting, load_book
+from headrace.collectives.run.address_exchange import allgather_addresses
+from headrace.collectives.run.book import channels, describe_book, fitting, load_book
 from headrace.collectives.run.callbacks import Callbacks
 from headrace.collectives.run.caller import Caller
 from headrace.collectives.run.choice import Chooser
@@ -23,7 +23,7 @@ from headrace.collectives.run.group import HeadraceBackend, HeadraceGroup, check
 from headrace.collectives.run.incarnation import own_part
 from headrace.collectives.run.log import show_log
 from headrace.collectives.run.pacing import pace
-from headrace.collectives.run.rendezvous import Meeting, Rendezvous
+from headrace.collectives.run.rendezvous import GroupConfig, Rendezvous
 from headrace.collectives.run.split import Origin
 from headrace.collectives.run.store import answering
 from headrace.collectives.run.swap import PlanSwitch
@@ -77,7 +77,7 @@ def create(
     book = load_book(settings.plan_book)
     store = own_part(options.store, rank, members or range(ranks), timeout_s)
     rendezvous = Rendezvous(store, rank, ranks, timeout_s)
-    meeting = rendezvous.meet(
+    config = rendezvous.agree(
         interface=settings.socket_interface,
         listen=settings.paced_address,
         book_digest="" if book is None else book.digest,
@@ -90,18 +90,20 @@ def create(
         book = None  # it was made for the whole job
     try:
         executor, addresses = _connected(
-            rank, ranks, meeting, settings, rendezvous.addresses, timeout_s
+            rank, ranks, config, settings, rendezvous.addresses, timeout_s
         )
     finally:  # nothing listens any more: it is of no use to a rank that comes later
         rendezvous.forget_secret()
     # after the connections, whose addresses tell hosts apart
     pinned = settings.plan_book is not None
-    book = fitting(book, meeting.rank_host, addresses, speak=rank == 0)
-    if whole_job and not pinned and len(set(meeting.rank_host)) > 1:
-        book = _automatic(executor, store, meeting, addresses, settings, timeout_s)
+    book = fitting(book, config.rank_host, addresses, warn=rank == 0)
+    if whole_job and not pinned and len(set(config.rank_host)) > 1:
+        book = _automatic(executor, store, config, addresses, settings, timeout_s)
     if rank == 0:
-        log.info("group of %d ranks on %s: %s", ranks, _hosts(meeting.rank_host), described(book))
-    one_host = meeting.shared_memory and len(set(meeting.rank_host)) == 1
+        log.info(
+            "group of %d ranks on %s: %s", ranks, _hosts(config.rank_host), describe_book(book)
+        )
+    one_host = config.shared_memory and len(set(config.rank_host)) == 1
     if kind is None:
         kind = HeadraceGroup if _alone(options.process_group, device) else HeadraceBackend
     callbacks = Callbacks(
@@ -112,22 +114,22 @@ def create(
     )
 
     def caller_on(connected: Executor) -> Caller:
-        chooser = Chooser(ranks, book, one_host=one_host, channels=meeting.channels)
+        chooser = Chooser(ranks, book, one_host=one_host, channels=config.channels)
         return Caller(connected, chooser, timeout_s, callbacks)
 
-    def beside(name: str, deadline_s: float) -> Caller:
-        secret = hmac.digest(meeting.secret.encode(), name.encode(), "sha256").hex()
+    def connect_again(name: str, deadline_s: float) -> Caller:
+        secret = hmac.digest(config.secret.encode(), name.encode(), "sha256").hex()
         connected, _ = _connected(
             rank,
             ranks,
-            replace(meeting, secret=secret),
+            replace(config, secret=secret),
             settings,
-            lambda mine: exchange(executor, name, mine, deadline_s),
+            lambda mine: allgather_addresses(executor, name, mine, deadline_s),
             deadline_s,
         )
         return caller_on(connected)
 
-    group = kind(caller_on(executor), options.group_id, store, beside)
+    group = kind(caller_on(executor), options.group_id, store, connect_again)
     group.origin = Origin(
         store=options.store,
         device=device,
@@ -144,7 +146,7 @@ def create(
 def _connected(
     rank: int,
     ranks: int,
-    meeting: Meeting,
+    config: GroupConfig,
     settings: Settings,
     exchange: Callable[[str], list[str]],
     timeout_s: float,
@@ -158,12 +160,12 @@ def _connected(
     executor = Executor(
         rank,
         ranks,
-        host=meeting.host,
-        secret=meeting.secret,
-        channels=meeting.channels,
+        host=config.host,
+        secret=config.secret,
+        channels=config.channels,
         threads=settings.threads,
-        shared_memory=meeting.shared_memory,
-        tls=meeting.tls,
+        shared_memory=config.shared_memory,
+        tls=config.tls,
         completions=completion_threads.queue,
     )
     try:
@@ -207,7 +209,7 @@ def _alone(process_group: Any, device: str) -> bool:
 def _automatic(
     executor: Executor,
     store: Any,
-    meeting: Meeting,
+    config: GroupConfig,
     addresses: Sequence[str],
     settings: Settings,
     timeout_s: float,
@@ -217,7 +219,7 @@ def _automatic(
 
     hosts = [
         HostId(host_of(address), identity)
-        for address, identity in zip(addresses, meeting.identities, strict=True)
+        for address, identity in zip(addresses, config.identities, strict=True)
     ]
     try:
         return found_book(executor, store, hosts, settings, timeout_s)

@@ -9,7 +9,7 @@ from functools import cache
 
 import torch
 
-from headrace.collectives.run.binding import check_target
+from headrace.collectives.run.binding import check_writable
 from headrace.errors import InputError
 
 
@@ -66,7 +66,7 @@ class CudaCopies:
         with torch.cuda.stream(stream):
             stream.wait_event(self._begun)  # what used the tensors before may not have run yet
             for tensor, host in pairs:
-                check_target(tensor)  # its storage may have been resized since
+                check_writable(tensor)  # its storage may have been resized since
                 tensor.copy_(host, non_blocking=True)
                 tensor.record_stream(stream)
             self._arrived = torch.cuda.Event()

@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, OpType  # pyright: ignore[reportAttributeAccessIssue]
 
-from headrace.collectives.run.backend import Calls, Tensors
+from headrace.collectives.run.backend import Calls
+from headrace.collectives.run.binding import Tensors
 from headrace.collectives.run.caller import DONE
 from headrace.collectives.run.spans import profiling
 from headrace.collectives.run.staging import tensors_in
@@ -188,7 +189,7 @@ def _device_kinds() -> tuple[str, ...]:
     return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
-def register(group: Any) -> Dispatched:
+def register_backend(group: Any) -> Dispatched:
     """Have torch's dispatcher find a backend in `group`; returns it, for the group to keep."""
     backend = Dispatched(group)
     custom = dist.ProcessGroup.BackendType.CUSTOM

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import Backend, PrefixStore
 
 from headrace.collectives.run.backend import Calls
 from headrace.collectives.run.caller import Caller
-from headrace.collectives.run.dispatch import observable, register
+from headrace.collectives.run.dispatch import observable, register_backend
 from headrace.collectives.run.untraced import untraced
 from headrace.errors import InputError
 
@@ -30,13 +30,13 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
     """
 
     def __init__(
-        self, caller: Caller, name: str, store: Any, beside: Callable[[str, float], Caller]
+        self, caller: Caller, name: str, store: Any, connect_again: Callable[[str, float], Caller]
     ) -> None:
         dist.ProcessGroup.__init__(self, caller.executor.rank, caller.executor.ranks)
-        Calls.__init__(self, caller, name, store, beside)
+        Calls.__init__(self, caller, name, store, connect_again)
         self._just_split = False
         self._splits = 0
-        self._dispatched = register(self)
+        self._dispatched = register_backend(self)
 
     def getGroupName(self) -> str:  # noqa: N802 - called from C++ by this name
         return self._name
@@ -115,10 +115,10 @@ class HeadraceBackend(Calls, Backend):
     """The part of a process group that serves one device, as in "cpu:headrace,cuda:nccl"."""
 
     def __init__(
-        self, caller: Caller, name: str, store: Any, beside: Callable[[str, float], Caller]
+        self, caller: Caller, name: str, store: Any, connect_again: Callable[[str, float], Caller]
     ) -> None:
         Backend.__init__(self, caller.executor.rank, caller.executor.ranks)
-        Calls.__init__(self, caller, name, store, beside)
+        Calls.__init__(self, caller, name, store, connect_again)
 
     @property
     def options(self) -> Backend.Options:

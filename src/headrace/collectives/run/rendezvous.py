@@ -32,7 +32,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class GroupConfig:
     """What every rank knows after round one.
 
     Attributes
@@ -70,7 +70,7 @@ class Rendezvous:
         self._ranks = ranks
         self._timeout_s = timeout_s
 
-    def meet(
+    def agree(
         self,
         *,
         interface: str | None,
@@ -79,7 +79,7 @@ class Rendezvous:
         channels: int = 1,
         shared_memory: bool = True,
         tls: bool = False,
-    ) -> Meeting:
+    ) -> GroupConfig:
         """Run round one.
 
         Parameters
@@ -117,7 +117,7 @@ class Rendezvous:
             fixed=bool(listen or interface),
         )
         order = {name: index for index, name in enumerate(dict.fromkeys(hosts))}
-        return Meeting(
+        return GroupConfig(
             secret=self._get([_SECRET])[0].decode(),
             host=host,
             rank_host=tuple(order[name] for name in hosts),

@@ -146,7 +146,7 @@ def _check(by_argument: Sequence[Sequence[torch.Tensor]], uses: Sequence[Use]) -
     device = None
     for tensors, use in zip(by_argument, uses, strict=True):
         for tensor in tensors:
-            (binding.check_target if Use.WRITE in use else binding.check_dense)(tensor)
+            (binding.check_writable if Use.WRITE in use else binding.check_dense)(tensor)
             device = device or tensor.device
             if tensor.device != device:
                 raise InputError(

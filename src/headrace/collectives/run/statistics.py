@@ -22,7 +22,7 @@ _LEAST_BUSY_US = 20_000
 _LEAST_SEND_BYTES = 8 << 10
 
 
-class Column(IntEnum):
+class Stat(IntEnum):
     """The columns of the native table, whose rows are connections."""
 
     PEER = 0
@@ -81,7 +81,7 @@ class StatisticsReader:
 
     Parameters
     ----------
-    table : returns int64 rows, one per open connection, with the columns of `Column`.
+    table : returns int64 rows, one per open connection, with the columns of `Stat`.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class StatisticsReader:
         with self._lock:
             rows, now_s = self._table(), self._clock_s()
             keys = [(peer, channel) for peer, channel in rows[:, :2].tolist()]
-            nothing = np.zeros(len(Column), dtype=np.int64)
+            nothing = np.zeros(len(Stat), dtype=np.int64)
             before = [self._before.get(key, nothing) for key in keys]
-            moved = rows - np.array(before, dtype=np.int64).reshape(-1, len(Column))
+            moved = rows - np.array(before, dtype=np.int64).reshape(-1, len(Stat))
             window_s, self._then_s = now_s - self._then_s, now_s
             self._before = dict(zip(keys, rows, strict=True))
         return _by_peer(rows, moved, window_s)
@@ -108,9 +108,9 @@ class StatisticsReader:
 
 def _by_peer(rows: np.ndarray, moved: np.ndarray, window_s: float) -> ConnectionStatistics:
     """Put the channels of each peer together; `moved` are the changes in the window."""
-    peers, of_peer = np.unique(rows[:, Column.PEER], return_inverse=True)
-    data = rows[:, Column.CHANNEL] >= 0
-    used = data & (moved[:, Column.SENT_BYTES] > 0)
+    peers, of_peer = np.unique(rows[:, Stat.PEER], return_inverse=True)
+    data = rows[:, Stat.CHANNEL] >= 0
+    used = data & (moved[:, Stat.SENT_BYTES] > 0)
 
     def total(values: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
         weights = values if among is None else np.where(among, values, 0)
@@ -123,25 +123,25 @@ def _by_peer(rows: np.ndarray, moved: np.ndarray, window_s: float) -> Connection
         return found
 
     busy_us = np.zeros(len(peers))
-    at_work = moved[:, Column.BUSY_US] - moved[:, Column.PEER_LIMITED_US]
+    at_work = moved[:, Stat.BUSY_US] - moved[:, Stat.PEER_LIMITED_US]
     np.maximum.at(busy_us, of_peer[data], at_work[data])
-    acked = total(moved[:, Column.ACKED_BYTES], data)
-    long = moved[:, Column.SENT_BYTES] >= _LEAST_SEND_BYTES * moved[:, Column.SENDS]
+    acked = total(moved[:, Stat.ACKED_BYTES], data)
+    long = moved[:, Stat.SENT_BYTES] >= _LEAST_SEND_BYTES * moved[:, Stat.SENDS]
     enough = (busy_us >= _LEAST_BUSY_US) & (acked > 0) & (total(used & long) > 0)
     rate = np.full(len(peers), np.nan)
     rate[enough] = acked[enough] / (busy_us[enough] / 1e6)
-    rtt = extreme(rows[:, Column.RTT_US], used, np.fmax)
-    idle_rtt = extreme(rows[:, Column.RTT_US], data, np.fmax)
+    rtt = extreme(rows[:, Stat.RTT_US], used, np.fmax)
+    idle_rtt = extreme(rows[:, Stat.RTT_US], data, np.fmax)
     return ConnectionStatistics(
         window_s=window_s,
         peer=peers.astype(np.int32),
-        sent_bytes=total(rows[:, Column.SENT_BYTES]).astype(np.int64),
-        received_bytes=total(rows[:, Column.RECEIVED_BYTES]).astype(np.int64),
-        retransmits=total(rows[:, Column.RETRANSMITS]).astype(np.int64),
-        window_sent_bytes=total(moved[:, Column.SENT_BYTES]).astype(np.int64),
+        sent_bytes=total(rows[:, Stat.SENT_BYTES]).astype(np.int64),
+        received_bytes=total(rows[:, Stat.RECEIVED_BYTES]).astype(np.int64),
+        retransmits=total(rows[:, Stat.RETRANSMITS]).astype(np.int64),
+        window_sent_bytes=total(moved[:, Stat.SENT_BYTES]).astype(np.int64),
         busy_us=busy_us,
         rate_bytes_per_s=rate,
-        delivery_rate_bytes_per_s=total(rows[:, Column.DELIVERY_RATE], data).astype(np.float64),
+        delivery_rate_bytes_per_s=total(rows[:, Stat.DELIVERY_RATE], data).astype(np.float64),
         rtt_us=np.where(np.isnan(rtt), idle_rtt, rtt),
-        min_rtt_us=extreme(rows[:, Column.MIN_RTT_US], np.ones_like(data), np.fmin),
+        min_rtt_us=extreme(rows[:, Stat.MIN_RTT_US], np.ones_like(data), np.fmin),
     )

@@ -17,7 +17,7 @@ def innermost(store: Any) -> Any:
     return store
 
 
-def described(store: Any) -> str:
+def describe_store(store: Any) -> str:
     """Return a name for a store: by its address, by its file, or in general."""
     store = innermost(store)
     host, port, path = (getattr(store, name, None) for name in ("host", "port", "path"))
@@ -61,8 +61,8 @@ def answering(store: Any, what: str) -> Generator[None]:
         if not is_lost(store, error):
             raise
         raise CommunicationError(
-            f"{what}: {described(store)} does not answer: the process that runs it (rank 0, or "
-            f"the launcher) ended, or the network to it is down ({_first_line(error)})"
+            f"{what}: {describe_store(store)} does not answer: the process that runs it (rank 0, "
+            f"or the launcher) ended, or the network to it is down ({_first_line(error)})"
         ) from error
 
 

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 RecordedCall = tuple[tuple[Collective, int] | None, float]
 """((collective, total bytes), when it was made by `time.monotonic`); None: a step ends here."""
 
-Action = Callable[[], None]
+Activation = Callable[[], None]
 
 
 class Counted(Protocol):
@@ -61,7 +61,7 @@ class _Change:
 
     epoch: int
     at: int
-    action: Action
+    action: Activation
     until_s: float  # when a rank that waits for the verdict gives up
 
 
@@ -99,7 +99,7 @@ class PlanSwitch:
     def __init__(
         self,
         executor: Counted,
-        load: "Callable[[PlanBook], Action]",
+        load: "Callable[[PlanBook], Activation]",
         *,
         hold_s: float = HOLD_S,
     ) -> None:
@@ -140,11 +140,11 @@ class PlanSwitch:
         """
         return self.promise(epoch, self.loaded(book), margin=margin, hold_s=hold_s)
 
-    def loaded(self, book: "PlanBook") -> Action:
+    def loaded(self, book: "PlanBook") -> Activation:
         """Load a book; returns what puts it in force (for `promise`)."""
         return self._load(book)
 
-    def drained(self, action: Action, deadline_s: float) -> Action:
+    def drained(self, action: Activation, deadline_s: float) -> Activation:
         """Return `action` preceded by a wait until all earlier collectives have ended here."""
 
         def drained() -> None:
@@ -161,7 +161,7 @@ class PlanSwitch:
         return drained
 
     def promise(
-        self, epoch: int, action: Action, *, margin: int = MARGIN, hold_s: float | None = None
+        self, epoch: int, action: Activation, *, margin: int = MARGIN, hold_s: float | None = None
     ) -> int:
         """Promise not to make a call before the verdict on change `epoch` is heard.
 

@@ -102,7 +102,7 @@ def trace_torchrun(
     # the store may outlive this: a job traced before left its keys there
     part = own_part(PrefixStore("headrace/trace", store), rank, range(ranks), _RENDEZVOUS_S)
     bootstrap = Rendezvous(part, rank, ranks, _RENDEZVOUS_S)
-    met = bootstrap.meet(
+    met = bootstrap.agree(
         interface=settings.socket_interface,
         listen=settings.paced_address,
         book_digest="",

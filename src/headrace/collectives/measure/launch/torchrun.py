@@ -50,7 +50,7 @@ def measure_torchrun(
     # the store may outlive this: what measured before left its keys there
     part = own_part(PrefixStore("headrace/measure", store), rank, range(ranks), _MEETING_S)
     meeting = Rendezvous(part, rank, ranks, _MEETING_S)
-    met = meeting.meet(
+    met = meeting.agree(
         interface=settings.socket_interface,
         listen=settings.paced_address,
         book_digest="",

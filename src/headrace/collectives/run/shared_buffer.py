@@ -9,7 +9,7 @@ from headrace import _native
 from headrace.errors import CommunicationError
 
 
-def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray:
+def empty_shared(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray:
     """Return an array of any content, for buffers that are used again and again.
 
     Collectives work on any memory; from this one the ranks of this host take, or reduce, a block

@@ -16,7 +16,7 @@ _ADDRESS_BYTES = 64
 _FIRST_TAG = TAGS + TAGS // 2  # `Caller.next_tag` counts up to it
 
 
-def exchange(executor: Executor, name: str, mine: str, deadline_s: float) -> list[str]:
+def allgather_addresses(executor: Executor, name: str, mine: str, deadline_s: float) -> list[str]:
     """Return every rank's `mine`, by rank; all ranks call this with the same `name`, once.
 
     Raises
