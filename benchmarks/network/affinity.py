@@ -22,7 +22,7 @@ from headrace.collectives.measure.embed import embed
 from headrace.collectives.measure.group import group_hosts
 from headrace.collectives.measure.network_table import NetworkTable, load_table
 from headrace.collectives.measure.simulated_network import (
-    QUIET,
+    NOISELESS,
     nested_positions,
     rack_positions,
     simulate_network,
@@ -94,7 +94,7 @@ def shape_rows(seeds: int = 20) -> Iterator[dict[str, Any]]:
                 table = simulate_network(
                     positions,
                     seed=seed,
-                    disturbance=replace(QUIET, noise=NOISE),
+                    disturbance=replace(NOISELESS, noise=NOISE),
                     oversubscription=(1, 1, 1, 1, ratio),
                 )
                 before, after = accuracy(table, latency=False)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from benchmarks.network.affinity import RECORDED
 from benchmarks.network.beds import Bed
-from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.effort import ProbeEffort
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.collectives.measure.network_table import save_table, table_of_profile
 from headrace.testbed import Testbed
@@ -22,7 +22,7 @@ BED = Bed(name="24-hosts", racks=(7, 6, 5, 4, 2), host_mbit=50, uplink_mbit=50, 
 def main() -> int:
     """Survey and save; the hosts are in random order."""
     with Testbed.up(BED.spec, fallback=False) as testbed:
-        profile = measure_testbed(testbed, BED.rank_hosts, effort=Effort(budget_s=60.0))
+        profile = measure_testbed(testbed, BED.rank_hosts, effort=ProbeEffort(budget_s=60.0))
     rack_of = {host.name: host.rack for host in BED.spec.hosts}
     names = profile.topology.hosts
     positions = [(0, 0, 0, 0, rack_of[name], index) for index, name in enumerate(names)]

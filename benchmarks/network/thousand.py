@@ -8,7 +8,7 @@ import numpy as np
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.measure.affinity import physical_affinity
 from headrace.collectives.measure.embed import embed
-from headrace.collectives.measure.group import Groups, candidate_groups
+from headrace.collectives.measure.group import Grouping, candidate_groups
 from headrace.collectives.measure.network_table import NetworkTable
 from headrace.collectives.measure.simulated_network import nested_positions, simulate_network
 from headrace.collectives.plan.lower import lower
@@ -86,7 +86,7 @@ def plan_network(
     return stages
 
 
-def measured_topology(table: NetworkTable, groups: Groups) -> Topology:
+def measured_topology(table: NetworkTable, groups: Grouping) -> Topology:
     """Return what the measurements say of links: the median of their kind (same two groups).
 
     A host's NIC is as fast as the fastest of its links.

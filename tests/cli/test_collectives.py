@@ -14,7 +14,7 @@ import headrace.artifact as artifact_io
 from headrace.cli import collectives, testbed
 from headrace.cli.format import size
 from headrace.collectives.demand import Collective
-from headrace.collectives.measure import Effort, Profile, launch, survey
+from headrace.collectives.measure import ProbeEffort, Profile, launch, survey
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.entries import Entry
 from headrace.errors import ArtifactError, CommunicationError, InputError, TestbedError
@@ -61,7 +61,7 @@ def test_measure_brings_a_testbed_up_in_the_order_asked_for_and_down_again(
     seen: list[Testbed] = []
 
     def fake(
-        testbed: Testbed, rank_hosts: Sequence[str], *, effort: Effort, progress: object
+        testbed: Testbed, rank_hosts: Sequence[str], *, effort: ProbeEffort, progress: object
     ) -> Profile:
         assert effort.budget_s == 7.5
         seen.append(testbed)

@@ -8,14 +8,16 @@ from typer.testing import CliRunner
 
 import headrace.artifact as artifact_io
 from headrace.cli.infer import infer
-from headrace.collectives.measure.simulated_hardware import Box, simulate_probes
+from headrace.collectives.measure.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.errors import ArtifactError, InputError
 from headrace.topology import Topology
 from headrace.topology.presets import ndv2
 
 app = typer.Typer()
 app.command()(infer)
-BOX = Box(switch_cpu=(0, 0, 1, 1), gpu_switch=(0, 0, 1, 1, 2, 2, 3, 3), nic_cpu=1, nic_switch=2)
+BOX = SimulatedBox(
+    switch_cpu=(0, 0, 1, 1), gpu_switch=(0, 0, 1, 1, 2, 2, 3, 3), nic_cpu=1, nic_switch=2
+)
 
 
 def run(*arguments: object) -> str:

@@ -126,7 +126,7 @@ def test_a_rank_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 DYING = """
 import io, json, sys
-from headrace.collectives.measure.launch.processes import answer
+from headrace.collectives.measure.launch.processes import run_worker
 from headrace.collectives.trace.agent import trace_as_rank
 
 first = sys.stdin.readline()
@@ -139,5 +139,5 @@ class Rest:
     def readline(self):
         return next(self.lines, None) or sys.stdin.readline()
 
-answer(Rest(), sys.stdout, trace_as_rank)
+run_worker(Rest(), sys.stdout, trace_as_rank)
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.effort import ProbeEffort
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.errors import TestbedError
 from headrace.testbed import Testbed, TestbedSpec, network, run_ranks
@@ -139,6 +139,8 @@ def test_hosts_reach_one_another_by_address_and_name(own_state: Path) -> None:
 @pytest.mark.usefixtures("ipv6")
 def test_an_ipv6_testbed_can_be_measured(own_state: Path) -> None:
     with Testbed.up(spec("ipv6"), fallback=False) as testbed:
-        profile = measure_testbed(testbed, ["host0", "host1", "host2"], effort=Effort(budget_s=2))
+        profile = measure_testbed(
+            testbed, ["host0", "host1", "host2"], effort=ProbeEffort(budget_s=2)
+        )
     assert profile.topology.hosts == ("host0", "host1", "host2")
     assert profile.topology.addresses == ("fd77::1:1", "fd77::1:2", "fd77::2:1")

@@ -20,8 +20,7 @@ from headrace.errors import InputError
 from headrace.settings import Settings
 
 if TYPE_CHECKING:
-    from headrace.collectives.measure import Effort as Measuring
-    from headrace.collectives.measure import Profile
+    from headrace.collectives.measure import ProbeEffort, Profile
 
 app = typer.Typer(
     help="Move tensors between ranks: measure the network, plan for it.", no_args_is_help=True
@@ -56,9 +55,9 @@ def measure(
     settings = Settings.from_environment()
     console = Console(stderr=True)
     with progress(console, visible=not settings.rank) as report:
-        from headrace.collectives.measure import Effort as Measuring
+        from headrace.collectives.measure import ProbeEffort
 
-        effort = Measuring(budget_s=budget)
+        effort = ProbeEffort(budget_s=budget)
         profile: Profile | None
         if testbed is not None:
             profile = _measure_testbed(testbed, order, seed, effort, report)
@@ -77,7 +76,7 @@ def measure(
 
 
 def _measure_testbed(
-    file: Path, order: str, seed: int | None, effort: "Measuring", report: Report
+    file: Path, order: str, seed: int | None, effort: "ProbeEffort", report: Report
 ) -> "Profile":
     from headrace.collectives.measure.launch import measure_testbed
     from headrace.testbed import Testbed, TestbedSpec

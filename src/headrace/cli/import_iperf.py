@@ -32,7 +32,7 @@ def import_iperf(
     from headrace.collectives.measure import iperf
 
     round_trips = None if rtt is None else iperf.read_round_trips(rtt)
-    save_profile(iperf.import_iperf(files, round_trips=round_trips), output)
+    save_profile(iperf.profile_from_iperf(files, round_trips=round_trips), output)
     Console(stderr=True).print(
         "Runs of one pair at a time do not show what several hosts share; 'headrace collectives "
         "measure' does.",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import TestbedError
-from headrace.testbed.rates import Shape, host_segments, shape
+from headrace.testbed.rates import TokenBucket, host_segments, token_bucket
 from headrace.testbed.spec import RESERVED_HOST, Host, TestbedSpec
 from headrace.testbed.teardown import NAMES_DIRECTORY, find_program, namespace_name
 
@@ -113,18 +113,18 @@ class _Port:
 
     owner: str
     device: str
-    shape: Shape
+    shape: TokenBucket
 
 
 def _ports(spec: TestbedSpec) -> Iterator[_Port]:
     arriving = max(host_segments(host.bytes_per_s) for host in spec.hosts)
     for index, host in enumerate(spec.hosts):
-        own = shape(host.bytes_per_s)
+        own = token_bucket(host.bytes_per_s)
         yield _Port(owner=host.name, device=INTERFACE, shape=own)
-        towards = shape(host.bytes_per_s, arriving_segments=arriving)
+        towards = token_bucket(host.bytes_per_s, arriving_segments=arriving)
         yield _Port(owner=RESERVED_HOST, device=f"host{index}", shape=towards)
     for index, rack in enumerate(spec.racks) if len(spec.racks) > 1 else ():
-        both = shape(rack.bytes_per_s, arriving_segments=arriving)
+        both = token_bucket(rack.bytes_per_s, arriving_segments=arriving)
         for way in ("up", "down"):
             yield _Port(owner=RESERVED_HOST, device=f"{way}{index}", shape=both)
 

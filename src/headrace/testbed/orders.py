@@ -9,7 +9,7 @@ ORDERS = ("rack", "interleaved", "random")
 """Orders by name: rack by rack, one host of every rack in turn, shuffled."""
 
 
-def rank_order(
+def resolve_order(
     hosts: Sequence[tuple[str, int]], order: str | Sequence[int], *, seed: int | None = None
 ) -> list[int]:
     """Return the host index of every rank.

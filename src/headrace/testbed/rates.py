@@ -66,7 +66,7 @@ def format_rate(bytes_per_s: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class TokenBucket:
     """Settings of one `tbf`: bucket and queue, in bytes on the wire."""
 
     bytes_per_s: int
@@ -96,7 +96,7 @@ def host_segments(bytes_per_s: int) -> int:
     return max(least, min(most, int(bytes_per_s * _JOINED_S) // FRAME_BYTES))
 
 
-def shape(bytes_per_s: int, *, arriving_segments: int = 1) -> Shape:
+def token_bucket(bytes_per_s: int, *, arriving_segments: int = 1) -> TokenBucket:
     """Return the token bucket for a link.
 
     `arriving_segments` is the largest joined packet that can arrive there.
@@ -119,4 +119,4 @@ def shape(bytes_per_s: int, *, arriving_segments: int = 1) -> Shape:
     if arriving_segments * FRAME_BYTES <= burst:
         burst = max(burst, arriving_segments * FRAME_BYTES + slack)
     queue = max(_MIN_QUEUE_BYTES, int(bytes_per_s * _QUEUE_S))
-    return Shape(bytes_per_s=bytes_per_s, burst_bytes=burst, queue_bytes=queue)
+    return TokenBucket(bytes_per_s=bytes_per_s, burst_bytes=burst, queue_bytes=queue)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TestbedError
 from headrace.testbed.fields import Fields
-from headrace.testbed.orders import rank_order
+from headrace.testbed.orders import resolve_order
 from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6
 
 if TYPE_CHECKING:
@@ -167,8 +167,8 @@ class TestbedSpec:
         return replace(self, hosts=hosts)
 
     def order(self, order: str | Sequence[int] = "rack", *, seed: int | None = None) -> list[int]:
-        """Return the host index of every rank; see `orders.rank_order`."""
-        return rank_order([(host.name, host.rack) for host in self.hosts], order, seed=seed)
+        """Return the host index of every rank; see `orders.resolve_order`."""
+        return resolve_order([(host.name, host.rack) for host in self.hosts], order, seed=seed)
 
     def topology(
         self,
@@ -177,10 +177,10 @@ class TestbedSpec:
         seed: int | None = None,
         alpha_us: float = 50.0,
     ) -> "Topology":
-        """Return the true topology under the payload rates of TCP; see `truth.topology`."""
-        from headrace.testbed.truth import topology  # it pulls in NumPy and Arrow: only when asked
+        """Return the true topology under the payload rates of TCP; see `truth.true_topology`."""
+        from headrace.testbed.truth import true_topology  # imports NumPy and Arrow: deferred
 
-        return topology(self, self.order(order, seed=seed), alpha_us=alpha_us)
+        return true_topology(self, self.order(order, seed=seed), alpha_us=alpha_us)
 
 
 class _Reader(Fields):

@@ -6,7 +6,7 @@ from headrace.testbed.spec import TestbedSpec
 from headrace.topology.topology import Link, SharedCapacity, Topology, beta_from_bytes_per_s
 
 
-def topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -> Topology:
+def true_topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -> Topology:
     """Return the topology of `spec` with rank r on host `order[r]`.
 
     Links cost the slowest of the host and uplink rates they cross; every host's two directions

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headrace.collectives.measure.costs import complete, even_out, quiet_pairs, suspects
+from headrace.collectives.measure.costs import complete, even_out, outlier_pairs, unloaded_pairs
 from headrace.collectives.measure.fit import LinkFit
 
 GROUPS = ((0, 1, 2), (3, 4, 5))
@@ -31,7 +31,7 @@ def fits():
 
 def test_quiet_pairs_touch_every_kind() -> None:
     groups = ((0, 1, 2, 3), (4, 5, 6), (7,))
-    pairs = quiet_pairs(groups, 6, 2)
+    pairs = unloaded_pairs(groups, 6, 2)
     kind = {host: index for index, group in enumerate(groups) for host in group}
     kinds = {(kind[a], kind[b]) for a, b in pairs}
     assert kinds == {(a, b) for a in range(3) for b in range(3)} - {(2, 2)}
@@ -63,12 +63,12 @@ def test_links_worse_than_their_kind_are_suspect_the_worst_first() -> None:
     some[1, 3] = replace(some[1, 3], beta_us_per_mb=100_000.0)
     some[0, 1] = replace(some[0, 1], alpha_us=90.0)
     some[3, 0] = replace(some[3, 0], beta_us_per_mb=82_000.0)
-    assert suspects(some, GROUPS) == [(0, 1), (1, 3)]
-    assert suspects(fits(), GROUPS) == []
+    assert outlier_pairs(some, GROUPS) == [(0, 1), (1, 3)]
+    assert outlier_pairs(fits(), GROUPS) == []
 
 
 def test_a_kind_that_was_sampled_serves_all_its_pairs() -> None:
-    some = {pair: fit for pair, fit in fits().items() if pair in quiet_pairs(GROUPS, 0, 1)}
+    some = {pair: fit for pair, fit in fits().items() if pair in unloaded_pairs(GROUPS, 0, 1)}
     costs = complete(np.full((6, 6), 1e6), GROUPS, some)
     assert {pair: cost.beta_us_per_mb for pair, cost in costs.items()} == {
         pair: fit.beta_us_per_mb for pair, fit in fits().items()

@@ -7,24 +7,28 @@ import numpy as np
 import pytest
 
 from headrace.collectives.measure.hardware import Hardware, infer_hardware
-from headrace.collectives.measure.hardware_probes import HardwareProbes, Probe
-from headrace.collectives.measure.simulated_hardware import Box, simulate_probes
+from headrace.collectives.measure.hardware_probes import HardwareProbes, ProbeKind
+from headrace.collectives.measure.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.errors import InputError
 
 BOXES = {
     # NDv2 as TACCL found it: each CPU has two switches of two GPUs, the NIC sits on one of them
-    "ndv2": Box(switch_cpu=(0, 0, 1, 1), gpu_switch=(0, 0, 1, 1, 2, 2, 3, 3), nic_switch=1),
-    "scrambled": Box(
+    "ndv2": SimulatedBox(
+        switch_cpu=(0, 0, 1, 1), gpu_switch=(0, 0, 1, 1, 2, 2, 3, 3), nic_switch=1
+    ),
+    "scrambled": SimulatedBox(
         switch_cpu=(0, 0, 1, 1), gpu_switch=(3, 1, 0, 2, 1, 0, 3, 2), nic_cpu=1, nic_switch=3
     ),
-    "nobody shares": Box(switch_cpu=(0,) * 4, gpu_switch=(0, 1, 2, 3), nic_switch=-1),
-    "one switch": Box(switch_cpu=(0,), gpu_switch=(0, 0, 0, 0)),
-    "two of four": Box(
+    "nobody shares": SimulatedBox(switch_cpu=(0,) * 4, gpu_switch=(0, 1, 2, 3), nic_switch=-1),
+    "one switch": SimulatedBox(switch_cpu=(0,), gpu_switch=(0, 0, 0, 0)),
+    "two of four": SimulatedBox(
         switch_cpu=(0, 1), gpu_switch=(0, 0, 0, 0, 1, 1, 1, 1), nic_cpu=1, nic_switch=1
     ),
-    "own root port": Box(switch_cpu=(0, 1), gpu_switch=(0, 0, 1, 1), nic_cpu=1, nic_switch=-1),
+    "own root port": SimulatedBox(
+        switch_cpu=(0, 1), gpu_switch=(0, 0, 1, 1), nic_cpu=1, nic_switch=-1
+    ),
 }
-SIXTEEN = Box(
+SIXTEEN = SimulatedBox(
     switch_cpu=(0,) * 4 + (1,) * 4,
     gpu_switch=tuple(gpu // 2 for gpu in range(16)),
     nic_cpu=1,
@@ -32,7 +36,7 @@ SIXTEEN = Box(
 )
 
 
-def right(found: Hardware, box: Box) -> bool:
+def right(found: Hardware, box: SimulatedBox) -> bool:
     return (found.nearest_cpu, found.switches, found.nic_gpus) == (
         box.nic_cpu,
         box.switches,
@@ -40,7 +44,7 @@ def right(found: Hardware, box: Box) -> bool:
     )
 
 
-def outcomes(box: Box, seeds: int, **knobs: float) -> Counter[str]:
+def outcomes(box: SimulatedBox, seeds: int, **knobs: float) -> Counter[str]:
     count: Counter[str] = Counter()
     for seed in range(seeds):
         try:
@@ -106,13 +110,13 @@ def without(probes: HardwareProbes, left_out: np.ndarray) -> HardwareProbes:
 def test_missing_probes_are_replaced_or_inferred() -> None:
     box = BOXES["ndv2"]
     probes = simulate_probes(box, noise=0.02)
-    no_baseline = without(probes, (probes.probe == Probe.ALONE) & (probes.gpu == 3))
+    no_baseline = without(probes, (probes.probe == ProbeKind.ALONE) & (probes.gpu == 3))
     found = infer_hardware(no_baseline)
     assert right(found, box)
     assert any("GPU 3 was not probed alone" in note for note in found.notes)
-    one_way = without(probes, (probes.probe == Probe.PAIR) & (probes.gpu > probes.other))
+    one_way = without(probes, (probes.probe == ProbeKind.PAIR) & (probes.gpu > probes.other))
     assert right(infer_hardware(one_way), box)
-    no_from = infer_hardware(without(probes, probes.probe == Probe.FROM_CPU))
+    no_from = infer_hardware(without(probes, probes.probe == ProbeKind.FROM_CPU))
     assert right(no_from, box)
     assert any("'alone' stands in" in note for note in no_from.notes)
 
@@ -121,15 +125,15 @@ def test_an_undecided_question_is_named() -> None:
     probes = simulate_probes(BOXES["ndv2"], noise=0.02)
     both = ((probes.gpu == 4) & (probes.other == 5)) | ((probes.gpu == 5) & (probes.other == 4))
     with pytest.raises(InputError, match=r"share a PCIe switch: .* 4\+5 were not probed"):
-        infer_hardware(without(probes, (probes.probe == Probe.PAIR) & both))
+        infer_hardware(without(probes, (probes.probe == ProbeKind.PAIR) & both))
     with pytest.raises(InputError, match=r"no 'loopback' of CPU 1"):
-        infer_hardware(without(probes, (probes.probe == Probe.LOOPBACK) & (probes.cpu == 1)))
+        infer_hardware(without(probes, (probes.probe == ProbeKind.LOOPBACK) & (probes.cpu == 1)))
     with pytest.raises(InputError, match="there are no 'pair' probes"):
-        infer_hardware(without(probes, probes.probe == Probe.PAIR))
-    nic = (probes.probe == Probe.BESIDE_NIC) & ((probes.gpu == 2) | (probes.gpu == 3))
+        infer_hardware(without(probes, probes.probe == ProbeKind.PAIR))
+    nic = (probes.probe == ProbeKind.BESIDE_NIC) & ((probes.gpu == 2) | (probes.gpu == 3))
     with pytest.raises(InputError, match=r"with the NIC: GPUs .2, 3. .probability 0.50. or no GPU"):
         infer_hardware(without(probes, nic))
-    elsewhere = replace(probes, cpu=np.where(probes.probe == Probe.BESIDE_NIC, 1, probes.cpu))
+    elsewhere = replace(probes, cpu=np.where(probes.probe == ProbeKind.BESIDE_NIC, 1, probes.cpu))
     with pytest.raises(InputError, match=r"CPUs \[1\], but none with CPU 0"):
         infer_hardware(elsewhere)
     equal = simulate_probes(replace(BOXES["ndv2"], far_us=1.9), noise=0.05)
@@ -138,6 +142,6 @@ def test_an_undecided_question_is_named() -> None:
 
 
 def test_one_gpu_and_one_cpu() -> None:
-    box = Box(switch_cpu=(0,), gpu_switch=(0,))
+    box = SimulatedBox(switch_cpu=(0,), gpu_switch=(0,))
     found = infer_hardware(simulate_probes(box, noise=0.02))
     assert (found.switches, found.nic_gpus, found.nearest_cpu) == (((0,),), (0,), 0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.collectives.measure.hardware_probes import HardwareProbes
-from headrace.collectives.measure.simulated_hardware import Box, simulate_probes
+from headrace.collectives.measure.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.errors import ArtifactError, InputError
 
 ROWS = [["loopback", None, None, 0, 1.9], ["alone", 1, None, 0, 12.0], ["pair", 0, 1, 0, 6.0]]
@@ -87,7 +87,7 @@ def test_garbage_is_refused(raw: bytes) -> None:
 
 
 def test_equal_seeds_give_equal_tables() -> None:
-    box = Box(switch_cpu=(0, 1), gpu_switch=(0, 0, 1))
+    box = SimulatedBox(switch_cpu=(0, 1), gpu_switch=(0, 0, 1))
     one, two, other = (simulate_probes(box, seed=seed) for seed in (3, 3, 4))
     assert same(one, two)
     assert not same(one, other)
@@ -96,4 +96,4 @@ def test_equal_seeds_give_equal_tables() -> None:
 
 def test_a_box_knows_its_switches() -> None:
     with pytest.raises(InputError, match=r"gpu_switch\[1\] is 1, needs 0 to 0"):
-        Box(switch_cpu=(0,), gpu_switch=(0, 1))
+        SimulatedBox(switch_cpu=(0,), gpu_switch=(0, 1))

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.measure.partition import Groups, best_partition
+from headrace.collectives.measure.partition import Grouping, best_partition
 
 
-def partitions(items: tuple[int, ...]) -> Iterator[Groups]:
+def partitions(items: tuple[int, ...]) -> Iterator[Grouping]:
     """Every partition: the independent reference."""
     if not items:
         yield ()
@@ -22,7 +22,7 @@ def partitions(items: tuple[int, ...]) -> Iterator[Groups]:
             yield (*smaller[:i], (first, *group), *smaller[i + 1 :])
 
 
-def value(groups: Groups, evidence: np.ndarray) -> float:
+def value(groups: Grouping, evidence: np.ndarray) -> float:
     return sum(evidence[a, b] for group in groups for a in group for b in group if a < b)
 
 

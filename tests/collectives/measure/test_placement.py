@@ -11,12 +11,12 @@ from headrace.collectives.measure.placement import (
     visible_order,
     with_pcie,
 )
-from headrace.collectives.measure.simulated_hardware import Box, simulate_probes
+from headrace.collectives.measure.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.errors import InputError
-from headrace.topology.presets import dgx2, ndv2, ring
+from headrace.topology.presets import dgx2, ndv2, ring_topology
 from headrace.topology.symmetry import automorphisms, is_automorphism
 
-FOUR = replace(ring(4), hosts=("box",), rank_host=(0,) * 4, shared=(), switches=())
+FOUR = replace(ring_topology(4), hosts=("box",), rank_host=(0,) * 4, shared=(), switches=())
 SWITCHES = ((0, 1), (2, 3), (4, 5), (6, 7))
 
 
@@ -58,7 +58,9 @@ def test_a_box_with_endless_automorphisms() -> None:
 
 
 def test_from_probes_to_order() -> None:
-    box = Box(switch_cpu=(0, 0, 1, 1), gpu_switch=(0, 0, 1, 1, 2, 2, 3, 3), nic_cpu=1, nic_switch=3)
+    box = SimulatedBox(
+        switch_cpu=(0, 0, 1, 1), gpu_switch=(0, 0, 1, 1, 2, 2, 3, 3), nic_cpu=1, nic_switch=3
+    )
     found = infer_hardware(simulate_probes(box, noise=0.05))
     assert visible_order(ndv2(1), found)[0] in (6, 7)
 

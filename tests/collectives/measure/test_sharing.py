@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.collectives.measure.sharing import Outcome, accept
+from headrace.collectives.measure.sharing import TrialOutcome, accept
 from headrace.collectives.measure.survey import survey
 from headrace.collectives.measure.trials import Capacity, Trial
 from headrace.collectives.run.automatic import EFFORT
@@ -17,11 +17,11 @@ THREE_UNEVEN_RACKS = {
 }
 
 
-def into(host: int, stretch: float) -> Outcome:
+def into(host: int, stretch: float) -> TrialOutcome:
     """Two flows into one host, of 1 and 0.5 MB/us alone."""
     port = Capacity(kind="nic", name="h", hosts=frozenset({host}), direction="in")
     trial = Trial(capacities=(port,), flows=((1, host), (2, host)))
-    return Outcome(trial=trial, rates=(1.0, 0.5), stretch=stretch)
+    return TrialOutcome(trial=trial, rates=(1.0, 0.5), stretch=stretch)
 
 
 @pytest.mark.parametrize(

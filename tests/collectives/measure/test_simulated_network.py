@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.collectives.measure.affinity import physical_affinity, shared_levels
 from headrace.collectives.measure.simulated_network import (
-    QUIET,
+    NOISELESS,
     Disturbance,
     nested_positions,
     rack_positions,
@@ -50,7 +50,7 @@ def test_racks_have_the_sizes_asked_for_and_hosts_are_shuffled() -> None:
 
 def test_without_disturbance_latency_and_bandwidth_tell_every_place() -> None:
     positions = nested_positions(64, PAPER, seed=2)
-    table = simulate_network(positions, seed=2, disturbance=QUIET)
+    table = simulate_network(positions, seed=2, disturbance=NOISELESS)
     assert physical_affinity(table.latency_us, positions).accuracy == 1.0
     assert physical_affinity(1 / table.bandwidth, positions).accuracy == 1.0
     off = ~np.eye(64, dtype=bool)
@@ -63,7 +63,7 @@ def test_latency_is_in_the_range_of_where_ways_turn_and_bandwidth_as_oversubscri
     positions = nested_positions(24, (1, 1, 1, 3, 6), seed=1)
     table = simulate_network(
         positions,
-        disturbance=QUIET,
+        disturbance=NOISELESS,
         turn_us=turn,
         oversubscription=(1, 1, 1, 2, 4),
         host_bytes_per_s=800.0,
@@ -78,11 +78,11 @@ def test_latency_is_in_the_range_of_where_ways_turn_and_bandwidth_as_oversubscri
 
 def test_disturbance_is_of_the_size_asked_for_and_leaves_the_network_alone() -> None:
     positions = nested_positions(128, (1, 2, 4, 8, 32), seed=5)
-    truth = simulate_network(positions, seed=6, disturbance=QUIET)
+    truth = simulate_network(positions, seed=6, disturbance=NOISELESS)
     off = ~np.eye(128, dtype=bool)
 
     def ratio(**change: float) -> np.ndarray:
-        seen = simulate_network(positions, seed=6, disturbance=replace(QUIET, **change))
+        seen = simulate_network(positions, seed=6, disturbance=replace(NOISELESS, **change))
         return np.log(seen.latency_us / truth.latency_us)[off]
 
     assert ratio(noise=0.3).std() == pytest.approx(0.3, rel=0.05)
@@ -91,7 +91,7 @@ def test_disturbance_is_of_the_size_asked_for_and_leaves_the_network_alone() -> 
     assert (met > 0).mean() == pytest.approx(0.05, abs=0.01)
     assert met.max() <= np.log(5)
     assert (ratio(stack_us=5.0) > 0).all()
-    other_way = simulate_network(positions, seed=6, disturbance=replace(QUIET, asymmetry=0.2))
+    other_way = simulate_network(positions, seed=6, disturbance=replace(NOISELESS, asymmetry=0.2))
     assert not np.allclose(other_way.latency_us[off], other_way.latency_us.T[off])
 
 

@@ -3,15 +3,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.effort import ProbeEffort
 from headrace.collectives.measure.probe import Manner
-from headrace.collectives.measure.recorder import Site, Stage
+from headrace.collectives.measure.recorder import Series, Site
 from headrace.collectives.measure.survey import survey
 from headrace.errors import CommunicationError
 from headrace.topology import Link, SharedCapacity, Topology
 from tests.collectives.measure.network import Network, shuffled_racks
 
-PLENTY = Effort(budget_s=1000.0)
+PLENTY = ProbeEffort(budget_s=1000.0)
 
 
 def measured(network: Network, **effort: float):
@@ -101,9 +101,9 @@ def test_probes_of_a_round_and_quiet_probes_keep_hosts_apart() -> None:
         rows = samples["probe"] == probe
         first = rows & (samples["repeat"] == 0)
         ends = [*samples["src"][first], *samples["dst"][first]]
-        if samples["stage"][rows][0] == Stage.TOURNAMENT:
+        if samples["stage"][rows][0] == Series.ROUND_ROBIN:
             assert len(ends) == len(set(ends))
-        if samples["stage"][rows][0] == Stage.QUIET:
+        if samples["stage"][rows][0] == Series.UNLOADED:
             assert first.sum() == 1
     met = set(zip(samples["src"].tolist(), samples["dst"].tolist(), strict=True))
     assert met == {(a, b) for a in range(4) for b in range(4) if a != b}
@@ -124,7 +124,7 @@ def test_many_hosts_take_rounds_not_pairs() -> None:
     assert {frozenset(group) for group in profile.groups} == truth
     stages = [int(s) for s in profile.samples["stage"]]
     probes = dict(zip(profile.samples["probe"].tolist(), stages, strict=True))
-    rounds = sum(stage == Stage.TOURNAMENT for stage in probes.values())
+    rounds = sum(stage == Series.ROUND_ROBIN for stage in probes.values())
     assert rounds <= 15 * 2 * 5
     assert network.total_us < 20e6
     for link, actual in zip(profile.topology.links, topology.links, strict=True):
@@ -197,7 +197,7 @@ def test_every_pair_has_its_bandwidth_and_latency() -> None:
     assert typical[off] == pytest.approx(90.0, rel=0.1)
     assert profile.matrix("kernel_rtt_us")[off] == pytest.approx(80.0)
     assert np.isnan(np.diag(typical)).all()
-    single = (profile.samples["chunks"] == 1) & (profile.samples["stage"] == Stage.TOURNAMENT)
+    single = (profile.samples["chunks"] == 1) & (profile.samples["stage"] == Series.ROUND_ROBIN)
     assert single.sum() == 12 * PLENTY.echoes
 
 

@@ -17,7 +17,7 @@ from headrace.collectives.adapt.coordinator import Coordinator
 from headrace.collectives.adapt.records import Records
 from headrace.collectives.adapt.replan import BackgroundPlanner
 from headrace.collectives.adapt.traffic import Traffic
-from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.effort import ProbeEffort
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.plan.book import PlanBook
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 PROBE = "probe"
 """The kind of proposals to measure the network between two calls."""
 
-_PROBE_EFFORT = Effort(budget_s=5.0, repeats=2, second_looks=4)
+_PROBE_EFFORT = ProbeEffort(budget_s=5.0, repeats=2, second_looks=4)
 _PROBE_DEADLINE_S = 120.0
 _POLL_S = 0.05
 _GOODBYE_S = 15.0
@@ -176,7 +176,7 @@ class Adaptation:
 
     def _probing(self, payload: bytes) -> Activation:
         """Return what measures, for the thread that makes the calls."""
-        effort = Effort(**json.loads(payload))
+        effort = ProbeEffort(**json.loads(payload))
         topology = self._book.topology
         hosts = [topology.hosts[host] for host in topology.rank_host]
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.collectives.measure.fit import LinkFit
-from headrace.collectives.measure.group import Groups
-from headrace.collectives.measure.tournament import Pair
+from headrace.collectives.measure.group import Grouping
+from headrace.collectives.measure.round_robin import Pair
 
 Costs = dict[Pair, LinkFit]
 """(source host, destination host) -> cost."""
@@ -24,7 +24,7 @@ _ODD_ALPHA = 1.5
 _CLEARLY_SLOWER = 0.75
 
 
-def quiet_pairs(groups: Groups, all_pairs_up_to: int, per_kind: int) -> tuple[Pair, ...]:
+def unloaded_pairs(groups: Grouping, all_pairs_up_to: int, per_kind: int) -> tuple[Pair, ...]:
     """Return the ordered pairs of hosts to probe with nobody else talking.
 
     All of them where hosts are few; else `per_kind` of each kind, spread over different hosts. In
@@ -56,7 +56,7 @@ def _few(here: Sequence[int], there: Sequence[int], most: int) -> list[Pair]:
     return pairs
 
 
-def suspects(fits: Mapping[Pair, LinkFit], groups: Groups) -> list[Pair]:
+def outlier_pairs(fits: Mapping[Pair, LinkFit], groups: Grouping) -> list[Pair]:
     """Return the pairs that stand out from their kind, the farthest first: for a second look.
 
     Most of them were only disturbed. Where two links are all there is of a kind, both are.
@@ -73,7 +73,7 @@ def suspects(fits: Mapping[Pair, LinkFit], groups: Groups) -> list[Pair]:
     return [pair for _, pair in sorted(found, reverse=True)]
 
 
-def even_out(fits: Mapping[Pair, LinkFit], groups: Groups) -> Costs:
+def even_out(fits: Mapping[Pair, LinkFit], groups: Grouping) -> Costs:
     """Give links of one kind the median alpha and beta of the kind, if theirs is close to it."""
     costs: Costs = {}
     for pairs in _kinds(fits, groups).values():
@@ -88,7 +88,7 @@ def even_out(fits: Mapping[Pair, LinkFit], groups: Groups) -> Costs:
     return costs
 
 
-def complete(bandwidth: np.ndarray, groups: Groups, fits: Mapping[Pair, LinkFit]) -> Costs:
+def complete(bandwidth: np.ndarray, groups: Grouping, fits: Mapping[Pair, LinkFit]) -> Costs:
     """Return costs of all ordered pairs of hosts from those of some.
 
     A pair that was not probed quietly takes the median of its kind, but is never faster than its
@@ -134,7 +134,7 @@ def median(fits: Sequence[LinkFit]) -> LinkFit:
 
 
 def _kinds(
-    pairs: Mapping[Pair, LinkFit] | Sequence[Pair], groups: Groups
+    pairs: Mapping[Pair, LinkFit] | Sequence[Pair], groups: Grouping
 ) -> dict[Pair, list[Pair]]:
     """(group of the source, group of the destination) -> pairs."""
     group_of = {host: index for index, group in enumerate(groups) for host in group}

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-Progress = Callable[[str, float], None]
+ProgressCallback = Callable[[str, float], None]
 """Called with what is being done and the share (0 to 1) of the whole that is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class ProbeEffort:
     """How hard to look.
 
     Attributes

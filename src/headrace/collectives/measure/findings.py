@@ -7,9 +7,9 @@ import numpy as np
 
 from headrace.collectives.measure.costs import Costs, median
 from headrace.collectives.measure.fit import LinkFit
-from headrace.collectives.measure.group import Groups
+from headrace.collectives.measure.group import Grouping
 from headrace.collectives.measure.recorder import Site
-from headrace.collectives.measure.tournament import Pair, Tournament
+from headrace.collectives.measure.round_robin import Pair, RoundRobin
 from headrace.collectives.measure.trials import Capacity
 from headrace.topology import Link, Topology
 
@@ -30,7 +30,7 @@ class Findings:
     site: Site
     fits: Mapping[Pair, LinkFit]
     local: Mapping[Pair, LinkFit]
-    tournament: Tournament
+    tournament: RoundRobin
     kernel: np.ndarray
 
     @property
@@ -38,7 +38,7 @@ class Findings:
         """Rank as it was -> rank in the profile."""
         return {rank: index for index, rank in enumerate(self.site.ranks)}
 
-    def rank_groups(self, groups: Groups) -> Groups:
+    def rank_groups(self, groups: Grouping) -> Grouping:
         """Return groups of hosts as groups of ranks."""
         place, members = self.place, self.site.members
         return tuple(

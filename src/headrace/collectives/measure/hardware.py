@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.collectives.measure.hardware_probes import HardwareProbes, Probe
-from headrace.collectives.measure.partition import Groups, Partition, best_partition
+from headrace.collectives.measure.hardware_probes import HardwareProbes, ProbeKind
+from headrace.collectives.measure.partition import Grouping, PartitionEstimate, best_partition
 from headrace.errors import InputError
 
 __all__ = ["Hardware", "infer_hardware"]
@@ -58,7 +58,7 @@ class Hardware:
     """
 
     nearest_cpu: int
-    switches: Groups
+    switches: Grouping
     nic_gpus: tuple[int, ...]
     cpu_confidence: float
     switch_confidence: float
@@ -120,7 +120,7 @@ def _nearest_cpu(
 ) -> tuple[tuple[float, ...], int, float]:
     from scipy.special import stdtr
 
-    cells = {cpu: values for (_, _, cpu), values in probes.logs(Probe.LOOPBACK).items()}
+    cells = {cpu: values for (_, _, cpu), values in probes.logs(ProbeKind.LOOPBACK).items()}
     for cpu in range(probes.cpus):
         if cpu not in cells:
             raise InputError(
@@ -161,7 +161,7 @@ class _Baseline:
 
 def _alone(probes: HardwareProbes, notes: list[str]) -> dict[tuple[int, int], _Baseline]:
     """Every GPU's rate when copying alone, by (gpu, cpu); missing ones from its likes."""
-    cells = probes.logs(Probe.ALONE)
+    cells = probes.logs(ProbeKind.ALONE)
     noise = _noise(cells.values())
     levels = {(gpu, cpu): float(np.median(values)) for (gpu, _, cpu), values in cells.items()}
     known: dict[tuple[int, int], _Baseline] = {}
@@ -172,7 +172,7 @@ def _alone(probes: HardwareProbes, notes: list[str]) -> dict[tuple[int, int], _B
             error = max(error, abs(level - float(np.median(likes or [level]))) / 2)
         known[gpu, cpu] = _Baseline(level=level, error=error)
     found: dict[tuple[int, int], _Baseline] = {}
-    for gpu, cpu in sorted({(g, c) for g, _, c in probes.logs(Probe.PAIR)} | set(known)):
+    for gpu, cpu in sorted({(g, c) for g, _, c in probes.logs(ProbeKind.PAIR)} | set(known)):
         if (gpu, cpu) in known:
             found[gpu, cpu] = known[gpu, cpu]
             continue
@@ -190,7 +190,7 @@ def _pair_evidence(
     probes: HardwareProbes, alone: Mapping[tuple[int, int], _Baseline]
 ) -> tuple[np.ndarray, float]:
     """Log-likelihood ratios of sharing, (gpus, gpus), and the contended level's logarithm."""
-    cells = {key: v for key, v in probes.logs(Probe.PAIR).items() if (key[0], key[2]) in alone}
+    cells = {key: v for key, v in probes.logs(ProbeKind.PAIR).items() if (key[0], key[2]) in alone}
     evidence = np.zeros((probes.gpus, probes.gpus))
     if not cells:
         if probes.gpus > 1:
@@ -256,7 +256,7 @@ def _log_t(
     return -(_FREEDOM + 1) / 2 * np.log1p(((value - mean) / scale) ** 2 / _FREEDOM)
 
 
-def _undecided_switches(found: Partition, evidence: np.ndarray) -> InputError:
+def _undecided_switches(found: PartitionEstimate, evidence: np.ndarray) -> InputError:
     rival = found.rival or ()
     mine, theirs = (
         {(a, b) for group in groups for a in group for b in group if a < b}
@@ -272,7 +272,7 @@ def _undecided_switches(found: Partition, evidence: np.ndarray) -> InputError:
     )
 
 
-def _sets(groups: Groups) -> str:
+def _sets(groups: Grouping) -> str:
     return " ".join("{" + ", ".join(map(str, group)) + "}" for group in groups)
 
 
@@ -284,14 +284,14 @@ def _nic_switch(
     probes: HardwareProbes,
     cpu: int,
     alone: Mapping[tuple[int, int], _Baseline],
-    groups: Groups,
+    groups: Grouping,
     least_confidence: float,
     notes: list[str],
 ) -> tuple[tuple[int, ...], float]:
     """The switch that the NIC's loopbacks slow down, or none, and the answer's probability."""
-    beside = {gpu: v for (gpu, _, c), v in probes.logs(Probe.BESIDE_NIC).items() if c == cpu}
+    beside = {gpu: v for (gpu, _, c), v in probes.logs(ProbeKind.BESIDE_NIC).items() if c == cpu}
     if not beside:
-        elsewhere = sorted(set(probes.cpu[probes.probe == Probe.BESIDE_NIC].tolist()))
+        elsewhere = sorted(set(probes.cpu[probes.probe == ProbeKind.BESIDE_NIC].tolist()))
         raise InputError(
             "which GPUs share a PCIe switch with the NIC: there are 'beside_nic' probes with "
             f"{f'CPUs {elsewhere}' if elsewhere else 'no CPU'}, but none with CPU {cpu}, which is "
@@ -331,7 +331,7 @@ def _slowdown(
     notes: list[str],
 ) -> tuple[dict[int, float], dict[int, float]]:
     """For every GPU probed beside the NIC the logarithm of rate over rate alone, and its error."""
-    quiet = {gpu: v for (gpu, _, c), v in probes.logs(Probe.FROM_CPU).items() if c == cpu}
+    quiet = {gpu: v for (gpu, _, c), v in probes.logs(ProbeKind.FROM_CPU).items() if c == cpu}
     noise = _noise([*beside.values(), *quiet.values()])
     level: dict[int, float] = {}
     error: dict[int, float] = {}
@@ -357,7 +357,7 @@ def _slowdown(
 
 def _switch_rate(probes: HardwareProbes, mates: list[tuple[int, ...]]) -> float:
     """Median GB/s that two switch mates get together."""
-    cells = probes.logs(Probe.PAIR)
+    cells = probes.logs(ProbeKind.PAIR)
     pairs = {(a, b) for group in mates for a in group for b in group if a < b}
     return float(
         np.median(

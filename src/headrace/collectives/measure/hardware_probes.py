@@ -34,7 +34,7 @@ from headrace import fields
 from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
 
-__all__ = ["HardwareProbes", "Probe"]
+__all__ = ["HardwareProbes", "ProbeKind"]
 
 KIND = "hardware-probes"
 _SCHEMA = 1
@@ -43,7 +43,7 @@ MAX_DEVICES = 64
 _MAX_BYTES = 256 << 20
 
 
-class Probe(IntEnum):
+class ProbeKind(IntEnum):
     """What was run; names in files are these in lower case."""
 
     LOOPBACK = 0
@@ -53,7 +53,7 @@ class Probe(IntEnum):
     BESIDE_NIC = 4
 
 
-Row = tuple[Probe, int, int, int, float]
+ProbeRow = tuple[ProbeKind, int, int, int, float]
 """(probe, gpu or -1, other or -1, cpu, value)."""
 
 
@@ -64,7 +64,7 @@ class HardwareProbes:
     Attributes
     ----------
     cpus, gpus : how many the box has; they are numbered from 0.
-    probe : uint8, of `Probe`.
+    probe : uint8, of `ProbeKind`.
     gpu, other, cpu : int32; -1 where the probe has none.
     value : float64, us for loopbacks, else GB/s (10^9 bytes).
     provenance : where it was recorded; not part of the digest.
@@ -93,8 +93,8 @@ class HardwareProbes:
                 f"columns {', '.join(_COLUMNS)} have {[len(c) for c in columns]} rows, need as "
                 "many each"
             )
-        _check_ids("probe", self.probe, 0, len(Probe))
-        paired, lonely = self.probe == Probe.PAIR, self.probe == Probe.LOOPBACK
+        _check_ids("probe", self.probe, 0, len(ProbeKind))
+        paired, lonely = self.probe == ProbeKind.PAIR, self.probe == ProbeKind.LOOPBACK
         _check_ids("cpu", self.cpu, 0, self.cpus)
         _check_ids("gpu", np.where(lonely, 0, self.gpu), 0, self.gpus)
         _check_ids("other", np.where(paired, self.other, 0), 0, self.gpus)
@@ -113,7 +113,7 @@ class HardwareProbes:
         cls,
         cpus: int,
         gpus: int,
-        rows: Iterable[Row],
+        rows: Iterable[ProbeRow],
         provenance: Mapping[str, Any] | None = None,
     ) -> "HardwareProbes":
         """Make a table of rows."""
@@ -129,11 +129,11 @@ class HardwareProbes:
             provenance=provenance or {},
         )
 
-    def logs(self, probe: Probe) -> dict[tuple[int, int, int], np.ndarray]:
+    def logs(self, probe: ProbeKind) -> dict[tuple[int, int, int], np.ndarray]:
         """Return the logarithms of one probe's values by (gpu, other, cpu)."""
         mine = np.flatnonzero(self.probe == probe)
-        gpus = np.where(probe == Probe.LOOPBACK, -1, self.gpu[mine])
-        others = np.where(probe == Probe.PAIR, self.other[mine], -1)
+        gpus = np.where(probe == ProbeKind.LOOPBACK, -1, self.gpu[mine])
+        others = np.where(probe == ProbeKind.PAIR, self.other[mine], -1)
         found: dict[tuple[int, int, int], list[float]] = {}
         keys = zip(gpus.tolist(), others.tolist(), self.cpu[mine].tolist(), strict=True)
         for key, value in zip(keys, np.log(self.value[mine]).tolist(), strict=True):
@@ -274,14 +274,14 @@ def _cell(text: str) -> Any:
     return text
 
 
-def _row(index: int, cells: list[Any]) -> Row | None:
+def _row(index: int, cells: list[Any]) -> ProbeRow | None:
     """Read one row; None if it has no value."""
     where = f"rows[{index}]"
     if len(cells) != len(_COLUMNS):
         raise ArtifactError(f"{where} has {len(cells)} cells, needs {', '.join(_COLUMNS)}")
     name, gpu, other, cpu, value = cells
-    if not isinstance(name, str) or name.upper() not in Probe.__members__:
-        allowed = ", ".join(probe.name.lower() for probe in Probe)
+    if not isinstance(name, str) or name.upper() not in ProbeKind.__members__:
+        allowed = ", ".join(probe.name.lower() for probe in ProbeKind)
         raise ArtifactError(f"{where}: field 'probe' is {name!r}, needs one of {allowed}")
     if value is None:
         return None
@@ -297,7 +297,7 @@ def _row(index: int, cells: list[Any]) -> Row | None:
         raise ArtifactError(f"{where}: field 'value': {error}") from error
     if not math.isfinite(number):
         raise ArtifactError(f"{where}: field 'value' is {number}, needs a finite number above 0")
-    return Probe[name.upper()], ids[0], ids[1], ids[2], number
+    return ProbeKind[name.upper()], ids[0], ids[1], ids[2], number
 
 
 def _small(found: Any) -> int:

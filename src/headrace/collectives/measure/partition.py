@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-Groups = tuple[tuple[int, ...], ...]
+Grouping = tuple[tuple[int, ...], ...]
+"""Partition into groups: every group ascending, ordered by their first members."""
 
 _MAX_SPLIT = 10
 _MOST_EXHAUSTIVE = 7  # members: they have 877 partitions
@@ -19,7 +20,7 @@ _CERTAIN = 50.0  # more evidence about a pair than this changes nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class PartitionEstimate:
     """The best partition and how sure it is.
 
     Attributes
@@ -30,12 +31,12 @@ class Partition:
     rival : the most probable of those; None if there is only one partition.
     """
 
-    groups: Groups
+    groups: Grouping
     confidence: float
-    rival: Groups | None
+    rival: Grouping | None
 
 
-def best_partition(evidence: np.ndarray) -> Partition:
+def best_partition(evidence: np.ndarray) -> PartitionEstimate:
     """Return the most probable partition; of over 7 members, the best that climbing finds.
 
     Parameters
@@ -54,7 +55,7 @@ def best_partition(evidence: np.ndarray) -> Partition:
     best = _value(labels, score)
     rivals = [(_value(other, score) - best, _groups(other)) for other in neighbours(labels)]
     behind = np.array([value for value, _ in rivals])
-    return Partition(
+    return PartitionEstimate(
         groups=_groups(labels),
         confidence=1.0 / (1.0 + float(np.exp(behind).sum())),
         rival=max(rivals)[1] if rivals else None,
@@ -135,5 +136,5 @@ def _moved(labels: np.ndarray, members: list[int], name: int) -> np.ndarray:
     return other
 
 
-def _groups(labels: np.ndarray) -> Groups:
+def _groups(labels: np.ndarray) -> Grouping:
     return tuple(sorted(tuple(np.flatnonzero(labels == n).tolist()) for n in np.unique(labels)))

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from headrace.collectives.measure.conduct import MAX_REPEATS, Prober
+from headrace.collectives.measure.group_prober import MAX_REPEATS, Prober
 from headrace.collectives.measure.probe import ACK_BYTES, Flow, Manner, Probe
 from headrace.errors import InputError
 
@@ -19,7 +19,7 @@ _COLUMNS = ("probe", "stage", "manner", "chunks", "src", "dst", "chunk_bytes", "
 _TYPES = (*[np.int32, np.uint8, np.uint8], *[np.int32] * 3, np.int64, np.int32, np.float64)
 
 
-class Stage(IntEnum):
+class Series(IntEnum):
     """Why a probe was made."""
 
     TOURNAMENT = 0
@@ -105,7 +105,7 @@ class Recorder:
 
     def probe(
         self,
-        stage: Stage,
+        stage: Series,
         manner: Manner,
         chunks: int,
         flows: Sequence[Flow],
@@ -133,7 +133,7 @@ class Recorder:
         return times
 
     def bulk(
-        self, stage: Stage, pairs: Sequence[tuple[int, int]], sizes: Sequence[float], repeats: int
+        self, stage: Series, pairs: Sequence[tuple[int, int]], sizes: Sequence[float], repeats: int
     ) -> np.ndarray:
         """Send about `sizes` bytes between `pairs`, all at once; see `probe`."""
         flows = [
@@ -147,7 +147,7 @@ class Recorder:
         flows = [Flow(src, dst, ACK_BYTES) for src, dst in pairs]
         echoes = min(echoes, MAX_REPEATS - _WARM_UP)
         manner = Manner.ONE_AFTER_ANOTHER
-        return self.probe(Stage.TOURNAMENT, manner, 1, flows, echoes, warm_up=_WARM_UP)
+        return self.probe(Series.ROUND_ROBIN, manner, 1, flows, echoes, warm_up=_WARM_UP)
 
     def table(self, ranks: Sequence[int]) -> dict[str, np.ndarray]:
         """Every timed run: columns probe, stage, manner, chunks, src, dst, chunk_bytes, repeat, us.

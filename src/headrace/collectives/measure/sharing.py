@@ -13,9 +13,9 @@ from typing import Protocol
 
 from headrace.collectives.measure.effort import Budget
 from headrace.collectives.measure.fit import LinkFit
-from headrace.collectives.measure.group import Groups
-from headrace.collectives.measure.recorder import Recorder, Site, Stage
-from headrace.collectives.measure.tournament import Pair
+from headrace.collectives.measure.group import Grouping
+from headrace.collectives.measure.recorder import Recorder, Series, Site
+from headrace.collectives.measure.round_robin import Pair
 from headrace.collectives.measure.trials import (
     Capacity,
     Trial,
@@ -38,7 +38,7 @@ _CONFIRMATIONS = 2
 _FILLED = 0.95
 
 
-class Limits(Protocol):
+class TransferLimits(Protocol):
     """The part of the survey's effort that matters here."""
 
     @property
@@ -53,7 +53,7 @@ class Limits(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrialOutcome:
     """How a trial went: every flow sent its own rate times `alone_us` and together took longer.
 
     `rates` are MB per us, alone.
@@ -76,17 +76,17 @@ class Outcome:
         )
 
 
-Run = Callable[[Trial], Outcome | None]
+RunTrial = Callable[[Trial], TrialOutcome | None]
 """Runs a trial; None if there is no time for it."""
 
 
 def find_shared(
     recorder: Recorder,
     site: Site,
-    groups: Groups,
+    groups: Grouping,
     costs: Mapping[Pair, LinkFit],
     duration_us: float,
-    limits: Limits,
+    limits: TransferLimits,
     budget: Budget | None = None,
 ) -> tuple[Capacity, ...]:
     """Run the trials and return the capacities that showed.
@@ -95,7 +95,7 @@ def find_shared(
     """
     left_out: list[Trial] = []
 
-    def run(trial: Trial) -> Outcome | None:
+    def run(trial: Trial) -> TrialOutcome | None:
         if budget is not None and budget.left_s() <= 0:
             left_out.append(trial)
             return None
@@ -117,9 +117,9 @@ def find_shared(
     return extend_uplinks(found, groups, left_out)
 
 
-def _uplink_outcomes(run: Run, groups: Groups) -> list[Outcome]:
+def _uplink_outcomes(run: RunTrial, groups: Grouping) -> list[TrialOutcome]:
     """Few flows over every uplink; where they show nothing, as many as there are hosts."""
-    outcomes: list[Outcome] = []
+    outcomes: list[TrialOutcome] = []
     small, large = uplink_trials(groups, few=True), uplink_trials(groups, few=False)
     for first, second in zip(small, large, strict=True):
         outcome = run(first)
@@ -133,7 +133,7 @@ def _uplink_outcomes(run: Run, groups: Groups) -> list[Outcome]:
 
 
 def _with_return_traffic(
-    found: tuple[Capacity, ...], both: Sequence[Outcome]
+    found: tuple[Capacity, ...], both: Sequence[TrialOutcome]
 ) -> tuple[Capacity, ...]:
     """Charge uplinks for the acknowledgements of what flows the other way.
 
@@ -151,7 +151,7 @@ def _with_return_traffic(
     )
 
 
-def _confirmed(run: Run, trial: Trial) -> Outcome | None:
+def _confirmed(run: RunTrial, trial: Trial) -> TrialOutcome | None:
     """Run a trial that should show nothing; if it shows something, again: the least counts.
 
     A link that is not full duplex is rare, a machine that is busy for a moment is not.
@@ -168,7 +168,7 @@ def _confirmed(run: Run, trial: Trial) -> Outcome | None:
 
 
 def accept(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[TrialOutcome],
     beta: Mapping[Pair, float],
     threshold: float,
     known: tuple[Capacity, ...] = (),
@@ -202,7 +202,7 @@ def accept(
     )
 
 
-def _explains(outcome: Outcome, capacity: Capacity) -> float:
+def _explains(outcome: TrialOutcome, capacity: Capacity) -> float:
     """The stretch that a known capacity causes in this trial."""
     return capacity.beta_us_per_mb * outcome.load(capacity)
 
@@ -213,24 +213,24 @@ def _run(
     costs: Mapping[Pair, LinkFit],
     trial: Trial,
     duration_us: float,
-    limits: Limits,
-) -> Outcome:
+    limits: TransferLimits,
+) -> TrialOutcome:
     rates = [1.0 / costs[flow].beta_us_per_mb for flow in trial.flows]
     alone_us = min(duration_us, limits.most_bytes / BYTES_PER_MB / max(rates))
     pairs = [
         (site.rank(src, turn), site.rank(dst, turn)) for turn, (src, dst) in enumerate(trial.flows)
     ]
     sizes = [rate * alone_us * BYTES_PER_MB for rate in rates]
-    times = recorder.bulk(Stage.SHARING, pairs, sizes, limits.repeats)
+    times = recorder.bulk(Series.SHARING, pairs, sizes, limits.repeats)
     # the trial ends with its last flow; the least disturbed run counts
     took_us = float(times.max(axis=0).min())
     fixed_us = sum(costs[flow].at_once_us(0) for flow in trial.flows) / len(trial.flows)
     stretch = (took_us - fixed_us) / alone_us
-    return Outcome(trial=trial, rates=tuple(rates), stretch=stretch)
+    return TrialOutcome(trial=trial, rates=tuple(rates), stretch=stretch)
 
 
 def extend_nics(
-    found: tuple[Capacity, ...], site: Site, groups: Groups, trials: Sequence[Trial]
+    found: tuple[Capacity, ...], site: Site, groups: Grouping, trials: Sequence[Trial]
 ) -> tuple[Capacity, ...]:
     """Give hosts whose NIC was not tried the typical one of their group, if all tried showed.
 
@@ -254,7 +254,7 @@ def extend_nics(
 
 
 def extend_uplinks(
-    found: tuple[Capacity, ...], groups: Groups, left_out: Sequence[Trial]
+    found: tuple[Capacity, ...], groups: Grouping, left_out: Sequence[Trial]
 ) -> tuple[Capacity, ...]:
     """Give groups whose uplink was not tried the typical one, if all tried ones showed."""
     missing = {c for trial in left_out for c in trial.capacities if c.direction != "both"}

@@ -1,17 +1,17 @@
-"""Probe tables of a box that is known: to try out and to test what `hardware` infers."""
+"""Simulated probe tables of a known box, to test what `hardware` infers."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.collectives.measure.hardware_probes import HardwareProbes, Probe, Row
+from headrace.collectives.measure.hardware_probes import HardwareProbes, ProbeKind, ProbeRow
 from headrace.errors import InputError
 
-__all__ = ["Box", "simulate_probes"]
+__all__ = ["SimulatedBox", "simulate_probes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class SimulatedBox:
     """A machine as it is.
 
     Attributes
@@ -81,7 +81,7 @@ class Box:
 
 
 def simulate_probes(
-    box: Box,
+    box: SimulatedBox,
     *,
     seed: int = 0,
     repeats: int = 5,
@@ -103,27 +103,27 @@ def simulate_probes(
     cpus : those that the GPUs copy to when alone or in pairs (default: all).
     """
     random = np.random.default_rng(seed)
-    rows: list[Row] = []
+    rows: list[ProbeRow] = []
 
-    def add(probe: Probe, gpu: int, other: int, cpu: int, value: float) -> None:
-        if probe != Probe.LOOPBACK and random.random() < missing:
+    def add(probe: ProbeKind, gpu: int, other: int, cpu: int, value: float) -> None:
+        if probe != ProbeKind.LOOPBACK and random.random() < missing:
             return
-        for _ in range(loopbacks if probe == Probe.LOOPBACK else repeats):
+        for _ in range(loopbacks if probe == ProbeKind.LOOPBACK else repeats):
             factor = float(np.exp(random.normal(0.0, noise)))
             if random.random() < outliers:
                 slower = float(random.uniform(1.3, 3.0))
-                factor *= slower if probe == Probe.LOOPBACK else 1 / slower
+                factor *= slower if probe == ProbeKind.LOOPBACK else 1 / slower
             rows.append((probe, gpu, other, cpu, value * factor))
 
     for cpu in range(box.cpus):
-        add(Probe.LOOPBACK, -1, -1, cpu, box.near_us if cpu == box.nic_cpu else box.far_us)
+        add(ProbeKind.LOOPBACK, -1, -1, cpu, box.near_us if cpu == box.nic_cpu else box.far_us)
     for cpu in range(box.cpus) if cpus is None else cpus:
         for gpu in range(box.gpus):
-            add(Probe.ALONE, gpu, -1, cpu, box.rate(gpu, cpu))
+            add(ProbeKind.ALONE, gpu, -1, cpu, box.rate(gpu, cpu))
             for other in range(box.gpus):
                 if other != gpu:
-                    add(Probe.PAIR, gpu, other, cpu, box.rate(gpu, cpu, other))
+                    add(ProbeKind.PAIR, gpu, other, cpu, box.rate(gpu, cpu, other))
     for gpu in range(box.gpus):
-        add(Probe.FROM_CPU, gpu, -1, box.nic_cpu, box.rate(gpu, box.nic_cpu))
-        add(Probe.BESIDE_NIC, gpu, -1, box.nic_cpu, box.rate(gpu, box.nic_cpu, nic=True))
+        add(ProbeKind.FROM_CPU, gpu, -1, box.nic_cpu, box.rate(gpu, box.nic_cpu))
+        add(ProbeKind.BESIDE_NIC, gpu, -1, box.nic_cpu, box.rate(gpu, box.nic_cpu, nic=True))
     return HardwareProbes.of(box.cpus, box.gpus, rows, {"made by": "simulate_probes", "seed": seed})

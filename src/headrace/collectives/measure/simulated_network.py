@@ -15,7 +15,7 @@ from headrace.collectives.measure.affinity import LEVELS, Position, shared_level
 from headrace.collectives.measure.network_table import NetworkTable
 from headrace.errors import InputError
 
-__all__ = ["QUIET", "Disturbance", "nested_positions", "rack_positions", "simulate_network"]
+__all__ = ["NOISELESS", "Disturbance", "nested_positions", "rack_positions", "simulate_network"]
 
 TURN_US = ((52.0, 56.0), (39.0, 42.0), (29.0, 32.0), (22.0, 24.0), (16.0, 18.0), (12.0, 13.0))
 """Latency (us, least and most) of a way that turns above a region, in a region, a datacenter, a
@@ -51,7 +51,7 @@ class Disturbance:
                 raise InputError(f"{name} is {value}, needs a finite number of at least 0")
 
 
-QUIET = Disturbance(noise=0.0, competing=0.0, asymmetry=0.0, stack_us=0.0)
+NOISELESS = Disturbance(noise=0.0, competing=0.0, asymmetry=0.0, stack_us=0.0)
 """Nothing is added: the truth."""
 
 
@@ -117,7 +117,7 @@ def simulate_network(
     ----------
     seed : of the network and the disturbance. Two that differ only in their disturbance are the
         same network.
-    disturbance : what measuring adds (default: all of it, noise of 0.3; see also `QUIET`).
+    disturbance : what measuring adds (default: all of it, noise of 0.3; see also `NOISELESS`).
     turn_us : for each of `LEVELS`, the range of latency of a way that turns above it.
     oversubscription : of all of `LEVELS` but the host. A flow's bandwidth is that of its hosts over
         the oversubscription of what it leaves: what it gets while everybody sends.

@@ -18,26 +18,26 @@ from dataclasses import asdict
 import numpy as np
 
 import headrace
-from headrace.collectives.measure.conduct import Member, Prober, Regroup, Runner
 from headrace.collectives.measure.costs import (
     Costs,
     complete,
     even_out,
-    quiet_pairs,
-    suspects,
+    outlier_pairs,
+    unloaded_pairs,
 )
-from headrace.collectives.measure.crowd import LEAST_HOSTS, Crowd
-from headrace.collectives.measure.effort import Budget, Effort, Progress
-from headrace.collectives.measure.explain import MOST_HOSTS, concurrent_rounds, explain
+from headrace.collectives.measure.effort import Budget, ProbeEffort, ProgressCallback
 from headrace.collectives.measure.findings import Findings
 from headrace.collectives.measure.fit import LinkFit
-from headrace.collectives.measure.group import Groups, group_hosts
+from headrace.collectives.measure.group import Grouping, group_hosts
+from headrace.collectives.measure.group_prober import GroupProber, Prober, Regroup, Runner
+from headrace.collectives.measure.permutation_traffic import LEAST_HOSTS, PermutationTraffic
 from headrace.collectives.measure.profile import Profile
-from headrace.collectives.measure.quiet import QuietProbes
+from headrace.collectives.measure.rack_search import MOST_HOSTS, concurrent_rounds, search_racks
 from headrace.collectives.measure.recorder import Recorder, Site
+from headrace.collectives.measure.round_robin import Pair, RoundRobin, local_rounds
 from headrace.collectives.measure.sharing import find_shared
-from headrace.collectives.measure.tournament import Pair, Tournament, local_rounds
 from headrace.collectives.measure.trials import Capacity
+from headrace.collectives.measure.unloaded import UnloadedProbes
 from headrace.errors import CommunicationError
 
 # where each stage ends on the progress bar
@@ -52,8 +52,8 @@ def measure_ranks(
     runner: Runner,
     rank_hosts: Sequence[str],
     *,
-    effort: Effort | None = None,
-    progress: Progress | None = None,
+    effort: ProbeEffort | None = None,
+    progress: ProgressCallback | None = None,
     regroup: Regroup | None = None,
 ) -> Profile | None:
     """Measure between the ranks of one executor group; every rank calls this.
@@ -77,8 +77,8 @@ def measure_ranks(
     CommunicationError : at every rank, naming the host, if one dies or stops answering and there
         is no going on without it.
     """
-    effort = effort or Effort()
-    member = Member(runner, rank_hosts, regroup=regroup, most_losses=effort.most_losses)
+    effort = effort or ProbeEffort()
+    member = GroupProber(runner, rank_hosts, regroup=regroup, most_losses=effort.most_losses)
     if not member.follow():
         return None
     profile = survey(member, rank_hosts, effort=effort, progress=progress)
@@ -90,15 +90,15 @@ def survey(
     prober: Prober,
     rank_hosts: Sequence[str],
     *,
-    effort: Effort | None = None,
-    progress: Progress | None = None,
+    effort: ProbeEffort | None = None,
+    progress: ProgressCallback | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Profile:
     """Measure everything with `prober`; `rank_hosts` names every rank's host.
 
     `clock` counts the seconds of the effort's budget.
     """
-    return _Survey(prober, Site.of(rank_hosts), effort or Effort(), progress, clock).run()
+    return _Survey(prober, Site.of(rank_hosts), effort or ProbeEffort(), progress, clock).run()
 
 
 class _Survey:
@@ -106,8 +106,8 @@ class _Survey:
         self,
         prober: Prober,
         site: Site,
-        effort: Effort,
-        progress: Progress | None,
+        effort: ProbeEffort,
+        progress: ProgressCallback | None,
         clock: Callable[[], float],
     ) -> None:
         self.recorder = Recorder(prober, clock)
@@ -118,9 +118,9 @@ class _Survey:
         self.progress = progress
         self.shown = 0.0
         # what is known, by pair of ranks: it stays when a host is lost
-        self.tournament = Tournament(self.recorder, effort, self.budget)
-        self.crowd = Crowd(self.recorder, effort, self.budget)
-        self.quiet = QuietProbes(self.recorder, effort)
+        self.tournament = RoundRobin(self.recorder, effort, self.budget)
+        self.crowd = PermutationTraffic(self.recorder, effort, self.budget)
+        self.quiet = UnloadedProbes(self.recorder, effort)
         self.fits: dict[Pair, LinkFit] = {}
         self.local: dict[Pair, LinkFit] = {}
         self.second_looks: set[Pair] = set()
@@ -190,7 +190,7 @@ class _Survey:
             },
         )
 
-    def groups(self, bandwidth: np.ndarray) -> Groups:
+    def groups(self, bandwidth: np.ndarray) -> Grouping:
         """Group hosts by what pairs had, what they have in a crowd, and what explains both."""
         pairs = group_hosts(bandwidth)
         if len(bandwidth) < LEAST_HOSTS:
@@ -208,14 +208,14 @@ class _Survey:
         if len(bandwidth) > MOST_HOSTS:
             return pairs if len(pairs) > 1 or crowded is None else group_hosts(crowded)
         rounds = concurrent_rounds(self.recorder.table(self.site.ranks), self.site)
-        explained = explain(rounds, seen, lambda: self.budget.left_s(_CROWD_ENDS) <= 0)
+        explained = search_racks(rounds, seen, lambda: self.budget.left_s(_CROWD_ENDS) <= 0)
         # racks that pairs show and no uplink explains may have something else that makes them so
         return pairs if len(explained) == 1 else explained
 
-    def fit_hosts(self, bandwidth: np.ndarray, groups: Groups) -> None:
+    def fit_hosts(self, bandwidth: np.ndarray, groups: Grouping) -> None:
         """Fit the links between hosts, and those that look bad once more."""
         site, effort = self.site, self.effort
-        pairs = quiet_pairs(groups, effort.all_pairs_up_to, effort.pairs_per_kind)
+        pairs = unloaded_pairs(groups, effort.all_pairs_up_to, effort.pairs_per_kind)
 
         def look(pair: Pair, done: float) -> None:
             here, there = (site.hosts[host] for host in pair)
@@ -235,7 +235,7 @@ class _Survey:
                 return
             look(pair, index / len(missing))
         fits = {pair: self.fits[self.ranks(pair)] for pair in pairs}
-        for pair in suspects(fits, groups)[: effort.second_looks]:
+        for pair in outlier_pairs(fits, groups)[: effort.second_looks]:
             if self.ranks(pair) in self.second_looks:
                 continue
             if self.budget.left_s(_QUIET_ENDS) <= 0:
@@ -257,7 +257,7 @@ class _Survey:
                     fits = self.quiet.fit(pairs, [guess] * len(pairs))
                     self.local.update(zip(pairs, fits, strict=True))
 
-    def shared(self, groups: Groups, costs: Costs) -> tuple[Capacity, ...]:
+    def shared(self, groups: Grouping, costs: Costs) -> tuple[Capacity, ...]:
         if len(self.site.hosts) < 2:
             return ()
         effort = self.effort

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from headrace.collectives.measure.group import Groups
+from headrace.collectives.measure.group import Grouping
 from headrace.collectives.measure.recorder import Site
-from headrace.collectives.measure.tournament import Pair
+from headrace.collectives.measure.round_robin import Pair
 from headrace.topology import SharedCapacity
 
 _MOST_FLOWS = 8
@@ -58,7 +58,7 @@ class Trial:
     flows: tuple[Pair, ...]
 
 
-def nic_trials(site: Site, groups: Groups, beta: Mapping[Pair, float]) -> tuple[Trial, ...]:
+def nic_trials(site: Site, groups: Grouping, beta: Mapping[Pair, float]) -> tuple[Trial, ...]:
     """One host to several, and several to one, for every host (a few per group if many)."""
     few = len(site.hosts) > _ALL_NICS_UP_TO
     trials: list[Trial] = []
@@ -84,7 +84,7 @@ def nic(site: Site, host: int, direction: str, beta: float = 0.0) -> Capacity:
 
 
 def _nic_flows(
-    host: int, direction: str, site: Site, groups: Groups, beta: Mapping[Pair, float]
+    host: int, direction: str, site: Site, groups: Grouping, beta: Mapping[Pair, float]
 ) -> tuple[Pair, ...]:
     """Flows of one host, of which at most one passes its group's uplink (unless it is alone)."""
 
@@ -104,7 +104,7 @@ def _nic_flows(
     return tuple(flow(peer) for peer in peers)
 
 
-def uplink_trials(groups: Groups, *, few: bool) -> tuple[Trial, ...]:
+def uplink_trials(groups: Grouping, *, few: bool) -> tuple[Trial, ...]:
     """Disjoint pairs out of and into every group of several hosts.
 
     With `few`, at most one flow to every other group, where there are at least two others: what
@@ -137,7 +137,7 @@ def uplink_trials(groups: Groups, *, few: bool) -> tuple[Trial, ...]:
     return tuple(trials)
 
 
-def duplex_trials(groups: Groups) -> tuple[Trial, ...]:
+def duplex_trials(groups: Grouping) -> tuple[Trial, ...]:
     """Flows out of and into a group at the same time, between different hosts."""
     trials: list[Trial] = []
     for here, group in enumerate(groups if len(groups) > 2 else groups[:1]):
@@ -149,7 +149,7 @@ def duplex_trials(groups: Groups) -> tuple[Trial, ...]:
     return tuple(trials)
 
 
-def _uplink(groups: Groups, index: int, direction: str) -> Capacity:
+def _uplink(groups: Grouping, index: int, direction: str) -> Capacity:
     return Capacity(
         kind="uplink", name=str(index), hosts=frozenset(groups[index]), direction=direction
     )

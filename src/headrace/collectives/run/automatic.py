@@ -14,7 +14,7 @@ from typing import Any
 import headrace.artifact as artifact_io
 from headrace.collectives.demand import Collective
 from headrace.collectives.measure.cache import HostId, ProfileCache
-from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.effort import ProbeEffort
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.measure.words import in_words
@@ -27,7 +27,7 @@ from headrace.settings import Settings
 
 __all__ = ["EFFORT", "found_book", "invalidate", "quick_book"]
 
-EFFORT = Effort(budget_s=10.0)
+EFFORT = ProbeEffort(budget_s=10.0)
 """What measuring at the start of a job may cost."""
 
 FIRST = (

@@ -8,7 +8,7 @@ the simulator, on the topology that was measured.
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.measure.group import Groups, candidate_groups
+from headrace.collectives.measure.group import Grouping, candidate_groups
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.portfolio import predict_us
@@ -24,7 +24,7 @@ _LEAST_HOSTS, _MOST_HOSTS = 4, 32
 """Fewer make no two groups of two; of more, trying takes longer than a job should wait."""
 
 
-def aggregation_groups(profile: Profile, total_bytes: int = _BYTES) -> Groups:
+def aggregation_groups(profile: Profile, total_bytes: int = _BYTES) -> Grouping:
     """Return the groups of ranks over which to aggregate.
 
     The racks of the profile; if it has none, those over which an allreduce of `total_bytes` is
@@ -42,7 +42,7 @@ def aggregation_groups(profile: Profile, total_bytes: int = _BYTES) -> Groups:
     chunks = chunk_count(total_bytes, topology.ranks)
     demand = Demand(collective=Collective.ALLREDUCE, ranks=topology.ranks, chunks=chunks)
 
-    def predicted_us(groups: Groups) -> float:
+    def predicted_us(groups: Grouping) -> float:
         program = lower(two_level(demand, fitted_masters(topology, groups, chunks)))
         return predict_us(program, topology, total_bytes)
 
@@ -51,7 +51,7 @@ def aggregation_groups(profile: Profile, total_bytes: int = _BYTES) -> Groups:
         for host in range(hosts)
     ]
 
-    def of_ranks(groups: Groups) -> Groups:
+    def of_ranks(groups: Grouping) -> Grouping:
         return tuple(
             sorted(tuple(sorted(r for h in group for r in members[h])) for group in groups)
         )

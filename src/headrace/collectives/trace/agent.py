@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 import headrace.artifact as artifact_io
-from headrace.collectives.measure.launch.processes import answer
+from headrace.collectives.measure.launch.processes import run_worker
 from headrace.collectives.program import Program
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
@@ -63,6 +63,6 @@ def _addresses(lines: TextIO) -> list[str]:
 
 if __name__ == "__main__":
     try:
-        answer(sys.stdin, sys.stdout, trace_as_rank)
+        run_worker(sys.stdin, sys.stdout, trace_as_rank)
     except (BrokenPipeError, KeyboardInterrupt):
         sys.exit(130)  # the parent reads no more

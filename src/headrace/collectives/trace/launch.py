@@ -158,7 +158,7 @@ class _Ranks(Processes):
             },
         }
         tasks = [common | {"rank": r, "listen": self._listen_on[r]} for r in self._everyone]
-        self.tell(self._everyone, tasks)
+        self.send(self._everyone, tasks)
         on_progress("starting the ranks", 0.0)
         addresses: dict[int, str] = {}
         silence_s = _START_S
@@ -168,7 +168,7 @@ class _Ranks(Processes):
                 addresses[rank] = message["address"]
                 if len(addresses) == len(self._everyone):
                     call = {"addresses": [addresses[r] for r in self._everyone]}
-                    self.tell(self._everyone, [call] * len(self._everyone))
+                    self.send(self._everyone, [call] * len(self._everyone))
                     silence_s = job.deadline_s + _START_S
             elif "progress" in message and rank == 0:
                 on_progress(*message["progress"])
@@ -179,8 +179,8 @@ class _Ranks(Processes):
         until = time.monotonic() + timeout_s
         while (left_s := until - time.monotonic()) > 0:
             with suppress(queue.Empty):
-                rank, message = self.take(left_s)
-                if message is None and self.code(rank) == 0:
+                rank, message = self.receive(left_s)
+                if message is None and self.exit_code(rank) == 0:
                     continue  # it is done, and rank 0 sends the result
                 if message is None or "error" in message:
                     raise self._failure({rank: message})
@@ -192,13 +192,13 @@ class _Ranks(Processes):
         until = time.monotonic() + _AFTERMATH_S
         while len(ends) < len(self._everyone) and (left_s := until - time.monotonic()) > 0:
             with suppress(queue.Empty):
-                rank, message = self.take(left_s)
+                rank, message = self.receive(left_s)
                 if message is None or "error" in message:
                     ends.setdefault(rank, message)
         dead = [
             f"rank {rank} ended with exit code {code}" if code > 0 else f"rank {rank} was killed"
             for rank, message in sorted(ends.items())
-            if message is None and (code := self.code(rank))
+            if message is None and (code := self.exit_code(rank))
         ]
         told = [f"rank {r}: {m['error']}" for r, m in sorted(ends.items()) if m is not None]
         return CommunicationError("tracing failed: " + "; ".join([*dead, *told[:1]]))

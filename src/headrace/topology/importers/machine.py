@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.errors import TopologyError
-from headrace.topology.presets.boxes import Box, Inter, LocalLink, cluster, ports
+from headrace.topology.presets.boxes import Box, Inter, LocalLink, cluster, gpu_ports
 from headrace.topology.topology import Switch, Topology, beta_from_bytes_per_s
 
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -103,7 +103,7 @@ def assemble(machine: Machine, costs: LinkCosts, nodes: int, inter: Inter, sourc
                 tuple(link + first for link in links),
                 beta_from_bytes_per_s(machine.pcie[_gpu_of(name)]),
             )
-            for name, links, _ in ports(tuple(over), gpus, 1.0, "pcie")
+            for name, links, _ in gpu_ports(tuple(over), gpus, 1.0, "pcie")
         ]
     box = Box(
         name=machine.name,
@@ -139,7 +139,7 @@ def _switched(
         return [], [], []
     capacities = [
         (name, members, betas[_gpu_of(name)])
-        for name, members, _ in ports(tuple(links), len(machine.switched), 1.0)
+        for name, members, _ in gpu_ports(tuple(links), len(machine.switched), 1.0)
     ]
     switch = Switch(name="nvswitch", links=tuple(range(len(links))), multicast=machine.multicast)
     return links, capacities, [switch]

@@ -87,10 +87,10 @@ def parse_nvidia_smi(
     return assemble(machine, costs, nodes, inter, source)
 
 
-Rows = dict[str, tuple[int, list[str]]]
+MatrixRows = dict[str, tuple[int, list[str]]]
 
 
-def _rows(text: str, source: str) -> tuple[list[str], Rows]:
+def _rows(text: str, source: str) -> tuple[list[str], MatrixRows]:
     """Return the devices of the header, and for every row its line and its cells."""
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if _is_header(line.split())), None)
@@ -100,7 +100,7 @@ def _rows(text: str, source: str) -> tuple[list[str], Rows]:
             "'nvidia-smi topo -m'"
         )
     devices = _devices(lines[start], f"{source}:{start + 1}")
-    rows: Rows = {}
+    rows: MatrixRows = {}
     for number, line in enumerate(lines[start + 1 :], start + 2):
         cells = line.split()
         if not cells or cells[0] not in devices:

@@ -9,7 +9,7 @@ MAX_BYTES = 16 * 2**20
 """A topology of a thousand GPUs takes a tenth of this; what is larger is something else."""
 
 
-def read_bytes(path: str | Path) -> bytes:
+def read_limited(path: str | Path) -> bytes:
     """Return the file's content.
 
     Raises

@@ -61,7 +61,7 @@ def both_ways(pairs: Iterable[tuple[int, int]], alpha: float, beta: float) -> li
     return [(s, d, alpha, beta) for a, b in pairs for s, d in ((a, b), (b, a))]
 
 
-def ports(
+def gpu_ports(
     local: tuple[LocalLink, ...], gpus: int, beta: float, name: str = "port"
 ) -> tuple[tuple[str, tuple[int, ...], float], ...]:
     """Return every GPU's port into a switch, one out and one in, that its local links share."""

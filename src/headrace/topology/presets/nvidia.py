@@ -12,7 +12,7 @@ from headrace.topology.presets.boxes import (
     both_ways,
     cluster,
     full_mesh,
-    ports,
+    gpu_ports,
 )
 from headrace.topology.topology import Switch, Topology, beta_from_bytes_per_s
 
@@ -140,7 +140,7 @@ def nvswitch_box(
         name=name,
         gpus=gpus,
         local=local,
-        capacities=ports(local, gpus, port_beta),
+        capacities=gpu_ports(local, gpus, port_beta),
         switches=(Switch(name="nvswitch", links=tuple(range(len(local))), multicast=multicast),),
         nic_of=nic_of,
         nic_betas=(nic_beta,) * (max(nic_of) + 1),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.collectives.measure.embed import embed
 from headrace.collectives.measure.group import (
-    Groups,
+    Grouping,
     aggregation_load,
     aggregation_time,
     balanced_random,
@@ -67,9 +67,9 @@ def test_by_cost_the_racks_are_chosen_where_the_square_root_misses_them(sizes, s
 
 def test_a_cost_function_decides() -> None:
     matrix, _ = alone((4, 4), 1, noise=0.1, uplink=100)
-    seen: list[Groups] = []
+    seen: list[Grouping] = []
 
-    def cost(groups: Groups) -> float:
+    def cost(groups: Grouping) -> float:
         seen.append(groups)
         return abs(len(groups) - 5)
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.measure.group import group_hosts
-from headrace.collectives.measure.tournament import rounds
+from headrace.collectives.measure.round_robin import rounds
 from headrace.errors import InputError
 from tests.collectives.measure.network import Network, shuffled_racks
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.measure import Profile
-from headrace.collectives.measure.iperf import import_iperf, read_round_trips, read_run
+from headrace.collectives.measure.iperf import profile_from_iperf, read_round_trips, read_run
 from headrace.errors import InputError
 from tests.collectives.measure.iperf.iperf_json import result, write
 
@@ -86,7 +86,7 @@ def racks(folder: Path, inside: float = 400, across: float = 100) -> list[Path]:
 
 
 def test_a_profile_of_all_pairs(tmp_path: Path) -> None:
-    profile = import_iperf(racks(tmp_path))
+    profile = profile_from_iperf(racks(tmp_path))
     hosts = profile.topology.hosts
     assert sorted(hosts) == ["a", "b", "c", "d"]
     assert {frozenset(group) for group in profile.host_groups} == {
@@ -107,18 +107,18 @@ def test_a_profile_of_all_pairs(tmp_path: Path) -> None:
 
 
 def test_uplinks_are_not_assumed_where_runs_are_alike(tmp_path: Path) -> None:
-    profile = import_iperf(racks(tmp_path, across=390))
+    profile = profile_from_iperf(racks(tmp_path, across=390))
     assert not [s for s in profile.topology.shared if s.name.startswith("uplink")]
 
 
 def test_the_other_direction_and_the_fastest_run_count(tmp_path: Path) -> None:
     slow = write(tmp_path, result(A, B, 100), "1.json")
     fast = write(tmp_path, result(A, B, 400, rtt_us=80), "2.json")
-    profile = import_iperf([slow, fast])
+    profile = profile_from_iperf([slow, fast])
     assert [link.beta_us_per_mb for link in profile.topology.links] == [20_000, 20_000]
     assert [link.alpha_us for link in profile.topology.links] == [40, 40]
     back = write(tmp_path, result(A, B, 200, reverse=True), "3.json")
-    betas = [k.beta_us_per_mb for k in import_iperf([slow, fast, back]).topology.links]
+    betas = [k.beta_us_per_mb for k in profile_from_iperf([slow, fast, back]).topology.links]
     assert betas == [20_000, 40_000]
 
 
@@ -126,7 +126,7 @@ def test_round_trips_of_ping_go_first(tmp_path: Path) -> None:
     run = write(tmp_path, result(A, B, 400, rtt_us=5000))
     table = tmp_path / "rtt.csv"
     table.write_text(f"host,host,us\n{B}, {A}, 90\n\n")
-    profile = import_iperf([run], round_trips=read_round_trips(table))
+    profile = profile_from_iperf([run], round_trips=read_round_trips(table))
     assert [link.alpha_us for link in profile.topology.links] == [45, 45]
     assert np.nanmax(profile.matrix("kernel_rtt_us")) == 90
 
@@ -134,24 +134,24 @@ def test_round_trips_of_ping_go_first(tmp_path: Path) -> None:
 def test_missing_pairs_are_named(tmp_path: Path) -> None:
     files = racks(tmp_path)
     with pytest.raises(InputError, match=r"no run of iperf3 for . and ., .*every pair"):
-        import_iperf(files[:2])
+        profile_from_iperf(files[:2])
     silent = write(tmp_path, result(A, B, 400, rtt_us=None))
     with pytest.raises(InputError, match=f"no round trip.* for {A} and {B}"):
-        import_iperf([silent])
+        profile_from_iperf([silent])
     with pytest.raises(InputError, match="no files"):
-        import_iperf([])
+        profile_from_iperf([])
     with pytest.raises(InputError, match="no file is about 'x'"):
-        import_iperf(files, round_trips={("a", "x"): 1.0})
+        profile_from_iperf(files, round_trips={("a", "x"): 1.0})
 
 
 def test_hosts_under_two_names_are_refused(tmp_path: Path) -> None:
     named = write(tmp_path, result(A, B, 400), "a-to-b.json")
     unnamed = write(tmp_path, result(A, B, 400), "other.json")
     with pytest.raises(InputError, match=r"address 10.0.0.1 is host 'a' in one file"):
-        import_iperf([named, unnamed])
+        profile_from_iperf([named, unnamed])
     elsewhere = write(tmp_path, result("10.9.9.9", B, 400), "a-to-c.json")
     with pytest.raises(InputError, match="host 'a' has address 10.0.0.1 in one file"):
-        import_iperf([named, elsewhere])
+        profile_from_iperf([named, elsewhere])
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_altered_files_are_read_or_refused(tmp_path: Path, data: st.DataObject) 
     file = tmp_path / "altered.json"
     file.write_text(json.dumps(whole))
     try:
-        profile = import_iperf([file])
+        profile = profile_from_iperf([file])
     except InputError as error:
         assert str(error)
         return

@@ -5,11 +5,11 @@ import signal
 import sys
 from pathlib import Path
 
-from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.effort import ProbeEffort
 from headrace.collectives.measure.launch import measure_torchrun
 
 FOLDER, VICTIM, POINT = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-EFFORT = Effort(budget_s=6, tournament_us=5000, quiet_us=5000, sharing_us=5000, most_bytes=1e6)
+EFFORT = ProbeEffort(budget_s=6, tournament_us=5000, quiet_us=5000, sharing_us=5000, most_bytes=1e6)
 
 
 def progress(what: str, _share: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.effort import ProbeEffort
 from headrace.collectives.measure.launch import agents, measure_testbed
 from headrace.errors import CommunicationError, TestbedError
 from headrace.testbed import Testbed, TestbedSpec
@@ -20,7 +20,7 @@ from headrace.topology import Topology
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"
 )
-QUICK = Effort(
+QUICK = ProbeEffort(
     budget_s=6, tournament_us=5000, crowd_us=5000, quiet_us=5000, sharing_us=5000, most_bytes=1e6
 )
 SPEC = TestbedSpec.from_table(
@@ -146,11 +146,11 @@ def test_a_host_that_hangs_is_survived(loopback: Testbed, monkeypatch: pytest.Mo
 
 IMPATIENT_AGENT = """
 import functools, sys
-from headrace.collectives.measure.conduct import Member
-from headrace.collectives.measure.launch.agent import serve
+from headrace.collectives.measure.group_prober import GroupProber
+from headrace.collectives.measure.launch.agent import run_agent
 survey = sys.modules["headrace.collectives.measure.survey"]
-survey.Member = functools.partial(Member, deadline_s=2.0, patience_s=5.0)
-serve(sys.stdin, sys.stdout)
+survey.GroupProber = functools.partial(GroupProber, deadline_s=2.0, idle_timeout_s=5.0)
+run_agent(sys.stdin, sys.stdout)
 """
 
 

@@ -5,7 +5,7 @@ size, `cost` foresees what aggregation over groups takes, `choose` puts them tog
 """
 
 from headrace.collectives.measure.group.choose import (
-    Candidate,
+    RankedGrouping,
     balanced_random,
     candidate_groups,
     square_root,
@@ -14,17 +14,17 @@ from headrace.collectives.measure.group.choose import (
 from headrace.collectives.measure.group.cost import aggregation_load, aggregation_time
 from headrace.collectives.measure.group.kmeans import (
     Clustering,
-    Groups,
     constrained_kmeans,
     pick,
     size_limits,
 )
 from headrace.collectives.measure.group.racks import group_hosts
+from headrace.collectives.measure.partition import Grouping
 
 __all__ = [
-    "Candidate",
+    "RankedGrouping",
     "Clustering",
-    "Groups",
+    "Grouping",
     "aggregation_load",
     "aggregation_time",
     "balanced_random",

@@ -10,13 +10,13 @@ from headrace.collectives.measure.distances import pair_distances
 from headrace.collectives.measure.embed import embed
 from headrace.collectives.measure.group.cost import aggregation_time
 from headrace.collectives.measure.group.kmeans import (
-    Groups,
     constrained_kmeans,
     diversity,
     pick,
     size_limits,
 )
 from headrace.collectives.measure.group.racks import group_hosts
+from headrace.collectives.measure.partition import Grouping
 from headrace.errors import InputError
 
 _AS_CHEAP = 1.02  # costs within this factor are equal: measured bandwidths are not better known
@@ -26,15 +26,15 @@ _LARGE, _FEW_STARTS = 256, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class RankedGrouping:
     """A grouping and what it costs; `made_by` says how it came about."""
 
     made_by: str
-    groups: Groups
+    groups: Grouping
     cost: float
 
 
-def square_root_groups(points: np.ndarray, *, elasticity: float = 2.0, seed: int = 0) -> Groups:
+def square_root_groups(points: np.ndarray, *, elasticity: float = 2.0, seed: int = 0) -> Grouping:
     """Return about sqrt(n) groups: what keeps a global master's messages fewest (PLink, eq. 2).
 
     Parameters
@@ -50,7 +50,7 @@ def square_root_groups(points: np.ndarray, *, elasticity: float = 2.0, seed: int
     return _clustered(points, square_root(len(points)), elasticity, seed)
 
 
-def balanced_random(hosts: int, seed: int = 0) -> Groups:
+def balanced_random(hosts: int, seed: int = 0) -> Grouping:
     """Return about sqrt(n) groups of about sqrt(n) hosts at random: PLink's baseline (4.1.3).
 
     Raises
@@ -68,10 +68,10 @@ def candidate_groups(
     bandwidth: np.ndarray,
     points: np.ndarray | None = None,
     *,
-    cost: Callable[[Groups], float] | None = None,
+    cost: Callable[[Grouping], float] | None = None,
     elasticity: float = 2.0,
     seed: int = 0,
-) -> tuple[Candidate, ...]:
+) -> tuple[RankedGrouping, ...]:
     """Return candidates for two-level aggregation, the best first.
 
     They are one group of all, the racks that bandwidth shows, and constrained k-means of the
@@ -99,7 +99,7 @@ def candidate_groups(
         points = embed(distances, seed=seed).coordinates
     elif len(points) != n:
         raise InputError(f"points has {len(points)} rows, needs {n} as bandwidth has")
-    found: dict[Groups, str] = {(tuple(range(n)),): "one group"}
+    found: dict[Grouping, str] = {(tuple(range(n)),): "one group"}
     racks = group_hosts(bandwidth)
     found.setdefault(racks, "racks")
     for count in _counts(np.asarray(points), len(racks)):
@@ -107,7 +107,7 @@ def candidate_groups(
             groups = _clustered(points, count, stretch, seed)
             found.setdefault(groups, f"k-means, {count} groups, elasticity {stretch:g}")
     price = cost or (lambda groups: aggregation_time(groups, bandwidth))
-    made = [Candidate(made_by=how, groups=g, cost=price(g)) for g, how in found.items()]
+    made = [RankedGrouping(made_by=how, groups=g, cost=price(g)) for g, how in found.items()]
     return _ranked(made, square_root(n), seed)
 
 
@@ -116,7 +116,7 @@ def square_root(hosts: int) -> int:
     return max(1, round(math.sqrt(hosts)))
 
 
-def _ranked(made: Sequence[Candidate], root: int, seed: int) -> tuple[Candidate, ...]:
+def _ranked(made: Sequence[RankedGrouping], root: int, seed: int) -> tuple[RankedGrouping, ...]:
     limit = min(one.cost for one in made) * _AS_CHEAP
     random = np.random.default_rng(seed).random(len(made))  # decides between ties only
 
@@ -132,7 +132,7 @@ def _ranked(made: Sequence[Candidate], root: int, seed: int) -> tuple[Candidate,
     return tuple(made[index] for index in sorted(range(len(made)), key=key))
 
 
-def _clustered(points: np.ndarray, count: int, elasticity: float, seed: int) -> Groups:
+def _clustered(points: np.ndarray, count: int, elasticity: float, seed: int) -> Grouping:
     least, most = size_limits(len(points), count, elasticity)
     starts = _FEW_STARTS if len(points) > _LARGE else 8
     found = constrained_kmeans(points, count, least=least, most=most, starts=starts, seed=seed)

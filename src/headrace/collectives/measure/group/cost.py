@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from headrace.collectives.measure.group.kmeans import Groups, labels_of
+from headrace.collectives.measure.group.kmeans import labels_of
+from headrace.collectives.measure.partition import Grouping
 from headrace.errors import InputError
 
 
-def aggregation_load(groups: Groups) -> np.ndarray:
+def aggregation_load(groups: Grouping) -> np.ndarray:
     """Return (n, n): the share of the vector that host i sends to host j in one allreduce.
 
     Two-level hierarchical aggregation (PLink 3.2) with masters spread evenly: every member of a
@@ -23,7 +24,7 @@ def aggregation_load(groups: Groups) -> np.ndarray:
     return load
 
 
-def aggregation_time(groups: Groups, bandwidth: np.ndarray) -> float:
+def aggregation_time(groups: Grouping, bandwidth: np.ndarray) -> float:
     """Return the time of one allreduce over `groups`, in us per MB of the vector.
 
     Equation 2 of PLink with measured bandwidths for equal ones: the busiest host's bytes each

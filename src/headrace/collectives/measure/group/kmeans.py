@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from headrace.collectives.measure.partition import Grouping
 from headrace.errors import InputError
-
-Groups = tuple[tuple[int, ...], ...]
-"""Of hosts: every group ascending, ordered by their first."""
 
 _PRECISION = 1_000_000  # costs of the flow are integers: the largest squared distance becomes this
 _AS_COHESIVE = 1.05  # clusterings within this factor of the least inertia are equally good
@@ -24,9 +22,9 @@ _MAX_ROUNDS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clustering:
-    """Groups, and the sum of squared distances of their members to their means (`inertia`)."""
+    """Groups and the sum of squared distances of their members to their means (`inertia`)."""
 
-    groups: Groups
+    groups: Grouping
     inertia: float
 
 
@@ -88,7 +86,7 @@ def constrained_kmeans(
     for start in range(starts):
         centres, _ = kmeans_plusplus(points, count, random_state=(seed + 7919 * start) % 2**32)
         every.append(np.asarray(centres))
-    found: dict[Groups, float] = {}
+    found: dict[Grouping, float] = {}
     for centres in every:
         clustering = _settle(points, centres, least, most)
         found[clustering.groups] = clustering.inertia
@@ -109,14 +107,14 @@ def pick(clusterings: Sequence[Clustering], seed: int = 0) -> Clustering:
     return ties[int(np.random.default_rng(seed).integers(len(ties)))]
 
 
-def groups_of(labels: np.ndarray) -> Groups:
+def groups_of(labels: np.ndarray) -> Grouping:
     """Return the groups of hosts that have equal labels."""
     return tuple(
         sorted(tuple(np.flatnonzero(labels == name).tolist()) for name in np.unique(labels))
     )
 
 
-def labels_of(groups: Groups) -> np.ndarray:
+def labels_of(groups: Grouping) -> np.ndarray:
     """Return (hosts,) int64: every host's group."""
     labels = np.empty(sum(map(len, groups)), dtype=np.int64)
     for index, group in enumerate(groups):
@@ -124,7 +122,7 @@ def labels_of(groups: Groups) -> np.ndarray:
     return labels
 
 
-def diversity(groups: Groups) -> int:
+def diversity(groups: Grouping) -> int:
     """Return how much larger the largest group is than the smallest."""
     sizes = [len(group) for group in groups]
     return max(sizes) - min(sizes)

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from headrace.collectives.measure.distances import pair_distances
-from headrace.collectives.measure.group.kmeans import Groups, diversity, groups_of, labels_of
+from headrace.collectives.measure.group.kmeans import diversity, groups_of, labels_of
+from headrace.collectives.measure.partition import Grouping
 
 LEAST_SPEEDUP = 1.4
 """A pair inside a group must have this many times the bandwidth of a pair across (medians)."""
@@ -32,7 +33,7 @@ _PRIOR = 4.0  # pairs' worth of the common variance in each: two pairs that agre
 _LEAST_VARIANCE = 1e-4  # of logarithms: nobody knows a bandwidth better than to a per cent
 
 
-def group_hosts(bandwidth: np.ndarray) -> Groups:
+def group_hosts(bandwidth: np.ndarray) -> Grouping:
     """Return groups of hosts, each sorted, ordered by their first host.
 
     Parameters
@@ -58,7 +59,7 @@ def group_hosts(bandwidth: np.ndarray) -> Groups:
     return found
 
 
-def cuts(distances: np.ndarray) -> Iterator[Groups]:
+def cuts(distances: np.ndarray) -> Iterator[Grouping]:
     """Yield partitions worth looking at."""
     # imported here: only the rank that groups pays for the start-up of scipy
     from scipy.cluster.hierarchy import fcluster, linkage
@@ -77,7 +78,7 @@ def cuts(distances: np.ndarray) -> Iterator[Groups]:
                 yield groups
 
 
-def _contrast(distances: np.ndarray, groups: Groups) -> tuple[float, float]:
+def _contrast(distances: np.ndarray, groups: Grouping) -> tuple[float, float]:
     """Return the gain in log-likelihood over one rack, and bandwidth inside over across."""
     labels = labels_of(groups)
     upper = np.triu_indices(len(labels), 1)

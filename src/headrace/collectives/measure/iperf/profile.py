@@ -11,25 +11,25 @@ from pathlib import Path
 import numpy as np
 
 import headrace
-from headrace.collectives.measure.effort import Effort
-from headrace.collectives.measure.group import Groups, group_hosts
-from headrace.collectives.measure.iperf.read import Run, read_run
+from headrace.collectives.measure.effort import ProbeEffort
+from headrace.collectives.measure.group import Grouping, group_hosts
+from headrace.collectives.measure.iperf.read import IperfRun, read_run
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.measure.recorder import Site, no_samples
 from headrace.collectives.measure.trials import Capacity
 from headrace.errors import InputError
 from headrace.topology import Link, Topology, beta_from_bytes_per_s
 
-__all__ = ["import_iperf"]
+__all__ = ["profile_from_iperf"]
 
 _CLEARLY_SLOWER = 0.75
 _MOST_SHOWN = 4
 
-Pair = tuple[str, str]
+NamePair = tuple[str, str]
 
 
-def import_iperf(
-    files: Sequence[str | Path], *, round_trips: Mapping[Pair, float] | None = None
+def profile_from_iperf(
+    files: Sequence[str | Path], *, round_trips: Mapping[NamePair, float] | None = None
 ) -> Profile:
     """Return the profile of the hosts that `files` are about, with one rank for each.
 
@@ -88,7 +88,7 @@ def import_iperf(
         pairs=_pair_table(links, bandwidth, rtt),
         measured_at=begun,
         took_s=ended - begun,
-        valid_for_s=Effort().valid_for_s,
+        valid_for_s=ProbeEffort().valid_for_s,
         provenance={
             "made_by": f"headrace {headrace.__version__}",
             "from": "iperf3",
@@ -98,7 +98,7 @@ def import_iperf(
     )
 
 
-def _addresses(runs: Iterable[Run]) -> dict[str, str]:
+def _addresses(runs: Iterable[IperfRun]) -> dict[str, str]:
     """Name -> address; a host has one name in all files."""
     found: dict[str, str] = {}
     names: dict[str, str] = {}
@@ -117,17 +117,17 @@ def _addresses(runs: Iterable[Run]) -> dict[str, str]:
     return found
 
 
-def _fastest(runs: Iterable[Run]) -> dict[Pair, float]:
+def _fastest(runs: Iterable[IperfRun]) -> dict[NamePair, float]:
     """Bytes per second of every direction that was run; else of the other direction."""
-    found: dict[Pair, float] = {}
+    found: dict[NamePair, float] = {}
     for run in runs:
         for pair, rate in run.bytes_per_s.items():
             found[pair] = max(rate, found.get(pair, 0.0))
     return {(b, a): rate for (a, b), rate in found.items()} | found
 
 
-def _least_round_trips(runs: Iterable[Run]) -> dict[Pair, float]:
-    found: dict[Pair, float] = {}
+def _least_round_trips(runs: Iterable[IperfRun]) -> dict[NamePair, float]:
+    found: dict[NamePair, float] = {}
     for run in runs:
         for pair in ((run.client, run.server), (run.server, run.client)):
             if run.rtt_us is not None:
@@ -135,7 +135,7 @@ def _least_round_trips(runs: Iterable[Run]) -> dict[Pair, float]:
     return found
 
 
-def _known(hosts: Sequence[str], round_trips: Mapping[Pair, float]) -> dict[Pair, float]:
+def _known(hosts: Sequence[str], round_trips: Mapping[NamePair, float]) -> dict[NamePair, float]:
     """Return given round trips both ways."""
     for pair in round_trips:
         for host in pair:
@@ -147,7 +147,7 @@ def _known(hosts: Sequence[str], round_trips: Mapping[Pair, float]) -> dict[Pair
     return {(b, a): time_us for (a, b), time_us in round_trips.items()} | dict(round_trips)
 
 
-def _matrix(hosts: Sequence[str], found: Mapping[Pair, float], problem: str) -> np.ndarray:
+def _matrix(hosts: Sequence[str], found: Mapping[NamePair, float], problem: str) -> np.ndarray:
     """(hosts, hosts) from row to column; 1 on the diagonal."""
     missing = [(a, b) for i, a in enumerate(hosts) for b in hosts[:i] if (a, b) not in found]
     if missing:
@@ -174,7 +174,7 @@ def _ports(hosts: Sequence[str], bandwidth: np.ndarray) -> list[Capacity]:
     ]
 
 
-def _ways_out(groups: Groups, bandwidth: np.ndarray) -> list[Capacity]:
+def _ways_out(groups: Grouping, bandwidth: np.ndarray) -> list[Capacity]:
     """The uplinks of groups from which every run is clearly slower than those inside."""
     found: list[Capacity] = []
     for index, group in enumerate(groups):

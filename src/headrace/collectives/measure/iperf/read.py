@@ -11,7 +11,7 @@ from headrace import fields
 from headrace.errors import InputError
 from headrace.files import read_text
 
-__all__ = ["Run", "read_round_trips", "read_run"]
+__all__ = ["IperfRun", "read_round_trips", "read_run"]
 
 _NAMED = re.compile(r"(?P<client>.+)-to-(?P<server>.+)")
 _MAPPED = "::ffff:"  # how an IPv4 peer of an IPv6 socket is written
@@ -23,7 +23,7 @@ _REQUIRED: Any = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class IperfRun:
     """One run between two hosts.
 
     Attributes
@@ -45,7 +45,7 @@ class Run:
     took_s: float
 
 
-def read_run(file: str | Path) -> Run:
+def read_run(file: str | Path) -> IperfRun:
     """Read one result of ``iperf3 -J``.
 
     Raises
@@ -95,7 +95,7 @@ class _Reader:
         self.path = path
         self.found = found
 
-    def run(self) -> Run:
+    def run(self) -> IperfRun:
         if (error := self.at("error", default=None)) is not None:
             raise InputError(f"{self.path}: field 'error': the run failed: {error!s:.200}")
         protocol = self.text("start", "test_start", "protocol", default="TCP")
@@ -121,7 +121,7 @@ class _Reader:
         rates = {first: self.rate("")}
         if self.flag("bidir"):
             rates[back] = self.rate("_bidir_reverse")
-        return Run(
+        return IperfRun(
             client=client,
             server=server,
             addresses=addresses,

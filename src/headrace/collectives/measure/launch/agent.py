@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from headrace.collectives.measure.effort import Effort
-from headrace.collectives.measure.launch.processes import answer
+from headrace.collectives.measure.effort import ProbeEffort
+from headrace.collectives.measure.launch.processes import run_worker
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
@@ -23,25 +23,25 @@ from headrace.settings import Settings
 _CONNECT_S = 15.0
 
 
-def serve(lines: TextIO, out: TextIO) -> None:
+def run_agent(lines: TextIO, out: TextIO) -> None:
     """Do what `lines` say; returns when measuring is over or has failed."""
-    answer(lines, out, _measure)
+    run_worker(lines, out, _measure)
 
 
-def _measure(lines: TextIO, say: Any) -> None:
+def _measure(lines: TextIO, send: Any) -> None:
     task = json.loads(lines.readline())
-    groups = _Groups(task["rank"], task["listen"], lines, say)
+    groups = _Groups(task["rank"], task["listen"], lines, send)
     try:
         executor, _ = groups.join()
         profile = measure_ranks(
             executor,
             task["hosts"],
-            effort=Effort(**task["effort"]),
-            progress=lambda what, share: say(progress=[what, share]),
+            effort=ProbeEffort(**task["effort"]),
+            progress=lambda what, share: send(progress=[what, share]),
             regroup=groups,
         )
         if profile is not None:
-            say(profile=base64.b64encode(profile.to_artifact().to_bytes()).decode())
+            send(profile=base64.b64encode(profile.to_artifact().to_bytes()).decode())
     finally:
         groups.leave()
 
@@ -49,11 +49,11 @@ def _measure(lines: TextIO, say: Any) -> None:
 class _Groups:
     """The groups that this rank joins, one after another, as the parent says."""
 
-    def __init__(self, rank: int, listen: str, lines: TextIO, say: Any) -> None:
+    def __init__(self, rank: int, listen: str, lines: TextIO, send: Any) -> None:
         self._rank = rank
         self._listen = listen
         self._lines = lines
-        self._say = say
+        self._send = send
         self._executor: Executor | None = None
         self._members: list[int] = []
         self._generation = -1
@@ -62,7 +62,7 @@ class _Groups:
         """Leave the group that failed, and join the next; see `conduct.Regroup`."""
         del members  # the parent knows
         self.leave()
-        self._say(lost=reason, generation=self._generation)
+        self._send(lost=reason, generation=self._generation)
         return self.join()
 
     def join(self) -> tuple[Executor, Sequence[int]]:
@@ -77,7 +77,7 @@ class _Groups:
                     pace(self._executor, message["addresses"], Settings.from_environment())
                 except CommunicationError as error:
                     self.leave()
-                    self._say(lost=str(error), generation=self._generation)
+                    self._send(lost=str(error), generation=self._generation)
                     continue
                 return self._executor, self._members
 
@@ -97,7 +97,7 @@ class _Groups:
             secret=message["secret"],
             tls=Settings.from_environment().tls,
         )
-        self._say(address=self._executor.address, generation=self._generation)
+        self._send(address=self._executor.address, generation=self._generation)
 
     def _next(self) -> dict[str, Any]:
         line = self._lines.readline()
@@ -108,6 +108,6 @@ class _Groups:
 
 if __name__ == "__main__":
     try:
-        serve(sys.stdin, sys.stdout)
+        run_agent(sys.stdin, sys.stdout)
     except (BrokenPipeError, KeyboardInterrupt):
         sys.exit(130)  # nobody is listening any more

@@ -16,8 +16,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import headrace.artifact as artifact_io
-from headrace.collectives.measure.effort import Effort, Progress
-from headrace.collectives.measure.launch.processes import Processes, how
+from headrace.collectives.measure.effort import ProbeEffort, ProgressCallback
+from headrace.collectives.measure.launch.processes import Processes, exit_text
 from headrace.collectives.measure.profile import KIND, Profile
 from headrace.errors import CommunicationError
 from headrace.testbed import Testbed
@@ -32,8 +32,8 @@ def measure_testbed(
     testbed: Testbed,
     rank_hosts: Sequence[str],
     *,
-    effort: Effort | None = None,
-    progress: Progress | None = None,
+    effort: ProbeEffort | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Profile:
     """Measure a testbed that is up, with one process per rank.
 
@@ -50,10 +50,10 @@ def measure_testbed(
     CommunicationError : naming the host whose agent died, failed or fell silent, if it happened
         at the start, too often, or left fewer than two hosts.
     """
-    effort = effort or Effort()
+    effort = effort or ProbeEffort()
     listen = [testbed.host(name).address for name in rank_hosts]
     with _Agents(testbed, rank_hosts, effort.most_losses) as agents:
-        agents.tell(
+        agents.send(
             range(len(rank_hosts)),
             (
                 {
@@ -88,7 +88,7 @@ class _Agents(Processes):
         self._addresses: dict[int, str] = {}
         self._shown = 0.0
 
-    def profile(self, progress: Progress) -> Profile:
+    def profile(self, progress: ProgressCallback) -> Profile:
         """Bring the agents together, as often as it takes, and wait for the profile."""
         self._call_together()
         while True:
@@ -120,7 +120,7 @@ class _Agents(Processes):
             "generation": self._generation,
             "secret": secrets.token_hex(16),
         }
-        self.tell(self._members, [call] * len(self._members))
+        self.send(self._members, [call] * len(self._members))
 
     def _introduce(self, rank: int, address: str) -> None:
         """Note where a member listens; once all do, tell them to connect."""
@@ -128,7 +128,7 @@ class _Agents(Processes):
         if len(self._addresses) == len(self._members):
             addresses = [self._addresses[member] for member in self._members]
             call = {"addresses": addresses, "generation": self._generation}
-            self.tell(self._members, [call] * len(self._members))
+            self.send(self._members, [call] * len(self._members))
 
     def _end_of(self, rank: int) -> None:
         self._ended.add(rank)
@@ -150,7 +150,7 @@ class _Agents(Processes):
             if left_s <= 0:
                 break
             with suppress(queue.Empty):
-                rank, message = self.take(left_s)
+                rank, message = self.receive(left_s)
                 if message is None:
                     self._ended.add(rank)
                 elif "error" in message:
@@ -169,7 +169,7 @@ class _Agents(Processes):
     def _next(self) -> tuple[int, dict[str, Any] | None]:
         """Wait for what an agent says; None is its end."""
         try:
-            return self.take(_SILENCE_S)
+            return self.receive(_SILENCE_S)
         except queue.Empty:
             raise CommunicationError(
                 f"the agents on {', '.join(map(repr, self._hosts))} said nothing for "
@@ -181,13 +181,13 @@ class _Agents(Processes):
         until = time.monotonic() + _AFTERMATH_S
         while len(self._ended) < len(self._hosts) and time.monotonic() < until:
             with suppress(queue.Empty):
-                rank, message = self.take(0.05)
+                rank, message = self.receive(0.05)
                 if message is None:
                     self._ended.add(rank)
                 elif text := message.get("error", message.get("lost")):
                     errors.setdefault(rank, text)
         dead = [
-            f"the agent on host '{self._hosts[rank]}' (rank {rank}) {how(code)}"
+            f"the agent on host '{self._hosts[rank]}' (rank {rank}) {exit_text(code)}"
             for rank, process in enumerate(self._processes)
             if (code := process.poll()) and rank not in errors
         ]

@@ -32,7 +32,7 @@ class Processes:
         self._start = start
         self._count = count
         self._processes: list[subprocess.Popen[str]] = []
-        self._heard: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
         try:
@@ -66,7 +66,7 @@ class Processes:
                 with suppress(OSError):
                     process.stdin.close()
 
-    def tell(self, ranks: Iterable[int], messages: Iterable[Message]) -> None:
+    def send(self, ranks: Iterable[int], messages: Iterable[Message]) -> None:
         """Send the processes of `ranks` a message each."""
         for rank, message in zip(ranks, messages, strict=True):
             process = self._processes[rank]
@@ -75,17 +75,17 @@ class Processes:
                 process.stdin.write(json.dumps(message) + "\n")
                 process.stdin.flush()
 
-    def take(self, timeout_s: float) -> tuple[int, Message | None]:
+    def receive(self, timeout_s: float) -> tuple[int, Message | None]:
         """Wait for what a process says; None is its end.
 
         Raises
         ------
         queue.Empty : if none says anything.
         """
-        rank, line = self._heard.get(timeout=timeout_s)
+        rank, line = self._received.get(timeout=timeout_s)
         return rank, None if line is None else _parsed(line)
 
-    def code(self, rank: int) -> int:
+    def exit_code(self, rank: int) -> int:
         """Wait for the end of a process that said no more; return its exit code (-n: signal n)."""
         return self._processes[rank].wait()
 
@@ -93,11 +93,13 @@ class Processes:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                self._heard.put((rank, line))
-        self._heard.put((rank, None))
+                self._received.put((rank, line))
+        self._received.put((rank, None))
 
 
-def answer(lines: TextIO, out: TextIO, work: Callable[[TextIO, Callable[..., None]], None]) -> None:
+def run_worker(
+    lines: TextIO, out: TextIO, work: Callable[[TextIO, Callable[..., None]], None]
+) -> None:
     """Do, in such a process, what `lines` say: `work` gets them and a function that says things.
 
     Whatever happens to it, the process that started this one hears of it.
@@ -115,7 +117,7 @@ def answer(lines: TextIO, out: TextIO, work: Callable[[TextIO, Callable[..., Non
         say(error=f"{type(error).__name__}: {error}")
 
 
-def how(code: int) -> str:
+def exit_text(code: int) -> str:
     """Return how a process ended, in words."""
     return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 

@@ -2,7 +2,7 @@
 
 import socket
 
-from headrace.collectives.measure.effort import Effort, Progress
+from headrace.collectives.measure.effort import ProbeEffort, ProgressCallback
 from headrace.collectives.measure.launch.regroup import StoreRegroup
 from headrace.collectives.measure.profile import Profile
 from headrace.collectives.measure.survey import measure_ranks
@@ -18,7 +18,7 @@ _MEETING_S = 120.0
 
 
 def measure_torchrun(
-    *, effort: Effort | None = None, progress: Progress | None = None
+    *, effort: ProbeEffort | None = None, progress: ProgressCallback | None = None
 ) -> Profile | None:
     """Measure between the ranks that torchrun started; every rank calls this.
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from headrace.collectives.measure.effort import Budget, Effort, Progress
-from headrace.collectives.measure.recorder import Recorder, Site, Stage
-from headrace.collectives.measure.tournament import Pair, filled, rounds
+from headrace.collectives.measure.effort import Budget, ProbeEffort, ProgressCallback
+from headrace.collectives.measure.recorder import Recorder, Series, Site
+from headrace.collectives.measure.round_robin import Pair, filled, rounds
 
 LEAST_HOSTS = 4
 """With fewer there are no two racks of which one has two hosts to compete."""
@@ -20,10 +20,10 @@ LEAST_HOSTS = 4
 _FEW = 9  # hosts, for whom there are too few shifts for all hosts of a rack to leave it at once
 
 
-class Crowd:
+class PermutationTraffic:
     """Rates in a crowd, by pair of ranks; what was found outlives the loss of a host."""
 
-    def __init__(self, recorder: Recorder, effort: Effort, budget: Budget) -> None:
+    def __init__(self, recorder: Recorder, effort: ProbeEffort, budget: Budget) -> None:
         self.rates: dict[Pair, float] = {}
         self._sent: set[frozenset[Pair]] = set()
         self._recorder = recorder
@@ -31,14 +31,14 @@ class Crowd:
         self._budget = budget
 
     def gather(
-        self, site: Site, alone: np.ndarray, until: float, progress: Progress
+        self, site: Site, alone: np.ndarray, until: float, progress: ProgressCallback
     ) -> np.ndarray | None:
         """Return (hosts, hosts) bytes per second in a crowd; None if time is too short for one.
 
         `alone` are the bandwidths without it: every flow is as long as it would take alone.
         """
         hosts = len(site.hosts)
-        plan = [*shifts(hosts), *(turned(hosts) if hosts <= _FEW else ())]
+        plan = [*cyclic_shifts(hosts), *(mixed_directions(hosts) if hosts <= _FEW else ())]
         for index, pairs in enumerate(plan):
             if self._budget.left_s(until) <= 0:
                 self._budget.cut("crowd", f"{len(plan) - index} of {len(plan)} rounds left out")
@@ -59,13 +59,13 @@ class Crowd:
             return
         most = self._effort.most_bytes
         sizes = [min(alone[pair] * self._effort.crowd_us / 1e6, most) for pair in pairs]
-        times = self._recorder.bulk(Stage.CROWD, ranks, sizes, 1)[:, 0]
+        times = self._recorder.bulk(Series.PERMUTATION, ranks, sizes, 1)[:, 0]
         for pair, size, time_us in zip(ranks, sizes, times.tolist(), strict=True):
             self.rates.setdefault(pair, size / time_us * 1e6)
         self._sent.add(frozenset(ranks))
 
 
-def shifts(hosts: int) -> Iterator[list[Pair]]:
+def cyclic_shifts(hosts: int) -> Iterator[list[Pair]]:
     """Yield crowds that have every ordered pair of `hosts` once, each host once on either side.
 
     Two hosts never send to each other at once: half way round, half of them wait for the others.
@@ -79,7 +79,7 @@ def shifts(hosts: int) -> Iterator[list[Pair]]:
             yield pairs
 
 
-def turned(hosts: int) -> Iterator[list[Pair]]:
+def mixed_directions(hosts: int) -> Iterator[list[Pair]]:
     """Yield the rounds of a tournament with every other pair turned round, and the reverse.
 
     In the tournament itself the lower number always sends first: the first and the last host,

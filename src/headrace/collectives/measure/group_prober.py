@@ -112,7 +112,7 @@ class _Command(IntEnum):
     ROUND_TRIPS = 2
 
 
-class Member:
+class GroupProber:
     """One rank's part: its buffers, its loaded programs, and how to run a probe once.
 
     Parameters
@@ -122,7 +122,7 @@ class Member:
     regroup : how survivors come together again; without, the loss of a rank is the end.
     most_losses : times that they may.
     deadline_s : longest that one probe may take.
-    patience_s : longest wait for the next probe while the conductor thinks.
+    idle_timeout_s : longest wait for the next probe while the conductor thinks.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class Member:
         regroup: Regroup | None = None,
         most_losses: int = 3,
         deadline_s: float = 10.0,
-        patience_s: float = 60.0,
+        idle_timeout_s: float = 60.0,
         clock_us: Callable[[], float] = lambda: time.perf_counter_ns() / 1e3,
     ) -> None:
         self.rank = runner.rank
@@ -147,7 +147,7 @@ class Member:
         self._regroup = regroup
         self._losses_left = most_losses
         self._deadline_s = deadline_s
-        self._patience_s = patience_s
+        self._idle_timeout_s = idle_timeout_s
         self._clock_us = clock_us
         self._command = np.zeros(_FIELDS + 3 * max(_LEAST_FLOWS, self.ranks), dtype=np.int64)
         self._times = np.zeros(self.ranks * max(MAX_REPEATS, self.ranks))
@@ -295,7 +295,7 @@ class Member:
     def _broadcast(self) -> None:
         rows = [(self._command.ctypes.data, len(self._command), 1, 1)]
         loaded = self._load("broadcast", lambda: _direct(Collective.BROADCAST, len(self._members)))
-        self._run(loaded, rows, "int64", self._patience_s)
+        self._run(loaded, rows, "int64", self._idle_timeout_s)
 
     def _gathered(self, columns: int) -> np.ndarray:
         """The buffer of `_gather`: (members, columns)."""

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.collectives.measure.tournament import local_rounds, rounds
+from headrace.collectives.measure.round_robin import local_rounds, rounds
 
 
 @given(st.integers(min_value=2, max_value=40))

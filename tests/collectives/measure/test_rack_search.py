@@ -4,14 +4,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headrace.collectives.measure.crowd import shifts, turned
-from headrace.collectives.measure.explain import concurrent_rounds, explain
-from headrace.collectives.measure.explanation import fit
 from headrace.collectives.measure.fluid import Rates, Rounds, predict, seen
-from headrace.collectives.measure.group import Groups
+from headrace.collectives.measure.group import Grouping
 from headrace.collectives.measure.group.kmeans import labels_of
-from headrace.collectives.measure.recorder import Recorder, Site, Stage
-from headrace.collectives.measure.tournament import rounds as meetings
+from headrace.collectives.measure.permutation_traffic import cyclic_shifts, mixed_directions
+from headrace.collectives.measure.rack_fit import fit
+from headrace.collectives.measure.rack_search import concurrent_rounds, search_racks
+from headrace.collectives.measure.recorder import Recorder, Series, Site
+from headrace.collectives.measure.round_robin import rounds as meetings
 from tests.collectives.measure.network import Network, shuffled_racks
 
 HOST = 25.0  # bytes per us
@@ -19,11 +19,11 @@ HOST = 25.0  # bytes per us
 
 def everything(hosts: int) -> list[list[tuple[int, int]]]:
     plan = [list(m) for pairs in meetings(hosts) for m in (pairs, [(b, a) for a, b in pairs])]
-    return [*plan, *shifts(hosts), *turned(hosts)]
+    return [*plan, *cyclic_shifts(hosts), *mixed_directions(hosts)]
 
 
 def made(
-    groups: Groups,
+    groups: Grouping,
     *,
     uplink: float = HOST,
     far: float = np.inf,
@@ -59,7 +59,7 @@ def made(
     return replace(rounds, took_us=took, fair=False), bandwidth
 
 
-def partitions(members: tuple[int, ...]) -> Iterator[Groups]:
+def partitions(members: tuple[int, ...]) -> Iterator[Grouping]:
     if not members:
         yield ()
         return
@@ -72,12 +72,12 @@ def partitions(members: tuple[int, ...]) -> Iterator[Groups]:
 
 
 @pytest.mark.parametrize("truth", [((0, 3), (1, 2, 4)), ((0, 4), (1,), (2, 3))])
-def test_of_all_partitions_the_true_one_scores_best(truth: Groups) -> None:
+def test_of_all_partitions_the_true_one_scores_best(truth: Grouping) -> None:
     rounds, bandwidth = made(truth)
     scores = {groups: fit(rounds, groups).score for groups in partitions((0, 1, 2, 3, 4))}
     assert len(scores) == 52
     assert max(scores, key=lambda groups: scores[groups]) == truth
-    assert explain(rounds, [bandwidth]) == truth
+    assert search_racks(rounds, [bandwidth]) == truth
 
 
 @pytest.mark.parametrize("fair", [False, True])
@@ -91,10 +91,10 @@ def test_of_all_partitions_the_true_one_scores_best(truth: Groups) -> None:
     ],
 )
 def test_racks_that_no_pair_shows_are_found_through_noise(
-    truth: Groups, uplink: float, fair: bool
+    truth: Grouping, uplink: float, fair: bool
 ) -> None:
     rounds, bandwidth = made(truth, uplink=uplink, noise=0.1, fair=fair)
-    assert explain(rounds, [bandwidth]) == truth
+    assert search_racks(rounds, [bandwidth]) == truth
 
 
 def test_rates_come_back() -> None:
@@ -109,25 +109,25 @@ def test_rates_come_back() -> None:
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_a_network_without_racks_is_one_group(noise: float, seed: int) -> None:
     rounds, bandwidth = made((tuple(range(8)),), noise=noise, seed=seed)
-    assert explain(rounds, [bandwidth]) == (tuple(range(8)),)
+    assert search_racks(rounds, [bandwidth]) == (tuple(range(8)),)
 
 
 def test_a_slow_host_is_no_rack() -> None:
     rounds, bandwidth = made((tuple(range(8)),), slow={2: 0.4 * HOST}, noise=0.05)
-    assert explain(rounds, [bandwidth]) == (tuple(range(8)),)
+    assert search_racks(rounds, [bandwidth]) == (tuple(range(8)),)
 
 
 @pytest.mark.parametrize("hosts", [8, 12])
 def test_what_everyone_shares_is_no_rack(hosts: int) -> None:
     everyone = (tuple(range(hosts)),)
     rounds, bandwidth = made(everyone, core=0.6 * hosts * HOST, noise=0.1)
-    assert explain(rounds, [bandwidth]) == everyone
+    assert search_racks(rounds, [bandwidth]) == everyone
 
 
 def test_pairs_that_are_far_without_sharing_anything_are_racks_too() -> None:
     truth = ((0, 3, 5, 6), (1, 2, 4, 7))
     rounds, bandwidth = made(truth, uplink=np.inf, far=0.4 * HOST, noise=0.05)
-    assert explain(rounds, [bandwidth]) == truth
+    assert search_racks(rounds, [bandwidth]) == truth
 
 
 def test_rounds_are_the_longest_transfers_of_everyone() -> None:
@@ -135,9 +135,9 @@ def test_rounds_are_the_longest_transfers_of_everyone() -> None:
     recorder = Recorder(Network(topology))
     site = Site.of([topology.hosts[host] for host in topology.rank_host])
     for sent in (8e4, 8e5):
-        recorder.bulk(Stage.TOURNAMENT, [(0, 3), (4, 1)], [sent, sent / 2], 1)
-    recorder.bulk(Stage.CROWD, [(i, (i + 1) % 5) for i in range(5)], [4e5] * 5, 1)
-    recorder.bulk(Stage.QUIET, [(0, 1)], [4e5], 1)
+        recorder.bulk(Series.ROUND_ROBIN, [(0, 3), (4, 1)], [sent, sent / 2], 1)
+    recorder.bulk(Series.PERMUTATION, [(i, (i + 1) % 5) for i in range(5)], [4e5] * 5, 1)
+    recorder.bulk(Series.UNLOADED, [(0, 1)], [4e5], 1)
     recorder.echo([(0, 1)], 4)
     rounds = concurrent_rounds(recorder.table(range(5)), site)
     assert rounds.hosts == 5

@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from headrace.collectives.measure.conduct import Member, name_hosts
-from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.effort import ProbeEffort
+from headrace.collectives.measure.group_prober import GroupProber, name_hosts
 from headrace.collectives.measure.probe import Flow, Manner, Probe
 from headrace.collectives.measure.survey import survey
 from headrace.collectives.run import executor
 from headrace.errors import CommunicationError
 
-QUICK = Effort(tournament_us=2000, quiet_us=3000, sharing_us=2000, most_bytes=1e6)
+QUICK = ProbeEffort(tournament_us=2000, quiet_us=3000, sharing_us=2000, most_bytes=1e6)
 
 
-def together(hosts: Sequence[str], part: Callable[[Member], object]) -> list[object]:
+def together(hosts: Sequence[str], part: Callable[[GroupProber], object]) -> list[object]:
     """Run `part` at every rank, each in a thread of its own; returns results or errors by rank."""
     executors = [
         executor.Executor(rank, len(hosts), secret="hosts", shared_memory=False)
@@ -27,7 +27,7 @@ def together(hosts: Sequence[str], part: Callable[[Member], object]) -> list[obj
     def run(rank: int) -> None:
         try:
             executors[rank].connect(addresses, 10.0)
-            member = Member(executors[rank], hosts, deadline_s=20.0, patience_s=40.0)
+            member = GroupProber(executors[rank], hosts, deadline_s=20.0, idle_timeout_s=40.0)
             results[rank] = part(member)
         except CommunicationError as error:
             results[rank] = error
@@ -45,7 +45,7 @@ def together(hosts: Sequence[str], part: Callable[[Member], object]) -> list[obj
 def test_a_probe_is_timed_at_every_rank() -> None:
     probe = Probe(ranks=3, manner=Manner.AT_ONCE, chunks=4, flows=(Flow(1, 2, 200_000),), repeats=3)
 
-    def part(member: Member) -> object:
+    def part(member: GroupProber) -> object:
         if member.rank:
             return member.follow()
         times = member.measure(probe)
@@ -61,7 +61,7 @@ def test_a_probe_is_timed_at_every_rank() -> None:
 def test_measuring_over_loopback_gives_a_profile() -> None:
     hosts = ["a", "a", "b", "c"]
 
-    def part(member: Member) -> object:
+    def part(member: GroupProber) -> object:
         if member.rank:
             return member.follow()
         profile = survey(member, hosts, effort=QUICK)
@@ -87,7 +87,7 @@ def test_a_rank_that_dies_is_named_with_its_host() -> None:
     hosts = ["alpha", "beta", "gamma"]
     probe = Probe(ranks=3, manner=Manner.AT_ONCE, chunks=4, flows=(Flow(0, 1, 50_000),))
 
-    def part(member: Member) -> object:
+    def part(member: GroupProber) -> object:
         if member.rank == 2:
             return None  # leaves without a word
         if member.rank == 1:
@@ -120,7 +120,7 @@ def test_echoes_are_timed_one_by_one_and_who_looks_on_takes_part() -> None:
         ranks=4, manner=Manner.AT_ONCE, chunks=2, flows=(Flow(3, 0, 999), Flow(3, 1, 1)), repeats=3
     )
 
-    def part(member: Member) -> object:
+    def part(member: GroupProber) -> object:
         if member.rank:
             return member.follow()
         times = [member.measure(probe) for probe in (echo, bulk, echo)]

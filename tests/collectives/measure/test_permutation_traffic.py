@@ -1,18 +1,18 @@
 import pytest
 
-from headrace.collectives.measure.crowd import shifts, turned
-from headrace.collectives.measure.tournament import rounds
+from headrace.collectives.measure.permutation_traffic import cyclic_shifts, mixed_directions
+from headrace.collectives.measure.round_robin import rounds
 
 
 @pytest.mark.parametrize("hosts", [4, 5, 8, 9])
 def test_shifts_have_every_ordered_pair_once(hosts: int) -> None:
-    sent = [pair for crowd in shifts(hosts) for pair in crowd]
+    sent = [pair for crowd in cyclic_shifts(hosts) for pair in crowd]
     assert sorted(sent) == [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
 
 
 @pytest.mark.parametrize("hosts", [4, 5, 8, 9])
 def test_turned_rounds_have_both_directions_of_every_meeting_once(hosts: int) -> None:
-    plan = list(turned(hosts))
+    plan = list(mixed_directions(hosts))
     assert len(plan) == 2 * len(rounds(hosts))
     for crowd in plan:
         ends = [host for pair in crowd for host in pair]
@@ -23,7 +23,7 @@ def test_turned_rounds_have_both_directions_of_every_meeting_once(hosts: int) ->
 
 @pytest.mark.parametrize("hosts", [4, 5, 6, 7, 8, 9])
 def test_any_two_hosts_send_to_others_at_the_same_time_somewhere(hosts: int) -> None:
-    plan = [*turned(hosts), *shifts(hosts)]
+    plan = [*mixed_directions(hosts), *cyclic_shifts(hosts)]
     for a in range(hosts):
         for b in range(a):
             together = [dict(crowd) for crowd in plan]

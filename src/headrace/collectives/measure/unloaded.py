@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from headrace.collectives.measure.conduct import MAX_REPEATS
-from headrace.collectives.measure.effort import Effort
+from headrace.collectives.measure.effort import ProbeEffort
 from headrace.collectives.measure.fit import LinkFit, Sample, fit_link
+from headrace.collectives.measure.group_prober import MAX_REPEATS
 from headrace.collectives.measure.probe import ACK_BYTES, Flow, Manner
-from headrace.collectives.measure.recorder import BULK_CHUNKS, Recorder, Stage, bulk_chunk_bytes
-from headrace.collectives.measure.tournament import Pair
+from headrace.collectives.measure.recorder import BULK_CHUNKS, Recorder, Series, bulk_chunk_bytes
+from headrace.collectives.measure.round_robin import Pair
 from headrace.errors import CommunicationError
 
 _ECHOES = (BULK_CHUNKS, 3 * BULK_CHUNKS)
@@ -17,10 +17,10 @@ _LEAST_BYTES = 16_384.0
 _STEP = 4.0  # from the small bulk transfer to the large one
 
 
-class QuietProbes:
+class UnloadedProbes:
     """Fits links between ranks, and remembers the samples: a second look adds to the first."""
 
-    def __init__(self, recorder: Recorder, effort: Effort) -> None:
+    def __init__(self, recorder: Recorder, effort: ProbeEffort) -> None:
         self._recorder = recorder
         self._effort = effort
         self._samples: dict[Pair, list[Sample]] = {}
@@ -91,7 +91,7 @@ class QuietProbes:
         repeats: int,
     ) -> np.ndarray:
         flows = [Flow(*pair, size) for pair, size in zip(pairs, sizes, strict=True)]
-        times = self._recorder.probe(Stage.QUIET, manner, chunks, flows, repeats)
+        times = self._recorder.probe(Series.UNLOADED, manner, chunks, flows, repeats)
         for pair, size, row in zip(pairs, sizes, times.tolist(), strict=True):
             mine = self._samples.setdefault(pair, [])
             mine.extend(Sample(manner, chunks, size, time_us) for time_us in row)

@@ -11,22 +11,22 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.collectives.measure.distances import pair_distances
-from headrace.collectives.measure.explanation import (
+from headrace.collectives.measure.fluid import Rounds
+from headrace.collectives.measure.group.kmeans import groups_of, labels_of
+from headrace.collectives.measure.group.racks import EVIDENCE, cuts, group_hosts, log_partitions
+from headrace.collectives.measure.partition import Grouping, neighbours
+from headrace.collectives.measure.probe import Manner
+from headrace.collectives.measure.rack_fit import (
     UNLIKE,
-    Explanation,
+    RackFit,
     best_of,
     equal_hosts,
-    finely,
     fit,
-    fitted,
+    fit_groupings,
+    fit_uplinks,
     most_promising,
 )
-from headrace.collectives.measure.fluid import Rounds
-from headrace.collectives.measure.group.kmeans import Groups, groups_of, labels_of
-from headrace.collectives.measure.group.racks import EVIDENCE, cuts, group_hosts, log_partitions
-from headrace.collectives.measure.partition import neighbours
-from headrace.collectives.measure.probe import Manner
-from headrace.collectives.measure.recorder import Site, Stage
+from headrace.collectives.measure.recorder import Series, Site
 
 MOST_HOSTS = 24
 """With more, what pairs show has to do: the search takes seconds."""
@@ -46,7 +46,7 @@ def concurrent_rounds(samples: Mapping[str, np.ndarray], site: Site) -> Rounds:
     """
     stage = samples["stage"]
     bulk = (samples["manner"] == Manner.AT_ONCE) & (samples["repeat"] == 0)
-    rows = np.flatnonzero(bulk & ((stage == Stage.TOURNAMENT) | (stage == Stage.CROWD)))
+    rows = np.flatnonzero(bulk & ((stage == Series.ROUND_ROBIN) | (stage == Series.PERMUTATION)))
     home = np.array(site.rank_host)
     last: dict[tuple[int, frozenset[tuple[int, int]]], np.ndarray] = {}
     for probe in np.unique(samples["probe"][rows]):
@@ -66,11 +66,11 @@ def concurrent_rounds(samples: Mapping[str, np.ndarray], site: Site) -> Rounds:
     return Rounds(size=size, dst=dst, src=np.argsort(dst, axis=1), took_us=took)
 
 
-def explain(
+def search_racks(
     rounds: Rounds,
     bandwidths: Sequence[np.ndarray],
     enough: Callable[[], bool] = lambda: False,
-) -> Groups:
+) -> Grouping:
     """Return the partition that explains `rounds` best; one group if none is surely better.
 
     Parameters
@@ -81,7 +81,7 @@ def explain(
     """
     one = (tuple(range(rounds.hosts)),)
     seem = {group_hosts(bandwidth) for bandwidth in bandwidths} - {one}
-    places: set[Groups] = {tuple((host,) for host in range(rounds.hosts))}
+    places: set[Grouping] = {tuple((host,) for host in range(rounds.hosts))}
     for bandwidth in bandwidths:
         places.update(cuts(pair_distances(bandwidth=bandwidth)[0]))
     search = [
@@ -114,40 +114,40 @@ class _Search:
     def __init__(
         self,
         rounds: Rounds,
-        seem: Collection[Groups],
-        places: Collection[Groups],
+        seem: Collection[Grouping],
+        places: Collection[Grouping],
         enough: Callable[[], bool],
     ) -> None:
         self.rounds = rounds
         equal = equal_hosts(rounds)
         likely = most_promising(rounds, sorted(places), equal, _STARTS)
-        starts = fitted(rounds, [*sorted(seem), *likely], equal)
+        starts = fit_groupings(rounds, [*sorted(seem), *likely], equal)
         self.starts = sorted(starts, key=lambda start: -start.score)
         self._enough = enough
-        self._top: Explanation | None = None
+        self._top: RackFit | None = None
 
-    def climb(self) -> Explanation:
+    def climb(self) -> RackFit:
         """Return the best that climbing from the starts leads to."""
         if self._top is None:
             known = {start.groups for start in self.starts}
             tops = [self._climb(start, known) for start in self.starts[:_CLIMBS]]
-            self._top = finely(self.rounds, best_of(tops))
+            self._top = fit_uplinks(self.rounds, best_of(tops))
         return self._top
 
-    def polish(self, best: Explanation) -> Explanation:
+    def polish(self, best: RackFit) -> RackFit:
         """Climb once more, with uplinks fitted each by itself."""
         known = {best.groups}
         while fresh := self._around(best, known):
             host = best.rates.host[0]
             promising = most_promising(self.rounds, fresh, host, _REFITTED)
-            close = fitted(self.rounds, promising, host)
-            closer = best_of([finely(self.rounds, found) for found in close])
+            close = fit_groupings(self.rounds, promising, host)
+            closer = best_of([fit_uplinks(self.rounds, found) for found in close])
             if closer.score <= best.score:
                 break
             best = closer
         return best
 
-    def _climb(self, here: Explanation, known: set[Groups]) -> Explanation:
+    def _climb(self, here: RackFit, known: set[Grouping]) -> RackFit:
         while fresh := self._around(here, known):
             host = here.rates.host[0]
             equal = np.full(self.rounds.hosts, np.median(host))
@@ -156,13 +156,13 @@ class _Search:
             better = here
             for rates in (equal,) if same else (host, equal):
                 promising = most_promising(self.rounds, fresh, rates, _REFITTED)
-                better = best_of([better, *fitted(self.rounds, promising, rates)])
+                better = best_of([better, *fit_groupings(self.rounds, promising, rates)])
             if better is here:
                 break
             here = better
         return here
 
-    def _around(self, here: Explanation, known: set[Groups]) -> list[Groups]:
+    def _around(self, here: RackFit, known: set[Grouping]) -> list[Grouping]:
         """Neighbours that are not `known` yet, and now are; none if it is time to end."""
         if self._enough():
             return []

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from headrace.collectives.measure.effort import Budget, Effort, Progress
-from headrace.collectives.measure.recorder import Recorder, Site, Stage
+from headrace.collectives.measure.effort import Budget, ProbeEffort, ProgressCallback
+from headrace.collectives.measure.recorder import Recorder, Series, Site
 
 Pair = tuple[int, int]
 
@@ -17,7 +17,7 @@ _LEAST_ECHOES = 6
 _FIRST_MEETINGS = 2  # slower than the rest: programs and memory are new
 
 
-class Tournament:
+class RoundRobin:
     """Meetings of ranks, by pair of ranks: what was found outlives the loss of a host.
 
     Each pair meets once, first one way and then the other; no host is in two probes at once.
@@ -29,7 +29,7 @@ class Tournament:
     echoes : round trips in us, as timed by the first of the two.
     """
 
-    def __init__(self, recorder: Recorder, effort: Effort, budget: Budget) -> None:
+    def __init__(self, recorder: Recorder, effort: ProbeEffort, budget: Budget) -> None:
         self.rates: dict[Pair, float] = {}
         self.echoes: dict[Pair, np.ndarray] = {}
         self._recorder = recorder
@@ -39,7 +39,7 @@ class Tournament:
         self._most_bytes = effort.most_bytes
         self._first_bytes = _FIRST_BYTES
 
-    def play(self, site: Site, until: float, progress: Progress) -> np.ndarray:
+    def play(self, site: Site, until: float, progress: ProgressCallback) -> np.ndarray:
         """Return (hosts, hosts) bytes per second from everyone to everyone.
 
         `until` is the share of the budget after which it ends: pairs that have not met by then
@@ -90,7 +90,7 @@ class Tournament:
         """
         sizes = np.full(len(pairs), self._first_bytes)
         while True:
-            times = self._recorder.bulk(Stage.TOURNAMENT, pairs, sizes.tolist(), 1)[:, 0]
+            times = self._recorder.bulk(Series.ROUND_ROBIN, pairs, sizes.tolist(), 1)[:, 0]
             short = (times < self._transfer_us / 2) & (sizes < self._most_bytes)
             if not short.any():
                 self._first_bytes = max(_FIRST_BYTES, _HEAD_START * float(np.median(sizes)))

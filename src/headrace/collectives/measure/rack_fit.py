@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.collectives.measure.fluid import Rates, Rounds, crossing, predict, seen
-from headrace.collectives.measure.group.kmeans import Groups, labels_of
+from headrace.collectives.measure.group.kmeans import labels_of
+from headrace.collectives.measure.partition import Grouping
 
 UNLIKE = 0.2
 """Logarithm of the factor from which a rate counts as one of its own."""
@@ -32,7 +33,7 @@ _ANCHOR = 3.0  # flows' worth of what hosts have in common, in each host's rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Explanation:
+class RackFit:
     """A partition, and how well it explains the rounds.
 
     Attributes
@@ -42,32 +43,32 @@ class Explanation:
     rates : of this one candidate.
     """
 
-    groups: Groups
+    groups: Grouping
     score: float
     rates: Rates
 
 
-def best_of(found: Sequence[Explanation]) -> Explanation:
+def best_of(found: Sequence[RackFit]) -> RackFit:
     """Return the one with the highest score."""
     return max(found, key=lambda one: one.score)
 
 
-def fit(rounds: Rounds, groups: Groups) -> Explanation:
+def fit(rounds: Rounds, groups: Grouping) -> RackFit:
     """Return how well `groups` explain `rounds`, at the likeliest rates."""
-    [found] = fitted(rounds, [groups], equal_hosts(rounds))
-    return finely(rounds, found)
+    [found] = fit_groupings(rounds, [groups], equal_hosts(rounds))
+    return fit_uplinks(rounds, found)
 
 
 def most_promising(
-    rounds: Rounds, some: list[Groups], host: np.ndarray, count: int
-) -> list[Groups]:
+    rounds: Rounds, some: list[Grouping], host: np.ndarray, count: int
+) -> list[Grouping]:
     """Return the `count` best at these rates of hosts, other rates being as they look."""
     labels = np.array([labels_of(groups) for groups in some])
     scores = _scores(rounds, labels, _apparent(rounds, labels, host))
     return [some[index] for index in np.argsort(-scores)[:count].tolist()]
 
 
-def fitted(rounds: Rounds, some: list[Groups], host: np.ndarray) -> list[Explanation]:
+def fit_groupings(rounds: Rounds, some: list[Grouping], host: np.ndarray) -> list[RackFit]:
     """Return explanations by `some` groups, rates fitted as well as goes quickly.
 
     Uplinks are as they look, all of them times one factor; `host` are rates to begin with.
@@ -81,7 +82,7 @@ def fitted(rounds: Rounds, some: list[Groups], host: np.ndarray) -> list[Explana
             rates = _times_best(rounds, labels, rates, name, steps)
     rates = _refitted(rounds, labels, rates)
     return [
-        Explanation(groups=groups, score=float(score), rates=rates.some(slice(i, i + 1)))
+        RackFit(groups=groups, score=float(score), rates=rates.some(slice(i, i + 1)))
         for i, (groups, score) in enumerate(zip(some, _scores(rounds, labels, rates), strict=True))
     ]
 
@@ -99,7 +100,7 @@ def _times_best(
     return tried.some(np.arange(len(labels)) * len(steps) + best)
 
 
-def finely(rounds: Rounds, found: Explanation) -> Explanation:
+def fit_uplinks(rounds: Rounds, found: RackFit) -> RackFit:
     """Return it with uplinks fitted each by itself."""
     if len(found.groups) == 1:
         return found
