@@ -242,7 +242,7 @@ def test_unsorted_dependencies() -> None:
 
 
 def test_two_ranks_that_wait_for_each_other() -> None:
-    """Each sends only after it has received; the message shows the whole circle."""
+    """Each sends only after it has received; the message shows the whole cycle."""
     made = empty(Collective.ALLGATHER, 2)
     _, at_1 = made.transfer(Transfer(0, 1, 0, 0))
     _, at_0 = made.transfer(Transfer(1, 0, 1, 1), [at_1])
@@ -251,11 +251,11 @@ def test_two_ranks_that_wait_for_each_other() -> None:
         made,
         "deadlock:",
         "rank 0, send lane to rank 1, channel 0, step 0 (SEND slot 0) depends on",
-        "rank 0, receive lane from rank 1, channel 0, step 0 (RECV slot 1) meets",
+        "rank 0, receive lane from rank 1, channel 0, step 0 (RECV slot 1) is matched with",
         "rank 1, send lane to rank 0, channel 0, step 0 (SEND slot 1) depends on",
-        "rank 1, receive lane from rank 0, channel 0, step 0 (RECV slot 0) meets",
+        "rank 1, receive lane from rank 0, channel 0, step 0 (RECV slot 0) is matched with",
         "rank 0, send lane to rank 1",
-        "where the circle closes",
+        "the wait-for graph has a cycle",
     )
 
 
@@ -274,13 +274,13 @@ def test_step_that_waits_for_itself() -> None:
     rejects(made, "deadlock", "step 0 (SEND slot 0) depends on rank 0")
 
 
-def test_long_circles_are_cut_short() -> None:
+def test_long_cycles_are_cut_short() -> None:
     """All ranks of a ring send only what they have received before."""
     made = ring_allgather(20)
     for rank in range(20):
         first = made.lanes[rank, 0, (rank + 1) % 20, 0][0]
         first.on.append(made.lanes[rank, 1, (rank - 1) % 20, 0][0])
-    rejects(made, "deadlock", "... (28 more) ...", "where the circle closes")
+    rejects(made, "deadlock", "... (28 more) ...", "the wait-for graph has a cycle")
 
 
 # ---- races ----------------------------------------------------------------------------------
@@ -544,7 +544,7 @@ def test_two_messages_that_wait_for_parts_of_each_other() -> None:
         "deadlock:",
         "is part of one message with",
         "depends on",
-        "where the circle closes",
+        "the wait-for graph has a cycle",
     )
 
 

@@ -1,13 +1,13 @@
 """Proof that a program delivers its collective: always, without deadlock, without data races.
 
-An interpreter written from the meaning of a program alone (the docstring of
+An interpreter written from the semantics of programs alone (the docstring of
 `headrace.collectives.program`); it shares no code with what makes or runs programs. In order:
 
 1. `structure`: every send lane has its receive lane and both agree step by step; steps fit their
    lanes, buffers and each other; a message is a run of steps, alike at both ends; dependencies
    stay within a rank.
-2. `order`: with the sends and receives of a message as one meeting (nothing is buffered), no step
-   waits for itself.
+2. `order`: with the sends and receives of a message as one rendezvous (nothing is buffered), the
+   wait-for graph of the steps has no cycle.
 3. `races`: any two conflicting accesses of a slot at one rank are ordered by that rank's lanes
    and dependencies alone.
 4. `values`: the program, executed once over ``(item, mask, expression)`` values, never reads what
@@ -22,11 +22,11 @@ What the executor must keep for the proof to hold
 -------------------------------------------------
 - A send's byte is done once the slot may be overwritten (copied out, not merely queued).
 - A step that covers no bytes (a vector shorter than its chunks) still waits for all of its
-  dependencies to end, and still takes its turn in its lane: order is passed on through it.
+  dependencies to end, and still takes its turn in its lane: order is transitive through it.
 - How much a step moves follows from its slots alone, alike at both ends: scratch slot s is as
   large as chunk s % chunks of a block (`values` lets chunks lie only in slots made for them).
-- Lanes do not block each other: what waits for its receiver on one lane, or one collective, must
-  not hold back the bytes of another (connections shared by lanes need credits or buffers).
+- Lanes do not block each other: a wait for the receiver on one lane, or in one collective, must
+  not delay the bytes of another (connections shared by lanes need credits or buffers).
 - Combining is commutative bit by bit (sum, product, minimum, ... of NaN included); it need not be
   associative.
 - The buffers of concurrent collectives do not overlap.
@@ -39,13 +39,13 @@ from headrace.collectives.plan.verify.history import Writes, histories
 from headrace.collectives.plan.verify.order import running_order
 from headrace.collectives.plan.verify.races import check_races
 from headrace.collectives.plan.verify.structure import Structure
-from headrace.collectives.plan.verify.values import Values
+from headrace.collectives.plan.verify.values import SymbolicExecution
 from headrace.collectives.program import Program
 
 __all__ = ["VERIFIER_VERSION", "Proof", "verify"]
 
 VERIFIER_VERSION = 2
-"""Raised whenever the verifier starts to reject something that it accepted."""
+"""Increased whenever the verifier starts to reject programs that it accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def verify(program: Program) -> Proof:
     structure = Structure.of(program)
     order = running_order(structure)
     writes = Writes.of(structure)
-    values = Values(structure, order, writes)
+    values = SymbolicExecution(structure, order, writes)
     for history in histories(structure, order, writes):
         check_races(structure, order, history)
         values.read(history)

@@ -1,6 +1,6 @@
 """Vector clocks over the lanes of one rank: which of its steps are ordered, by any path.
 
-What orders bytes is said in `races`. ``finished[s][lane]`` is the last position in `lane` that
+The order of bytes is defined in `races`. ``finished[s][lane]`` is the last position in `lane` that
 finishes before s begins, ``reached[s][lane]`` the last whose byte k precedes byte k of s.
 """
 
@@ -44,9 +44,9 @@ class Clocks:
         self.reached: dict[int, np.ndarray] = {}
         self.slots: dict[int, _Slot] = {}
         self.needed = dict.fromkeys(self.order, 0)
-        """How many steps still have to look at the clocks of each."""
+        """Number of steps that still need the clocks of each."""
         for step in self.order:
-            for on in self._looks_at(step):
+            for on in self._predecessors(step):
                 self.needed[on] += 1
 
     def check(self) -> None:
@@ -59,12 +59,12 @@ class Clocks:
         for step in self.order:
             self._advance(step)
             self._access(step)
-            for on in self._looks_at(step):
+            for on in self._predecessors(step):
                 self.needed[on] -= 1
                 self._drop(on)
             self._drop(step)
 
-    def _looks_at(self, step: int) -> list[int]:
+    def _predecessors(self, step: int) -> list[int]:
         after = self._after[step - self._first]
         return [step - 1, *after] if self._position[step - self._first] else after
 
@@ -141,7 +141,7 @@ class Clocks:
 
 
 def may_stream(s: Structure, on: np.ndarray | int, step: np.ndarray | int) -> np.ndarray:
-    """Whether byte k of `step` may start after byte k of `on`, in any reading; pair by pair."""
+    """Return whether byte k of `step` may start after byte k of `on`, in any reading, by pair."""
     both_local = (s.src_slot[on] == s.src_slot[step]) & (s.src_slot[on] >= 0)
     same = (s.slot[on] == s.slot[step]) | (s.slot[on] == s.src_slot[step]) | both_local
     same |= s.src_slot[on] == s.slot[step]  # -1 where there is none: no slot

@@ -1,7 +1,7 @@
-"""What a demand says is there before the call and wanted after it, as columns.
+"""Precondition and postcondition of a demand, as columns.
 
 Read from `Demand.initial` and `Demand.final`, rank by rank, and from nothing else: planners have
-faster ways to the same, which are none of the verifier's business.
+faster ways to the same, which the verifier must not rely on.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from headrace.collectives.demand import Demand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows:
+class SlotContents:
     """Columns of int64: at `rank`, `slot` holds `item`, combined of the ranks of mask `by`."""
 
     rank: np.ndarray
@@ -23,16 +23,16 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Conditions:
-    """Before and after; `masks` are those that `by` counts, each once."""
+class Specification:
+    """Precondition and postcondition; `by` indexes the distinct `masks`."""
 
-    before: Rows
-    after: Rows
+    before: SlotContents
+    after: SlotContents
     masks: tuple[int, ...]
 
     @classmethod
-    def of(cls, demand: Demand) -> "Conditions":
-        """Ask `demand` about every rank."""
+    def of(cls, demand: Demand) -> "Specification":
+        """Evaluate `demand` at every rank."""
         numbers: dict[int, int] = {}
         before = _rows(demand, demand.initial, numbers)
         after = _rows(demand, demand.final, numbers)
@@ -41,13 +41,13 @@ class Conditions:
 
 def _rows(
     demand: Demand, holds: Callable[[int], list[tuple[int, int, int]]], numbers: dict[int, int]
-) -> Rows:
+) -> SlotContents:
     parts: list[np.ndarray] = []
     before: list[tuple[int, int, int]] = []
     columns = np.empty((3, 0), dtype=np.int64)
     for rank in range(demand.ranks):
         found = holds(rank)
-        if found != before:  # many a demand wants the same everywhere
+        if found != before:  # many demands are the same at every rank
             columns = np.empty((3, len(found)), dtype=np.int64)
             if found:
                 columns[0], columns[1], masks = zip(*found, strict=True)
@@ -56,4 +56,4 @@ def _rows(
         parts.append(columns)
     slot, item, by = np.hstack(parts)
     rank = np.repeat(np.arange(demand.ranks), [part.shape[1] for part in parts])
-    return Rows(rank=rank, slot=slot, item=item, by=by)
+    return SlotContents(rank=rank, slot=slot, item=item, by=by)

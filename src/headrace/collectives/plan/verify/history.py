@@ -1,4 +1,4 @@
-"""Who touches which slot, in order: the accesses of a program's steps, slot by slot.
+"""Access history: reads and writes of every slot by a program's steps, in running order.
 
 A send reads its slots, a receive writes them; a local step reads from `src_slot` on and writes from
 `slot` on. What combines counts as a write. Written slots are numbered: `Writes`.
@@ -12,7 +12,7 @@ import numpy as np
 from headrace.collectives.plan.verify.structure import COPY, REDUCE, SEND, Structure
 
 _ACCESSES = 1 << 18
-"""About so many are looked at together, which takes some tens of MB."""
+"""About so many accesses are processed together, which takes some tens of MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,7 +23,7 @@ class History:
     ----------
     step, rank, slot : of every access.
     start : the first slot of the range that it belongs to.
-    write : its own number, or that of the write that gets what it reads (see `Writes`).
+    write : its own number, or that of the write that stores what it reads (see `Writes`).
     writes : whether it writes.
     before : the access that last wrote the slot before it; -1 if none did.
     after : for every read the access that next writes the slot; -1 if none does, and for writes.
@@ -46,7 +46,7 @@ class Writes:
     Attributes
     ----------
     first : of every step the number of its first, from which on its slots are counted; sends have
-        none and their receive's stands there: the writes that get what they read.
+        none and their receive's stands there: the writes that store what they read.
     step : of every write.
     """
 
@@ -55,7 +55,7 @@ class Writes:
 
     @classmethod
     def of(cls, s: Structure) -> "Writes":
-        """Number them, step by step."""
+        """Number the writes of `s`, step by step."""
         count = np.where(s.op == SEND, 0, s.count)
         first = np.cumsum(count) - count
         return cls(
@@ -100,7 +100,7 @@ def _history(s: Structure, steps: np.ndarray, place: np.ndarray, writes: Writes)
     order = np.lexsort((place[step], cell))
     cell, kind = cell[order], kind[order]
     row = np.arange(len(cell))
-    # A cell's rows are consecutive: what was written before its first is another's.
+    # A cell's rows are consecutive: a write before its first row is to another cell.
     new = np.maximum.accumulate(np.where(np.append(True, np.diff(cell) != 0), row, 0))
     last = np.append(-1, np.maximum.accumulate(np.where(kind, row, -1))[:-1])
     following = np.minimum.accumulate(np.where(kind, row, len(row))[::-1])[::-1]

@@ -1,14 +1,14 @@
-"""Freedom from deadlock: the messages of all ranks, with nothing buffered, have a running order.
+"""Freedom from deadlock: the wait-for graph of all messages, with nothing buffered, is acyclic.
 
-A message is one meeting of its sends and their receives: none ends before all have begun. A step
-waits for the step before it in its lane and for its dependencies; a meeting waits for what any of
-its steps waits for, and not for itself: within a message steps only wait for earlier ones. If this
-graph has no cycle no execution can get stuck: of the meetings that have not ended, the first in the
-order has nothing left to wait for. An executor that moves the parts of a message apart waits for
-less, and one that moves them as one waits for exactly this. A streaming dependency lets bytes
-through earlier, but a cycle through one is a deadlock all the same, as its last byte waits for
-itself. So the test is exact, for vectors that leave no chunk empty, where messages are moved as
-one.
+A message is one rendezvous of its matched sends and receives: none ends before all have begun. A
+step waits for the step before it in its lane and for its dependencies; a rendezvous waits for what
+any of its steps waits for, and not for itself: within a message steps only wait for earlier ones.
+If this graph has no cycle no execution can get stuck: of the rendezvous that have not ended, the
+first in topological order has nothing left to wait for. An executor that moves the parts of a
+message apart waits for less, and one that moves them as one waits for exactly this. A streaming
+dependency lets bytes through earlier, but a cycle through one is a deadlock all the same, as its
+last byte waits for itself. So the test is exact, for vectors that leave no chunk empty, where
+messages are moved as one.
 """
 
 from typing import NoReturn
@@ -21,10 +21,10 @@ _SHOWN_WAITS = 12
 
 
 def running_order(s: Structure) -> np.ndarray:
-    """Return all steps (int64) in an order in which they can run.
+    """Return all steps (int64) in an order in which they can run (a topological order).
 
     Messages come as a whole, each send just before its receive. Mostly the messages' own numbers
-    are such an order, as planners number them; then there is nothing to search for.
+    are such an order, as planners number them; then no sort is needed.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def running_order(s: Structure) -> np.ndarray:
     in_lane = np.flatnonzero(s.position)
     later = np.concatenate([in_lane, s.waiting])
     earlier = np.concatenate([in_lane - 1, s.on])
-    # `Structure` has seen to it that one number is one meeting.
+    # `Structure` has checked that one number is one rendezvous.
     sooner = s.message[earlier] < s.message[later]
     sooner |= (s.message[earlier] == s.message[later]) & (earlier < later)
     turn = s.message if sooner.all() else _searched(s, later, earlier)
@@ -43,48 +43,48 @@ def running_order(s: Structure) -> np.ndarray:
 
 
 def _searched(s: Structure, later: np.ndarray, earlier: np.ndarray) -> np.ndarray:
-    """For every step its meeting's turn: what waits for nothing that is left (Kahn 1962)."""
-    meeting = _meetings(s)
-    node, other = meeting[later], meeting[earlier]
+    """For every step its rendezvous's place in a topological order (Kahn 1962)."""
+    rendezvous = _rendezvous(s)
+    node, other = rendezvous[later], rendezvous[earlier]
     backwards = np.flatnonzero((node == other) & (earlier >= later))
     if len(backwards):
-        _report_cycle(s, meeting, {int(node[backwards[0]])})
+        _report_cycle(s, rendezvous, {int(node[backwards[0]])})
     apart = node != other
     node, other = node[apart], other[apart]
-    missing: list[int] = np.bincount(node, minlength=len(meeting)).tolist()
+    missing: list[int] = np.bincount(node, minlength=len(rendezvous)).tolist()
     by_other = np.lexsort((later[apart], other))
     unlocks: list[int] = node[by_other].tolist()
-    ends: list[int] = np.searchsorted(other[by_other], np.arange(len(meeting) + 1)).tolist()
-    ready = [at for at in np.unique(meeting).tolist() if not missing[at]]
+    ends: list[int] = np.searchsorted(other[by_other], np.arange(len(rendezvous) + 1)).tolist()
+    ready = [at for at in np.unique(rendezvous).tolist() if not missing[at]]
     for at in ready:  # grows while it is read
         for waits in unlocks[ends[at] : ends[at + 1]]:
             missing[waits] -= 1
             if not missing[waits]:
                 ready.append(waits)
-    turn = np.full(len(meeting), -1)
+    turn = np.full(len(rendezvous), -1)
     turn[ready] = np.arange(len(ready))
-    turn = turn[meeting]
+    turn = turn[rendezvous]
     if (turn < 0).any():
-        _report_cycle(s, meeting, set(meeting[turn < 0].tolist()))
+        _report_cycle(s, rendezvous, set(rendezvous[turn < 0].tolist()))
     return turn
 
 
-def _meetings(s: Structure) -> np.ndarray:
-    """For every step its meeting, known by the first send of the message, or by the local step."""
+def _rendezvous(s: Structure) -> np.ndarray:
+    """For every step its rendezvous: the first send of the message, or the local step."""
     step = np.arange(len(s.op))
     joined = (s.op == SEND) & (s.position > 0) & (np.append(-1, s.message[:-1]) == s.message)
-    meeting = np.maximum.accumulate(np.where(joined, -1, step))
-    return np.where((s.op == SEND) | (s.partner < 0), meeting, meeting[s.partner])
+    rendezvous = np.maximum.accumulate(np.where(joined, -1, step))
+    return np.where((s.op == SEND) | (s.partner < 0), rendezvous, rendezvous[s.partner])
 
 
 def _waits_for(s: Structure, step: int) -> list[int]:
     return [step - 1, *s.after(step)] if s.position[step] else s.after(step)
 
 
-def _report_cycle(s: Structure, meeting: np.ndarray, stuck: set[int]) -> NoReturn:
-    """Walk from a stuck step to what it waits for until a step comes again."""
+def _report_cycle(s: Structure, rendezvous: np.ndarray, stuck: set[int]) -> NoReturn:
+    """Follow the wait-for graph from a stuck step until a step recurs; raise with that cycle."""
     parts: dict[int, list[int]] = {}
-    for step, node in enumerate(meeting.tolist()):
+    for step, node in enumerate(rendezvous.tolist()):
         if node in stuck:
             parts.setdefault(node, []).append(step)
     path: list[tuple[int, str]] = []
@@ -92,9 +92,9 @@ def _report_cycle(s: Structure, meeting: np.ndarray, stuck: set[int]) -> NoRetur
     step = min(stuck)
     while step not in seen:
         seen[step] = len(path)
-        blocker, why = _blocker(s, meeting, stuck, step), "depends on"
+        blocker, why = _blocker(s, rendezvous, stuck, step), "depends on"
         if blocker is None:
-            blocker, why = _held_up(s, meeting, stuck, step, parts[int(meeting[step])])
+            blocker, why = _held_up(s, rendezvous, stuck, step, parts[int(rendezvous[step])])
         elif s.position[step] and blocker == step - 1:
             why = "comes in its lane after"
         path.append((step, why))
@@ -104,24 +104,24 @@ def _report_cycle(s: Structure, meeting: np.ndarray, stuck: set[int]) -> NoRetur
     if len(cycle) > _SHOWN_WAITS:
         shown.append(f"... ({len(cycle) - _SHOWN_WAITS} more) ...")
     shown.append(s.name(step))
-    fail("deadlock: " + " ".join(shown) + ", where the circle closes; needs an order without one")
+    fail(f"deadlock: the wait-for graph has a cycle: {' '.join(shown)}; needs one without cycles")
 
 
-def _blocker(s: Structure, meeting: np.ndarray, stuck: set[int], step: int) -> int | None:
-    """Return a step that never runs, for which `step` itself waits."""
-    by_itself = len(stuck) == 1  # a meeting that waits for another never stands alone
+def _blocker(s: Structure, rendezvous: np.ndarray, stuck: set[int], step: int) -> int | None:
+    """Return a step that can never run for which `step` itself waits; None if there is none."""
+    by_itself = len(stuck) == 1  # a cycle within one rendezvous
     for other in _waits_for(s, step):
-        if int(meeting[other]) in stuck and (by_itself or meeting[other] != meeting[step]):
+        if int(rendezvous[other]) in stuck and (by_itself or rendezvous[other] != rendezvous[step]):
             return other
     return None
 
 
 def _held_up(
-    s: Structure, meeting: np.ndarray, stuck: set[int], step: int, parts: list[int]
+    s: Structure, rendezvous: np.ndarray, stuck: set[int], step: int, parts: list[int]
 ) -> tuple[int, str]:
-    """Return another part of the step's meeting that waits, and how the two hang together."""
+    """Return another part of the step's rendezvous that waits, and how the two are related."""
     partner = int(s.partner[step])
-    if partner >= 0 and _blocker(s, meeting, stuck, partner) is not None:
-        return partner, "meets"
-    other = next(part for part in parts if _blocker(s, meeting, stuck, part) is not None)
+    if partner >= 0 and _blocker(s, rendezvous, stuck, partner) is not None:
+        return partner, "is matched with"
+    other = next(part for part in parts if _blocker(s, rendezvous, stuck, part) is not None)
     return other, "is part of one message with"

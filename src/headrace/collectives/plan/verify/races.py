@@ -1,8 +1,8 @@
 """Freedom from data races: every two conflicting accesses are ordered at their own rank.
 
 Two accesses of a slot conflict if one of them writes it (a receive that reduces reads and writes).
-They must be ordered by lanes and dependencies of their own rank; that a message went round
-between them is not accepted. As ordering is transitive for each byte, it is enough to compare
+They must be ordered by lanes and dependencies of their own rank; an order through messages by way
+of other ranks is not accepted. As ordering is transitive for each byte, it is enough to compare
 every access with the slot's last writer before it, and a write with the readers since.
 
 What orders bytes
@@ -12,7 +12,7 @@ step wait for all of the earlier one: the next step of a lane, or a dependency b
 ranges. Streaming edges before it keep this true, as their later step ends after their earlier
 one does; streaming edges after it as well, as their later step does not begin before.
 
-A path of streaming edges only says less: byte k of the last step comes after byte k of the first.
+A path of streaming edges is weaker: byte k of the last step comes after byte k of the first.
 All their ranges are equally long. So two accesses are ordered if they cover *the same* range (byte
 k is then the same byte of the slot), and may race if the ranges are shifted against each other.
 This is what makes it sound that a chunk is reduced and forwarded, or overwritten, while the rest
@@ -25,8 +25,8 @@ Short paths first
 -----------------
 Nearly always a path of at most one dependency orders two accesses: along the later one's lane
 backwards to a step that waits for the earlier one, or for a later step of its lane. These are
-looked for in columns. Only a rank where that is not enough for all is gone through step by step
-with vector clocks (`clocks`), which know all paths.
+found in whole columns. Only a rank where they do not order all pairs is checked step by step with
+vector clocks (`clocks`), which cover all paths.
 """
 
 import numpy as np
@@ -72,7 +72,7 @@ def check_races(s: Structure, order: np.ndarray, history: History) -> None:
 
 
 def _check_work(s: Structure, rank: int, steps: int) -> None:
-    """Refuse what would take more time and memory than the file it comes from justifies."""
+    """Fail if the rank would take more time and memory than its file's size justifies."""
     first = int(np.searchsorted(s.rank, rank))
     waits = int(s.first_wait[first + steps] - s.first_wait[first])
     lanes = int(np.count_nonzero(s.lane_rank == rank))
@@ -86,7 +86,7 @@ def _check_work(s: Structure, rank: int, steps: int) -> None:
 
 
 def _ordered(s: Structure, on: np.ndarray, step: np.ndarray, alike: np.ndarray) -> np.ndarray:
-    """Whether short paths order `on` before `step`, pair by pair.
+    """Return whether short paths order `on` before `step`, pair by pair.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def _ordered(s: Structure, on: np.ndarray, step: np.ndarray, alike: np.ndarray) 
     if first == end or not len(left):
         return found
     waiting, awaited = s.waiting[first:end], s.on[first:end]
-    # Dependencies by the two lanes, then by who waits; how far each pair of lanes has waited.
+    # Dependencies by the two lanes, then by the waiting step; how far each pair has waited.
     lanes, steps = len(s.lane_rank), len(s.lane)
     pair = s.lane[waiting] * lanes + s.lane[awaited]
     by_pair = np.lexsort((awaited, waiting, pair))

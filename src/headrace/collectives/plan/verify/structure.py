@@ -1,7 +1,7 @@
-"""The shape of a program: which lanes and steps belong together, and whether they fit.
+"""Structure of a program: lanes and steps paired, and checked for consistency.
 
-The first part of the proof; the later parts work on the `Structure` that it returns. Whatever is
-asked of all steps is asked of whole columns at once; what fails is then looked at by itself.
+The first part of the proof; the later parts work on the `Structure` that it returns. Conditions on
+all steps are checked on whole columns at once; a row that fails is then examined by itself.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class Structure:
     position : by step, its place in its lane.
     message : by step, the number of the message that it is part of.
     partner : by step, the other half of a send and receive; -1 for local steps.
-    waiting, on : by dependency, who waits for whom; sorted.
+    waiting, on : by dependency, the waiting step and the awaited one; sorted.
     first_wait : (steps + 1,), a step's dependencies are rows ``first_wait[s]`` to
         ``first_wait[s + 1] - 1``.
     """
@@ -66,7 +66,7 @@ class Structure:
 
     @classmethod
     def of(cls, program: Program) -> "Structure":
-        """Check the shape of `program`.
+        """Check the structure of `program`.
 
         Raises
         ------

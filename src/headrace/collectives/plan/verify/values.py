@@ -1,19 +1,19 @@
-"""What the slots hold: one symbolic execution, compared with what the demand wants.
+"""Contents of the slots: one symbolic execution, compared with the demand's postcondition.
 
 A value is an item, the mask of ranks combined into it, and the expression that combined them:
 ``a (op) b`` equals ``b (op) a``, but ``(a (op) b) (op) c`` differs from ``a (op) (b (op) c)``, as
 it does for floats. Equal values get equal numbers (each is stored once and found again by its
 parts), so comparing two expressions is exact and costs one integer comparison.
 
-Every write gets what was written last where its step reads; that is known before any value is
-(`history`). What only moves is followed back to where it was combined, or was at first, for all
-writes at once; only what combines is executed one by one, in running order.
+Every write stores what was written last where its step reads; that is known before any value is
+(`history`). Moves are followed back to where the value was combined, or was at first, for all
+writes at once; only combining steps are executed one by one, in running order.
 """
 
 import numpy as np
 
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan.verify.conditions import Conditions
+from headrace.collectives.plan.verify.conditions import Specification
 from headrace.collectives.plan.verify.history import History, Writes
 from headrace.collectives.plan.verify.structure import (
     RECV_REDUCE,
@@ -22,7 +22,7 @@ from headrace.collectives.plan.verify.structure import (
     fail,
 )
 
-_NOBODY = -1
+_UNDEFINED = -1
 
 
 def name_value(item: int, mask: int) -> str:
@@ -31,11 +31,11 @@ def name_value(item: int, mask: int) -> str:
     return f"item {item} of ranks {{{', '.join(ranks)}}}"
 
 
-class Values:
-    """Where every write has its value from, then the values; `read` all histories first.
+class SymbolicExecution:
+    """The source of every write's value, then the values; `read` all histories first.
 
-    A *source* is a write by its number, or, counted on from there, a row of what the demand says
-    is there at first.
+    A *source* is a write by its number, or, counted on from there, a row of the demand's
+    precondition.
     """
 
     def __init__(self, s: Structure, order: np.ndarray, writes: Writes) -> None:
@@ -43,7 +43,7 @@ class Values:
         self._place = np.empty(len(order), dtype=np.int64)
         self._place[order] = np.arange(len(order))
         count = len(writes.step)
-        self._demand = Conditions.of(s.demand)
+        self._demand = Specification.of(s.demand)
         before, after = self._demand.before, self._demand.after
         # Slots that no step touches and the demand does not name take no room.
         step = writes.step
@@ -58,15 +58,15 @@ class Values:
             )
         )
         """Every slot of a rank that is written or named, as ``rank * slots + slot``; sorted."""
-        self._last = np.full(len(self._cells) + 1, _NOBODY)
-        """Of every cell the source of what it holds: at first, later in the end. Then of others."""
+        self._last = np.full(len(self._cells) + 1, _UNDEFINED)
+        """Of every cell the source of its value, initial, then final; last, that of other slots."""
         self._last[self._cell(before.rank, before.slot)] = count + np.arange(len(before.rank))
-        self._gets = np.full(count, _NOBODY)
-        self._held = np.full(count, _NOBODY)
+        self._gets = np.full(count, _UNDEFINED)
+        self._held = np.full(count, _UNDEFINED)
         self._combines = np.isin(s.op[writes.step], (RECV_REDUCE, REDUCE))
 
     def read(self, history: History) -> None:
-        """Note where the writes of some ranks, and those fed from there, get their values from.
+        """Record the sources of the writes of some ranks, and of the writes that read there.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class Values:
         return np.where(self._cells[at] == key, at, len(self._cells))
 
     def check(self) -> None:
-        """Execute, and compare with what is wanted.
+        """Execute, and compare with the postcondition.
 
         Raises
         ------
@@ -104,13 +104,13 @@ class Values:
             not hold in the end what the demand wants.
         """
         count, before = len(self._gets), self._demand.before
-        # Follow what only moves back to where it comes from, twice as far each time.
+        # Follow moves back to their sources, twice as far each time (pointer jumping).
         root = np.arange(count + len(before.rank))
         root[:count] = np.where(self._combines, root[:count], self._gets)
         while not np.array_equal(further := root[root], root):
             root = further
         numbers = _Numbers(self._demand)
-        value = np.full(len(root), _NOBODY)
+        value = np.full(len(root), _UNDEFINED)
         value[count:] = numbers.first
         self._execute(root, value, numbers)
         value = value[root]
@@ -125,9 +125,9 @@ class Values:
         writes = np.flatnonzero(self._combines)
         writes = writes[np.lexsort((writes, self._place[self._writes.step[writes]]))]
         gets = root[self._gets[writes]].tolist()
-        held = np.where(self._held[writes] >= 0, root[self._held[writes]], _NOBODY).tolist()
+        held = np.where(self._held[writes] >= 0, root[self._held[writes]], _UNDEFINED).tolist()
         for write, arriving, there in zip(writes.tolist(), gets, held, strict=True):
-            mine = int(value[there]) if there >= 0 else _NOBODY
+            mine = int(value[there]) if there >= 0 else _UNDEFINED
             combined = numbers.combined(mine, int(value[arriving]))
             if isinstance(combined, str):
                 step, slot = self._target(write)
@@ -166,10 +166,10 @@ class Values:
         wanted, masks = self._demand.after, self._demand.masks
         found = self._in_the_end(value)
         index = {mask: by for by, mask in enumerate(masks)}
-        by = np.array([index.get(mask, _NOBODY) for mask in numbers.mask], dtype=np.int64)
-        # Undefined is looked up like the last value there is, and refused all the same.
+        by = np.array([index.get(mask, _UNDEFINED) for mask in numbers.mask], dtype=np.int64)
+        # Undefined is looked up like the last value there is, and rejected all the same.
         if not len(item):
-            item = by = np.array([_NOBODY])
+            item = by = np.array([_UNDEFINED])
         wrong = (found < 0) | (item[found] != wanted.item) | (by[found] != wanted.by)
         if wrong.any():
             row = int(wrong.argmax())
@@ -198,10 +198,10 @@ class Values:
             )
 
     def _in_the_end(self, value: np.ndarray) -> np.ndarray:
-        """What every slot that the demand names holds in the end."""
+        """Return the final value of every slot that the demand names."""
         wanted = self._demand.after
         last = self._last[self._cell(wanted.rank, wanted.slot)]
-        return np.where(last >= 0, value[last] if len(value) else _NOBODY, _NOBODY)
+        return np.where(last >= 0, value[last] if len(value) else _UNDEFINED, _UNDEFINED)
 
     def _last_writer(self, rank: int, slot: int) -> str:
         write = int(self._last[self._cell(np.array([rank]), np.array([slot]))][0])
@@ -211,7 +211,7 @@ class Values:
 
 
 class _Numbers:
-    """All values met so far, each with one number.
+    """All values found so far, each with one number.
 
     Attributes
     ----------
@@ -219,7 +219,7 @@ class _Numbers:
     first : the numbers of what is there before the call, row by row of the conditions.
     """
 
-    def __init__(self, demand: Conditions) -> None:
+    def __init__(self, demand: Specification) -> None:
         before = demand.before
         key = before.item * len(demand.masks) + before.by
         _, row, self.first = np.unique(key, return_index=True, return_inverse=True)
@@ -234,7 +234,7 @@ class _Numbers:
         number = self._combined.get(pair)
         if number is not None:
             return number
-        if held == _NOBODY:
+        if held == _UNDEFINED:
             return "a defined value"
         if self.item[held] != self.item[arriving]:
             return "the same item"
@@ -247,6 +247,6 @@ class _Numbers:
         return number
 
     def name(self, value: int) -> str:
-        if value == _NOBODY:
+        if value == _UNDEFINED:
             return "nothing (undefined)"
         return name_value(self.item[value], self.mask[value])
