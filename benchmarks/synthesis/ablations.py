@@ -14,7 +14,7 @@ from benchmarks.harness import Report
 from headrace.cli.format import size
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.chunks import Sends, realize
-from headrace.collectives.plan.guided.synthesize import synthesize
+from headrace.collectives.plan.guided.synthesize import guided_synthesis
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.matching import match
 from headrace.collectives.plan.sketch import NAMED, Sketch, apply_sketch
@@ -236,7 +236,7 @@ def _searched(logical: Topology, chunk: int) -> Made:
 
 
 def _guided(machine: Topology, sketch: Sketch, chunk: int, effort: str) -> Made:
-    found = synthesize(
+    found = guided_synthesis(
         machine, sketch, Collective.ALLGATHER, chunk_bytes=chunk, effort=effort, engine=_ENGINE
     )
     return Made.of(found.demand, found.sends)

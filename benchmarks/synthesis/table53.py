@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.harness import Report
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan.guided.synthesize import Synthesis, synthesize
+from headrace.collectives.plan.guided.synthesize import Synthesis, guided_synthesis
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.sketch import NAMED
 from headrace.collectives.plan.verify import verify
@@ -87,7 +87,7 @@ def table_5_3(effort: str = "normal", seed: int = 0) -> list[Row]:
     """Synthesize and verify all nine; raises VerificationError if a schedule is wrong."""
     halves: dict[str, Synthesis] = {}
     # What is loaded on first use (solvers, sparse matrices) is no part of any row.
-    synthesize(presets.ndv2(1), NAMED["ndv2-sk-1"](1), Collective.ALLGATHER, effort=effort)
+    guided_synthesis(presets.ndv2(1), NAMED["ndv2-sk-1"](1), Collective.ALLGATHER, effort=effort)
     return [_row(*row, effort, seed, halves) for row in PRINTED]
 
 
@@ -101,7 +101,7 @@ def _row(
 ) -> Row:
     topology = presets.dgx2(2) if sketch.startswith("dgx2") else presets.ndv2(2)
     began = time.perf_counter()
-    made = synthesize(
+    made = guided_synthesis(
         topology,
         NAMED[sketch](2),
         Collective(collective),

@@ -14,8 +14,8 @@ from headrace.errors import InputError, ModelError
 from headrace.solver import (
     LinearModel,
     Parameters,
-    Progress,
     Proved,
+    SolverProgress,
     Stop,
     enumerate_optimum,
     import_cp_model,
@@ -97,7 +97,7 @@ def test_an_indicator_refuses_variables_without_bounds() -> None:
     ("limits", "stop"),
     [
         ({"nodes": 20}, Stop.NODES),
-        ({"looks": 300}, Stop.LOOKS),
+        ({"work": 300}, Stop.WORK),
         ({"limit_s": 0.05}, Stop.TIME),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_limit_is_a_result(limits: dict, stop: Stop) -> None:
     assert found.gap > 0
 
 
-@pytest.mark.parametrize("limits", [{"nodes": 5}, {"looks": 200}])
+@pytest.mark.parametrize("limits", [{"nodes": 5}, {"work": 200}])
 def test_counted_limits_give_equal_results(limits: dict) -> None:
     first, second = (solve(knapsack(3), Parameters(seed=7, **limits)) for _ in range(2))
     assert first.objective == second.objective
@@ -118,7 +118,7 @@ def test_counted_limits_give_equal_results(limits: dict) -> None:
 
 
 def test_progress_is_live_and_an_interrupt_returns_the_best_so_far() -> None:
-    seen: list[Progress] = []
+    seen: list[SolverProgress] = []
     found = solve(knapsack(0), Parameters(progress=seen.append, interrupt=lambda: len(seen) >= 4))
     assert len(seen) >= 4
     assert (found.stop, found.proved) == (Stop.INTERRUPT, Proved.FEASIBLE)
@@ -127,7 +127,7 @@ def test_progress_is_live_and_an_interrupt_returns_the_best_so_far() -> None:
 
 
 def test_an_error_in_a_callback_reaches_the_caller() -> None:
-    def fail(_: Progress) -> None:
+    def fail(_: SolverProgress) -> None:
         raise RuntimeError("broken watcher")
 
     with pytest.raises(RuntimeError, match="broken watcher"):
@@ -170,7 +170,7 @@ def cpsat_model() -> tuple:
 
 def test_cpsat_speaks_the_same_language() -> None:
     model, variables = cpsat_model()
-    seen: list[Progress] = []
+    seen: list[SolverProgress] = []
     found = solve_cpsat(model, variables, Parameters(deterministic=2.0, progress=seen.append))
     assert (found.stop, found.proved) == (Stop.DONE, Proved.OPTIMAL)
     assert found.values is not None
@@ -184,7 +184,7 @@ def test_cpsat_speaks_the_same_language() -> None:
 
 def test_cpsat_can_be_interrupted() -> None:
     model, variables = cpsat_model()
-    seen: list[Progress] = []
+    seen: list[SolverProgress] = []
     found = solve_cpsat(
         model, variables, Parameters(progress=seen.append, interrupt=lambda: bool(seen))
     )
@@ -215,7 +215,9 @@ def test_cpsat_hears_the_user_and_leaves_the_signal_to_python() -> None:
 
 def test_progress_reads_as_incumbent_bound_and_gap() -> None:
     """Its repr, cut off after the incumbent, was what users saw."""
-    said = Progress(incumbent=7062.03, bound=7049.4, gap=0.0018, nodes=1, iterations=9, seconds=1.0)
+    said = SolverProgress(
+        incumbent=7062.03, bound=7049.4, gap=0.0018, nodes=1, iterations=9, seconds=1.0
+    )
     assert str(said) == "incumbent 7062, bound 7049, gap 0.2%"
     none = replace(said, incumbent=float("inf"), gap=float("inf"))
     assert str(none) == "no incumbent, bound 7049"

@@ -9,13 +9,13 @@ from headrace.solver.gurobi import solve_gurobi
 from headrace.solver.highs import solve_highs
 from headrace.solver.model import LinearModel
 from headrace.solver.oracle import enumerate_optimum
-from headrace.solver.parameters import Parameters, Progress
+from headrace.solver.parameters import Parameters, SolverProgress
 from headrace.solver.result import Proved, Result, Stop
 
 __all__ = [
     "LinearModel",
     "Parameters",
-    "Progress",
+    "SolverProgress",
     "Proved",
     "Result",
     "Stop",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError, ModelError
-from headrace.solver.parameters import Parameters, Progress
+from headrace.solver.parameters import Parameters, SolverProgress
 from headrace.solver.result import Proved, Result, Stop, relative_gap
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _watch(parameters: Parameters, began: float) -> Any:
             incumbent, bound = self.objective_value, self.best_objective_bound
             if parameters.progress is not None:
                 parameters.progress(
-                    Progress(
+                    SolverProgress(
                         incumbent=incumbent,
                         bound=bound,
                         gap=relative_gap(incumbent, bound),

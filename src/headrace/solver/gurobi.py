@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace.solver.model import LinearModel
-from headrace.solver.parameters import Parameters, Progress
+from headrace.solver.parameters import Parameters, SolverProgress
 from headrace.solver.result import Proved, Result, Stop, relative_gap
 
 
@@ -59,7 +59,7 @@ def _callback(gurobi: Any, parameters: Parameters, began: float) -> Any:
         if parameters.progress is not None and where == kinds.MIP:
             incumbent, bound = model.cbGet(kinds.MIP_OBJBST), model.cbGet(kinds.MIP_OBJBND)
             parameters.progress(
-                Progress(
+                SolverProgress(
                     incumbent=incumbent,
                     bound=bound,
                     gap=relative_gap(incumbent, bound),

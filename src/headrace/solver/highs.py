@@ -7,7 +7,7 @@ import numpy as np
 
 from headrace.errors import ModelError
 from headrace.solver.model import LinearModel
-from headrace.solver.parameters import Parameters, Progress
+from headrace.solver.parameters import Parameters, SolverProgress
 from headrace.solver.result import Proved, Result, Stop, relative_gap
 
 
@@ -82,9 +82,9 @@ class _Watch:
         wanted = [self._kinds.kCallbackMipInterrupt, self._kinds.kCallbackSimplexInterrupt]
         if parameters.progress is not None:
             wanted += [self._kinds.kCallbackMipLogging, self._kinds.kCallbackMipImprovingSolution]
-        self._looks = 0
+        self._checks = 0
         self._raised: BaseException | None = None
-        if parameters.progress or parameters.interrupt or parameters.looks is not None:
+        if parameters.progress or parameters.interrupt or parameters.work is not None:
             solver.setCallback(self._called, None)
             for kind in wanted:
                 solver.startCallback(kind)
@@ -103,10 +103,10 @@ class _Watch:
                 answer.user_interrupt = True
 
     def _should_stop(self, *, counts: bool) -> bool:
-        self._looks += counts
+        self._checks += counts
         if self.struck is None:
-            if self._parameters.looks is not None and self._looks > self._parameters.looks:
-                self.struck = Stop.LOOKS
+            if self._parameters.work is not None and self._checks > self._parameters.work:
+                self.struck = Stop.WORK
             elif self._parameters.interrupt is not None and self._parameters.interrupt():
                 self.struck = Stop.INTERRUPT
         return self.struck is not None
@@ -116,7 +116,7 @@ class _Watch:
         incumbent = _finite(out.mip_primal_bound, float("inf"))
         bound = _finite(out.mip_dual_bound, float("-inf"))
         self._parameters.progress(
-            Progress(
+            SolverProgress(
                 incumbent=incumbent,
                 bound=bound,
                 gap=relative_gap(incumbent, bound),

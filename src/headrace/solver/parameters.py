@@ -12,7 +12,7 @@ BACKENDS = ("highs", "gurobi")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class SolverProgress:
     """What a solver has so far.
 
     Attributes
@@ -66,19 +66,19 @@ class Parameters:
 
     nodes: int | None = None
     iterations: int | None = None
-    looks: int | None = None
+    work: int | None = None
     deterministic: float | None = None
     limit_s: float = 60.0
     gap: float = 1e-6
     seed: int = 0
     threads: int = 1
     start: np.ndarray | None = None
-    progress: Callable[[Progress], None] | None = None
+    progress: Callable[[SolverProgress], None] | None = None
     interrupt: Callable[[], bool] | None = None
     backend: str = "highs"
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "iterations", "looks", "deterministic", "limit_s", "gap", "seed"):
+        for name in ("nodes", "iterations", "work", "deterministic", "limit_s", "gap", "seed"):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise InputError(f"{name} is {value!r}, needs at least 0")

@@ -12,7 +12,7 @@ class Stop(StrEnum):
     DONE = "done"
     NODES = "node limit"
     ITERATIONS = "iteration limit"
-    LOOKS = "work limit"
+    WORK = "work limit"
     DETERMINISTIC = "deterministic limit"
     TIME = "time limit"
     INTERRUPT = "interrupt"

@@ -35,7 +35,7 @@ from headrace.collectives.plan.bound.unsplit import most_urgent_cut
 from headrace.collectives.plan.chunks import Deliveries, Sends
 from headrace.collectives.plan.packing.list_schedule import needed
 from headrace.collectives.plan.permutations import send_classes
-from headrace.collectives.plan.simulate.resources import routes
+from headrace.collectives.plan.simulate.resources import resource_routes
 from headrace.errors import ProgramError
 from headrace.solver import Parameters, Proved, Stop, import_cp_model, solve_cpsat
 from headrace.topology import Topology
@@ -152,7 +152,7 @@ class _Exact:
     ) -> None:
         self._topology, self._deliveries = topology, deliveries
         self._ends = [(link.src, link.dst) for link in topology.links]
-        ways, self._resources = routes(topology, range(len(self._ends)), keep_links=True)
+        ways, self._resources = resource_routes(topology, range(len(self._ends)), keep_links=True)
         alpha = [link.alpha_us for link in topology.links]
         # By link: how long it holds every resource, and when the chunk is there.
         every = range(len(self._ends))

@@ -30,7 +30,7 @@ from headrace.collectives.plan.orbits.grow import Growth, grow
 from headrace.collectives.plan.orbits.levels import Level, LinkGroup
 from headrace.collectives.plan.packing import Packing, PackSettings, pack
 from headrace.collectives.plan.packing.list_schedule import in_order
-from headrace.collectives.plan.packing.rounding import rounded, routes
+from headrace.collectives.plan.packing.rounding import rounded, tree_routes
 from headrace.collectives.plan.search import Routes
 from headrace.collectives.plan.sends import with_arrivals
 from headrace.errors import ProgramError
@@ -231,7 +231,7 @@ def _in_order(
     inside: Topology, packing: Packing, tree: np.ndarray, origin: np.ndarray
 ) -> list[list[int]]:
     """The links of every chunk's tree, each after the one that leads to it."""
-    through = routes(packing, tree)
+    through = tree_routes(packing, tree)
     made: list[list[int]] = []
     known: dict[tuple[int, int], list[int]] = {}
     for chunk, root in enumerate(origin.tolist()):

@@ -359,7 +359,7 @@ def _flow_routes(job: _Job, candidate: _Candidate, packed: "list[Packing]") -> R
     """Whole chunks on the paths of one packing, which is kept for all chunk counts."""
     # Only who relays pays for the solver.
     from headrace.collectives.plan.packing import PackSettings, pack
-    from headrace.collectives.plan.packing.rounding import rounded, routes
+    from headrace.collectives.plan.packing.rounding import rounded, tree_routes
 
     if not packed:
         mb = job.chunk_mb(candidate.demand)
@@ -367,7 +367,7 @@ def _flow_routes(job: _Job, candidate: _Candidate, packed: "list[Packing]") -> R
         settings = PackSettings(limit_s=left)
         packed.append(pack(job.topology, candidate.deliveries, mb, settings=settings))
     tree = rounded(job.topology, packed[0], candidate.deliveries, exact=False)
-    return routes(packed[0], tree)
+    return tree_routes(packed[0], tree)
 
 
 def symmetry_groups(topology: Topology, fixed: int | None = None) -> tuple[np.ndarray, ...]:

@@ -196,7 +196,7 @@ def _packing(setting: Setting) -> Iterator[Schedule]:
     """Trees and paths of least load, then list scheduling: `packing`."""
     from headrace.collectives.plan.packing import PackSettings, pack
     from headrace.collectives.plan.packing.list_schedule import in_order
-    from headrace.collectives.plan.packing.rounding import rounded, routes
+    from headrace.collectives.plan.packing.rounding import rounded, tree_routes
     from headrace.collectives.plan.search import SearchInterrupted, SearchSettings
 
     method = setting.method
@@ -214,7 +214,7 @@ def _packing(setting: Setting) -> Iterator[Schedule]:
             limits = PackSettings(limit_s=_SECONDS[method.effort])
             packing = pack(setting.topology, deliveries, chunk_mb, settings=limits)
             setting.report(f"{chunks} chunks, throughput within {packing.gap:.1%} of its bound")
-            through = routes(packing, rounded(setting.topology, packing, deliveries))
+            through = tree_routes(packing, rounded(setting.topology, packing, deliveries))
             if method.engine is None:
                 sends, total_us = in_order(
                     setting.topology, deliveries, chunk_mb, through, batch_share=0.5
@@ -327,18 +327,18 @@ def sketch_generator(sketch: Path, name: str = "sketch") -> Generator:
 
 
 def _guided(setting: Setting, *, sketch: object) -> Iterator[Schedule]:
-    from headrace.collectives.plan.guided.synthesize import synthesize, synthesize_demand
+    from headrace.collectives.plan.guided.synthesize import guided_synthesis, synthesize_demand
     from headrace.collectives.plan.sketch import Sketch, apply_sketch, whole
-    from headrace.solver import Progress
+    from headrace.solver import SolverProgress
 
     assert sketch is None or isinstance(sketch, Sketch)
     topology, method = setting.topology, setting.method
 
-    def tell(stage: str, best_us: float, progress: Progress | None) -> None:
+    def tell(stage: str, best_us: float, progress: SolverProgress | None) -> None:
         solver = "" if progress is None else f", {progress}"
         setting.report(f"{stage}: best {best_us:.4g} us{solver}")
 
-    make = partial(synthesize, topology, sketch, setting.collective, root=setting.root)
+    make = partial(guided_synthesis, topology, sketch, setting.collective, root=setting.root)
     if setting.given is not None:
         logical = whole(topology) if sketch is None else apply_sketch(sketch, topology)
         demand = setting.demand(1 if sketch is None else sketch.chunkup)

@@ -10,7 +10,7 @@ from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.generators import Effort, Method, Setting
 from headrace.collectives.plan.guided import autosketch as module
 from headrace.collectives.plan.guided.autosketch import AutoSketch, autosketch
-from headrace.collectives.plan.guided.synthesize import synthesize
+from headrace.collectives.plan.guided.synthesize import guided_synthesis
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.portfolio import predict_us
 from headrace.collectives.plan.search import SearchEngine
@@ -175,7 +175,7 @@ class TestSearch:
 
     def test_it_beats_what_takes_no_thought(self) -> None:
         topology = dgx1(nodes=2)
-        plain = synthesize(
+        plain = guided_synthesis(
             topology, None, Collective.ALLGATHER, total_bytes=16 * MB, effort="quick"
         )
         found = autosketch(setting(topology, engine=NativeSearch()), 16 * MB)
@@ -188,7 +188,7 @@ class TestSearch:
         found = autosketch(setting(topology, collective, engine=NativeSearch()), 16 * MB)
         sketch = parse_sketch(sketch_to_json(found.sketch))
         assert sketch == found.sketch
-        again = synthesize(topology, sketch, collective, engine=NativeSearch())
+        again = guided_synthesis(topology, sketch, collective, engine=NativeSearch())
         assert again.total_bytes == 16 * MB
         assert again.physical_us <= found.synthesis.physical_us * 1.02
 

@@ -12,10 +12,10 @@ from headrace.collectives.plan.chunks import realize
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.guided.order import HEURISTICS, order_messages
 from headrace.collectives.plan.guided.router import priced_trees
-from headrace.collectives.plan.guided.routing import Costs
+from headrace.collectives.plan.guided.routing import ChunkCosts
 from headrace.collectives.plan.guided.work import (
-    Timeline,
     Work,
+    WorkTimeline,
     chained,
     combining,
     list_schedule,
@@ -28,7 +28,7 @@ from headrace.topology import transposed
 from tests.collectives.plan.tiny import problem_on, random_topology
 
 
-def check(timeline: Timeline) -> None:
+def check(timeline: WorkTimeline) -> None:
     """Nothing starts before what it waits for, and no resource serves two at once."""
     work = timeline.work
     ends = [start + lat for start, lat in zip(timeline.start_us, work.lats, strict=True)]
@@ -55,7 +55,7 @@ def work_on(seed: int) -> Work:
         problem = problem_on(topology, collective, chunks=2)
         return spreading(problem.costs, priced_trees(problem)[0])
     problem = problem_on(transposed(topology), Collective.ALLGATHER, chunks=2)
-    return combining(Costs.of(topology, 1.0), priced_trees(problem)[0])
+    return combining(ChunkCosts.of(topology, 1.0), priced_trees(problem)[0])
 
 
 @given(st.integers(0, 10_000))
@@ -81,7 +81,7 @@ def test_a_timeline_is_what_the_simulator_makes_of_its_sends(seed: int) -> None:
     topology = random_topology(seed, ranks=3 + seed % 4, hosts=1 + seed % 2, density=0.4)
     collective = (Collective.ALLGATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)[seed % 3]
     demand = Demand(collective=collective, ranks=topology.ranks, chunks=2)
-    costs = Costs.of(topology, 1.0)
+    costs = ChunkCosts.of(topology, 1.0)
     if collective is Collective.REDUCE_SCATTER:
         work = combining(costs, priced_trees(problem_on(transposed(topology), chunks=2))[0])
     else:
@@ -112,7 +112,7 @@ def test_a_shared_prefix_is_scheduled_once_and_times_are_kept_by_rank() -> None:
 def test_the_second_half_of_a_chain_waits_for_its_chunk_alone() -> None:
     topology = random_topology(1, ranks=4)
     there = priced_trees(problem_on(transposed(topology)))[0]
-    first = combining(Costs.of(topology, 1.0), there)
+    first = combining(ChunkCosts.of(topology, 1.0), there)
     second = spreading(first.costs, priced_trees(problem_on(topology))[0])
     both = chained(first, second)
     best, _ = order_messages(both)

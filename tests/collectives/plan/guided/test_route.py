@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from benchmarks.synthesis.random_topologies import random_topology as sparse_topology
 from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.chunks import deliveries_of
-from headrace.collectives.plan.guided.route import encode, solve_routes
-from headrace.collectives.plan.guided.router import Taste, lower_time, matched_trees, priced_trees
+from headrace.collectives.plan.guided.route import encode_routes, solve_routes
+from headrace.collectives.plan.guided.router import (
+    MatchingWeights,
+    lower_time,
+    matched_trees,
+    priced_trees,
+)
 from headrace.collectives.plan.guided.routing import RouteProblem
 from headrace.collectives.plan.sketch import (
     NAMED,
@@ -61,7 +66,7 @@ def known(topology: Topology, shape: str) -> tuple[RouteProblem, np.ndarray]:
 def test_known_algorithms_satisfy_every_constraint(topology: Topology, shape: str) -> None:
     problem, trees = known(topology, shape)
     value = lower_time(problem, trees)
-    made = encode(problem, value + 1e-6)
+    made = encode_routes(problem, value + 1e-6)
     values = made.values(trees)
     assert values is not None
     assert made.model.violation(values) < 1e-6
@@ -80,9 +85,9 @@ def test_greedy_routes_satisfy_every_constraint_of_a_sketch(
     problem = RouteProblem.of(apply_sketch(sketch, topology), deliveries_of(demand), 0.5)
     candidates = priced_trees(problem, rounds=1)
     if problem.broadcasting:
-        candidates.append(matched_trees(problem, seed=1, taste=Taste())[0])
+        candidates.append(matched_trees(problem, seed=1, weights=MatchingWeights())[0])
     for trees in candidates:
-        made = encode(problem, lower_time(problem, trees) + 1e-6)
+        made = encode_routes(problem, lower_time(problem, trees) + 1e-6)
         values = made.values(trees)
         assert values is not None, "the routes break a symmetry"
         assert made.model.violation(values) < 1e-6
@@ -104,7 +109,7 @@ def broken(problem: RouteProblem, trees: np.ndarray, what: str) -> np.ndarray:
 def test_what_is_no_algorithm_breaks_a_constraint(what: str) -> None:
     """The printed equations alone admit time 0 within a node: nothing forces delivery."""
     problem, trees = known(presets.uniform(4), "direct")
-    made = encode(problem, 1e7)
+    made = encode_routes(problem, 1e7)
     values = made.values(broken(problem, trees, what))
     assert values is not None
     assert made.model.violation(values) > 1e-3
@@ -115,7 +120,7 @@ def test_what_was_not_received_is_not_sent_on() -> None:
     chunk = 2  # from 0 to 2, over 1 or 3
     assert problem.deliveries.targets[chunk].tolist() == [False, False, True, False]
     trees = priced_trees(problem)[0]
-    made = encode(problem, 1e6)
+    made = encode_routes(problem, 1e6)
     index = problem.logical.topology.link_index
     trees[chunk] = -1
     trees[chunk, 2] = index[1, 2]  # out of nowhere
@@ -149,7 +154,7 @@ def test_tying_variables_is_the_same_as_equations(name: str) -> None:
     deliveries = deliveries_of(Demand(collective=Collective.ALLGATHER, ranks=topology.ranks))
     problem = RouteProblem.of(logical, deliveries, 1.0)
     starts = priced_trees(problem)
-    made, trees, _ = solve_routes(problem, starts, Parameters(looks=3))
+    made, trees, _ = solve_routes(problem, starts, Parameters(work=3))
     assert trees is not None
     assert made.model.variables < 0.7 * problem.allowed.sum()
     for _, links, chunks, bound in problem.images:
@@ -192,7 +197,7 @@ def test_greedy_trees_reach_every_target(seed: int) -> None:
     problem = RouteProblem.of(whole(used), deliveries_of(demand), 1.0)
     found = priced_trees(problem)
     if problem.broadcasting:
-        trees, starts, _ = matched_trees(problem, seed=seed, taste=Taste(noise=1.0))
+        trees, starts, _ = matched_trees(problem, seed=seed, weights=MatchingWeights(noise=1.0))
         assert np.array_equal(np.isfinite(starts), trees >= 0)
         found.append(trees)
     for trees in found:
@@ -203,7 +208,7 @@ def test_greedy_trees_reach_every_target(seed: int) -> None:
 
 def test_equal_seeds_give_equal_routes() -> None:
     problem = problem_on(presets.ndv2(1))
-    first, second = (matched_trees(problem, seed=4, taste=Taste()) for _ in range(2))
+    first, second = (matched_trees(problem, seed=4, weights=MatchingWeights()) for _ in range(2))
     assert np.array_equal(first[0], second[0])
     assert first[2] == second[2]
 
@@ -219,7 +224,7 @@ def test_a_host_that_is_not_connected_inside_is_entered_more_than_once(seed: int
     topology = Topology.load(HANGING) if seed < 0 else sparse_topology(seed)
     for used in (topology, transposed(topology)):
         problem = problem_on(used)
-        trees, starts, total = matched_trees(problem, seed=0, taste=Taste())
+        trees, starts, total = matched_trees(problem, seed=0, weights=MatchingWeights())
         assert (trees >= 0)[problem.deliveries.targets].all()
         assert np.isfinite(starts[trees >= 0]).all()
         assert np.isfinite(total)
@@ -229,7 +234,7 @@ def test_a_host_that_is_not_connected_inside_is_entered_more_than_once(seed: int
 def test_what_no_link_leads_to_is_left_out_of_the_trees() -> None:
     problem = problem_on(presets.uniform(4))
     problem.allowed[:, problem.costs.dst == 3] = False
-    trees, _, total = matched_trees(problem, seed=0, taste=Taste())
+    trees, _, total = matched_trees(problem, seed=0, weights=MatchingWeights())
     assert np.isfinite(total)
     assert (trees[0, 1:3] >= 0).all()
     assert (trees[:3, 3] < 0).all()

@@ -13,8 +13,14 @@ from headrace.collectives.plan.guided.batch import _makespan, acyclic, best_batc
 from headrace.collectives.plan.guided.order import order_messages
 from headrace.collectives.plan.guided.router import priced_trees
 from headrace.collectives.plan.guided.routing import RouteProblem
-from headrace.collectives.plan.guided.schedule import batched, encode, schedule_exactly
-from headrace.collectives.plan.guided.work import Timeline, Work, list_schedule, merged, spreading
+from headrace.collectives.plan.guided.schedule import batched, encode_schedule, schedule_exactly
+from headrace.collectives.plan.guided.work import (
+    Work,
+    WorkTimeline,
+    list_schedule,
+    merged,
+    spreading,
+)
 from headrace.collectives.plan.sketch import NAMED, apply_sketch
 from headrace.solver import Parameters, Proved, solve
 from headrace.topology import presets
@@ -83,7 +89,7 @@ def test_the_exact_model_finds_what_trying_every_way_finds(seed: int) -> None:
     work = spreading(problem.costs, priced_trees(problem)[0])
     crossing = problem.logical.crossing
     base, _ = order_messages(work)
-    made = encode(base, crossing, base.total_us + 1e-6)
+    made = encode_schedule(base, crossing, base.total_us + 1e-6)
     values = made.values([], base)
     assert made.model.violation(values) < 1e-6  # the heuristic schedule is a solution
     result = solve(made.model, EXACT)
@@ -108,7 +114,7 @@ def test_the_exact_model_finds_what_trying_every_way_finds(seed: int) -> None:
     assert found.total_us <= base.total_us + 1e-9
 
 
-def case(name: str, collective: Collective, chunk_mb: float) -> tuple[RouteProblem, Timeline]:
+def case(name: str, collective: Collective, chunk_mb: float) -> tuple[RouteProblem, WorkTimeline]:
     topology = (presets.dgx2 if name.startswith("dgx2") else presets.ndv2)(2)
     sketch = NAMED[name](2)
     demand = Demand(collective=collective, ranks=topology.ranks, chunks=sketch.chunkup)
@@ -128,7 +134,7 @@ def test_the_running_count_needs_no_big_m() -> None:
     """With 5.17 as run[b] >= run[a] + beta + alpha (1 - joined) the root bound is nearly exact."""
     problem, base = case("ndv2-sk-1", Collective.ALL_TO_ALL, 1.0)
     made, _ = batched(base, problem.logical.crossing)
-    _, result = schedule_exactly(base.work, problem.logical.crossing, made, Parameters(looks=30))
+    _, result = schedule_exactly(base.work, problem.logical.crossing, made, Parameters(work=30))
     assert result.bound > 0.99 * made.total_us
 
 
@@ -146,8 +152,8 @@ def test_known_batches_satisfy_the_exact_model() -> None:
         for message in row:
             start[message] = made.start_us[at]
     order = [message for row in members for message in row]
-    single = Timeline(work=base.work, start_us=start, order=order, total_us=made.total_us)
-    model = encode(single, crossing, base.total_us)
+    single = WorkTimeline(work=base.work, start_us=start, order=order, total_us=made.total_us)
+    model = encode_schedule(single, crossing, base.total_us)
     values = model.values([row for row in members if len(row) > 1], single)
     assert model.model.violation(values) < 1e-6
     assert model.batches(values) == [row for row in members if len(row) > 1] or sorted(

@@ -9,7 +9,11 @@ from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.chunks import deliveries_of
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.guided.effort import EFFORTS
-from headrace.collectives.plan.guided.synthesize import Synthesis, synthesize, synthesize_demand
+from headrace.collectives.plan.guided.synthesize import (
+    Synthesis,
+    guided_synthesis,
+    synthesize_demand,
+)
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.search import Routes, SearchResult
 from headrace.collectives.plan.simulate import simulate
@@ -39,7 +43,7 @@ def proven(made: Synthesis) -> Synthesis:
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_every_collective_on_an_irregular_network(collective: Collective, hosts: int) -> None:
     topology = random_topology(hosts, ranks=5, hosts=hosts, density=0.3)
-    made = proven(synthesize(topology, None, collective, chunk_bytes=500_000.0, root=2))
+    made = proven(guided_synthesis(topology, None, collective, chunk_bytes=500_000.0, root=2))
     assert made.demand.root == 2
     assert made.stages[0].name.endswith("route")
 
@@ -51,7 +55,7 @@ def test_every_collective_on_an_irregular_network(collective: Collective, hosts:
 @pytest.mark.parametrize("name", list(NAMED))
 def test_every_sketch_on_its_machine(name: str, collective: Collective) -> None:
     topology = (presets.dgx2 if name.startswith("dgx2") else presets.ndv2)(2)
-    made = synthesize(topology, NAMED[name](2), collective, chunk_bytes=1e5, effort="quick")
+    made = guided_synthesis(topology, NAMED[name](2), collective, chunk_bytes=1e5, effort="quick")
     proven(made)
 
 
@@ -64,12 +68,12 @@ def test_an_exchange_of_uneven_parts_and_a_custom_demand() -> None:
 def test_sizes_come_from_the_sketch_unless_given() -> None:
     sketch = NAMED["dgx2-sk-1"](1)
     topology = presets.dgx2(1)
-    made = synthesize(topology, sketch, Collective.ALLGATHER, effort="quick")
+    made = guided_synthesis(topology, sketch, Collective.ALLGATHER, effort="quick")
     assert made.demand.chunk_bytes(made.total_bytes) == 2_000_000
     with pytest.raises(InputError, match="both given"):
-        synthesize(topology, sketch, Collective.ALLGATHER, total_bytes=1, chunk_bytes=1.0)
+        guided_synthesis(topology, sketch, Collective.ALLGATHER, total_bytes=1, chunk_bytes=1.0)
     with pytest.raises(InputError, match="total_bytes is missing"):
-        synthesize(topology, None, Collective.ALLGATHER)
+        guided_synthesis(topology, None, Collective.ALLGATHER)
 
 
 def table(topology: Topology) -> Topology:
@@ -90,13 +94,13 @@ def test_published_cases(
     name: str | None, topology: Topology, collective: Collective, at_most: float
 ) -> None:
     sketch = NAMED[name](2) if name else None
-    made = proven(synthesize(topology, sketch, collective, chunk_bytes=1e6))
+    made = proven(guided_synthesis(topology, sketch, collective, chunk_bytes=1e6))
     assert made.predicted_us <= at_most * (1 + 1e-9)
 
 
 def test_two_partitions_saturate_the_ports_of_two_dgx2() -> None:
     """Every GPU's port takes 62 of the 64 chunks, one alpha each: nothing is ever idle."""
-    made = proven(synthesize(presets.dgx2(2), NAMED["dgx2-sk-1"](2), Collective.ALLGATHER))
+    made = proven(guided_synthesis(presets.dgx2(2), NAMED["dgx2-sk-1"](2), Collective.ALLGATHER))
     assert made.predicted_us == pytest.approx(62 * (0.7 + 2 * 8.0))
 
 
@@ -105,7 +109,7 @@ def test_policies_of_a_switch_choose_among_equally_fast_algorithms() -> None:
     for policy in (Policy.MIN, Policy.MAX):
         sketch = NAMED["dgx2-sk-1"](1)
         sketch = replace(sketch, intranode=replace(sketch.intranode, policies=(policy,)))
-        made = proven(synthesize(presets.dgx2(1), sketch, Collective.ALLGATHER))
+        made = proven(guided_synthesis(presets.dgx2(1), sketch, Collective.ALLGATHER))
         assert made.predicted_us == pytest.approx(30 * (0.7 + 2 * 8.0))
         used[policy] = len(set(zip(made.sends.src.tolist(), made.sends.dst.tolist(), strict=True)))
     assert used[Policy.MIN] <= 64 < 200 <= used[Policy.MAX]
@@ -114,7 +118,7 @@ def test_policies_of_a_switch_choose_among_equally_fast_algorithms() -> None:
 def test_equal_seeds_give_equal_algorithms() -> None:
     topology = presets.ndv2(2)
     sketch = NAMED["ndv2-sk-1"](2)
-    made = [synthesize(topology, sketch, Collective.ALLGATHER, seed=3) for _ in range(2)]
+    made = [guided_synthesis(topology, sketch, Collective.ALLGATHER, seed=3) for _ in range(2)]
     for column in ("chunk", "src", "dst", "message", "start_us"):
         first, second = (getattr(one.sends, column) for one in made)
         assert np.array_equal(first, second)
@@ -131,7 +135,7 @@ def test_an_interrupt_leaves_a_proven_algorithm(after: int) -> None:
 
     topology = presets.ndv2(2)
     proven(
-        synthesize(
+        guided_synthesis(
             topology,
             NAMED["ndv2-sk-1"](2),
             Collective.ALLGATHER,
@@ -143,7 +147,7 @@ def test_an_interrupt_leaves_a_proven_algorithm(after: int) -> None:
 def test_no_time_at_all_leaves_a_proven_algorithm() -> None:
     effort = replace(EFFORTS["normal"], limit_s=0.0)
     sketch = NAMED["dgx2-sk-2"](2)
-    made = synthesize(
+    made = guided_synthesis(
         presets.dgx2(2), sketch, Collective.ALL_TO_ALL, chunk_bytes=1e3, effort=effort
     )
     assert proven(made).out_of_time
@@ -151,7 +155,7 @@ def test_no_time_at_all_leaves_a_proven_algorithm() -> None:
 
 def test_progress_names_stages_and_the_best_falls() -> None:
     seen: list[tuple[str, float]] = []
-    synthesize(
+    guided_synthesis(
         presets.ndv2(2),
         NAMED["ndv2-sk-1"](2),
         Collective.ALLREDUCE,
@@ -165,8 +169,8 @@ def test_progress_names_stages_and_the_best_falls() -> None:
 
 def test_an_allreduce_may_start_from_an_allgather() -> None:
     topology, sketch = presets.ndv2(2), NAMED["ndv2-sk-1"](2)
-    half = synthesize(topology, sketch, Collective.ALLGATHER)
-    made = proven(synthesize(topology, sketch, Collective.ALLREDUCE, allgather=half))
+    half = guided_synthesis(topology, sketch, Collective.ALLGATHER)
+    made = proven(guided_synthesis(topology, sketch, Collective.ALLREDUCE, allgather=half))
     assert made.predicted_us <= 2 * half.predicted_us * (1 + 1e-9)
     assert not any(stage.name.startswith("allgather") for stage in made.stages)
 
@@ -174,7 +178,7 @@ def test_an_allreduce_may_start_from_an_allgather() -> None:
 def test_a_directional_sketch_combines_over_its_own_links() -> None:
     """dgx2-sk-1 sends from odd to even GPUs only; an inverted allgather needs links it removed."""
     sketch = NAMED["dgx2-sk-1"](2)
-    made = synthesize(presets.dgx2(2), sketch, Collective.REDUCE_SCATTER, effort="quick")
+    made = guided_synthesis(presets.dgx2(2), sketch, Collective.REDUCE_SCATTER, effort="quick")
     kept = set(apply_sketch(sketch, presets.dgx2(2)).topology.link_index)
     assert set(zip(made.sends.src.tolist(), made.sends.dst.tolist(), strict=True)) <= kept
     assert made.sends.reduce.all()
@@ -185,7 +189,9 @@ def test_a_senders_own_chunks_leave_first_where_the_sketch_says_so(collective: C
     sketch = NAMED["dgx2-sk-1"](2)
     assert sketch.internode is not None
     sketch = replace(sketch, internode=replace(sketch.internode, enforce_ordering=True))
-    made = proven(synthesize(presets.dgx2(2), sketch, collective, chunk_bytes=1e5, effort="quick"))
+    made = proven(
+        guided_synthesis(presets.dgx2(2), sketch, collective, chunk_bytes=1e5, effort="quick")
+    )
     sends = made.sends
     owner = deliveries_of(made.demand).origin[sends.chunk]
     reduces = collective is Collective.REDUCE_SCATTER
@@ -199,7 +205,7 @@ def test_a_senders_own_chunks_leave_first_where_the_sketch_says_so(collective: C
 
 def test_a_symmetry_that_the_collective_lacks_is_refused() -> None:
     with pytest.raises(SketchError, match="no automorphism of the collective"):
-        synthesize(presets.ndv2(2), NAMED["ndv2-sk-1"](2), Collective.BROADCAST)
+        guided_synthesis(presets.ndv2(2), NAMED["ndv2-sk-1"](2), Collective.BROADCAST)
 
 
 class Echo:
@@ -215,10 +221,10 @@ class Echo:
 
 def test_an_engine_is_one_more_router() -> None:
     topology = presets.ndv2(1)
-    given = synthesize(topology, None, Collective.ALLGATHER, chunk_bytes=1e6, effort="quick")
+    given = guided_synthesis(topology, None, Collective.ALLGATHER, chunk_bytes=1e6, effort="quick")
     engine = Echo(given.sends)
     made = proven(
-        synthesize(
+        guided_synthesis(
             topology, None, Collective.ALLGATHER, chunk_bytes=1e6, effort="quick", engine=engine
         )
     )

@@ -6,19 +6,19 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from headrace.collectives.plan.orbits import Group
+from headrace.collectives.plan.orbits import RegularGroup
 from headrace.topology import Link, SharedCapacity, Topology
 
 
-def product_group(sides: tuple[int, ...]) -> Group:
+def product_group(sides: tuple[int, ...]) -> RegularGroup:
     """Cyclic shifts along every side; the last coordinate varies fastest."""
     n = math.prod(sides)
     where = np.arange(n).reshape(sides)
     perms = [np.roll(where, -1, axis=axis).ravel() for axis in range(len(sides))]
-    return Group(generators=np.array(perms, dtype=np.int32))
+    return RegularGroup(generators=np.array(perms, dtype=np.int32))
 
 
-def dihedral_group(sides: int) -> Group:
+def dihedral_group(sides: int) -> RegularGroup:
     """Turns and flips of a polygon: does not commute. Ranks are the group's elements."""
     elements = [(turn, flip) for flip in (0, 1) for turn in range(sides)]
 
@@ -28,11 +28,11 @@ def dihedral_group(sides: int) -> Group:
     perms = [
         [elements.index(times(generator, e)) for e in elements] for generator in ((1, 0), (0, 1))
     ]
-    return Group(generators=np.array(perms, dtype=np.int32))
+    return RegularGroup(generators=np.array(perms, dtype=np.int32))
 
 
 def network(
-    group: Group,
+    group: RegularGroup,
     steps: dict[int, tuple[float, float]],
     port: float | None = None,
     pairs: float | None = None,
@@ -69,7 +69,7 @@ def network(
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Group, Topology]:
+def cases(draw: st.DrawFn) -> tuple[RegularGroup, Topology]:
     """A group with a connected network that it leaves as it is."""
     if draw(st.integers(0, 4)) == 0:
         group = dihedral_group(draw(st.integers(3, 5)))

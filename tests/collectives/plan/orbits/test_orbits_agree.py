@@ -10,8 +10,8 @@ from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.orbits import (
-    Group,
     OrbitFound,
+    RegularGroup,
     expanded_schedule,
     orbit_bound,
     plan_orbits,
@@ -41,7 +41,9 @@ def agree(found: OrbitFound, topology: Topology, total_bytes: int) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=cases(), collective=SOME, size=st.sampled_from((1000, 10**6)))
-def test_random_groups(case: tuple[Group, Topology], collective: Collective, size: int) -> None:
+def test_random_groups(
+    case: tuple[RegularGroup, Topology], collective: Collective, size: int
+) -> None:
     group, topology = case
     total = size * topology.ranks
     found = plan_orbits(topology, collective, total, group=group, chunks=(1, 2))
@@ -96,5 +98,5 @@ def test_proof_names_the_plan() -> None:
     assert verify_orbits(found.plan) == found.proof
     assert found.proof.plan_digest == found.plan.digest
     assert found.bound == orbit_bound(
-        ring_topology(4), Group(generators=found.plan.generators), found.plan.demand, 4000
+        ring_topology(4), RegularGroup(generators=found.plan.generators), found.plan.demand, 4000
     )

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.orbits import (
-    Group,
     OrbitPlan,
     OrbitProof,
+    RegularGroup,
     expanded_schedule,
     plan_orbits,
     verify_orbits,
@@ -155,7 +155,7 @@ def test_a_group_that_fixes_a_rank() -> None:
 
 
 def test_a_group_that_does_not_commute_is_proven_by_its_table() -> None:
-    group: Group = dihedral_group(3)
+    group: RegularGroup = dihedral_group(3)
     steps = {int(perm[0]): (0.5, 1.0) for perm in group.generators}
     steps |= {int(np.argsort(perm)[0]): (0.5, 1.0) for perm in group.generators}
     plan = plan_orbits(network(group, steps), Collective.ALLGATHER, 6000, group=group).plan

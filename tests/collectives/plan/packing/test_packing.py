@@ -11,7 +11,7 @@ from headrace.collectives.plan.chunks import Deliveries
 from headrace.collectives.plan.packing import Packing, PackSettings, pack
 from headrace.collectives.plan.packing.arborescence import cheapest_arborescence, shallower
 from headrace.collectives.plan.packing.list_schedule import in_order
-from headrace.collectives.plan.packing.rounding import load_us, rounded, routes
+from headrace.collectives.plan.packing.rounding import load_us, rounded, tree_routes
 from headrace.collectives.plan.permutations import chunk_images, link_images
 from headrace.collectives.plan.search import Routes
 from headrace.errors import ProgramError, TopologyError
@@ -150,7 +150,7 @@ def test_whole_chunks_arrive_as_scheduled(topology: Topology, data: st.DataObjec
     busiest = load_us(topology, packing, tree, 1.0 / chunks)
     assert busiest >= packing.bound_us * (1 - 1e-9)
     sends, end = in_order(
-        topology, deliveries, 1.0 / chunks, routes(packing, tree), batch_share=share
+        topology, deliveries, 1.0 / chunks, tree_routes(packing, tree), batch_share=share
     )
     assert total_us(topology, deliveries, 1.0 / chunks, sends) == pytest.approx(end)
     assert end >= busiest * (1 - 1e-9)
@@ -162,7 +162,7 @@ def test_thirds_of_an_all_to_all_fill_the_node_exactly() -> None:
     deliveries = all_to_all(8, 3)
     tree = rounded(topology, packing, deliveries)
     assert load_us(topology, packing, tree, 1 / 3) == pytest.approx(368 / 3)
-    sends, end = in_order(topology, deliveries, 1 / 3, routes(packing, tree))
+    sends, end = in_order(topology, deliveries, 1 / 3, tree_routes(packing, tree))
     assert total_us(topology, deliveries, 1 / 3, sends) == pytest.approx(end)
     assert end <= 368 / 3 * 1.02
 
@@ -184,7 +184,7 @@ def test_some_targets_are_served_by_shortest_paths() -> None:
     deliveries = Deliveries(ranks=5, origin=np.array([0], dtype=np.int32), targets=targets)
     packing = pack(ring(5), deliveries, 1.0)
     sends, end = in_order(
-        ring(5), deliveries, 1.0, routes(packing, rounded(ring(5), packing, deliveries))
+        ring(5), deliveries, 1.0, tree_routes(packing, rounded(ring(5), packing, deliveries))
     )
     assert total_us(ring(5), deliveries, 1.0, sends) == pytest.approx(end)
 
@@ -247,7 +247,7 @@ def test_a_group_packs_one_for_all_and_rounds_exactly(
     tree = rounded(topology, packing, cut, symmetry=group)
     assert load_us(topology, packing, tree, mb) == pytest.approx(us)
     # The engine is told that images of routes are routes of images.
-    used = routes(packing, tree)
+    used = tree_routes(packing, tree)
     for perm in group:
         chunk_to, link_to = chunk_images(cut, perm), link_images(topology, perm)
         for chunk in range(cut.chunks):

@@ -1,13 +1,13 @@
 """Which resources a link's bytes pass, and in what order."""
 
-from headrace.collectives.plan.simulate.resources import routes
+from headrace.collectives.plan.simulate.resources import resource_routes
 from headrace.topology import Link, SharedCapacity, Topology
 from headrace.topology.presets import racks, uniform
 
 
 def names(topology: Topology, used: list[int], link: int, **options: bool) -> list[str]:
     """The resources of `link` by name; links come first, then the shared capacities."""
-    found, count = routes(topology, used, **options)
+    found, count = resource_routes(topology, used, **options)
     known = [f"link {index}" for index in sorted(used)] + [s.name for s in topology.shared]
     assert count == len(known)
     return [known[resource] for resource, _ in found[link]]

@@ -38,7 +38,7 @@ from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.bound import Bound, Term, lower_bound
 from headrace.collectives.plan.bound.cuts import partitions
 from headrace.collectives.plan.chunks import Deliveries, deliveries_of
-from headrace.collectives.plan.simulate.resources import routes
+from headrace.collectives.plan.simulate.resources import resource_routes
 from headrace.topology import BYTES_PER_MB, Topology, transposed
 
 __all__ = ["Count", "most_urgent_cut", "unsplit_bound"]
@@ -104,7 +104,7 @@ def _proved_us(graph: Topology, demand: Demand, chunk_mb: float) -> float | None
     deliveries = deliveries_of(demand)
     if deliveries.chunks * len(graph.links) > _MOST_PROVED:
         return None
-    ways, _ = routes(graph, range(len(graph.links)))
+    ways, _ = resource_routes(graph, range(len(graph.links)))
     if any(len({beta for _, beta in way}) > 1 for way in ways.values()):
         return None
     from headrace.collectives.plan.exact import proved_us  # loads OR-Tools

@@ -16,26 +16,26 @@ import numpy as np
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.chunks import deliveries_of
 from headrace.collectives.plan.generators import Setting
-from headrace.collectives.plan.guided.effort import EFFORTS, Effort
+from headrace.collectives.plan.guided.effort import EFFORTS, GuidedEffort
 from headrace.collectives.plan.guided.routing import RouteProblem
 from headrace.collectives.plan.guided.synthesize import Synthesis, synthesize_demand
 from headrace.collectives.plan.search import Routes, SearchEngine, SearchSettings
 from headrace.collectives.plan.sketch import LogicalTopology, Sketch, apply_sketch
 from headrace.collectives.plan.sketch.enumerate import connections, policies, symmetries
 from headrace.errors import HeadraceError, ProgramError
-from headrace.solver import Progress
+from headrace.solver import SolverProgress
 from headrace.topology import BYTES_PER_MB
 
 __all__ = ["AutoSketch", "Tried", "autosketch"]
 
-_LOOK = Effort(
+_LOOK = GuidedEffort(
     restarts=2,
     choices=200_000,
     rounds=0,
-    route_looks=0,
+    route_work=0,
     ordered=1,
     scheduled=1,
-    exact_looks=0,
+    exact_work=0,
     local_batches=False,
 )
 _LOOK_RESTARTS = 8
@@ -65,7 +65,7 @@ class _Plan:
     budget: float
     chunkups: tuple[int, ...]
     finals: int
-    effort: Effort
+    effort: GuidedEffort
     policies: bool
     limit_s: float
 
@@ -88,9 +88,9 @@ _PLANS = {
             restarts=100,
             choices=4_000_000,
             rounds=1,
-            route_looks=0,
+            route_work=0,
             scheduled=1,
-            exact_looks=0,
+            exact_work=0,
         ),
         policies=True,
         limit_s=60.0,
@@ -349,7 +349,7 @@ class _Search:
             return False
         return True
 
-    def _synthesize(self, row: _Row, effort: Effort) -> Synthesis:
+    def _synthesize(self, row: _Row, effort: GuidedEffort) -> Synthesis:
         if row.logical is None:
             raise ProgramError(row.problem)
         method = self.setting.method
@@ -369,8 +369,8 @@ class _Search:
             self.best = (made, row.sketch)
         return made
 
-    def _teller(self, name: str) -> Callable[[str, float, Progress | None], None]:
-        def tell(stage: str, best_us: float, progress: Progress | None) -> None:
+    def _teller(self, name: str) -> Callable[[str, float, SolverProgress | None], None]:
+        def tell(stage: str, best_us: float, progress: SolverProgress | None) -> None:
             solver = "" if progress is None else f", {progress}"
             self.setting.report(f"{name}: {stage}: {best_us:.4g} us{solver}")
 
@@ -406,7 +406,7 @@ class _Search:
         return replace(sketch, name=f"{sketch.name}, {chunks} chunks", chunkup=chunks)
 
     def _input_bytes(self) -> int | None:
-        """What a rank puts in; see `synthesize`."""
+        """What a rank puts in; see `guided_synthesis`."""
         gathers = self.setting.collective in (Collective.ALLGATHER, Collective.GATHER)
         return self.total_bytes // (self.setting.ranks if gathers else 1) or None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from headrace.collectives.plan.guided.work import Timeline, Work
+from headrace.collectives.plan.guided.work import Work, WorkTimeline
 
 _STEPS = 24
 
@@ -90,7 +90,7 @@ def _within(
     return made[::-1]
 
 
-def propose(timeline: Timeline, crossing: np.ndarray) -> Iterator[tuple[str, list[list[int]]]]:
+def propose(timeline: WorkTimeline, crossing: np.ndarray) -> Iterator[tuple[str, list[list[int]]]]:
     """Yield ways to batch the messages on `crossing` links, each a list of batches of messages.
 
     The dynamic program for each link by itself; runs of 2, 4, 8, ... chunks; all that a link has.
@@ -122,7 +122,7 @@ def propose(timeline: Timeline, crossing: np.ndarray) -> Iterator[tuple[str, lis
         size *= 2
 
 
-def lanes_of(timeline: Timeline, crossing: np.ndarray) -> list[list[int]]:
+def lanes_of(timeline: WorkTimeline, crossing: np.ndarray) -> list[list[int]]:
     """Return the messages on each of the `crossing` links, in order of time."""
     lanes: dict[int, list[int]] = {}
     for at in timeline.order:

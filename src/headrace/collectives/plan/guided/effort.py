@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.collectives.plan.search import SearchEngine
-from headrace.solver import Parameters, Progress
+from headrace.solver import Parameters, SolverProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class GuidedEffort:
     """Limits of the stages. All but `limit_s` are counted, so equal ones give equal results.
 
     Attributes
@@ -17,13 +17,13 @@ class Effort:
     restarts : of the forward-in-time router, at most.
     choices : that all restarts together may look at; larger problems get fewer restarts.
     rounds : of routing again at the prices so far.
-    route_looks : how often the solver of a route model of 1,000 binaries may look up
-        (`Parameters.looks`): of larger ones less often, of smaller ones more; 0: no model.
+    route_work : how often the solver of a route model of 1,000 binaries may look up
+        (`Parameters.work`): of larger ones less often, of smaller ones more; 0: no model.
     route_binaries : larger route models are left to the greedy routers.
     ordered : routes that go through all ordering heuristics.
     greedy : whether the greedy routers take part where there is an engine.
     scheduled : orders that go through contiguity.
-    exact_looks, exact_messages : as for routes; larger schedules are batched link by link.
+    exact_work, exact_messages : as for routes; larger schedules are batched link by link.
     local_batches : chunks may travel together within nodes, too, where alpha is worth it: beyond
         TACCL, which considers it between nodes only (5.4.2).
     limit_s : wall clock for everything, a safety net.
@@ -34,11 +34,11 @@ class Effort:
     choices: int = 20_000_000
     rounds: int = 3
     greedy: bool = True
-    route_looks: int = 8
+    route_work: int = 8
     route_binaries: int = 6_000
     ordered: int = 3
     scheduled: int = 2
-    exact_looks: int = 200
+    exact_work: int = 200
     exact_messages: int = 3_000
     local_batches: bool = True
     limit_s: float = 60.0
@@ -46,17 +46,17 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort(restarts=8, rounds=1, route_looks=0, ordered=2, scheduled=1, exact_looks=0),
-    "normal": Effort(),
-    "thorough": Effort(
+    "quick": GuidedEffort(restarts=8, rounds=1, route_work=0, ordered=2, scheduled=1, exact_work=0),
+    "normal": GuidedEffort(),
+    "thorough": GuidedEffort(
         restarts=200,
         choices=400_000_000,
         rounds=8,
-        route_looks=20_000,
+        route_work=20_000,
         route_binaries=40_000,
         ordered=12,
         scheduled=6,
-        exact_looks=20_000,
+        exact_work=20_000,
         exact_messages=20_000,
         limit_s=600.0,
     ),
@@ -68,9 +68,9 @@ EFFORTS = {
 class Watch:
     """Seed, effort, clock and listeners of one synthesis."""
 
-    effort: Effort
+    effort: GuidedEffort
     seed: int
-    progress: Callable[[str, float, Progress | None], None] | None = None
+    progress: Callable[[str, float, SolverProgress | None], None] | None = None
     interrupt: Callable[[], bool] | None = None
     engine: SearchEngine | None = None
     good_us: float = 0.0
@@ -84,19 +84,19 @@ class Watch:
             self.late = True
         return self.late or (self.interrupt is not None and self.interrupt())
 
-    def report(self, stage: str, best_us: float, progress: Progress | None) -> None:
+    def report(self, stage: str, best_us: float, progress: SolverProgress | None) -> None:
         """Tell the listener, if there is one."""
         if self.progress is not None:
             self.progress(stage, best_us, progress)
 
-    def parameters(self, stage: str, looks: int, best_us: float) -> Parameters:
+    def parameters(self, stage: str, work: int, best_us: float) -> Parameters:
         """Return the solver's parameters for a stage."""
         left = max(0.0, self.effort.limit_s - (time.monotonic() - self.began))
         report = None
         if self.progress is not None:
             report = lambda progress: self.report(stage, best_us, progress)  # noqa: E731
         return Parameters(
-            looks=looks,
+            work=work,
             limit_s=left,
             gap=1e-4,
             seed=self.seed,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from headrace.collectives.plan.guided.work import Timeline, Work, list_schedule
+from headrace.collectives.plan.guided.work import Work, WorkTimeline, list_schedule
 
 HEURISTICS = tuple(
     f"{rule}-{way}-{lead}"
@@ -29,7 +29,7 @@ def order_messages(
     wanted: Sequence[str] = HEURISTICS,
     enough_us: float = 0.0,
     interrupt: Callable[[], bool] | None = None,
-) -> tuple[Timeline, dict[str, float]]:
+) -> tuple[WorkTimeline, dict[str, float]]:
     """Order `work` by every heuristic; return the best timeline and what each got (us).
 
     Parameters
@@ -39,7 +39,7 @@ def order_messages(
     interrupt : asked between heuristics, once there is a result.
     """
     found: dict[str, float] = {}
-    best: Timeline | None = None
+    best: WorkTimeline | None = None
     for name, timeline in _all(work, start, wanted):
         found[name] = timeline.total_us
         if best is None or timeline.total_us < best.total_us - 1e-9:
@@ -52,7 +52,7 @@ def order_messages(
 
 def _all(
     work: Work, start: Sequence[float] | None, wanted: Sequence[str]
-) -> Iterator[tuple[str, Timeline]]:
+) -> Iterator[tuple[str, WorkTimeline]]:
     if start is not None:
         yield "given", list_schedule(work, start)
     until, onward = work.paths

@@ -7,7 +7,7 @@ import numpy as np
 from headrace.collectives.plan.guided.effort import Watch
 from headrace.collectives.plan.guided.route import solve_routes
 from headrace.collectives.plan.guided.router import (
-    Taste,
+    MatchingWeights,
     least_time,
     lower_time,
     matched_trees,
@@ -24,15 +24,15 @@ _SMALL = 800
 _FOR_POLICY = 6
 """Restarts at least where few links are wanted."""
 
-_TASTES = tuple(
-    Taste(arrival=arrival, rare=rare, noise=noise, needy=needy)
+_WEIGHTS = tuple(
+    MatchingWeights(arrival=arrival, rare=rare, noise=noise, needy=needy)
     for rare, noise, needy in ((1.0, 0.1, 2.0), (0.3, 0.5, 8.0), (0.0, 1.0, 0.5))
     for arrival in (0.0, 0.3, 0.6, 1.0)
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Candidate:
+class RouteCandidate:
     """Trees from somewhere.
 
     Attributes
@@ -75,9 +75,9 @@ def _candidate(
     trees: np.ndarray,
     used: np.ndarray | None = None,
     total_us: float = float("inf"),
-) -> Candidate:
+) -> RouteCandidate:
     sign, links = _policy(problem)
-    return Candidate(
+    return RouteCandidate(
         name=name,
         trees=trees,
         lower_us=lower_time(problem, trees),
@@ -87,17 +87,17 @@ def _candidate(
     )
 
 
-def _by_total(row: Candidate) -> tuple[float, float]:
+def _by_total(row: RouteCandidate) -> tuple[float, float]:
     return round(row.total_us, 6), row.dislike
 
 
-def _by_lower(row: Candidate) -> tuple[float, float]:
+def _by_lower(row: RouteCandidate) -> tuple[float, float]:
     return round(row.lower_us, 6), row.dislike
 
 
 def route_candidates(
     problem: RouteProblem, watch: Watch, prefix: str
-) -> tuple[list[Candidate], dict[str, Result]]:
+) -> tuple[list[RouteCandidate], dict[str, Result]]:
     """Return the routes to go on with, and what solvers said.
 
     The greedy routers come first, so there is always an answer; the exact model starts from the
@@ -110,18 +110,18 @@ def route_candidates(
     matched = _matched(problem, watch) if greedy else []
     searched = _searched(problem, watch)
     results: dict[str, Result] = {}
-    modelled: list[Candidate] = []
+    modelled: list[RouteCandidate] = []
     binaries = int(problem.allowed.sum()) // max(1, problem.group.size)
     done = min((row.total_us for row in (*matched, *searched)), default=float("inf"))
     # Where a schedule attains what no routes beat, there is nothing left to prove.
     enough = max(watch.good_us, least_time(problem)) * (1 + 1e-9)
-    wanted = effort.route_looks and binaries <= effort.route_binaries and done > enough
+    wanted = effort.route_work and binaries <= effort.route_binaries and done > enough
     if wanted and not watch.stopped():
         starts = sorted((*priced, *matched), key=_by_lower)
         # The time of a look grows steeply with the model; small models are worth proving.
         share = (1000 / max(1, binaries)) ** 4.2 if binaries < _SMALL else min(1.0, 1000 / binaries)
-        looks = min(1000 * effort.route_looks, max(5, round(effort.route_looks * share)))
-        parameters = watch.parameters(f"{prefix}route", looks, float("inf"))
+        work = min(1000 * effort.route_work, max(5, round(effort.route_work * share)))
+        parameters = watch.parameters(f"{prefix}route", work, float("inf"))
         _, trees, result = solve_routes(problem, [row.trees for row in starts], parameters)
         results["route"] = result
         if trees is not None:
@@ -133,9 +133,9 @@ def route_candidates(
     return _distinct(kept)[: max(1, effort.ordered)], results
 
 
-def _distinct(rows: list[Candidate]) -> list[Candidate]:
+def _distinct(rows: list[RouteCandidate]) -> list[RouteCandidate]:
     seen: set[bytes] = set()
-    kept: list[Candidate] = []
+    kept: list[RouteCandidate] = []
     for row in rows:
         key = row.trees.tobytes()
         if key not in seen:
@@ -144,7 +144,7 @@ def _distinct(rows: list[Candidate]) -> list[Candidate]:
     return kept
 
 
-def _matched(problem: RouteProblem, watch: Watch) -> list[Candidate]:
+def _matched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
     """Restart the forward-in-time router until it attains what nothing beats."""
     if not problem.broadcasting:
         return []
@@ -154,10 +154,12 @@ def _matched(problem: RouteProblem, watch: Watch) -> list[Candidate]:
     restarts = max(1, min(effort.restarts, effort.choices // max(1, choices)))
     enough_us = max(least_time(problem), watch.good_us)
     sign, _ = _policy(problem)
-    made: list[Candidate] = []
+    made: list[RouteCandidate] = []
     for number in range(restarts):
-        taste = replace(_TASTES[number % len(_TASTES)], fresh=-0.1 * sign)
-        trees, used, total = matched_trees(problem, seed=watch.seed * 1009 + number, taste=taste)
+        weights = replace(_WEIGHTS[number % len(_WEIGHTS)], fresh=-0.1 * sign)
+        trees, used, total = matched_trees(
+            problem, seed=watch.seed * 1009 + number, weights=weights
+        )
         if not _complete(problem, trees):
             continue
         made.append(_candidate(problem, f"matched {number}", trees, used, total))
@@ -172,7 +174,7 @@ def _complete(problem: RouteProblem, trees: np.ndarray) -> bool:
     return bool((trees >= 0)[problem.deliveries.targets].all())
 
 
-def _searched(problem: RouteProblem, watch: Watch) -> list[Candidate]:
+def _searched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
     if watch.engine is None or watch.stopped():
         return []
     first = np.concatenate(([0], np.cumsum(problem.allowed.sum(axis=1)))).astype(np.int64)

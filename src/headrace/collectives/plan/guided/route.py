@@ -108,7 +108,7 @@ class RouteModel:
         return _POLICY_SHARE * float(upper[self.time])
 
 
-def encode(problem: RouteProblem, horizon: float) -> RouteModel:
+def encode_routes(problem: RouteProblem, horizon: float) -> RouteModel:
     """Encode 5.1 to 5.15 and what the text says beside them; `horizon` bounds all times (us).
 
     Beside the equations: every wanted chunk is delivered exactly once and nothing returns to where
@@ -151,7 +151,7 @@ def solve_routes(
 ) -> tuple[RouteModel, np.ndarray | None, Result]:
     """Solve the model from the best of `starts`; return it, its trees (or None) and the result."""
     horizon = min(lower_time(problem, trees) for trees in starts) * (1 + 1e-6) + 1e-6
-    made = encode(problem, horizon)
+    made = encode_routes(problem, horizon)
     given = [made.values(trees) for trees in starts if lower_time(problem, trees) <= horizon]
     first = next((values for values in given if values is not None), None)
     result = solve(made.model, replace(parameters, start=first))

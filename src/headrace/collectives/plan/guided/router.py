@@ -43,7 +43,7 @@ def least_time(problem: RouteProblem) -> float:
     for at in np.lexsort((members[resource], us)).tolist():
         slowest[link[at]] = resource[at]
     usable = problem.allowed.any(axis=0)
-    least = float(distances(problem)[deliveries.targets].max(initial=0.0))
+    least = float(earliest_arrivals(problem)[deliveries.targets].max(initial=0.0))
     for rank in range(deliveries.ranks):
         mine = np.unique(slowest[(costs.dst == rank) & usable])
         wanted = int(deliveries.targets[:, rank].sum())
@@ -55,7 +55,7 @@ def least_time(problem: RouteProblem) -> float:
     return least
 
 
-def distances(problem: RouteProblem) -> np.ndarray:
+def earliest_arrivals(problem: RouteProblem) -> np.ndarray:
     """(chunks, ranks): the earliest that chunks can arrive over the links allowed to them."""
     costs, deliveries = problem.costs, problem.deliveries
     time = np.full((deliveries.chunks, deliveries.ranks), np.inf)
@@ -192,7 +192,7 @@ class _Pricing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taste:
+class MatchingWeights:
     """How `matched_trees` chooses.
 
     Attributes
@@ -212,7 +212,7 @@ class Taste:
 
 
 def matched_trees(
-    problem: RouteProblem, *, seed: int, taste: Taste
+    problem: RouteProblem, *, seed: int, weights: MatchingWeights
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Return trees, when each link of them is used, and when all is done (us).
 
@@ -222,12 +222,12 @@ def matched_trees(
     """
     if not problem.broadcasting:
         raise ValueError("a rank on the way does not want what passes: use priced_trees")
-    return _Matching(problem, seed, taste).run()
+    return _Matching(problem, seed, weights).run()
 
 
 class _Matching:
-    def __init__(self, problem: RouteProblem, seed: int, taste: Taste) -> None:
-        self._problem, self._taste = problem, taste
+    def __init__(self, problem: RouteProblem, seed: int, weights: MatchingWeights) -> None:
+        self._problem, self._weights = problem, weights
         self._random = np.random.default_rng(seed)
         costs, deliveries = problem.costs, problem.deliveries
         self._trees = np.full((deliveries.chunks, deliveries.ranks), -1, np.int32)
@@ -269,9 +269,9 @@ class _Matching:
         Where a chunk has not been everywhere yet, one of its holders has an open link: a closed
         link into a host stands for a path inside that host, and the path has an open link.
         """
-        problem, taste = self._problem, self._taste
+        problem, weights = self._problem, self._weights
         lat = problem.costs.lat[self._link]
-        noise = self._random.random(len(self._link)) * taste.noise
+        noise = self._random.random(len(self._link)) * weights.noise
         total = 0.0
         while True:
             open_now = np.isinf(self._there[self._chunk, self._dst])
@@ -286,17 +286,17 @@ class _Matching:
             if not len(self._link):
                 return self._trees, self._used, total
             start = np.maximum(self._there[self._chunk, self._src], self._link_free[self._link])
-            score = start + taste.arrival * lat
+            score = start + weights.arrival * lat
             least = float(score.min())
             if np.isinf(least):  # the rest cannot be reached over the links allowed
                 return self._trees, self._used, total
             near = np.flatnonzero(score <= least + 1e-9)
             liking = (
                 noise[near]
-                + taste.rare * self._holders[self._chunk[near]] / problem.deliveries.ranks
-                + taste.fresh * self._busy[self._link[near]]
+                + weights.rare * self._holders[self._chunk[near]] / problem.deliveries.ranks
+                + weights.fresh * self._busy[self._link[near]]
                 - 2.0 * self._crosses[near]
-                - taste.needy * self._missing[self._dst[near]] / problem.deliveries.ranks
+                - weights.needy * self._missing[self._dst[near]] / problem.deliveries.ranks
             )
             total = max(total, self._place(int(near[int(np.argmin(liking))])))
 

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from headrace.collectives.plan.chunks import Deliveries
-from headrace.collectives.plan.simulate.resources import routes
+from headrace.collectives.plan.simulate.resources import resource_routes
 from headrace.collectives.plan.sketch.logical import LogicalTopology
 from headrace.collectives.plan.sketch.symmetry import mapped_chunks, mapped_links
 from headrace.errors import SketchError
@@ -21,7 +21,7 @@ _MAX_GROUP = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Costs:
+class ChunkCosts:
     """What a chunk costs on a topology's links, and on all that the links share.
 
     Attributes
@@ -41,10 +41,10 @@ class Costs:
     resources: int
 
     @classmethod
-    def of(cls, topology: Topology, chunk_mb: float) -> "Costs":
+    def of(cls, topology: Topology, chunk_mb: float) -> "ChunkCosts":
         """Return the costs of chunks of `chunk_mb` MB."""
         links = topology.links
-        made, count = routes(topology, range(len(links)))
+        made, count = resource_routes(topology, range(len(links)))
         route = tuple(
             tuple((resource, beta * chunk_mb) for resource, beta in made[index])
             for index in range(len(links))
@@ -75,7 +75,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Group:
+class AutomorphismGroup:
     """A group of automorphisms, one row an element, the identity first."""
 
     ranks: np.ndarray
@@ -100,7 +100,7 @@ class RouteProblem:
     logical: LogicalTopology
     deliveries: Deliveries
     chunk_mb: float
-    costs: Costs
+    costs: ChunkCosts
     allowed: np.ndarray
 
     @classmethod
@@ -116,7 +116,7 @@ class RouteProblem:
         ------
         SketchError : naming a chunk that cannot reach a rank.
         """
-        costs = Costs.of(logical.topology, chunk_mb)
+        costs = ChunkCosts.of(logical.topology, chunk_mb)
         allowed = _allowed(logical, deliveries, costs)
         return cls(
             logical=logical, deliveries=deliveries, chunk_mb=chunk_mb, costs=costs, allowed=allowed
@@ -167,7 +167,7 @@ class RouteProblem:
         return made
 
     @cached_property
-    def group(self) -> Group:
+    def group(self) -> AutomorphismGroup:
         """All that the symmetries generate, acting on everything (up to a limit)."""
         n, links = self.logical.topology.ranks, len(self.costs.src)
         generators = [
@@ -184,7 +184,7 @@ class RouteProblem:
                     elements.append(image)
             at += 1
         table = np.stack(elements)
-        return Group(
+        return AutomorphismGroup(
             ranks=table[:, :n],
             links=table[:, n : n + links] - n,
             chunks=table[:, n + links :] - n - links,
@@ -214,7 +214,7 @@ class RouteProblem:
             trees[other, ranks[used]] = links[tree[used]]
 
 
-def _allowed(logical: LogicalTopology, deliveries: Deliveries, costs: Costs) -> np.ndarray:
+def _allowed(logical: LogicalTopology, deliveries: Deliveries, costs: ChunkCosts) -> np.ndarray:
     n, links = deliveries.ranks, len(costs.src)
     allowed = np.zeros((deliveries.chunks, links), bool)
     measures: dict[bytes, list[np.ndarray]] = {}
@@ -243,7 +243,7 @@ def _allowed(logical: LogicalTopology, deliveries: Deliveries, costs: Costs) -> 
     return allowed
 
 
-def _distances(n: int, costs: Costs, usable: np.ndarray, cost: np.ndarray) -> np.ndarray:
+def _distances(n: int, costs: ChunkCosts, usable: np.ndarray, cost: np.ndarray) -> np.ndarray:
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import shortest_path
 

@@ -15,19 +15,19 @@ import numpy as np
 
 from headrace.collectives.plan.guided.batch import acyclic, propose
 from headrace.collectives.plan.guided.order import order_messages
-from headrace.collectives.plan.guided.work import Timeline, Work, list_schedule, merged
+from headrace.collectives.plan.guided.work import Work, WorkTimeline, list_schedule, merged
 from headrace.solver import LinearModel, Parameters, Result, solve
 
 _QUICK = ("longest-forward-time", "shortest-backward-time")
 
 
 def batched(
-    base: Timeline,
+    base: WorkTimeline,
     crossing: np.ndarray,
     *,
     rounds: int = 2,
     interrupt: Callable[[], bool] | None = None,
-) -> tuple[Timeline, dict[str, float]]:
+) -> tuple[WorkTimeline, dict[str, float]]:
     """Try to batch the messages of `base`; return the best timeline and what each way got (us)."""
     best, found = base, {}
     source = base
@@ -50,7 +50,7 @@ def batched(
     return best, found
 
 
-def _carried(source: Timeline, batches: Sequence[Sequence[int]]) -> list[float]:
+def _carried(source: WorkTimeline, batches: Sequence[Sequence[int]]) -> list[float]:
     """The starts of the messages that `merged` keeps: of a batch that of its last member."""
     start = list(source.start_us)
     dropped: set[int] = set()
@@ -60,7 +60,7 @@ def _carried(source: Timeline, batches: Sequence[Sequence[int]]) -> list[float]:
     return [start[at] for at in range(len(start)) if at not in dropped]
 
 
-def _spread(work: Work, best: Timeline) -> list[float]:
+def _spread(work: Work, best: WorkTimeline) -> list[float]:
     """The starts in `best` for the messages of `work`, chunk by chunk."""
     start = {
         (best.work.link[at], chunk, best.work.reduce[at]): best.start_us[at]
@@ -93,7 +93,7 @@ class ScheduleModel:
     time: int
     held: dict[tuple[int, int], int]
 
-    def values(self, batches: Sequence[Sequence[int]], timeline: Timeline) -> np.ndarray:
+    def values(self, batches: Sequence[Sequence[int]], timeline: WorkTimeline) -> np.ndarray:
         """Return the variables' values for a timeline of the merged work (see `merged`)."""
         work, made = self.work, np.zeros(self.model.variables)
         starts, counts = np.array(_spread(work, timeline)), np.ones(work.size)
@@ -133,7 +133,7 @@ class ScheduleModel:
 _ARRIVAL = -1  # stands for the slowest resource in the keys of running counts
 
 
-def encode(order: Timeline, crossing: np.ndarray, horizon: float) -> ScheduleModel:
+def encode_schedule(order: WorkTimeline, crossing: np.ndarray, horizon: float) -> ScheduleModel:
     """Encode 5.1 to 5.4 and 5.16 to 5.21 for the order that `order` gives (us).
 
     Parameters
@@ -178,8 +178,8 @@ def encode(order: Timeline, crossing: np.ndarray, horizon: float) -> ScheduleMod
 
 
 def schedule_exactly(
-    work: Work, crossing: np.ndarray, best: Timeline, parameters: Parameters
-) -> tuple[Timeline, Result]:
+    work: Work, crossing: np.ndarray, best: WorkTimeline, parameters: Parameters
+) -> tuple[WorkTimeline, Result]:
     """Solve the exact model; return the best timeline known and the solver's result.
 
     Parameters
@@ -198,13 +198,13 @@ def schedule_exactly(
         [number[best.work.link[at], chunk, best.work.reduce[at]] for chunk in best.work.chunks[at]]
         for at in best.order
     ]
-    order = Timeline(
+    order = WorkTimeline(
         work=work,
         start_us=_spread(work, best),
         order=[at for row in members for at in row],
         total_us=best.total_us,
     )
-    made = encode(order, crossing, best.total_us * (1 + 1e-9) + 1e-6)
+    made = encode_schedule(order, crossing, best.total_us * (1 + 1e-9) + 1e-6)
     # Without pairs the order leaves nothing to choose, and the solver only confirms it.
     start = made.values([row for row in members if len(row) > 1], order)
     result = solve(made.model, replace(parameters, start=start))
@@ -232,7 +232,7 @@ def _rows(model: LinearModel, late: np.ndarray, early: np.ndarray, by: np.ndarra
     )
 
 
-def _queues(order: Timeline) -> list[list[int]]:
+def _queues(order: WorkTimeline) -> list[list[int]]:
     """Who holds every resource, in order: chunk_order and the switches' orders (5.5.2)."""
     queues: list[list[int]] = [[] for _ in range(order.work.costs.resources)]
     route, link = order.work.costs.route, order.work.link
@@ -242,7 +242,7 @@ def _queues(order: Timeline) -> list[list[int]]:
     return queues
 
 
-def _pairs(order: Timeline, crossing: np.ndarray, queues: list[list[int]]) -> np.ndarray:
+def _pairs(order: WorkTimeline, crossing: np.ndarray, queues: list[list[int]]) -> np.ndarray:
     """Neighbours on a link between nodes with nobody between them on anything they share."""
     work = order.work
     follows: list[set[tuple[int, int]]] = [set(pairwise(q)) for q in queues]

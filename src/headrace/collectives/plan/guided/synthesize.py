@@ -16,15 +16,15 @@ import numpy as np
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import Bound, lower_bound
 from headrace.collectives.plan.chunks import deliveries_of, realize
-from headrace.collectives.plan.guided.effort import EFFORTS, Effort, Watch
+from headrace.collectives.plan.guided.effort import EFFORTS, GuidedEffort, Watch
 from headrace.collectives.plan.guided.order import order_messages
 from headrace.collectives.plan.guided.paths import route_candidates
 from headrace.collectives.plan.guided.router import least_time
-from headrace.collectives.plan.guided.routing import Costs, RouteProblem
+from headrace.collectives.plan.guided.routing import ChunkCosts, RouteProblem
 from headrace.collectives.plan.guided.schedule import batched, schedule_exactly
 from headrace.collectives.plan.guided.work import (
-    Timeline,
     Work,
+    WorkTimeline,
     chained,
     combining,
     list_schedule,
@@ -36,7 +36,7 @@ from headrace.collectives.plan.sends import Sends
 from headrace.collectives.plan.sketch import LogicalTopology, Sketch, apply_sketch, whole
 from headrace.collectives.program import Schedule
 from headrace.errors import InputError
-from headrace.solver import Progress, Result
+from headrace.solver import Result, SolverProgress
 from headrace.topology import BYTES_PER_MB, Topology
 
 _ALPHA_SHARE = 0.1
@@ -49,7 +49,7 @@ _PER_RANK = frozenset({Collective.ALLGATHER, Collective.GATHER})  # sizes are th
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StageResult:
     """What a stage came to.
 
     Attributes
@@ -86,9 +86,9 @@ class Synthesis:
     sends: Sends
     predicted_us: float
     physical_us: float
-    stages: tuple[Stage, ...]
+    stages: tuple[StageResult, ...]
     results: dict[str, Result]
-    timeline: Timeline
+    timeline: WorkTimeline
     out_of_time: bool = False
 
     @cached_property
@@ -114,7 +114,7 @@ class Synthesis:
         return sum(stage.seconds for stage in self.stages)
 
 
-def synthesize(
+def guided_synthesis(
     topology: Topology,
     sketch: Sketch | None,
     collective: Collective,
@@ -123,8 +123,8 @@ def synthesize(
     chunk_bytes: float | None = None,
     root: int = 0,
     seed: int = 0,
-    effort: Effort | str = "normal",
-    progress: Callable[[str, float, Progress | None], None] | None = None,
+    effort: GuidedEffort | str = "normal",
+    progress: Callable[[str, float, SolverProgress | None], None] | None = None,
     interrupt: Callable[[], bool] | None = None,
     engine: SearchEngine | None = None,
     allgather: Synthesis | None = None,
@@ -199,13 +199,13 @@ def synthesize_demand(
     total_bytes: int,
     *,
     seed: int = 0,
-    effort: Effort | str = "normal",
-    progress: Callable[[str, float, Progress | None], None] | None = None,
+    effort: GuidedEffort | str = "normal",
+    progress: Callable[[str, float, SolverProgress | None], None] | None = None,
     interrupt: Callable[[], bool] | None = None,
     engine: SearchEngine | None = None,
     allgather: Synthesis | None = None,
 ) -> Synthesis:
-    """Synthesize any demand on a logical topology; see `synthesize`.
+    """Synthesize any demand on a logical topology; see `guided_synthesis`.
 
     Raises
     ------
@@ -244,22 +244,22 @@ class _Pipeline:
         self._logical, self._demand, self.chunk_mb = logical, demand, chunk_mb
         self._watch = watch
         self._deliveries = deliveries_of(demand)
-        self.stages: list[Stage] = []
+        self.stages: list[StageResult] = []
         self.results: dict[str, Result] = {}
         self._began = time.monotonic()
 
-    def spread(self, prefix: str = "") -> Timeline:
+    def spread(self, prefix: str = "") -> WorkTimeline:
         """Route, order and schedule what only moves."""
         problem = RouteProblem.of(self._logical, self._deliveries, self.chunk_mb)
         return self._plan(problem, lambda trees: spreading(problem.costs, trees), prefix)
 
-    def combine(self, prefix: str = "") -> Timeline:
+    def combine(self, prefix: str = "") -> WorkTimeline:
         """The dual on the transposed topology, ordered and scheduled in its own direction."""
         problem = RouteProblem.of(self._logical.transposed(), self._deliveries, self.chunk_mb)
-        costs = Costs.of(self._logical.topology, self.chunk_mb)
+        costs = ChunkCosts.of(self._logical.topology, self.chunk_mb)
         return self._plan(problem, lambda trees: combining(costs, trees), prefix)
 
-    def allreduce(self, allgather: Synthesis | None) -> Timeline:
+    def allreduce(self, allgather: Synthesis | None) -> WorkTimeline:
         """A reduce_scatter, then an allgather; overlapped where that is faster."""
         second = allgather.timeline if allgather is not None else self.spread("allgather: ")
         # The halves mirror each other: routes as good as the other's need no further search.
@@ -286,12 +286,12 @@ class _Pipeline:
         problem: RouteProblem,
         work_of: Callable[[np.ndarray], Work],
         prefix: str,
-    ) -> Timeline:
+    ) -> WorkTimeline:
         watch, effort = self._watch, self._watch.effort
         candidates, results = route_candidates(problem, watch, prefix)
         self.results.update({f"{prefix}{name}": result for name, result in results.items()})
         self._stage(f"{prefix}route", float("inf"), {c.name: c.lower_us for c in candidates})
-        ordered: list[tuple[float, float, int, Timeline]] = []
+        ordered: list[tuple[float, float, int, WorkTimeline]] = []
         found: dict[str, float] = {}
         nowhere = np.zeros(len(problem.costs.src), bool)
         enough = least_time(problem) * (1 + 1e-9)
@@ -323,15 +323,15 @@ class _Pipeline:
             best = min(best, other, key=lambda timeline: timeline.total_us)
         return best
 
-    def _alpha_matters(self, timeline: Timeline) -> bool:
+    def _alpha_matters(self, timeline: WorkTimeline) -> bool:
         """Whether alpha within nodes is a sizeable part of what bounds these routes."""
         work, crossing = timeline.work, self._logical.crossing
         alone = work.unavoidable_us(crossing)
         return work.unavoidable_us(np.ones_like(crossing)) < (1 - _ALPHA_SHARE) * alone
 
     def _schedule(
-        self, chosen: list[tuple[str, Timeline]], where: np.ndarray, stage: str
-    ) -> Timeline:
+        self, chosen: list[tuple[str, WorkTimeline]], where: np.ndarray, stage: str
+    ) -> WorkTimeline:
         """Let chunks travel together on the links `where` says; the best of all `chosen`."""
         watch, effort = self._watch, self._watch.effort
         best, found = chosen[0][1], dict[str, float]()
@@ -340,9 +340,9 @@ class _Pipeline:
                 continue  # nothing to be had
             made, each = batched(timeline, where, interrupt=watch.stopped)
             found |= {f"{name}, {way}": us for way, us in each.items()}
-            if effort.exact_looks and timeline.work.size <= effort.exact_messages:
+            if effort.exact_work and timeline.work.size <= effort.exact_messages:
                 known = min(best.total_us, made.total_us)
-                parameters = watch.parameters(stage, effort.exact_looks, known)
+                parameters = watch.parameters(stage, effort.exact_work, known)
                 made, result = schedule_exactly(timeline.work, where, made, parameters)
                 self.results[f"{stage}, {name}"] = result
                 found[f"{name}, exact"] = made.total_us
@@ -357,19 +357,19 @@ class _Pipeline:
     def _stage(self, name: str, best_us: float, found: dict[str, float]) -> None:
         now = time.monotonic()
         self.stages.append(
-            Stage(name=name, best_us=best_us, seconds=now - self._began, found=found)
+            StageResult(name=name, best_us=best_us, seconds=now - self._began, found=found)
         )
         self._began = now
 
 
-def _on_physical(logical: LogicalTopology, best: Timeline, chunk_mb: float) -> float:
+def _on_physical(logical: LogicalTopology, best: WorkTimeline, chunk_mb: float) -> float:
     """Replay on the topology that the sketch was applied to, whose betas are not split."""
     physical = logical.physical
     index = physical.link_index
     links = [index[link.src, link.dst] for link in logical.topology.links]
     work = replace(
         best.work,
-        costs=Costs.of(physical, chunk_mb),
+        costs=ChunkCosts.of(physical, chunk_mb),
         link=[links[at] for at in best.work.link],
     )
     rank = np.empty(work.size)

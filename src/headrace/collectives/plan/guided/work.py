@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from headrace.collectives.plan.guided.routing import Costs
+from headrace.collectives.plan.guided.routing import ChunkCosts
 from headrace.collectives.plan.sends import Sends
 
 _SLACK = 1e-9
@@ -30,7 +30,7 @@ class Work:
     before, after : messages that it waits for; that wait for it.
     """
 
-    costs: Costs
+    costs: ChunkCosts
     link: list[int]
     chunks: list[tuple[int, ...]]
     reduce: list[bool]
@@ -114,7 +114,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Timeline:
+class WorkTimeline:
     """When messages start, in the order in which they were placed.
 
     Attributes
@@ -150,7 +150,7 @@ class Timeline:
         )
 
 
-def list_schedule(work: Work, key: Sequence[float], *, by_time: bool = True) -> Timeline:
+def list_schedule(work: Work, key: Sequence[float], *, by_time: bool = True) -> WorkTimeline:
     """Place messages one by one, each as early as what was placed before lets it.
 
     Parameters
@@ -163,7 +163,7 @@ def list_schedule(work: Work, key: Sequence[float], *, by_time: bool = True) -> 
     return _by_time(work, key) if by_time else _by_rule(work, key)
 
 
-def _by_rule(work: Work, key: Sequence[float]) -> Timeline:
+def _by_rule(work: Work, key: Sequence[float]) -> WorkTimeline:
     holds, lats, after = work.holds, work.lats, work.after
     pending = [len(row) for row in work.before]
     avail, start = [0.0] * work.size, [0.0] * work.size
@@ -186,13 +186,13 @@ def _by_rule(work: Work, key: Sequence[float]) -> Timeline:
     return _timeline(work, start, placed)
 
 
-def _timeline(work: Work, start: list[float], placed: list[int]) -> Timeline:
+def _timeline(work: Work, start: list[float], placed: list[int]) -> WorkTimeline:
     placed.sort(key=start.__getitem__)  # stable
     total = max((begin + lat for begin, lat in zip(start, work.lats, strict=True)), default=0.0)
-    return Timeline(work=work, start_us=start, order=placed, total_us=total)
+    return WorkTimeline(work=work, start_us=start, order=placed, total_us=total)
 
 
-def _by_time(work: Work, key: Sequence[float]) -> Timeline:
+def _by_time(work: Work, key: Sequence[float]) -> WorkTimeline:
     """Go through time; what finds a resource busy is parked there until it is free."""
     holds, lats, after = work.holds, work.lats, work.after
     pending = [len(row) for row in work.before]
@@ -242,7 +242,7 @@ def _by_time(work: Work, key: Sequence[float]) -> Timeline:
     return _timeline(work, start, placed)
 
 
-def spreading(costs: Costs, trees: np.ndarray) -> Work:
+def spreading(costs: ChunkCosts, trees: np.ndarray) -> Work:
     """Return the work of spreading chunks along `trees`, one chunk a message."""
     before, after, links, chunks = _along(trees, costs.src)
     return Work(
@@ -255,7 +255,7 @@ def spreading(costs: Costs, trees: np.ndarray) -> Work:
     )
 
 
-def combining(costs: Costs, trees: np.ndarray) -> Work:
+def combining(costs: ChunkCosts, trees: np.ndarray) -> Work:
     """Return the work of combining chunks along `trees` run backwards (5.7).
 
     `trees` is over the transposed topology, whose links have the same numbers; `costs` are those

@@ -4,13 +4,13 @@ from headrace.collectives.plan.orbits.bound import OrbitBound, orbit_bound
 from headrace.collectives.plan.orbits.build import OrbitFound, plan_orbits
 from headrace.collectives.plan.orbits.costs import OrbitCosts
 from headrace.collectives.plan.orbits.expand import expand, expanded_schedule
-from headrace.collectives.plan.orbits.group import Group, group_of
+from headrace.collectives.plan.orbits.group import RegularGroup, group_of
 from headrace.collectives.plan.orbits.plan import OrbitPlan
 from headrace.collectives.plan.orbits.simulate import OrbitSimulation, simulate_orbits
 from headrace.collectives.plan.orbits.verify import OrbitProof, verify_orbits
 
 __all__ = [
-    "Group",
+    "RegularGroup",
     "OrbitBound",
     "OrbitCosts",
     "OrbitFound",

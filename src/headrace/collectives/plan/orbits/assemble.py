@@ -4,7 +4,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.orbits.classes import LinkClasses
-from headrace.collectives.plan.orbits.group import Group
+from headrace.collectives.plan.orbits.group import RegularGroup
 from headrace.collectives.plan.orbits.grow import Growth
 from headrace.collectives.plan.orbits.plan import SEND_COLUMNS, OrbitPlan
 
@@ -13,20 +13,22 @@ __all__ = ["allgather_plan", "allreduce_plan", "reduce_scatter_plan"]
 _Columns = dict[str, np.ndarray]
 
 
-def allgather_plan(group: Group, classes: LinkClasses, growth: Growth, chunks: int) -> OrbitPlan:
+def allgather_plan(
+    group: RegularGroup, classes: LinkClasses, growth: Growth, chunks: int
+) -> OrbitPlan:
     """Return the allgather that `growth` is."""
     return _plan(Collective.ALLGATHER, chunks, group, _forwards(classes, growth))
 
 
 def reduce_scatter_plan(
-    group: Group, transposed: LinkClasses, growth: Growth, chunks: int
+    group: RegularGroup, transposed: LinkClasses, growth: Growth, chunks: int
 ) -> OrbitPlan:
     """Return `growth` backwards; it and its classes are of the transposed topology (5.7)."""
     return _plan(Collective.REDUCE_SCATTER, chunks, group, _backwards(transposed, growth))
 
 
 def allreduce_plan(
-    group: Group,
+    group: RegularGroup,
     classes: LinkClasses,
     growth: Growth,
     transposed: LinkClasses,
@@ -78,7 +80,7 @@ def _backwards(transposed: LinkClasses, growth: Growth) -> _Columns:
     }
 
 
-def _plan(collective: Collective, chunks: int, group: Group, columns: _Columns) -> OrbitPlan:
+def _plan(collective: Collective, chunks: int, group: RegularGroup, columns: _Columns) -> OrbitPlan:
     return OrbitPlan(
         demand=Demand(collective=collective, ranks=group.ranks, chunks=chunks),
         generators=group.generators,

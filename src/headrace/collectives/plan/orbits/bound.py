@@ -25,9 +25,9 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.orbits.classes import LinkClasses, link_classes
-from headrace.collectives.plan.orbits.group import Group
+from headrace.collectives.plan.orbits.group import RegularGroup
 from headrace.collectives.plan.orbits.levels import levels_of
-from headrace.collectives.plan.orbits.prices import distances, price_rounds, priced_us
+from headrace.collectives.plan.orbits.prices import price_rounds, priced_distances, priced_us
 from headrace.topology import BYTES_PER_MB, Topology, transposed
 
 __all__ = ["OrbitBound", "orbit_bound"]
@@ -52,13 +52,15 @@ class OrbitBound:
     topology_digest: str
 
 
-def orbit_bound(topology: Topology, group: Group, demand: Demand, total_bytes: int) -> OrbitBound:
+def orbit_bound(
+    topology: Topology, group: RegularGroup, demand: Demand, total_bytes: int
+) -> OrbitBound:
     """Return the bound; `group` must be of automorphisms of `topology`."""
     total_mb = total_bytes / BYTES_PER_MB
     block_mb = total_mb / topology.ranks
     backwards = demand.collective is Collective.REDUCE_SCATTER
     classes = link_classes(transposed(topology) if backwards else topology, group)
-    latency = float(distances(classes.held, classes.alpha_us).max())
+    latency = float(priced_distances(classes.held, classes.alpha_us).max())
     if demand.collective is Collective.ALL_TO_ALL:
         bandwidth = _exchange(classes, block_mb)
         alpha, formula = float(classes.alpha_us.min()), "sum over ranks of M/N x priced distance"

@@ -15,7 +15,7 @@ from headrace.collectives.plan.orbits.bound import OrbitBound, orbit_bound
 from headrace.collectives.plan.orbits.classes import LinkClasses, link_classes
 from headrace.collectives.plan.orbits.costs import OrbitCosts
 from headrace.collectives.plan.orbits.exchange import exchange_plans
-from headrace.collectives.plan.orbits.group import Group, group_of
+from headrace.collectives.plan.orbits.group import RegularGroup, group_of
 from headrace.collectives.plan.orbits.grow import Growth, grow
 from headrace.collectives.plan.orbits.levels import Level, levels_of
 from headrace.collectives.plan.orbits.plan import OrbitPlan
@@ -72,7 +72,7 @@ def plan_orbits(
     collective: Collective,
     total_bytes: int,
     *,
-    group: Group | None = None,
+    group: RegularGroup | None = None,
     chunks: tuple[int, ...] = _CHUNKS,
 ) -> OrbitFound:
     """Return the best symmetric plan found, proven, simulated and bounded.
@@ -113,7 +113,7 @@ def plan_orbits(
 
 def _plans(
     topology: Topology,
-    group: Group,
+    group: RegularGroup,
     classes: LinkClasses,
     collective: Collective,
     block_mb: float,
@@ -143,7 +143,7 @@ def _plans(
 
 
 def _best(
-    group: Group, classes: LinkClasses, block_mb: float, chunks: tuple[int, ...]
+    group: RegularGroup, classes: LinkClasses, block_mb: float, chunks: tuple[int, ...]
 ) -> list[tuple[Growth, int]]:
     """The best growths, each with its chunks a block; equal chunks for equal costs."""
     levels = levels_of(classes, group)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.collectives.plan.orbits.group import Group
+from headrace.collectives.plan.orbits.group import RegularGroup
 from headrace.errors import SymmetryError
 from headrace.topology import Topology
 from headrace.topology.symmetry import link_image, orbits, require_automorphism
@@ -54,7 +54,7 @@ def require_symmetry(topology: Topology, generators: np.ndarray) -> None:
         require_automorphism(topology, perm, f"generators[{index}]")
 
 
-def link_classes(topology: Topology, group: Group) -> LinkClasses:
+def link_classes(topology: Topology, group: RegularGroup) -> LinkClasses:
     """Return the classes of links; `group` must be of automorphisms (`require_symmetry`)."""
     columns = topology.columns
     link = np.flatnonzero(columns.src == 0)

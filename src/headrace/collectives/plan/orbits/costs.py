@@ -11,7 +11,7 @@ from headrace.collectives.plan.orbits.classes import (
     link_orbits,
     require_symmetry,
 )
-from headrace.collectives.plan.orbits.group import Group
+from headrace.collectives.plan.orbits.group import RegularGroup
 from headrace.errors import TopologyError
 from headrace.topology import Topology
 from headrace.topology.symmetry import orbits
@@ -56,7 +56,7 @@ class OrbitCosts:
     """
 
     topology: Topology
-    group: Group
+    group: RegularGroup
     _known: dict[tuple[int, ...], Representatives] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class OrbitCosts:
         )
 
 
-def _subgroups(group: Group) -> Iterator[list[np.ndarray]]:
+def _subgroups(group: RegularGroup) -> Iterator[list[np.ndarray]]:
     """Subgroups that powers of the generators make, by index; last the trivial one."""
     powers: list[list[tuple[int, np.ndarray | None]]] = []
     for perm in group.generators:

@@ -14,9 +14,9 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.orbits.classes import LinkClasses
-from headrace.collectives.plan.orbits.group import Group
+from headrace.collectives.plan.orbits.group import RegularGroup
 from headrace.collectives.plan.orbits.plan import SEND_COLUMNS, OrbitPlan
-from headrace.collectives.plan.orbits.prices import distances, price_rounds
+from headrace.collectives.plan.orbits.prices import price_rounds, priced_distances
 
 __all__ = ["exchange_plans"]
 
@@ -31,7 +31,7 @@ _TIE = 1e-3
 
 
 def exchange_plans(
-    group: Group,
+    group: RegularGroup,
     classes: LinkClasses,
     block_mb: float,
     chunks: tuple[int, ...],
@@ -64,7 +64,7 @@ def exchange_plans(
 
 
 def _plan(
-    group: Group,
+    group: RegularGroup,
     classes: LinkClasses,
     tables: list[tuple[np.ndarray, np.ndarray]],
     block_mb: float,
@@ -83,7 +83,7 @@ def _tables(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """For every chunk of a block the next class of every name, and how many steps it still has."""
     onward = np.argsort(classes.held, axis=1)
-    far = distances(onward, cost)
+    far = priced_distances(onward, cost)
     order = np.argsort(far, kind="stable").tolist()
     load = np.zeros(len(used))
     made: list[tuple[np.ndarray, np.ndarray]] = []

@@ -4,7 +4,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.chunks import Sends, realize
-from headrace.collectives.plan.orbits.group import Group
+from headrace.collectives.plan.orbits.group import RegularGroup
 from headrace.collectives.plan.orbits.plan import OrbitPlan
 from headrace.collectives.plan.orbits.simulate import OrbitSimulation
 from headrace.collectives.program import Schedule
@@ -35,7 +35,7 @@ def expand(plan: OrbitPlan, simulation: OrbitSimulation | None = None) -> Sends:
         raise ProgramError(
             f"{rows} sends for each of {n} ranks are more than {MAX_SENDS}: keep the plan as orbits"
         )
-    table = Group(generators=plan.generators).table
+    table = RegularGroup(generators=plan.generators).table
     turn = np.arange(n)
     start_us = arrive_us = np.empty(0)
     if simulation is not None:

@@ -9,11 +9,11 @@ from headrace.errors import SymmetryError
 from headrace.topology import Topology
 from headrace.topology.symmetry import orbits, translations
 
-__all__ = ["Group", "group_of"]
+__all__ = ["RegularGroup", "group_of"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Group:
+class RegularGroup:
     """Permutations of the ranks, one for every rank: element x takes rank 0 to rank x.
 
     Attributes
@@ -97,7 +97,7 @@ class Group:
         return orbits(self.ranks, [self.element(rank) for rank in members])
 
 
-def group_of(topology: Topology) -> Group:
+def group_of(topology: Topology) -> RegularGroup:
     """Return a group of automorphisms of `topology` that takes every rank to every other.
 
     Raises
@@ -110,7 +110,7 @@ def group_of(topology: Topology) -> Group:
             f"topology '{topology.name}' has no group of rotations that takes every rank to every "
             "other; needs a ring, a torus, a cluster of equal switched hosts or the like"
         )
-    return Group(generators=_generators(table))
+    return RegularGroup(generators=_generators(table))
 
 
 def _generators(table: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.collectives.plan.orbits.classes import LinkClasses
-from headrace.collectives.plan.orbits.group import Group
+from headrace.collectives.plan.orbits.group import RegularGroup
 from headrace.errors import SymmetryError
 
 __all__ = ["Level", "LinkGroup", "levels_of"]
@@ -60,7 +60,7 @@ class Level:
     us_per_mb: float
 
 
-def levels_of(classes: LinkClasses, group: Group) -> tuple[Level, ...]:
+def levels_of(classes: LinkClasses, group: RegularGroup) -> tuple[Level, ...]:
     """Return the levels, that which bounds the time first.
 
     Raises
@@ -96,7 +96,7 @@ def levels_of(classes: LinkClasses, group: Group) -> tuple[Level, ...]:
 
 
 def _slowest(
-    classes: LinkClasses, group: Group, active: list[LinkGroup], size: int
+    classes: LinkClasses, group: RegularGroup, active: list[LinkGroup], size: int
 ) -> tuple[float, list[LinkGroup]]:
     """The largest T(A) within what `active` joins (`size` ranks), and the groups of its A."""
     best, inside = -1.0, active

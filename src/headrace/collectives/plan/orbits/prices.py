@@ -6,13 +6,13 @@ import numpy as np
 
 from headrace.collectives.plan.orbits.classes import LinkClasses
 
-__all__ = ["distances", "price_rounds", "priced_us"]
+__all__ = ["priced_distances", "price_rounds", "priced_us"]
 
 _ROUNDS = 32
 _TIGHT = 1.0 + 1e-9
 
 
-def distances(names: np.ndarray, cost: np.ndarray) -> np.ndarray:
+def priced_distances(names: np.ndarray, cost: np.ndarray) -> np.ndarray:
     """(ranks,): the cheapest way from each name to name 0.
 
     A step of class s costs ``cost[s]`` and turns name e into ``names[s, e]``. With a class's
@@ -29,7 +29,7 @@ def distances(names: np.ndarray, cost: np.ndarray) -> np.ndarray:
 
 def priced_us(classes: LinkClasses, cost: np.ndarray) -> float:
     """What it takes at least to get 1 MB from every rank to rank 0, at these prices."""
-    return float(distances(classes.held, cost).sum())
+    return float(priced_distances(classes.held, cost).sum())
 
 
 def price_rounds(classes: LinkClasses) -> Iterator[np.ndarray]:
@@ -48,7 +48,7 @@ def price_rounds(classes: LinkClasses) -> Iterator[np.ndarray]:
 
 def _cheapest_flow(names: np.ndarray, cost: np.ndarray) -> np.ndarray:
     """How often each class is used on cheapest ways from all names to 0, ties split evenly."""
-    far = distances(names, cost)
+    far = priced_distances(names, cost)
     through = np.ones(len(far))
     flow = np.zeros(len(names))
     for rank in np.argsort(-far, kind="stable").tolist():

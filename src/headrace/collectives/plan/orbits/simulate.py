@@ -16,7 +16,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.orbits.costs import OrbitCosts, Representatives
-from headrace.collectives.plan.orbits.group import Group
+from headrace.collectives.plan.orbits.group import RegularGroup
 from headrace.collectives.plan.orbits.plan import OrbitPlan
 from headrace.errors import InputError
 from headrace.topology import BYTES_PER_MB, Topology
@@ -65,7 +65,7 @@ def simulate_orbits(
     if total_bytes < 0:
         raise InputError(f"total_bytes is {total_bytes}, needs at least 0")
     if costs is None or not np.array_equal(costs.group.generators, plan.generators):
-        costs = OrbitCosts(topology=topology, group=Group(generators=plan.generators))
+        costs = OrbitCosts(topology=topology, group=RegularGroup(generators=plan.generators))
     chosen = costs.representatives(np.unique(plan.sends["dst"]).tolist())
     run = _Run(plan, costs, chosen, plan.demand.chunk_bytes(total_bytes) / BYTES_PER_MB)
     run.until_done()
@@ -176,7 +176,7 @@ class _Links:
 
 
 def _dependencies(
-    plan: OrbitPlan, group: Group, chosen: Representatives
+    plan: OrbitPlan, group: RegularGroup, chosen: Representatives
 ) -> tuple[list[int], list[list[int]]]:
     """For every node how many it waits for, and who waits for it.
 
@@ -226,7 +226,7 @@ def _dependencies(
 class _Views:
     """Which representative acts like the ranks around each representative."""
 
-    def __init__(self, plan: OrbitPlan, group: Group, chosen: Representatives) -> None:
+    def __init__(self, plan: OrbitPlan, group: RegularGroup, chosen: Representatives) -> None:
         self.to = plan.sends["dst"][
             np.searchsorted(plan.sends["message"], np.arange(plan.messages))
         ].tolist()

@@ -6,12 +6,12 @@ import numpy as np
 
 from headrace.collectives.plan.chunks import Deliveries
 from headrace.collectives.plan.permutations import link_images
-from headrace.collectives.plan.simulate.resources import routes as resource_routes
+from headrace.collectives.plan.simulate.resources import resource_routes
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Topology
 from headrace.topology.symmetry import orbits
 
-__all__ = ["Column", "Commodity", "CommodityImages", "Loads", "commodities"]
+__all__ = ["TreeColumn", "Commodity", "CommodityOrbits", "Loads", "commodities"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Commodity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Column:
+class TreeColumn:
     """A tree (or path) of a commodity and the MB that go down it.
 
     Attributes
@@ -134,7 +134,7 @@ def _orbits(rows: list[np.ndarray], count: int, images: np.ndarray) -> np.ndarra
     return np.unique(orbits(count, moved), return_inverse=True)[1]
 
 
-class CommodityImages:
+class CommodityOrbits:
     """Commodities by orbits of a group; without one, each by itself.
 
     Attributes
@@ -168,9 +168,9 @@ class CommodityImages:
         """Where an element takes a tree's links."""
         return links if self.links is None else self.links[element][links].astype(np.int32)
 
-    def of(self, orbit: int, links: np.ndarray, share: float, depth_us: float) -> list[Column]:
+    def of(self, orbit: int, links: np.ndarray, share: float, depth_us: float) -> list[TreeColumn]:
         """All images of a tree that carries `share` of its commodity."""
-        made: list[Column] = []
+        made: list[TreeColumn] = []
         for commodity, elements in self.ways[orbit].items():
             images = {
                 np.sort(image).tobytes(): image
@@ -178,7 +178,7 @@ class CommodityImages:
             }
             mb = self.wanted[commodity].mb * share / len(images)
             made += [
-                Column(commodity=commodity, links=image, mb=mb, depth_us=depth_us)
+                TreeColumn(commodity=commodity, links=image, mb=mb, depth_us=depth_us)
                 for image in images.values()
             ]
         return made

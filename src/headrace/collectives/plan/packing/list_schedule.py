@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.collectives.plan.chunks import Deliveries, Sends
 from headrace.collectives.plan.search import Routes
-from headrace.collectives.plan.simulate.resources import routes as resource_routes
+from headrace.collectives.plan.simulate.resources import resource_routes
 from headrace.errors import ProgramError
 from headrace.topology import Topology
 

@@ -32,10 +32,10 @@ import numpy as np
 
 from headrace.collectives.plan.chunks import Deliveries
 from headrace.collectives.plan.packing.commodities import (
-    Column,
     Commodity,
-    CommodityImages,
+    CommodityOrbits,
     Loads,
+    TreeColumn,
     commodities,
 )
 from headrace.collectives.plan.packing.pricing import Master, Pricing
@@ -67,7 +67,7 @@ class Packing:
     """
 
     commodities: tuple[Commodity, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[TreeColumn, ...]
     throughput_us: float
     bound_us: float
     prices: np.ndarray
@@ -150,7 +150,7 @@ def pack(
             iterations=0,
             stopped="gap",
         )
-    images = CommodityImages(topology, wanted, symmetry)
+    images = CommodityOrbits(topology, wanted, symmetry)
     return _Packer(topology, images, chunk_mb, settings).run(progress)
 
 
@@ -158,7 +158,7 @@ class _Packer:
     def __init__(
         self,
         topology: Topology,
-        images: CommodityImages,
+        images: CommodityOrbits,
         chunk_mb: float,
         settings: PackSettings,
     ) -> None:
@@ -298,7 +298,7 @@ class _Packer:
         named = np.zeros(len(self._topology.links) + len(self._topology.shared))
         shared = np.bincount(self._loads.stands)
         named[self._loads.names] = (prices / shared)[self._loads.stands] / prices.sum()
-        columns: list[Column] = []
+        columns: list[TreeColumn] = []
         for j in self._kept(of, weights, prices):
             k, links, depth = self._columns[j]
             columns += self._images.of(k, links, float(weights[j]), depth)

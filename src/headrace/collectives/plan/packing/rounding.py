@@ -11,12 +11,12 @@ import numpy as np
 
 from headrace.collectives.plan.chunks import Deliveries
 from headrace.collectives.plan.packing import Packing
-from headrace.collectives.plan.packing.commodities import CommodityImages, Loads, commodities
+from headrace.collectives.plan.packing.commodities import CommodityOrbits, Loads, commodities
 from headrace.collectives.plan.search import Routes
 from headrace.errors import ProgramError
 from headrace.topology import Topology
 
-__all__ = ["load_us", "rounded", "routes"]
+__all__ = ["load_us", "rounded", "tree_routes"]
 
 _EXACT_COLUMNS = 2500
 """Up to so many trees the integer program is tried."""
@@ -64,7 +64,7 @@ def rounded(
         )
     if not wanted:
         return of
-    images = CommodityImages(topology, packing.commodities, symmetry)
+    images = CommodityOrbits(topology, packing.commodities, symmetry)
     problem = _Rounding(topology, packing, images, np.bincount(of[of >= 0]))
     counts = problem.improved(problem.largest_remainders())
     if exact and len(counts) <= _EXACT_COLUMNS:
@@ -85,7 +85,7 @@ class _Rounding:
     """
 
     def __init__(
-        self, topology: Topology, packing: Packing, images: CommodityImages, chunks: np.ndarray
+        self, topology: Topology, packing: Packing, images: CommodityOrbits, chunks: np.ndarray
     ) -> None:
         loads = Loads(topology)
         columns = packing.columns
@@ -274,7 +274,7 @@ def load_us(topology: Topology, packing: Packing, tree: np.ndarray, chunk_mb: fl
     return float(total.max(initial=0.0))
 
 
-def routes(packing: Packing, tree: np.ndarray) -> Routes:
+def tree_routes(packing: Packing, tree: np.ndarray) -> Routes:
     """Return the links of every chunk's tree, in the engine's form; `tree` is from `rounded`."""
     links = [packing.columns[k].links if k >= 0 else np.empty(0, np.int32) for k in tree.tolist()]
     return Routes(

@@ -23,7 +23,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from headrace.collectives.plan.simulate.pieces import RECV, SEND, links_of, mates_of
-from headrace.collectives.plan.simulate.resources import Route, routes
+from headrace.collectives.plan.simulate.resources import Route, resource_routes
 from headrace.collectives.program import Op, Program
 from headrace.topology import BYTES_PER_MB, Topology
 
@@ -111,7 +111,7 @@ def run_messages(
     messages: Messages, topology: Topology, local_us_per_mb: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return when every node begins and ends, in us; -1 for those that never do."""
-    made, resources = routes(topology, messages.link.tolist())
+    made, resources = resource_routes(topology, messages.link.tolist())
     alpha = [topology.links[link].alpha_us for link in messages.link.tolist()]
     holds = _holds(messages, made, alpha)
     run = _Run(messages, holds, resources, (messages.mb[messages.count :] * local_us_per_mb))

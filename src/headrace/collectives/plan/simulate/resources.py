@@ -9,7 +9,7 @@ Route = tuple[tuple[int, float], ...]
 """What bytes pass, in order: (resource, its beta in us/MB)."""
 
 
-def routes(
+def resource_routes(
     topology: Topology, used: Iterable[int], *, keep_links: bool = False
 ) -> tuple[dict[int, Route], int]:
     """Return for every used link its route, and the number of resources.

@@ -23,7 +23,7 @@ import numpy as np
 from headrace.collectives.plan.cost_model import CostModel
 from headrace.collectives.plan.simulate.messages import Messages, run_messages
 from headrace.collectives.plan.simulate.pieces import RECV, SEND, Pieces
-from headrace.collectives.plan.simulate.resources import routes
+from headrace.collectives.plan.simulate.resources import resource_routes
 from headrace.collectives.program import Direction, Program
 from headrace.errors import InputError, TopologyError, VerificationError
 from headrace.topology import BYTES_PER_MB, Topology
@@ -223,7 +223,8 @@ def _ways(
     pieces: Pieces, topology: Topology, *, keep_links: bool
 ) -> tuple[list[list[tuple[int, float]]], list[float], int]:
     """For every step its resources with the time a piece occupies each, and its alpha."""
-    made, count = routes(topology, pieces.link[pieces.link >= 0].tolist(), keep_links=keep_links)
+    used = pieces.link[pieces.link >= 0].tolist()
+    made, count = resource_routes(topology, used, keep_links=keep_links)
     known: dict[tuple[int, float], list[tuple[int, float]]] = {}
     ways: list[list[tuple[int, float]]] = []
     for link, mb in zip(pieces.link.tolist(), pieces.piece_mb.tolist(), strict=True):
