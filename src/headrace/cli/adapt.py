@@ -16,7 +16,7 @@ from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 
 if TYPE_CHECKING:
-    from headrace.collectives.adapt.retune import Choice
+    from headrace.collectives.adapt.retune import RangeChoice
     from headrace.collectives.plan.two_level import Masters
 
 
@@ -30,7 +30,7 @@ def adapt(
     Keeps a plan where it still is the best, moves the masters of its allreduces, or plans anew. A
     job does so by itself while it runs; this is for books that are kept.
     """
-    from headrace.collectives.adapt.by_hand import adapt_book
+    from headrace.collectives.adapt.offline import adapt_book
     from headrace.collectives.plan.book import PlanBook
 
     book = PlanBook.load(source)
@@ -45,7 +45,7 @@ def adapt(
     out.print(f"Wrote [bold]{output}[/]: {len(adapted.book.entries)} plans.", soft_wrap=True)
 
 
-def _choices(choices: "Iterable[Choice]") -> Table:
+def _choices(choices: "Iterable[RangeChoice]") -> Table:
     """For every range: the plan there was, the plan there is, predicted for the network now."""
     table = Table(box=None, pad_edge=False, title="predicted on the network as it is now")
     for name in ("", "up to", "was", "takes", "becomes", "takes", "less"):

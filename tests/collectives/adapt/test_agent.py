@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from headrace.collectives.adapt.agent import Agent, Questions
+from headrace.collectives.adapt.agent import Agent, TrafficCollector
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.swap import PlanSwitch
 from tests.collectives.run.stores import MemoryStore
@@ -35,7 +35,7 @@ class Job:
     def __init__(self, executors: list[Executor], silent: int = -1) -> None:
         self.stop = threading.Event()
         self.values: dict[str, bytes] = {}
-        self.looks = 0
+        self.polls = 0
         self.threads = [
             threading.Thread(target=self.agent(executor).run)
             for executor in executors
@@ -50,10 +50,12 @@ class Job:
         return Agent(store, executor, switch, stop=self.stop)
 
     def count(self) -> None:
-        self.looks += 1
+        self.polls += 1
 
-    def questions(self, patience_s: float = 20.0) -> Questions:
-        return Questions(MemoryStore(self.values), RANKS, stop=self.stop, patience_s=patience_s)
+    def collector(self, timeout_s: float = 20.0) -> TrafficCollector:
+        return TrafficCollector(
+            MemoryStore(self.values), RANKS, stop=self.stop, timeout_s=timeout_s
+        )
 
     def __enter__(self) -> "Job":
         return self
@@ -75,15 +77,15 @@ def move(src: Executor, dst: Executor, nbytes: int) -> None:
 
 def test_answers_say_what_moved_since_the_question_before(executors: list[Executor]) -> None:
     with Job(executors) as job:
-        questions = job.questions()
-        assert questions.gather() is not None
+        collector = job.collector()
+        assert collector.gather() is not None
         move(executors[0], executors[2], 3_000_000)
-        found = questions.gather()
+        found = collector.gather()
         assert found is not None
         assert found.sent_bytes[0, 2] >= 3_000_000
         assert found.sent_bytes.sum() < 3_100_000
         assert np.isfinite(found.rtt_us[0, 2])
-        nothing = questions.gather()
+        nothing = collector.gather()
         assert nothing is not None
         assert nothing.sent_bytes.sum() < 1000
         # old answers do not pile up
@@ -93,7 +95,7 @@ def test_answers_say_what_moved_since_the_question_before(executors: list[Execut
 def test_a_silent_rank_is_no_answer_and_no_hang(executors: list[Executor]) -> None:
     with Job(executors, silent=1) as job:
         began = time.monotonic()
-        assert job.questions(patience_s=1.0).gather() is None
+        assert job.collector(timeout_s=1.0).gather() is None
         assert time.monotonic() - began < 5.0
 
 
@@ -101,7 +103,7 @@ def test_agents_are_mostly_asleep(executors: list[Executor]) -> None:
     with Job(executors) as job:
         time.sleep(1.0)
         # two or three words a look, five looks a second
-        assert job.looks < 10 * 4 * RANKS
+        assert job.polls < 10 * 4 * RANKS
 
 
 def test_a_lost_store_ends_the_agent_quietly(executors: list[Executor]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from headrace.collectives.adapt.coordinator import Coordinator
 from headrace.collectives.adapt.decide import Limits, Phase
 from headrace.collectives.adapt.network import KnownNetwork
-from headrace.collectives.adapt.replan import Answer, Request, answer, plan_calls
+from headrace.collectives.adapt.replan import Request, Response, plan_calls, plan_request
 from headrace.collectives.adapt.retune import QUICKTUNE
 from headrace.collectives.adapt.traffic import Traffic
 from headrace.collectives.demand import Collective
@@ -31,23 +31,23 @@ class InlinePlanner:
     def begin(self, request: Request) -> None:
         self._request, self._left = request, self._turns
 
-    def forget(self) -> None:
+    def cancel(self) -> None:
         self.forgotten += self._request is not None
         self._request = None
 
-    def poll(self) -> Answer | None:
+    def poll(self) -> Response | None:
         self._left -= 1
         if self._request is None or self._left > 0:
             return None
         request, self._request = self._request, None
-        return answer(request)
+        return plan_request(request)
 
 
 class FailingPlanner(InlinePlanner):
     """Finds nothing."""
 
-    def poll(self) -> Answer | None:
-        return Answer(error="out of luck")
+    def poll(self) -> Response | None:
+        return Response(error="out of luck")
 
 
 class Story:
@@ -135,12 +135,12 @@ def test_what_is_explained_is_a_whole_step_of_every_rank(
 ) -> None:
     story = Story(uniform, late_s=late_s)
     shares: list[float] = []
-    explain = KnownNetwork.changes
+    changed_ports = KnownNetwork.changes
 
     def changes(network: KnownNetwork, traffic: Traffic, **more: Any) -> dict[str, float]:
         sent, step = traffic.sent_bytes.sum(axis=1), story.job.moved().sum(axis=1)
         shares.append((sent / step)[step > 0].min())
-        return explain(network, traffic, **more)
+        return changed_ports(network, traffic, **more)
 
     monkeypatch.setattr(KnownNetwork, "changes", changes)
     story.run(40)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from headrace.collectives.adapt.decide import (
     Action,
+    ActionOutcome,
     Limits,
     Observation,
-    Outcome,
     Phase,
     State,
     decide,
@@ -89,11 +89,11 @@ def test_what_nothing_explains_is_looked_at_again_before_it_is_measured() -> Non
         else:
             steps, window = steps + 1, window + 1
             state, action = decide(state, replace(SEEN, window_s=0.1 * window))
-    assert looks == Limits().looks_unexplained
-    state, action = decide(state, replace(SEEN, outcome=Outcome.MEASURED))
+    assert looks == Limits().max_unexplained
+    state, action = decide(state, replace(SEEN, outcome=ActionOutcome.MEASURED))
     assert action is Action.PLAN
     # and not a second time within ten minutes
-    state, action = decide(state, replace(SEEN, outcome=Outcome.KEPT, expected_s=0.01))
+    state, action = decide(state, replace(SEEN, outcome=ActionOutcome.KEPT, expected_s=0.01))
     assert (state.phase, action) == (Phase.WATCHING, Action.ACCEPT)
 
 
@@ -113,7 +113,7 @@ def test_steps_that_became_faster_end_what_slow_ones_began() -> None:
 
 def test_plans_are_tuned_while_that_helps_and_taken_back_if_they_are_worse() -> None:
     state = State(phase=Phase.PLANNING, best_s=0.2)
-    state, _ = decide(state, replace(SEEN, outcome=Outcome.SWAPPED))
+    state, _ = decide(state, replace(SEEN, outcome=ActionOutcome.SWAPPED))
     assert state.phase is Phase.SETTLING
     _, action = decide(state, replace(SEEN, steps=1))
     assert action is Action.WAIT
@@ -128,7 +128,7 @@ def test_plans_are_tuned_while_that_helps_and_taken_back_if_they_are_worse() -> 
         if action is Action.FINETUNE:
             rounds += 1
             step_s *= 0.9 if rounds < 3 else 1.0
-            state, action = decide(state, replace(SEEN, outcome=Outcome.SWAPPED))
+            state, action = decide(state, replace(SEEN, outcome=ActionOutcome.SWAPPED))
             assert action is Action.WAIT
     assert rounds == 3 + Limits().stale - 1
 
@@ -137,7 +137,7 @@ def test_steps_that_stay_slow_once_a_plan_is_taken_back_are_measured() -> None:
     """The plan was for the wrong cause: going back is not the end of it."""
     state = State(phase=Phase.REVERTING, began_s=0.2, best_s=0.2)
     slow = replace(SEEN, step_s=0.2, expected_s=0.1)
-    assert decide(state, replace(slow, outcome=Outcome.SWAPPED))[1] is Action.WAIT
+    assert decide(state, replace(slow, outcome=ActionOutcome.SWAPPED))[1] is Action.WAIT
     assert decide(state, slow)[1] is Action.PROBE
     assert decide(state, replace(slow, expected_s=0.19))[1] is Action.ACCEPT
     assert decide(state, replace(slow, step_s=0.13))[1] is Action.ACCEPT
@@ -174,7 +174,7 @@ def test_whatever_happens_it_goes_on_and_comes_to_rest(
     seen: list[Observation], data: st.DataObject
 ) -> None:
     """As the coordinator does it: what is asked for is answered, plans some time later."""
-    outcomes = st.sampled_from([Outcome.SWAPPED, Outcome.KEPT, Outcome.FAILED])
+    outcomes = st.sampled_from([ActionOutcome.SWAPPED, ActionOutcome.KEPT, ActionOutcome.FAILED])
     state, probes = State(), 0
     quiet = [replace(SEEN, steps=20 + number, window_s=3.0) for number in range(100)]
     for number, each in enumerate([*seen, *quiet]):
@@ -193,7 +193,9 @@ def test_whatever_happens_it_goes_on_and_comes_to_rest(
                     now = replace(now, outcome=data.draw(outcomes))
                 case Action.PROBE:
                     probes += 1
-                    measured = data.draw(st.sampled_from([Outcome.MEASURED, Outcome.FAILED]))
+                    measured = data.draw(
+                        st.sampled_from([ActionOutcome.MEASURED, ActionOutcome.FAILED])
+                    )
                     now = replace(now, outcome=measured)
                 case _:
                     break

@@ -11,7 +11,7 @@ from headrace.collectives.adapt.finetune import (
     EPSILON,
     FIRST,
     GAMMA,
-    PATIENCE,
+    MAX_STALE,
     Finetune,
     blame,
 )
@@ -152,7 +152,7 @@ def test_without_masters_left_the_next_one_is_looked_at() -> None:
     done, steps = run(masters, rates)
     assert done.global_counts[0] == 0
     assert imbalance(done.load_bytes(1.0)[1:]) < imbalance(masters.load_bytes(1.0)[1:])
-    assert steps == PATIENCE  # the step waits for rank 0 all the same
+    assert steps == MAX_STALE  # the step waits for rank 0 all the same
 
 
 def test_what_made_steps_slower_is_taken_back_and_then_it_stops() -> None:
@@ -178,5 +178,5 @@ def test_a_sole_rank_and_unknown_rates() -> None:
         Finetune().step(
             spread_masters(FLAT, 4), np.ones((4, 4)), np.full((4, 4), np.nan), np.zeros((4, 4))
         )
-    with pytest.raises(InputError, match="patience"):
-        Finetune(patience=0)
+    with pytest.raises(InputError, match="max_stale"):
+        Finetune(max_stale=0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.collectives.adapt.metrics import Metrics, serve
+from headrace.collectives.adapt.metrics import Metrics, start_metrics
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.swap import PlanSwitch
 
@@ -27,7 +27,7 @@ def names(text: str) -> set[str]:
 
 
 def test_a_file_is_written_for_the_rank(metrics: Metrics, tmp_path: Path) -> None:
-    served = serve(metrics, 3, tmp_path / "m-{rank}.prom")
+    served = start_metrics(metrics, 3, tmp_path / "m-{rank}.prom")
     assert served is not None
     served.refresh()
     assert "headrace_plan_epoch" in names((tmp_path / "m-3.prom").read_text())
@@ -37,8 +37,8 @@ def test_a_file_is_written_for_the_rank(metrics: Metrics, tmp_path: Path) -> Non
 def test_without_a_place_for_the_rank_only_the_first_writes(
     metrics: Metrics, tmp_path: Path
 ) -> None:
-    assert serve(metrics, 1, tmp_path / "m.prom") is None
-    served = serve(metrics, 0, tmp_path / "m.prom")
+    assert start_metrics(metrics, 1, tmp_path / "m.prom") is None
+    served = start_metrics(metrics, 0, tmp_path / "m.prom")
     assert served is not None
     served.close()
     assert names((tmp_path / "m.prom").read_text()) >= {"headrace_collectives"}
@@ -48,7 +48,7 @@ def test_a_port_is_on_loopback_and_closes(metrics: Metrics) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    served = serve(metrics, 0, port)
+    served = start_metrics(metrics, 0, port)
     assert served is not None
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         assert "headrace_plan_epoch" in names(answer.read().decode())
@@ -58,11 +58,11 @@ def test_a_port_is_on_loopback_and_closes(metrics: Metrics) -> None:
 
 
 def test_nothing_is_served_unless_asked(metrics: Metrics) -> None:
-    assert serve(metrics, 0, None) is None
+    assert start_metrics(metrics, 0, None) is None
 
 
 def test_a_file_that_cannot_be_written_is_given_up(metrics: Metrics, tmp_path: Path) -> None:
-    served = serve(metrics, 0, tmp_path / "gone" / "m.prom")
+    served = start_metrics(metrics, 0, tmp_path / "gone" / "m.prom")
     assert served is not None
     served.refresh()
     served.close()

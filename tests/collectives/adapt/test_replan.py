@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from headrace.collectives.adapt.replan import (
-    Answer,
     BackgroundPlanner,
     Request,
-    answer,
+    Response,
     plan_calls,
+    plan_request,
 )
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.two_level import spread_masters
@@ -41,7 +41,7 @@ def planner() -> Iterator[BackgroundPlanner]:
     made.close()
 
 
-def answered(planner: BackgroundPlanner) -> Answer:
+def answered(planner: BackgroundPlanner) -> Response:
     end = time.monotonic() + DEADLINE_S
     while (found := planner.poll()) is None:
         assert time.monotonic() < end
@@ -50,7 +50,7 @@ def answered(planner: BackgroundPlanner) -> Answer:
 
 
 def test_the_process_plans_what_is_called(request_: Request, planner: BackgroundPlanner) -> None:
-    here = answer(request_)
+    here = plan_request(request_)
     assert here.book is not None
     assert here.gain >= 0
     planner.begin(request_)
@@ -77,7 +77,7 @@ def test_only_the_newest_request_is_answered(request_: Request, planner: Backgro
     planner.begin(replace(request_, calls=((Collective.ALLREDUCE, 1 << 14),)))
     assert [plan[0] for plan in answered(planner).plans] == [1 << 14]
     planner.begin(request_)
-    planner.forget()
+    planner.cancel()
     end = time.monotonic() + 5.0
     while time.monotonic() < end and planner._busy:  # pyright: ignore[reportPrivateUsage]
         assert planner.poll() is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.adapt.by_hand import adapt_book
+from headrace.collectives.adapt.offline import adapt_book
 from headrace.collectives.adapt.quicktune import quicktune
 from headrace.collectives.adapt.retune import (
     FINETUNE,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.collectives.adapt.period import find_period, regroup
-from headrace.collectives.adapt.steps import MARK, Change, ChangeDetector, Step, StepClock
+from headrace.collectives.adapt.steps import MARK, Change, ChangeDetector, StepClock, TrainingStep
 
 Calls = list[tuple[Hashable, float]]
 
@@ -25,7 +25,7 @@ def calls_of(
     return made
 
 
-def fed(clock: StepClock, calls: Calls) -> list[Step]:
+def fed(clock: StepClock, calls: Calls) -> list[TrainingStep]:
     """Feed one by one: how calls are batched must not matter."""
     return [step for call in calls for step in clock.feed([call])]
 
@@ -122,7 +122,7 @@ def test_the_training_loop_may_say_where_steps_end() -> None:
 def changes(durations: Sequence[float]) -> Iterator[tuple[int, Change]]:
     detector = ChangeDetector()
     for index, duration in enumerate(durations):
-        step = Step(start_s=float(index), duration_s=duration, pattern=1)
+        step = TrainingStep(start_s=float(index), duration_s=duration, pattern=1)
         change = detector.add(step)
         if change is not None:
             yield index, change
@@ -155,7 +155,7 @@ def test_a_seventh_less_is_a_change_where_recovery_is_expected(recovery: bool) -
     detector = ChangeDetector()
     detector.recovery = recovery
     steps = [
-        Step(start_s=float(index), duration_s=duration, pattern=1)
+        TrainingStep(start_s=float(index), duration_s=duration, pattern=1)
         for index, duration in enumerate([1.0] * 10 + [0.86] * 10)
     ]
     found = [change for step in steps if (change := detector.add(step))]
@@ -204,7 +204,7 @@ def after_restart(durations: Sequence[float], like_s: float | None) -> list[int]
     """At which steps after a restart a change is found."""
     detector = ChangeDetector()
     steps = [
-        Step(start_s=float(index), duration_s=duration, pattern=1)
+        TrainingStep(start_s=float(index), duration_s=duration, pattern=1)
         for index, duration in enumerate([1.0] * 10 + list(durations))
     ]
     for step in steps[:10]:

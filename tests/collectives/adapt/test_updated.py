@@ -6,7 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.collectives.adapt.updated import PortRates, bandwidth, explain, ports, raised
+from headrace.collectives.adapt.updated import (
+    PortRates,
+    bandwidth,
+    changed_ports,
+    raised,
+    topology_ports,
+)
 from headrace.topology import Link, Topology
 from headrace.topology.presets import uniform
 from tests.collectives.adapt.clusters import network
@@ -36,7 +42,7 @@ def test_ports_that_changed_are_found_with_their_factors(
     # uplinks no faster than hosts, so that each is the narrowest on its way
     topology = network(tmp_path, uplink="400mbit")
     now = PortRates(factors=factors).apply(topology)
-    found = explain(topology, rates(topology, seed), rates(now, seed + 100))
+    found = changed_ports(topology, rates(topology, seed), rates(now, seed + 100))
     # with two racks, one's way out is the other's way in
     other = {"rack0-uplink-out": "rack1-uplink-in", "rack1-uplink-out": "rack0-uplink-in"}
     other |= {b: a for a, b in other.items()}
@@ -47,7 +53,7 @@ def test_ports_that_changed_are_found_with_their_factors(
         wanted = factors.get(name, factors.get(other.get(name, "")))
         assert factor == pytest.approx(wanted, rel=0.15)
     # and back
-    back = explain(topology, rates(now, seed), rates(topology, seed + 100), recovering=found)
+    back = changed_ports(topology, rates(now, seed), rates(topology, seed + 100), recovering=found)
     assert back
     assert not PortRates(factors=found).changed(back).factors.keys() - found.keys()
 
@@ -55,14 +61,14 @@ def test_ports_that_changed_are_found_with_their_factors(
 @pytest.mark.parametrize("seed", range(20))
 def test_noise_explains_nothing(tmp_path: Path, seed: int) -> None:
     topology = network(tmp_path)
-    assert not explain(topology, rates(topology, seed, 0.1), rates(topology, seed + 100, 0.1))
+    assert not changed_ports(topology, rates(topology, seed, 0.1), rates(topology, seed + 100, 0.1))
 
 
 def test_connections_that_were_not_used_are_no_evidence(tmp_path: Path) -> None:
     topology = network(tmp_path)
     before, now = rates(topology), rates(PortRates(factors={"host3-out": 0.4}).apply(topology))
     now[np.random.default_rng(0).random(now.shape) < 0.5] = np.nan
-    [(name, factor)] = explain(topology, before, now).items()
+    [(name, factor)] = changed_ports(topology, before, now).items()
     assert name == "host3-out"
     assert factor == pytest.approx(0.4, rel=0.15)
 
@@ -93,7 +99,7 @@ def test_a_host_that_was_not_measured_as_shared_becomes_so() -> None:
         if a != b
     )
     plain = Topology(name="t", hosts=("a", "b", "c"), rank_host=(0, 1, 2), links=links)
-    assert [port.name for port in ports(plain)] == [
+    assert [port.name for port in topology_ports(plain)] == [
         "a-out",
         "a-in",
         "b-out",
@@ -121,7 +127,7 @@ def test_a_change_that_is_known_is_explained_by_no_other(slower: bool) -> None:
     now = before.copy()
     now[0, :] *= 0.4
     now[:, 2] *= 3.0
-    found = explain(topology, before, now, slower=slower)
+    found = changed_ports(topology, before, now, slower=slower)
     assert found
     assert all((factor < 1) is slower for factor in found.values())
 
@@ -139,14 +145,14 @@ def test_connections_that_get_faster_within_a_ports_limit_say_nothing_of_it(
     before = now.copy()
     before[3, :] /= 2.91
     before[:, 3] /= 2.91
-    assert explain(topology, before, now) == {}
-    assert explain(topology, before, now, slower=False) == {}
+    assert changed_ports(topology, before, now) == {}
+    assert changed_ports(topology, before, now, slower=False) == {}
     # more than the limit is a change, by as much as that is
-    faster = explain(topology, before, now * np.where(before < now, 2.0, 1.0))
+    faster = changed_ports(topology, before, now * np.where(before < now, 2.0, 1.0))
     assert faster == pytest.approx({"host3-out": 2.0, "host3-in": 2.0})
     # a cut beside it is found as before
     now[5, :] *= 0.4
-    assert explain(topology, before, now) == pytest.approx({"host5-out": 0.4})
+    assert changed_ports(topology, before, now) == pytest.approx({"host5-out": 0.4})
 
 
 def test_a_lower_bound_rises_and_is_no_change(tmp_path: Path) -> None:
@@ -156,7 +162,7 @@ def test_a_lower_bound_rises_and_is_no_change(tmp_path: Path) -> None:
     before = bandwidth(topology)
     now = before.copy()
     now[:, 3] *= 2.0
-    assert explain(topology, before, now) == {}
+    assert changed_ports(topology, before, now) == {}
     known = raised(topology, now, np.ones_like(now))
     changed = {
         a.name: a.beta_us_per_mb / b.beta_us_per_mb
@@ -169,4 +175,4 @@ def test_a_lower_bound_rises_and_is_no_change(tmp_path: Path) -> None:
     assert raised(topology, now, np.where(now > before, 0.0, 1.0)) is topology
     # what passes less than before is a change all the same
     now[:, 3] = before[:, 3] * 0.3
-    assert explain(topology, before, now) == pytest.approx({"host3-in": 0.3})
+    assert changed_ports(topology, before, now) == pytest.approx({"host3-in": 0.3})

@@ -1,16 +1,16 @@
-"""Every rank's part: answer what is asked, take part in changes of the plan; on its own thread.
+"""Every rank's part: report connection statistics and follow changes of the plan, on a thread.
 
-Questions and answers go through the same store as the rounds of `run.agreement`, on a connection of
+Requests and reports go through the same store as the rounds of `run.agreement`, on a connection of
 the thread's own:
 
 =====================  ======================================================================
-ask                    number of the newest question, what did your connections do?, and whether
-                       more will follow soon
-traffic/<n>/<rank>     the answer to question n, a table in JSON (see `Traffic.of`)
+ask                    number of the newest request for statistics, and whether more will follow
+                       soon
+traffic/<n>/<rank>     the report for request n, a table in JSON (see `Traffic.of`)
 =====================  ======================================================================
 
-The thread sleeps between looks at the store. It ends when it is told to, or when the store is lost:
-then training goes on with the plan that it has.
+The thread polls the store. It ends when stopped, or when the store is lost: then training goes on
+with the plan in force.
 """
 
 import json
@@ -26,23 +26,23 @@ from headrace.collectives.run.statistics import ConnectionStatistics
 from headrace.collectives.run.swap import Activation, PlanSwitch
 from headrace.errors import CommunicationError
 
-__all__ = ["Agent", "Questions", "look_every_s"]
+__all__ = ["Agent", "TrafficCollector", "poll_interval_s"]
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 0.4
+_POLL_EVERY_S = 0.4
 _HURRIED_S = 0.02
 _HURRY_S = 5.0
-"""So long after a question in a hurry a rank looks more often: a plan may follow."""
+"""Faster polling lasts so long after an urgent request: a plan may follow."""
 
-_MOST_LOOKS_PER_S = 2000.0  # of all ranks together, for the store's sake
-_ANSWER_S = 10.0
+_MOST_POLLS_PER_S = 2000.0  # of all ranks together, for the store's sake
+_REPORT_S = 10.0
 _POLL_S = 0.1
 
 
-def look_every_s(ranks: int, *, hurry: bool = False) -> float:
-    """Return how often a rank looks at the store."""
-    return max(_HURRIED_S if hurry else _LOOK_EVERY_S, ranks / _MOST_LOOKS_PER_S)
+def poll_interval_s(ranks: int, *, hurry: bool = False) -> float:
+    """Return the seconds between a rank's polls of the store."""
+    return max(_HURRIED_S if hurry else _POLL_EVERY_S, ranks / _MOST_POLLS_PER_S)
 
 
 class Agent:
@@ -52,7 +52,7 @@ class Agent:
     ----------
     store : a connection of its own (`run.agreement.own_connection`).
     handlers : by kind of proposal, see `Follower`.
-    refresh : called now and then (for metrics).
+    refresh : called after every poll (for metrics).
     """
 
     def __init__(
@@ -72,25 +72,25 @@ class Agent:
         self._refresh = refresh
         self._ranks = executor.ranks
         self._hurry_until_s = 0.0
-        self._answered = 0
+        self._reported = 0
         self._news: bytes | None = None
         self._follower = Follower(
             store, executor.rank, executor.ranks, switch, handlers=handlers, stop=stop
         )
 
     def run(self) -> None:
-        """Take part until told to stop; what the thread does."""
+        """Poll until stopped: the thread's main loop."""
         try:
             while not self._stop.wait(self._pause_s()):
-                self.look()
+                self.poll()
                 if self._refresh is not None:
                     self._refresh()
         except (CommunicationError, RuntimeError) as error:  # torch's store errors are the latter
             if not self._stop.is_set():
-                log.info("rank %d adapts no more: %s", self._rank, error)
+                log.info("rank %d stops adapting: %s", self._rank, error)
 
-    def look(self) -> None:
-        """Answer the newest question and take part in the newest round, if there are any."""
+    def poll(self) -> None:
+        """Report statistics if requested, and follow the newest round, if there is one."""
         self._follower.note_pace()
         if self._news is None and not self._store.check([NEWS]):
             return
@@ -101,26 +101,26 @@ class Agent:
         self._follower.poll()
         if not self._store.check(["ask"]):
             return
-        asked, hurry = json.loads(self._store.get("ask"))
-        if asked <= self._answered:
+        requested, hurry = json.loads(self._store.get("ask"))
+        if requested <= self._reported:
             return
-        self._answered = asked
+        self._reported = requested
         if hurry:
             self._hurry_until_s = time.monotonic() + _HURRY_S
-        answer = json.dumps(_answer(self._statistics.read()))
-        self._store.set(f"traffic/{asked}/{self._rank}", answer)
+        report = json.dumps(_report(self._statistics.read()))
+        self._store.set(f"traffic/{requested}/{self._rank}", report)
 
     def _pause_s(self) -> float:
-        return look_every_s(self._ranks, hurry=time.monotonic() < self._hurry_until_s)
+        return poll_interval_s(self._ranks, hurry=time.monotonic() < self._hurry_until_s)
 
 
-class Questions:
-    """Rank 0's side: asks all ranks and puts the answers together.
+class TrafficCollector:
+    """Rank 0's side: requests all ranks' statistics and assembles their reports.
 
     Parameters
     ----------
     store : a connection of its own.
-    patience_s : longest wait for the slowest rank, in seconds.
+    timeout_s : longest wait for the slowest rank, in seconds.
     """
 
     def __init__(
@@ -129,20 +129,20 @@ class Questions:
         ranks: int,
         *,
         stop: threading.Event | None = None,
-        patience_s: float = _ANSWER_S,
+        timeout_s: float = _REPORT_S,
     ) -> None:
         self._store = store
         self._ranks = ranks
         self._stop = stop or threading.Event()
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._number = 0
 
     def gather(self, *, hurry: bool = False) -> Traffic | None:
-        """Return what all connections did since the question before; None if a rank kept silent.
+        """Return the traffic of all connections since the request before; None on timeout.
 
         Parameters
         ----------
-        hurry : more will follow soon: another question, or another plan.
+        hurry : more will follow soon: another request, or another plan.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class Questions:
         self._store.set("ask", json.dumps([self._number, hurry]))
         announce(self._store)
         keys = [self._key(rank) for rank in range(self._ranks)]
-        end = time.monotonic() + self._patience_s
+        end = time.monotonic() + self._timeout_s
         while not self._store.check(keys):
             if time.monotonic() > end or self._stop.wait(_HURRIED_S if hurry else _POLL_S):
                 return None
@@ -164,7 +164,7 @@ class Questions:
         return f"traffic/{self._number}/{rank}"
 
 
-def _answer(found: ConnectionStatistics) -> dict[str, list[float]]:
+def _report(found: ConnectionStatistics) -> dict[str, list[float]]:
     return {
         "peer": found.peer.tolist(),
         "sent_bytes": found.window_sent_bytes.tolist(),

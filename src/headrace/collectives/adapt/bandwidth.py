@@ -1,4 +1,4 @@
-"""What the tuners are told of links and bytes: checked, and the figure they are judged by."""
+"""Input of the tuners: checked bandwidths, and the imbalance of sent bytes."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ __all__ = ["checked_bandwidth", "imbalance"]
 
 
 def imbalance(sent_bytes: np.ndarray) -> float:
-    """Return what the busiest rank sends over what the least busy one does (PLink 5.6).
+    """Return the most bytes that a rank sends over the least (PLink 5.6).
 
-    Infinite if some rank sends nothing while others do; 1 if nobody does.
+    Infinite if some rank sends nothing while others do; 1 if none does.
     """
     each = np.nansum(sent_bytes, axis=1)
     if each.max(initial=0.0) == 0.0:

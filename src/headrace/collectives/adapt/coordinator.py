@@ -1,8 +1,7 @@
-"""Rank 0's part: watch the steps, and carry out what `decide` says. No threads in here.
+"""Rank 0's control loop: watch the steps, and carry out the actions of `decide`. No threads here.
 
-`Coordinator.turn` is called now and then, on a thread of its own; what it does to the job goes
-through a `Job`, and plans are made by a `Planner` while it goes on watching, so that tests can give
-it simulated ones.
+`Coordinator.turn` is called periodically, on a thread of its own. It acts on the job through a
+`Job` only, and a `Planner` plans in the background; tests pass simulated ones.
 """
 
 import logging
@@ -13,9 +12,9 @@ from typing import Any, Protocol
 
 from headrace.collectives.adapt.decide import (
     Action,
+    ActionOutcome,
     Limits,
     Observation,
-    Outcome,
     Phase,
     State,
     decide,
@@ -24,7 +23,7 @@ from headrace.collectives.adapt.finetune import Finetune
 from headrace.collectives.adapt.forecast import Forecast
 from headrace.collectives.adapt.network import KnownNetwork
 from headrace.collectives.adapt.records import Records
-from headrace.collectives.adapt.replan import Answer, Request
+from headrace.collectives.adapt.replan import Request, Response
 from headrace.collectives.adapt.retune import FINETUNE, Call, book_masters
 from headrace.collectives.adapt.steps import Change, ChangeDetector, StepClock
 from headrace.collectives.adapt.traffic import Traffic
@@ -39,43 +38,43 @@ __all__ = ["Coordinator", "Job", "Planner"]
 
 log = logging.getLogger(__name__)
 
-WORTH = 0.05
-"""Another plan has to be predicted this much faster: the simulator is not exact."""
+MIN_GAIN = 0.05
+"""Least predicted gain of another plan: the simulator is not exact."""
 
 FINETUNE_LOSS = 0.03
-"""Finetune goes by measurements, which scatter: not against the simulator by more than this."""
+"""Largest predicted loss of a step of Finetune, which goes by measurements, and those scatter."""
 
 ROUTINE_CHANGE = 0.6
-"""What a routine look takes for a change, while steps say nothing: what is less gains little."""
+"""Least change of a port that a routine look counts while steps are steady: less gains little."""
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
 
 class Job(Protocol):
-    """The running job, as rank 0 knows it."""
+    """The running job, as seen from rank 0."""
 
     @property
     def epoch(self) -> int:
-        """Generation of the plan that serves the next call."""
+        """Generation of the plan in force for the next call."""
         ...
 
     def calls(self) -> Sequence[tuple[Hashable, float]]:
-        """Return the calls made since this was asked last: ((collective, bytes), seconds)."""
+        """Return the calls since the last time: ((collective, bytes), seconds)."""
         ...
 
     def gather(self, *, hurry: bool) -> Traffic | None:
-        """Ask all ranks what their connections did since they were last asked.
+        """Gather all ranks' connection statistics since the last time.
 
-        None: not all answered in time.
+        None: not all ranks reported in time.
 
         Parameters
         ----------
-        hurry : more questions will follow soon.
+        hurry : more requests will follow soon.
         """
         ...
 
     def swap(self, book: PlanBook) -> int | None:
-        """Agree on `book` with all ranks; returns its epoch, or None if they did not."""
+        """Commit `book` at all ranks; return its epoch, or None if that was aborted."""
         ...
 
     def probe(self) -> Topology | None:
@@ -87,33 +86,33 @@ class Planner(Protocol):
     """Plans in the background (`replan.BackgroundPlanner`)."""
 
     def begin(self, request: Request) -> None:
-        """Ask for plans; what was asked before is forgotten."""
+        """Submit a request for plans; one submitted before is cancelled."""
         ...
 
-    def forget(self) -> None:
-        """Drop what was asked for."""
+    def cancel(self) -> None:
+        """Cancel the request."""
         ...
 
-    def poll(self) -> Answer | None:
-        """Return the answer; None while there is none."""
+    def poll(self) -> Response | None:
+        """Return the response; None while there is none."""
         ...
 
 
 class Coordinator:
-    """Adapts one job.
+    """Adapt one job to its network.
 
     Parameters
     ----------
-    book : what serves the job; its topology is the reference for what changes.
-    outdated : called with a reason when the network is no longer as it was measured.
+    book : plans of the job; its topology is the reference for changes.
+    outdated : called with a reason when the network differs from the measured one.
 
     Attributes
     ----------
     book : the one in force, or agreed on.
-    detector : knows how long steps take.
-    traffic : what was gathered last.
-    steps, step_s : how many there were, and how long the last one took.
-    swaps : how many there were, by reason.
+    detector : step times and their changes.
+    traffic : statistics gathered last.
+    steps, step_s : number of steps, and time of the latest.
+    swaps : number of swaps, by reason.
     """
 
     def __init__(
@@ -144,27 +143,27 @@ class Coordinator:
         self._finetune = Finetune()
         self._masters: Masters | None = None
         self._tried: list[tuple[float, PlanBook]] = []
-        self._asked_s = 0.0
+        self._requested_s = 0.0
         self._awaited: int | None = None
         self._expected_s: float | None = None
         self._scatter = 0.0
         self._window_from_s: float | None = None  # None: it begins with the next turn
 
-    # ---- what others may ask --------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------
 
     @property
     def phase(self) -> Phase:
-        """Where adaptation is."""
+        """Phase of adaptation."""
         return self._state.phase
 
     @property
     def topology(self) -> Topology:
-        """The network as far as known now."""
+        """Present estimate of the network."""
         return self._network.topology
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The collectives of one step, as far as a plan book could serve them."""
+        """The collectives of one step that a plan book may have plans for."""
         return tuple(
             (Collective(key[0]), int(key[1]))
             for key in self._clock.pattern
@@ -172,13 +171,13 @@ class Coordinator:
         )
 
     def predicted_us(self) -> float | None:
-        """Return the predicted time of a step's calls with the plan in force, network as known."""
+        """Return the predicted time of a step's calls: plan in force, network as estimated."""
         return self._forecast.calls_us(self.book, self.topology, self.calls)
 
     # ---- one turn -------------------------------------------------------------------------
 
     def turn(self, now_s: float) -> float:
-        """Do what there is to do; returns after how many seconds to come again."""
+        """Advance adaptation; return the seconds until the next turn is due."""
         if self._window_from_s is None:
             self._window_from_s = now_s
         change: Change | None = None
@@ -203,13 +202,13 @@ class Coordinator:
             self._state, action = decide(self._state, seen)
             if action is Action.WAIT:
                 return self._pause_s()
-            self._planner.forget()
+            self._planner.cancel()
             try:
                 result = self._do(action, before)
             except HeadraceError as error:
                 log.warning("adaptation: %s failed: %s", action, error)
                 self.records.add("failed", action=action, error=str(error))
-                result = {"outcome": Outcome.FAILED}
+                result = {"outcome": ActionOutcome.FAILED}
             if result is None:
                 return self._pause_s()
             seen = self._observe(now_s, **result)
@@ -240,7 +239,7 @@ class Coordinator:
         )
 
     def _note(self, change: Change | None) -> None:
-        """Note what steps take, and their calls are predicted to, before adaptation sets off."""
+        """Record the time of steps, and the prediction for it, before adaptation sets off."""
         if self._state.phase is Phase.WATCHING:
             step_s = self.detector.reference_s if change is None else change.before_s
             self._forecast.start_from(step_s, self.predicted_us())
@@ -250,10 +249,10 @@ class Coordinator:
             self._tried = [(change.after_s, self.book)]
             self.records.add("change", before_s=change.before_s, after_s=change.after_s)
 
-    # ---- what decide() asks for -----------------------------------------------------------
+    # ---- actions of decide() --------------------------------------------------------------
 
     def _do(self, action: Action, phase: Phase) -> dict[str, Any] | None:
-        """Do it; returns what is to be told of it now, None if there is nothing."""
+        """Carry out `action`; return its immediate result for `Observation`, None if none."""
         match action:
             case Action.LOOK:
                 return {"found": self._look()}
@@ -279,7 +278,7 @@ class Coordinator:
         return self.traffic
 
     def _look(self) -> dict[str, float] | None:
-        """Say by what factor ports have changed."""
+        """Return by what factor ports have changed; None on timeout."""
         routine = self._state.phase is Phase.WATCHING
         traffic = self._gather(hurry=not routine)
         if traffic is None:
@@ -287,15 +286,15 @@ class Coordinator:
         change = self._state.change
         slower = None if change is None else change.slower
         found = self._network.changes(traffic, slower=slower)
-        self._found = self._worth_a_plan(found) if routine else found
+        self._found = self._significant(found) if routine else found
         if self._found:
             self.records.add("look", found=self._found, phase=self._state.phase)
         return self._found
 
-    def _worth_a_plan(self, found: dict[str, float]) -> dict[str, float]:
-        """What counts while steps do not say that anything changed.
+    def _significant(self, found: dict[str, float]) -> dict[str, float]:
+        """Return the changes that count while step times are steady.
 
-        That is large changes, and slow ports that get faster at all.
+        These are large changes, and slow ports that get faster at all.
         """
         return {
             name: factor
@@ -305,7 +304,7 @@ class Coordinator:
         }
 
     def _accept(self, phase: Phase) -> None:
-        """Compare with the present from now on: with more of the same, or with it alone."""
+        """Take present traffic as the baseline: add to it, or start a new one."""
         if phase is not Phase.WATCHING:
             self.records.add(
                 "settled",
@@ -315,45 +314,45 @@ class Coordinator:
             )
             if self._network.rates.factors:
                 self._outdated(self._network.rates.described())
-            self._network.settle()
+            self._network.accept()
             self._tried = []
-            enough = self.detector.steps >= self._state.limits.settle_steps
-            if self._gather(hurry=False) is None or not enough or self._network.settled:
+            enough = self.detector.steps >= self._state.limits.judge_steps
+            if self._gather(hurry=False) is None or not enough or self._network.has_baseline:
                 return
         if self.traffic is not None:
-            self._network.normal(self.traffic)
+            self._network.add_baseline(self.traffic)
 
     def _plan(self) -> None:
-        self._network.believe(self._found)
+        self._network.update(self._found)
         log.info("the network has changed: %s", self._network.rates.described())
         self.records.add("plan", network=dict(self._network.rates.factors))
         self._finetune = Finetune()
-        self._ask(None)
+        self._request(None)
 
     def _finetuned(self) -> dict[str, Any] | None:
         traffic = self._gather(hurry=True)
         if self._masters is None or traffic is None:
-            return {"outcome": Outcome.KEPT}
-        self._found = self._worth_a_plan(self._network.changes(traffic))
+            return {"outcome": ActionOutcome.KEPT}
+        self._found = self._significant(self._network.changes(traffic))
         if self._found:
             self.records.add("look", found=self._found, phase=self._state.phase)
             return {"found": self._found}
-        self._network.normal(traffic)
+        self._network.add_baseline(traffic)
         rates = bandwidth(self.topology, traffic.rate_bytes_per_s)
         sent = traffic.sent_bytes / max(1, self.detector.steps)
         better = self._finetune.step(self._masters, sent, rates, traffic.rtt_us)
         if better is None:
-            return {"outcome": Outcome.KEPT}
-        self._ask(better)
+            return {"outcome": ActionOutcome.KEPT}
+        self._request(better)
         return None
 
-    def _revert(self) -> Outcome:
+    def _revert(self) -> ActionOutcome:
         step_s, best = min(self._tried, key=lambda each: each[0], default=(None, self.book))
         if best.digest == self.book.digest:
-            return Outcome.KEPT
+            return ActionOutcome.KEPT
         return self._swap("revert", best, step_s)
 
-    def _probe(self) -> Outcome:
+    def _probe(self) -> ActionOutcome:
         began = time.monotonic()
         facts = {
             "step_s": self.detector.latest_s,
@@ -362,47 +361,47 @@ class Coordinator:
         topology = self._job.probe()
         self.records.add("probe", took_s=round(time.monotonic() - began, 3), **facts)
         if topology is None:
-            return Outcome.FAILED
+            return ActionOutcome.FAILED
         self._network.measured(topology)
         self._found = {}
         self.detector.restart()
         self._outdated("it was measured again")
-        return Outcome.MEASURED
+        return ActionOutcome.MEASURED
 
     # ---- planning and swapping ------------------------------------------------------------
 
-    def _ask(self, masters: Masters | None) -> None:
-        self._asked_s = time.monotonic()
+    def _request(self, masters: Masters | None) -> None:
+        self._requested_s = time.monotonic()
         self._planner.begin(
             Request(topology=self.topology, book=self.book, calls=self.calls, masters=masters)
         )
 
-    def _planned(self) -> Outcome | None:
-        """Swap to what has been planned, if it is better; None: nothing has."""
-        answer = self._planner.poll() if self._planning else None
-        if answer is None:
+    def _planned(self) -> ActionOutcome | None:
+        """Swap to the new plan if it is better; None: there is none yet."""
+        response = self._planner.poll() if self._planning else None
+        if response is None:
             return None
         tuning = self._state.phase is Phase.FINETUNING
-        took_s = round(time.monotonic() - self._asked_s, 3)
-        if answer.book is None:
-            log.warning("planning anew failed: %s", answer.error)
-            self.records.add("failed", error=answer.error, took_s=took_s)
-            return Outcome.FAILED
+        took_s = round(time.monotonic() - self._requested_s, 3)
+        if response.book is None:
+            log.warning("replanning failed: %s", response.error)
+            self.records.add("failed", error=response.error, took_s=took_s)
+            return ActionOutcome.FAILED
         facts: dict[str, Any] = {
             "network": dict(self._network.rates.factors),
-            "predicted_gain": answer.gain,
-            "plans": answer.plans,
+            "predicted_gain": response.gain,
+            "plans": response.plans,
             "planned_in_s": took_s,
         }
-        why = FINETUNE if tuning else answer.why
-        if answer.gain < (-FINETUNE_LOSS if tuning else WORTH):
+        why = FINETUNE if tuning else response.why
+        if response.gain < (-FINETUNE_LOSS if tuning else MIN_GAIN):
             self.records.add("kept", why=why, **facts)
-            return Outcome.KEPT
-        # Finetune moves little: what steps take now is what they will take, within limits
-        return self._swap(why, answer.book, self.detector.latest_s if tuning else None, **facts)
+            return ActionOutcome.KEPT
+        # Finetune moves little: steps will take about as long as now
+        return self._swap(why, response.book, self.detector.latest_s if tuning else None, **facts)
 
-    def _swap(self, why: str, book: PlanBook, step_s: float | None, **facts: Any) -> Outcome:
-        """Swap to `book`, with which steps take `step_s`, if that is known."""
+    def _swap(self, why: str, book: PlanBook, step_s: float | None, **facts: Any) -> ActionOutcome:
+        """Swap to `book`, with which steps take `step_s` (None: unknown)."""
         if self.detector.latest_s is not None and self.detector.steps >= 2:
             self._tried.append((self.detector.latest_s, self.book))
         facts |= {"step_s": self.detector.latest_s, "best_s": self._state.best_s}
@@ -415,14 +414,14 @@ class Coordinator:
         facts["agreed_in_s"] = round(time.monotonic() - began, 3)
         if epoch is None:
             self.records.add("refused", why=why, **facts)
-            return Outcome.FAILED
-        self._network.under(self.book.digest, book.digest, alike=why == FINETUNE)
+            return ActionOutcome.FAILED
+        self._network.switch_plan(self.book.digest, book.digest, alike=why == FINETUNE)
         self._awaited, self._expected_s, self.book = epoch, step_s, book
         self._masters = self._movable()
         self.swaps[why] += 1
         self.records.add("swap", why=why, epoch=epoch, book=book.digest[:12], **facts)
         log.info("swap to plan %d (%s)", epoch, why)
-        return Outcome.SWAPPED
+        return ActionOutcome.SWAPPED
 
     def _movable(self) -> Masters | None:
         """The masters of the plan that moves most bytes, if it has any."""
@@ -430,7 +429,7 @@ class Coordinator:
         return book_masters(self.book, sizes, spread=False)
 
     def _in_force(self) -> None:
-        """The first call was served by the new plan."""
+        """Note that the first call ran by the new plan."""
         self._awaited = None
         self.detector.restart(self._expected_s)
         self._gather(hurry=True)

@@ -1,7 +1,7 @@
-"""What to do next: the state machine of adaptation, as a pure function.
+"""State machine of adaptation, as a pure function.
 
-``decide(state, observation) -> (state, action)``. The coordinator carries actions out and says
-what came of them with its next observation; nothing here waits, measures or knows of threads.
+``decide(state, observation) -> (state, action)``. The coordinator carries actions out and reports
+their outcome in its next observation; nothing here waits, measures or uses threads.
 
 ::
 
@@ -13,14 +13,14 @@ what came of them with its next observation; nothing here waits, measures or kno
        |                           `-slower, unexplained--> probing <-- far from what was expected
        `--ports changed, seen in two looks------------> planning
 
-A look gathers what connections achieve; a port that is found changed in two routine looks in a row
-sets adaptation off as well, because a host that recovers after its load was moved away makes steps
-little faster. Planning and Finetune's plans take time, in which training, and this, go on: a change
-of the steps drops whatever is under way, and diagnosis begins anew.
+A look gathers the rates of connections in a window; a port found changed in two routine looks in a
+row sets adaptation off as well, because a host that recovers after its load was moved away makes
+steps little faster. Planning and Finetune's plans take time, in which training, and this, go on: a
+change of the steps cancels them, and diagnosis begins anew.
 
-Ranks look for questions now and then, so their windows of statistics begin at different times. A
-diagnosis waits until all hold a whole step: in part of one, connections that have not sent yet look
-idle, and those that wait for others look slow.
+Ranks poll for requests, so their windows of statistics begin at different times. A diagnosis waits
+until all hold a whole step: in part of one, connections that have not sent yet appear idle, and
+those that wait for others appear slow.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,11 +29,11 @@ from enum import StrEnum
 
 from headrace.collectives.adapt.steps import Change
 
-__all__ = ["Action", "Limits", "Observation", "Outcome", "Phase", "State", "decide"]
+__all__ = ["Action", "Limits", "Observation", "ActionOutcome", "Phase", "State", "decide"]
 
 
 class Phase(StrEnum):
-    """Where adaptation is."""
+    """Phase of adaptation; the values are those of the adaptation log."""
 
     WATCHING = "watching"
     DIAGNOSING = "diagnosing"
@@ -45,14 +45,13 @@ class Phase(StrEnum):
 
 
 class Action(StrEnum):
-    """What the coordinator is to do; all but WAIT drop what is being planned.
+    """Action for the coordinator; all but WAIT cancel planning.
 
-    WAIT: nothing, until there is more to know. RESET: begin a new window of statistics. LOOK: end
-    the window and say which ports have changed in it. ACCEPT: take the present state of the
-    network as the one to compare with. PLAN: have Quicktune and the templates plan for the
-    network as it is now. FINETUNE: have some masters moved. Both swap if that is better. REVERT:
-    swap back to the plan that had the shortest steps. PROBE: measure the network between two
-    steps.
+    WAIT: nothing, until the next observation. RESET: begin a new window of statistics. LOOK: end
+    the window and find the ports that have changed in it. ACCEPT: take the present state of the
+    network as the baseline. PLAN: have Quicktune and the templates plan for the network as it is
+    now. FINETUNE: have some masters moved. Both swap if that is better. REVERT: swap back to the
+    plan that had the shortest steps. PROBE: measure the network between two steps.
     """
 
     WAIT = "wait"
@@ -65,8 +64,8 @@ class Action(StrEnum):
     PROBE = "probe"
 
 
-class Outcome(StrEnum):
-    """What came of an action: another plan serves; nothing better was found; it failed."""
+class ActionOutcome(StrEnum):
+    """Outcome of an action: another plan in force, none better found, failure, or a measurement."""
 
     SWAPPED = "swapped"
     KEPT = "kept"
@@ -80,17 +79,17 @@ class Limits:
 
     Attributes
     ----------
-    settle_steps : steps under a new plan before it is judged: their median is to outweigh the two
-        that connections used for the first time may hold up.
+    judge_steps : steps under a new plan before it is judged: their median is to outweigh the two
+        that connections used for the first time may delay.
     look_every_s : between routine looks; one costs every rank well under a millisecond. Half of
-        that while the network is not as it was measured: what got slow may recover.
+        that while the network differs from the measured one: what got slow may recover.
     look_steps : a window shorter than this many steps may miss connections that take turns.
     diagnose_steps : the same after a change of the steps, which has waited long enough.
-    looks : routine looks in a row that have to find the same port slower, or faster, as nothing
-        else confirms them.
+    confirmations : routine looks in a row that have to find the same port slower, or faster, as
+        nothing else confirms them.
     eased : one look is enough if it found ports faster while steps became this much shorter.
-    looks_unexplained : looks at steps that became slower, before the network is measured again:
-        a few more steps may show what it was, or that it was nothing that stays.
+    max_unexplained : looks after steps became slower that explain nothing, before the network is
+        measured again: a few more steps may show the cause, or that it has passed.
     worse, sigmas : steps so much longer than the best so far, and by so many of the standard
         deviations of a step, are a reason to go back. (Medians of five steps differ by 0.8.)
     finetune_rounds : Finetune has a stop rule of its own; this one is for plans that oscillate.
@@ -103,13 +102,13 @@ class Limits:
     probe_every_s : probing stops training for seconds; it should take up to a percent or so.
     """
 
-    settle_steps: int = 5
+    judge_steps: int = 5
     look_every_s: float = 2.0
     look_steps: int = 3
     diagnose_steps: int = 1
-    looks: int = 2
+    confirmations: int = 2
     eased: float = 0.08
-    looks_unexplained: int = 3
+    max_unexplained: int = 3
     worse: float = 0.08
     sigmas: float = 1.5
     finetune_rounds: int = 8
@@ -123,23 +122,23 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the coordinator knows since the last decision.
+    """Input of a decision: measurements and results since the last one.
 
     Attributes
     ----------
     now_s : a steady clock.
-    window_s : how long all ranks' windows of statistics have been open.
+    window_s : time for which all ranks' windows of statistics have been open.
     steps : since the last swap, reset of the clock, or change.
     step_s : median of the latest steps; None before the first.
-    reference_s : what steps are compared with: what they took before, under this plan or one that
-        hardly differs; None: not known.
+    reference_s : baseline for steps: their time before, under this plan or one that hardly
+        differs; None: not known.
     scatter : standard deviation of a step over its time, before adaptation set off.
     suspect : the latest step was beyond the limit; one more makes it a change.
     change : steps began to take another time.
-    found : what a look found: ports and the factors that they changed by; None if none was made.
-    outcome : of the action asked for last, if that was one that has any, and it has ended.
-    expected_s : how long a step should take with the plan in force, if that can be told.
-    altered : whether the network is believed to differ from what was measured.
+    found : result of a look: ports and the factors that they changed by; None if none was made.
+    outcome : of the last action, if it has one, and has ended.
+    expected_s : predicted time of a step with the plan in force; None: not known.
+    altered : whether the network is estimated to differ from the measured one.
     tunable : whether the plan in force has masters that Finetune could move.
     """
 
@@ -152,31 +151,31 @@ class Observation:
     suspect: bool = False
     change: Change | None = None
     found: Mapping[str, float] | None = None
-    outcome: Outcome | None = None
+    outcome: ActionOutcome | None = None
     expected_s: float | None = None
     altered: bool = False
     tunable: bool = False
 
     @property
     def window_steps(self) -> float:
-        """How many steps the windows hold, about; 0 before the first."""
+        """Approximate number of steps in the windows; 0 before the first."""
         return self.window_s / self.step_s if self.step_s else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Where adaptation is, and what it remembers.
+    """Phase of adaptation, and its memory.
 
     Attributes
     ----------
-    looking : whether a look was asked for.
+    looking : whether a look is under way.
     alert : whether the window was begun because a step was suspect.
     suspected : the ports that the last routine looks all found changed, and whether to slower.
-    looks : how many looks in a row these are; while diagnosing, looks that explained nothing.
+    repeats : number of such looks in a row; while diagnosing, of looks that explained nothing.
     change : of the steps, which set adaptation off; None if a look did.
-    began_s, best_s : steps when it set off, and the shortest since.
-    rounds, stale : plans tried since, and those in a row that brought nothing.
-    probed_s : when the network was measured last.
+    began_s, best_s : time of steps when it set off, and the shortest since.
+    rounds, stale : plans tried since, and those in a row without gain.
+    probed_s : time of the last measurement of the network.
     """
 
     phase: Phase = Phase.WATCHING
@@ -184,7 +183,7 @@ class State:
     looking: bool = False
     alert: bool = False
     suspected: frozenset[tuple[str, bool]] = frozenset()
-    looks: int = 0
+    repeats: int = 0
     change: Change | None = None
     began_s: float | None = None
     best_s: float | None = None
@@ -194,7 +193,7 @@ class State:
 
 
 def decide(state: State, seen: Observation) -> tuple[State, Action]:
-    """Return the next state, and what to do."""
+    """Return the next state and action."""
     if seen.change is not None:
         began = _diagnosis(state, seen.change)
         # where a suspect step began the window, it holds nothing but what came after the change
@@ -225,41 +224,41 @@ def _watching(state: State, seen: Observation) -> _Decided:
 
 def _looked(state: State, seen: Observation) -> _Decided:
     """Judge a routine look."""
-    if seen.found is None:  # the ranks did not answer
+    if seen.found is None:  # the ranks did not report in time
         return state, Action.WAIT
     found = frozenset((port, factor < 1) for port, factor in seen.found.items())
     again = state.suspected & found
-    looks = state.looks + 1 if again else min(1, len(found))
-    state = replace(state, looks=looks, suspected=again or found)
+    repeats = state.repeats + 1 if again else min(1, len(found))
+    state = replace(state, repeats=repeats, suspected=again or found)
     eased = (
         seen.step_s is not None
         and seen.reference_s is not None
         and seen.step_s < seen.reference_s * (1 - state.limits.eased)
         and any(factor > 1 for factor in seen.found.values())
     )
-    if looks >= state.limits.looks or eased:
+    if repeats >= state.limits.confirmations or eased:
         return _plan(_fresh(state, seen.step_s))
-    # what one look found is compared with the same as before by the next
-    return state, Action.WAIT if looks else Action.ACCEPT
+    # the baseline stays, for the next look to confirm this one
+    return state, Action.WAIT if repeats else Action.ACCEPT
 
 
 def _diagnosing(state: State, seen: Observation) -> _Decided:
     if not state.looking:
         limits = state.limits
-        needed = limits.settle_steps if state.looks else limits.diagnose_steps
+        needed = limits.judge_steps if state.repeats else limits.diagnose_steps
         return _look(state) if seen.window_steps >= needed else (state, Action.WAIT)
     state = replace(state, looking=False)
     if seen.found is None:
-        return _watch(state)  # the ranks did not answer
+        return _watch(state)  # the ranks did not report in time
     slower = state.change is not None and state.change.slower
-    # Faster, and no port says why: most likely what had become slow is as before. If not, the plan
-    # made for that goes again.
+    # Faster, and no port explains it: most likely what had become slow is as before. If not, the
+    # plan made for that is reverted.
     if seen.found or (seen.altered and not slower):
         return _plan(state)
-    state = replace(state, looks=state.looks + 1)
+    state = replace(state, repeats=state.repeats + 1)
     if not slower:
         return _watch(state)
-    if state.looks < state.limits.looks_unexplained:
+    if state.repeats < state.limits.max_unexplained:
         return state, Action.WAIT
     return _probe(state, seen) or _watch(state)
 
@@ -268,18 +267,18 @@ def _planning(state: State, seen: Observation) -> _Decided:
     match seen.outcome:
         case None:
             return state, Action.WAIT
-        case Outcome.SWAPPED:
+        case ActionOutcome.SWAPPED:
             return replace(state, phase=Phase.SETTLING), Action.WAIT
-        case Outcome.KEPT:
+        case ActionOutcome.KEPT:
             return _finished(state, seen)
         case _:
             return _watch(state)
 
 
-def _settling(state: State, seen: Observation) -> _Decided:
+def _judging(state: State, seen: Observation) -> _Decided:
     """Judge a plan once there are enough steps of it: go on with Finetune, or back."""
     limits = state.limits
-    if seen.steps < limits.settle_steps or seen.step_s is None:
+    if seen.steps < limits.judge_steps or seen.step_s is None:
         return state, Action.WAIT
     if seen.reference_s is not None and seen.step_s < seen.reference_s * (1 - limits.not_tuned):
         change = Change(before_s=seen.reference_s, after_s=seen.step_s)
@@ -302,28 +301,28 @@ def _finetuning(state: State, seen: Observation) -> _Decided:
     match seen.outcome:
         case None:
             return state, Action.WAIT
-        case Outcome.SWAPPED:
+        case ActionOutcome.SWAPPED:
             return replace(state, phase=Phase.SETTLING), Action.WAIT
         case _:
             return _finished(state, seen)
 
 
 def _reverting(state: State, seen: Observation) -> _Decided:
-    under_way = seen.outcome is None and seen.steps < state.limits.settle_steps
-    if under_way or seen.outcome is Outcome.SWAPPED:
+    under_way = seen.outcome is None and seen.steps < state.limits.judge_steps
+    if under_way or seen.outcome is ActionOutcome.SWAPPED:
         return state, Action.WAIT
     return _finished(state, seen)
 
 
 def _probing(state: State, seen: Observation) -> _Decided:
-    if seen.outcome is Outcome.MEASURED:
+    if seen.outcome is ActionOutcome.MEASURED:
         # plans made before are for a network that is gone: the next is not compared with them
         return _plan(replace(state, best_s=None))
     return _watch(state)
 
 
 def _finished(state: State, seen: Observation) -> _Decided:
-    """No better plan is in sight: watch on, unless steps take far too long for what is believed."""
+    """End planning: watch on, or probe if steps take far longer than predicted."""
     limits = state.limits
     late = (
         seen.expected_s is not None
@@ -343,7 +342,7 @@ def _look(state: State) -> _Decided:
 
 
 def _probe(state: State, seen: Observation) -> _Decided | None:
-    """Have the network measured, if that has not just been done."""
+    """Probe the network, unless that was done less than `probe_every_s` ago."""
     if state.probed_s is not None and seen.now_s - state.probed_s < state.limits.probe_every_s:
         return None
     return replace(state, phase=Phase.PROBING, probed_s=seen.now_s), Action.PROBE
@@ -354,13 +353,13 @@ def _watch(state: State) -> _Decided:
 
 
 def _fresh(state: State, step_s: float | None) -> State:
-    """Forget what led here; any plan has to beat steps of `step_s`."""
+    """Clear the memory; any plan has to beat steps of `step_s`."""
     return replace(
         state,
         looking=False,
         alert=False,
         suspected=frozenset(),
-        looks=0,
+        repeats=0,
         change=None,
         began_s=step_s,
         best_s=step_s,
@@ -373,7 +372,7 @@ _DECIDE: Mapping[Phase, Callable[[State, Observation], _Decided]] = {
     Phase.WATCHING: _watching,
     Phase.DIAGNOSING: _diagnosing,
     Phase.PLANNING: _planning,
-    Phase.SETTLING: _settling,
+    Phase.SETTLING: _judging,
     Phase.FINETUNING: _finetuning,
     Phase.REVERTING: _reverting,
     Phase.PROBING: _probing,

@@ -1,4 +1,4 @@
-"""Finetune: masters moved step by step away from whoever holds up the others (PLink 4.3.2).
+"""Finetune: masters moved step by step away from the slowest ranks (PLink 4.3.2).
 
 Every rank has a blame, gamma * t(i) / mean(t) + beta * (l(i) - min(l)) / (max(l) - min(l)): t(i) is
 the time it needs, its largest round-trip time and D(i, j) / BW(i, j) summed over its peers; l(i) is
@@ -9,15 +9,15 @@ its group. If it is the same rank again, twice as many do.
 
 Left open by the paper, and decided here:
 
-- Where 0 would be divided by 0 (all send the same, nobody sends), that part of the blame is 0.
-- Whose fault a slow pair is: the end's that is slow with everybody. For the other end the pair
+- Where 0 would be divided by 0 (all send the same, none sends), that part of the blame is 0.
+- Blame for a slow pair: that of the end that is slow with all peers. For the other end the pair
   counts as fast as it would be with an end like itself; as printed, t blames both.
-- Which rank gives, which takes: of the pairs that may, the most blamed and the least. A rank
-  without masters has nothing to give, so the next one's turn comes. What doubles the moves is the
-  same giver again, or the same taker: of several busy ranks and an idle one, the idle one repeats.
+- Source and target of a move: of the pairs that may, the most blamed and the least. A rank without
+  masters cannot be the source, so the next one is. Moves double if the source or the target is the
+  same again: of several busy ranks and an idle one, the idle one repeats.
 - No move is made that would leave the two worse off by the same account of time and bytes; so the
   doubling does not overshoot.
-- When to stop: when no move is left, or steps stop getting faster. What was best is kept.
+- Stop rule: no move is left, or steps stop getting faster. The best masters are kept.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ __all__ = [
     "GAMMA",
     "IMBALANCE",
     "LOSS",
-    "PATIENCE",
+    "MAX_STALE",
     "Finetune",
     "blame",
 ]
@@ -48,8 +48,8 @@ GAMMA = 1.0
 """Weight of time in the blame: the unit."""
 
 BETA = 0.05
-"""Weight of bytes. Time is what counts: whoever is 5% slower but sends least is blamed as much as
-whoever sends most. Enough to even out what ranks of the same speed send, too little to hold back a
+"""Weight of bytes. Time counts most: a rank 5% slower that sends least is blamed as much as the
+one that sends most. Enough to even out what ranks of the same speed send, too little to hold back a
 fast rank that sends more."""
 
 IMBALANCE = 1.05
@@ -67,13 +67,13 @@ GAIN = 0.01
 """A step has made things better if the step's time fell by this: less is noise."""
 
 LOSS = 0.05
-"""A step that made it worse by this is taken back; times vary by less while nothing changes."""
+"""A step that made it worse by this is reverted; times vary by less while nothing changes."""
 
-PATIENCE = 3
-"""So many steps in a row may bring nothing. With doubling they have moved a tenth of all chunks."""
+MAX_STALE = 3
+"""Most steps in a row without gain. With doubling they have moved a tenth of all chunks."""
 
 _NOISE = 1e-9  # of sums of floats
-_MOST_TRIED = 8  # takers for a giver: what does not help the least blamed ones will help no other
+_MOST_TRIED = 8  # targets for a source: if the least blamed ones do not help, no other will
 
 
 def blame(
@@ -90,7 +90,7 @@ def blame(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Account:
-    """Times and bytes of all ranks, and the scale on which they are blamed for them."""
+    """Times and bytes of all ranks, and the scale of their blame."""
 
     latency_us: np.ndarray
     pace_us: np.ndarray  # (n, n) us per byte
@@ -144,7 +144,7 @@ class Finetune:
 
     Parameters
     ----------
-    beta, gamma, epsilon, first, gain, loss, patience : see the constants of the same names.
+    beta, gamma, epsilon, first, gain, loss, max_stale : see the constants of the same names.
     """
 
     def __init__(
@@ -156,15 +156,15 @@ class Finetune:
         first: float = FIRST,
         gain: float = GAIN,
         loss: float = LOSS,
-        patience: int = PATIENCE,
+        max_stale: int = MAX_STALE,
     ) -> None:
-        if not (beta >= 0 and gamma > 0 and epsilon > 1 and patience >= 1):
+        if not (beta >= 0 and gamma > 0 and epsilon > 1 and max_stale >= 1):
             raise InputError(
-                f"beta is {beta}, gamma {gamma}, epsilon {epsilon}, patience {patience}; needs at "
-                "least 0, above 0, above 1 and at least 1"
+                f"beta is {beta}, gamma {gamma}, epsilon {epsilon}, max_stale {max_stale}; needs "
+                "at least 0, above 0, above 1 and at least 1"
             )
         self._beta, self._gamma, self._epsilon = beta, gamma, epsilon
-        self._first, self._gain, self._loss, self._patience = first, gain, loss, patience
+        self._first, self._gain, self._loss, self._max_stale = first, gain, loss, max_stale
         self._best: tuple[float, Masters] | None = None
         self._stale = 0
         self._pair: tuple[int, int] | None = None
@@ -180,7 +180,7 @@ class Finetune:
         *,
         step_us: float | None = None,
     ) -> Masters | None:
-        """Return the masters to go on with, or None if those there are should stay, for good.
+        """Return the next masters, or None to keep these for good.
 
         Parameters
         ----------
@@ -188,8 +188,8 @@ class Finetune:
         sent_bytes : (n, n) from i to j in one training step (a window's, over its steps).
         bandwidth : (n, n) bytes/s, as used or else from the profile; diagonal ignored.
         rtt_us : (n, n); nan where unknown.
-        step_us : how long a training step took, by which masters are judged. None: they are judged
-            by the slowest rank's t, which says less.
+        step_us : time of a training step, by which masters are judged. None: they are judged by the
+            slowest rank's t, which is less precise.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class Finetune:
             self._best, self._stale = (time_us, masters), 0
         else:
             self._stale += 1
-        self._done = self._stale >= self._patience
+        self._done = self._stale >= self._max_stale
         best_us, best = self._best
         worse = self._gain if self._done else self._loss
         if time_us > best_us * (1 + worse) and not _same(masters, best):
@@ -241,68 +241,68 @@ class _Moves:
         self._groups, self._group_of = masters.groups, masters.group_of
         self._local, self._top = masters.local_master.copy(), masters.global_master.copy()
         self._account, self._epsilon = account, epsilon
-        # An allreduce sends every chunk 2 (n - 1) times, whoever its masters are.
+        # An allreduce sends every chunk 2 (n - 1) times, whichever its masters are.
         sends = 2 * (masters.ranks - 1) * masters.chunks
         self._chunk_bytes = float(account.sent.sum()) / sends
 
     @property
     def masters(self) -> Masters:
-        """As they are now."""
+        """The masters after the moves so far."""
         return Masters(groups=self._groups, local_master=self._local, global_master=self._top)
 
     def make(self, like: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Move one master; return who gave and who took it, None if none can be moved.
+        """Move one master; return (source, target), None if none can be moved.
 
         Parameters
         ----------
-        like : a move before, with which this one has to have the giver or the taker in common.
+        like : a move before; this one must share its source or its target.
         """
         blamed = self._account.blame
         for rank in np.argsort(-blamed, kind="stable").tolist():
-            takers = [
+            targets = [
                 other
                 for other in np.argsort(blamed, kind="stable").tolist()
                 if blamed[rank] > self._epsilon * blamed[other]
                 and (like is None or rank == like[0] or other == like[1])
             ]
-            for options in (self._global_moves(rank, takers), self._local_moves(rank, takers)):
-                for chunk, taker in islice(options, _MOST_TRIED):
-                    if self._try(rank, chunk, taker, blamed):
-                        return rank, taker
+            for options in (self._global_moves(rank, targets), self._local_moves(rank, targets)):
+                for chunk, target in islice(options, _MOST_TRIED):
+                    if self._try(rank, chunk, target, blamed):
+                        return rank, target
         return None
 
-    def _global_moves(self, giver: int, takers: list[int]) -> Iterator[tuple[int, int]]:
-        """Yield (chunk, taker) for the giver's global masters, the least blamed taker first."""
-        mine = self._top == giver
-        for taker in takers if mine.any() else []:
-            local = self._local[:, self._group_of[taker]] == taker
-            # In another group rather a chunk that the taker is local master of already.
+    def _global_moves(self, source: int, targets: list[int]) -> Iterator[tuple[int, int]]:
+        """Yield (chunk, target) for the source's global masters, the least blamed target first."""
+        mine = self._top == source
+        for target in targets if mine.any() else []:
+            local = self._local[:, self._group_of[target]] == target
+            # In another group rather a chunk that the target is local master of already.
             among = mine & local if (mine & local).any() else mine
-            yield self._apart(among, self._top == taker), taker
+            yield self._apart(among, self._top == target), target
 
-    def _local_moves(self, giver: int, takers: list[int]) -> Iterator[tuple[int, int]]:
-        """Yield (chunk, taker) for chunks whose global master is elsewhere."""
-        column = self._local[:, self._group_of[giver]]
-        mine = (column == giver) & (self._top != giver)
-        for taker in takers if mine.any() else []:
-            if self._group_of[taker] == self._group_of[giver]:
-                yield self._apart(mine, column == taker), taker
+    def _local_moves(self, source: int, targets: list[int]) -> Iterator[tuple[int, int]]:
+        """Yield (chunk, target) for chunks whose global master is elsewhere."""
+        column = self._local[:, self._group_of[source]]
+        mine = (column == source) & (self._top != source)
+        for target in targets if mine.any() else []:
+            if self._group_of[target] == self._group_of[source]:
+                yield self._apart(mine, column == target), target
 
     def _apart(self, among: np.ndarray, taken: np.ndarray) -> int:
-        """Return the chunk that is farthest from those taken: a master's chunks keep their pace."""
+        """Return the chunk farthest from those taken: a master's chunks stay evenly spread."""
         chunks, have = np.flatnonzero(among), np.flatnonzero(taken)
         if not len(have):
             return int(chunks[0])
         away = np.abs(chunks[:, None] - have[None, :]).min(axis=1)
         return int(chunks[np.argmax(away)])
 
-    def _try(self, giver: int, chunk: int, taker: int, blamed: np.ndarray) -> bool:
-        """Move the chunk's master, unless somebody is then blamed as much as `giver` is now."""
+    def _try(self, source: int, chunk: int, target: int, blamed: np.ndarray) -> bool:
+        """Move the chunk's master, unless a rank's blame would reach that of `source` now."""
         local, top = self._local[chunk].copy(), int(self._top[chunk])
         before = _edges(self._groups, local.tolist(), top)
-        self._local[chunk, self._group_of[taker]] = taker
-        if top == giver:
-            self._top[chunk] = taker
+        self._local[chunk, self._group_of[target]] = target
+        if top == source:
+            self._top[chunk] = target
         after = _edges(self._groups, self._local[chunk].tolist(), int(self._top[chunk]))
         sent = self._account.sent.copy()
         np.subtract.at(sent, before, self._chunk_bytes)
@@ -310,7 +310,7 @@ class _Moves:
         account = replace(self._account, sent=np.maximum(sent, 0.0))
         now = account.blame
         risen = now[now > blamed + _NOISE]
-        if risen.max(initial=0.0) < blamed[giver] and now[giver] < blamed[giver] - _NOISE:
+        if risen.max(initial=0.0) < blamed[source] and now[source] < blamed[source] - _NOISE:
             self._account = account
             return True
         self._local[chunk], self._top[chunk] = local, top
@@ -318,7 +318,7 @@ class _Moves:
 
 
 def _edges(groups: RankGroups, local: list[int], top: int) -> tuple[list[int], list[int]]:
-    """Return who sends a chunk to whom, up and down."""
+    """Return the sources and destinations of a chunk's sends, up and down."""
     up = [
         (rank, master)
         for group, master in zip(groups, local, strict=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from headrace.collectives.adapt.agent import Agent, Questions
+from headrace.collectives.adapt.agent import Agent, TrafficCollector
 from headrace.collectives.adapt.coordinator import Coordinator
 from headrace.collectives.adapt.records import Records
 from headrace.collectives.adapt.replan import BackgroundPlanner
@@ -39,13 +39,13 @@ PROBE = "probe"
 _PROBE_EFFORT = ProbeEffort(budget_s=5.0, repeats=2, second_looks=4)
 _PROBE_DEADLINE_S = 120.0
 _POLL_S = 0.05
-_GOODBYE_S = 15.0
-"""Longest wait for the threads to end. They hear at once that they shall, but for a call of the
-store or a computation under way; one that outlived the interpreter would end it with an abort."""
+_JOIN_S = 15.0
+"""Longest wait for the threads to end. They stop at once, but for a call of the store or a
+computation under way; one that outlived the interpreter would end it with an abort."""
 
 
 class RunningJob:
-    """The job as rank 0's coordinator sees it (`coordinator.Job`).
+    """The job as seen by rank 0's coordinator (`coordinator.Job`).
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class RunningJob:
         self._switch = switch
         self._stop = stop
         self._proposer = Proposer(store, executor.ranks, stop=stop)
-        self._questions = Questions(store, executor.ranks, stop=stop)
+        self._collector = TrafficCollector(store, executor.ranks, stop=stop)
         self.measured: Profile | None = None
 
     @property
@@ -65,15 +65,15 @@ class RunningJob:
         return self._switch.epoch
 
     def calls(self) -> Sequence[tuple[Hashable, float]]:
-        """Return the calls since this was asked last."""
+        """Return the calls since the last time."""
         return self._switch.recorded()
 
     def gather(self, *, hurry: bool) -> Traffic | None:
-        """Ask all ranks what their connections did."""
-        return self._questions.gather(hurry=hurry)
+        """Gather all ranks' connection statistics."""
+        return self._collector.gather(hurry=hurry)
 
     def swap(self, book: PlanBook) -> int | None:
-        """Agree on another plan book."""
+        """Commit another plan book at all ranks."""
         return self._propose(PLAN, book.to_artifact().to_bytes())
 
     def probe(self) -> Topology | None:
@@ -102,7 +102,7 @@ class Adaptation:
     Parameters
     ----------
     store : the group's part of torch's store; it is cloned for every thread.
-    book : what serves the group, with the topology that it was made for.
+    book : plans of the group, with the topology that they were made for.
     """
 
     def __init__(
@@ -130,14 +130,14 @@ class Adaptation:
                 records=Records(settings.adapt_log),
             )
             switch.record()
-        self._served = self._metrics(switch, settings)
+        self._metrics_output = self._metrics(switch, settings)
         self._agent = Agent(
             own_connection(store),
             executor,
             switch,
             stop=self._stop,
             handlers={PROBE: self._probing},
-            refresh=None if self._served is None else self._served.refresh,
+            refresh=None if self._metrics_output is None else self._metrics_output.refresh,
         )
         targets = [("agent", self._agent.run)]
         if self.coordinator is not None:
@@ -152,13 +152,13 @@ class Adaptation:
     def close(self) -> None:
         """End the threads: at once, or after a moment if one waits for the store."""
         self._stop.set()
-        end = time.monotonic() + _GOODBYE_S
+        end = time.monotonic() + _JOIN_S
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, end - time.monotonic()))
-        if self._served is not None:
-            self._served.close()
-            self._served = None
+        if self._metrics_output is not None:
+            self._metrics_output.close()
+            self._metrics_output = None
 
     def _coordinate(self) -> None:
         assert self.coordinator is not None
@@ -170,12 +170,12 @@ class Adaptation:
                 pause_s = self.coordinator.turn(time.monotonic())
         except (HeadraceError, OSError, RuntimeError) as error:  # torch's store raises the latter
             if not self._stop.is_set():
-                log.info("no more adaptation: %s", error)
+                log.info("adaptation stops: %s", error)
         finally:
             self._planner.close()
 
     def _probing(self, payload: bytes) -> Activation:
-        """Return what measures, for the thread that makes the calls."""
+        """Return the function that measures, for the thread that makes the calls."""
         effort = ProbeEffort(**json.loads(payload))
         topology = self._book.topology
         hosts = [topology.hosts[host] for host in topology.rank_host]
@@ -184,7 +184,7 @@ class Adaptation:
             try:
                 profile = measure_ranks(self._executor, hosts, effort=effort)
             except CommunicationError:
-                raise  # a rank is gone: the next call would find out, too
+                raise  # a rank is gone: the next call would fail, too
             except HeadraceError as error:
                 log.warning("measuring the network failed: %s", error)
                 return
@@ -196,19 +196,21 @@ class Adaptation:
     def _metrics(self, switch: PlanSwitch, settings: Settings) -> Any:
         if settings.metrics is None:
             return None
-        from headrace.collectives.adapt.metrics import Metrics, serve  # only where it is asked for
+        from headrace.collectives.adapt.metrics import Metrics, start_metrics  # only if enabled
 
         reader = self._executor.statistics_reader()
         rank = self._executor.rank
-        return serve(Metrics(rank, switch, reader, self.coordinator), rank, settings.metrics)
+        return start_metrics(
+            Metrics(rank, switch, reader, self.coordinator), rank, settings.metrics
+        )
 
 
 def follow(
     store: Any, executor: Executor, switch: PlanSwitch, book: PlanBook | None, settings: Settings
 ) -> Callable[[], None] | None:
-    """Begin to adapt a group that is connected; returns what ends it, None if nothing was begun.
+    """Start to adapt a connected group; return a function that ends it, None if not started.
 
-    Nothing is begun with HEADRACE_ADAPT=off, without a plan book, or on a single host.
+    It is not started with HEADRACE_ADAPT=off, without a plan book, or on a single host.
     """
     if not settings.adapt or book is None or len(set(book.topology.rank_host)) < 2:
         return None

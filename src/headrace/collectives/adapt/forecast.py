@@ -1,4 +1,4 @@
-"""How long a training step should take: the plan's predictions set against what was measured."""
+"""Predicted time of training steps: the simulator's, calibrated by a measured step."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ __all__ = ["Forecast"]
 
 
 class Forecast:
-    """Predictions for steps, from one whose time was measured and whose calls were predicted."""
+    """Predictions for steps, calibrated by one that was both measured and predicted."""
 
     def __init__(self) -> None:
         self._known: tuple[str, dict[tuple[str, int], float]] = ("", {})
@@ -23,12 +23,12 @@ class Forecast:
         return calls_us(book, topology, calls, self._known[1]) if calls else None
 
     def start_from(self, step_s: float | None, predicted_us: float | None) -> None:
-        """Note what a step took while its calls were predicted to take so long."""
+        """Calibrate by a step's measured time and the predicted time of its calls."""
         if step_s is not None and predicted_us is not None:
             self._before = (step_s, predicted_us / 1e6)
 
     def step_s(self, predicted_us: float | None) -> float | None:
-        """Return how long a step should take: its calls as predicted, the rest as before.
+        """Return the predicted time of a step: its calls as predicted, the rest as before.
 
         Calls may overlap one another and computing: then they counted for less than predicted.
         """

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: only where HEADRACE_METRICS asks, to a file or on loopback.
+"""Metrics for Prometheus, if HEADRACE_METRICS is set: to a file or on loopback.
 
-A file (``/run/headrace/{rank}.prom``, say, for node_exporter's textfile collector) is written anew
-every few seconds; `{rank}` in its name is replaced by the rank, and without it rank 0 alone writes.
+A file (``/run/headrace/{rank}.prom`` for node_exporter's textfile collector) is written anew every
+few seconds; `{rank}` in its name is replaced by the rank, and without it rank 0 alone writes.
 A number is a port on 127.0.0.1, plus the rank. Nothing listens by default.
 """
 
@@ -21,7 +21,7 @@ from headrace.collectives.adapt.coordinator import Coordinator
 from headrace.collectives.run.statistics import ConnectionStatistics, StatisticsReader
 from headrace.collectives.run.swap import PlanSwitch
 
-__all__ = ["Metrics", "serve"]
+__all__ = ["Metrics", "start_metrics"]
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +30,12 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Metrics(Collector):
-    """What one rank can tell; Prometheus' collector.
+    """Collector of one rank's metrics (Prometheus).
 
     Parameters
     ----------
     statistics : a reader of this collector's own: rates are those since it was last collected.
-    coordinator : rank 0's, which knows of steps; None elsewhere.
+    coordinator : rank 0's, which has the steps; None elsewhere.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class Metrics(Collector):
         return family
 
 
-class Served:
-    """Where metrics go until `close`."""
+class MetricsOutput:
+    """Output of metrics until `close`: a file or an HTTP server."""
 
     def __init__(self, registry: CollectorRegistry, where: Path | int) -> None:
         self._registry = registry
@@ -138,7 +138,7 @@ class Served:
             self._path = None
 
     def close(self) -> None:
-        """Write for the last time, or stop serving."""
+        """Write for the last time, or stop the server."""
         self._written_s = 0.0
         self.refresh()
         if self._server is not None:
@@ -149,8 +149,8 @@ class Served:
             self._server = None
 
 
-def serve(metrics: Metrics, rank: int, where: Path | int | None) -> Served | None:
-    """Begin to write or serve what `metrics` collects; None if `where` asks for nothing."""
+def start_metrics(metrics: Metrics, rank: int, where: Path | int | None) -> MetricsOutput | None:
+    """Start to write or serve `metrics`; None if `where` is None or for rank 0 only."""
     if where is None:
         return None
     if isinstance(where, int):
@@ -164,7 +164,7 @@ def serve(metrics: Metrics, rank: int, where: Path | int | None) -> Served | Non
     registry = CollectorRegistry()
     registry.register(metrics)
     try:
-        return Served(registry, target)
+        return MetricsOutput(registry, target)
     except OSError as error:
         log.warning("HEADRACE_METRICS: rank %d cannot serve on %s: %s", rank, target, error)
         return None

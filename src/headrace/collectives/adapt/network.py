@@ -1,10 +1,10 @@
-"""What adaptation believes of the network: as it was measured, and what has changed since."""
+"""Estimate of the network: as measured, with the changes since."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.collectives.adapt.traffic import Traffic, typical_rates
-from headrace.collectives.adapt.updated import PortRates, explain, raised
+from headrace.collectives.adapt.updated import PortRates, changed_ports, raised
 from headrace.topology import Topology
 
 __all__ = ["KnownNetwork"]
@@ -14,44 +14,44 @@ _PLANS = 8
 
 
 @dataclass(slots=True)
-class _Normal:
-    """What connections do under one plan while ports have certain rates."""
+class _Baseline:
+    """Normal rates of connections under one plan while ports have certain rates."""
 
     rates: PortRates
     windows: list[Traffic] = field(default_factory=list[Traffic])
 
 
 class KnownNetwork:
-    """A measured topology, ports whose rates have changed since, and what connections do normally.
+    """A measured topology, ports whose rates have changed since, and a baseline by plan.
 
     Attributes
     ----------
-    topology : as it is now, as far as known.
+    topology : present estimate.
     rates : of ports, relative to what was measured.
     """
 
     def __init__(self, measured: Topology) -> None:
         self._measured = self.topology = measured
         self.rates = PortRates()
-        self._normal = _Normal(self.rates)
-        self._by_plan: dict[str, _Normal] = {}
+        self._baseline = _Baseline(self.rates)
+        self._by_plan: dict[str, _Baseline] = {}
 
     def changes(self, traffic: Traffic, *, slower: bool | None = None) -> dict[str, float]:
-        """Return by what factor which ports differ from what is normal; {}: nothing says so.
+        """Return by what factor which ports differ from the baseline; {}: none.
 
         Parameters
         ----------
-        slower : whether it is known that something got slower, or faster; None: either.
+        slower : whether something got slower (True) or faster (False); None: not known.
         """
-        if not self._normal.windows:
+        if not self._baseline.windows:
             return {}
         known = raised(self._measured, traffic.rate_bytes_per_s, traffic.sent_bytes)
         if known is not self._measured:
             self._measured = known
             self.topology = self.rates.apply(known)
-        return explain(
-            self._normal.rates.apply(self._measured),
-            typical_rates(self._normal.windows),
+        return changed_ports(
+            self._baseline.rates.apply(self._measured),
+            typical_rates(self._baseline.windows),
             traffic.rate_bytes_per_s,
             traffic.sent_bytes,
             slower=slower,
@@ -60,13 +60,13 @@ class KnownNetwork:
 
     @property
     def slow(self) -> tuple[str, ...]:
-        """Names of the ports that are believed to be slower than measured."""
-        rates = self._normal.rates.factors
+        """Names of the ports that are estimated to be slower than measured."""
+        rates = self._baseline.rates.factors
         return tuple(name for name, rate in rates.items() if rate < 1)
 
-    def believe(self, changes: Mapping[str, float]) -> None:
-        """Take what `changes` said for true. {}: what had changed is as it was measured again."""
-        self.rates = self._normal.rates.changed(changes) if changes else PortRates()
+    def update(self, changes: Mapping[str, float]) -> None:
+        """Update the estimate by `changes`. {}: all ports are as measured again."""
+        self.rates = self._baseline.rates.changed(changes) if changes else PortRates()
         self.topology = self.rates.apply(self._measured)
 
     def measured(self, topology: Topology) -> None:
@@ -74,32 +74,32 @@ class KnownNetwork:
         self._measured = self.topology = topology
         self.rates = PortRates()
         self._by_plan.clear()
-        self._normal = _Normal(self.rates)
+        self._baseline = _Baseline(self.rates)
 
-    def normal(self, traffic: Traffic) -> None:
-        """Add a window in which nothing changed, under the plan in force."""
-        self._normal.windows = [*self._normal.windows[1 - _WINDOWS :], traffic]
+    def add_baseline(self, traffic: Traffic) -> None:
+        """Add a window without changes to the baseline of the plan in force."""
+        self._baseline.windows = [*self._baseline.windows[1 - _WINDOWS :], traffic]
 
-    def settle(self) -> None:
-        """Take what is believed for settled: what was seen while it was not is no guide."""
-        if self._normal.rates != self.rates:
-            self._normal = _Normal(self.rates)
+    def accept(self) -> None:
+        """Accept the estimate: a baseline taken under another one is dropped."""
+        if self._baseline.rates != self.rates:
+            self._baseline = _Baseline(self.rates)
 
     @property
-    def settled(self) -> bool:
-        """Whether it is known what is normal now."""
-        return bool(self._normal.windows)
+    def has_baseline(self) -> bool:
+        """True once there is a baseline for the present estimate."""
+        return bool(self._baseline.windows)
 
-    def under(self, before: str, plan: str, *, alike: bool = False) -> None:
-        """Another plan serves: what was normal when it did so before, if ever, counts again.
+    def switch_plan(self, before: str, plan: str, *, alike: bool = False) -> None:
+        """Switch to the baseline of another plan, from when it was in force before, if ever.
 
         Parameters
         ----------
         before, plan : names of the plans.
-        alike : they differ too little for connections to do anything else.
+        alike : they differ too little to change rates: the baseline stays.
         """
-        self._by_plan[before] = self._normal
+        self._by_plan[before] = self._baseline
         if not alike:
-            self._normal = self._by_plan.pop(plan, _Normal(self.rates))
+            self._baseline = self._by_plan.pop(plan, _Baseline(self.rates))
         while len(self._by_plan) > _PLANS:
             self._by_plan.pop(next(iter(self._by_plan)))

@@ -7,7 +7,7 @@ import numpy as np
 __all__ = ["find_period", "regroup"]
 
 REPEATS = 3
-"""A pattern that was seen so often in a row is a period."""
+"""Least repetitions in a row that make a pattern a period."""
 
 _NEARLY_ALL = 0.9
 _MOST_TOGETHER = 32
@@ -16,7 +16,7 @@ _MUCH_MORE_REGULAR = 0.6
 
 
 def find_period(keys: Sequence[Hashable]) -> int | None:
-    """Return after how many calls the end of `keys` repeats itself, or None.
+    """Return the period, in calls, of the end of `keys`, or None.
 
     A period is one if the last keys are at least `REPEATS` of it. Of several, those that explain
     most of the sequence count, and of those the shortest: in the midst of ``a a a b a a a b a a a``
@@ -36,7 +36,7 @@ def find_period(keys: Sequence[Hashable]) -> int | None:
 
 
 def regroup(times: np.ndarray, period: int) -> int:
-    """Return how many periods make a step, where all calls of a step may be alike.
+    """Return the number of periods in a step, where all calls of a step may be alike.
 
     Ten equal buckets a step have a period of one call: the time between two calls is then short
     nine times and long once, and only the times of ten calls together are alike.
@@ -67,7 +67,7 @@ def _spread(durations: np.ndarray) -> float:
 
 
 def _matches(values: Sequence[int]) -> list[int]:
-    """For every p, how many values from `values[p]` on equal those from the start (Z-function)."""
+    """Return for every p how many values from `values[p]` on equal those from 0 (Z-function)."""
     size = len(values)
     found = [size] + [0] * max(size - 1, 0)
     left = right = 0

@@ -1,4 +1,4 @@
-"""Quicktune: all masters reassigned at once to what ranks and groups can carry now (PLink 4.3.1).
+"""Quicktune: all masters reassigned at once by the present bandwidths (PLink 4.3.1).
 
 The paper wants to minimise the largest of t(i) = sum over chunks c of S(c) * (LM(i, c) * |G(i)| +
 GM(i, c) * |G|) / sum over n of BW(i, n), and takes shares in proportion to bandwidth for it: of
@@ -9,10 +9,10 @@ two symbols for a group mean the same one.) `as_printed` is that. Two things are
   slow rank's share in proportion is too large (see `two_level.balance`).
 - Sums over peers count a network card once per peer, slow links to slow peers against a fast rank,
   and large groups for more than small ones. BW(i, j) is what a flow alone gets; so the fastest flow
-  of a rank tells what the rank can do, and the fastest across what its group's uplink can.
+  of a rank shows the rank's rate, and the fastest across that of its group's uplink.
 
 Rates count in the slower direction: a master receives what it sends. What flows share is not in a
-matrix: where a topology says it, `two_level.fitted_masters` makes use of that too.
+matrix: where a topology has it, `two_level.fitted_masters` makes use of that too.
 """
 
 import numpy as np

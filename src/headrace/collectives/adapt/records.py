@@ -1,4 +1,4 @@
-"""What adaptation did and why: kept for whoever asks, and written as lines of JSON if asked to."""
+"""Log of adaptation: events and reasons, in memory and optionally as lines of JSON."""
 
 import json
 import logging
@@ -19,8 +19,8 @@ class Records:
 
     Parameters
     ----------
-    path : file to append to (HEADRACE_ADAPT_LOG); None: none. One that cannot be written to is
-        given up with a warning: training goes on.
+    path : file to append to (HEADRACE_ADAPT_LOG); None: none. If it cannot be written
+        to, a warning is logged, and no more is written: training goes on.
     """
 
     def __init__(self, path: Path | None = None) -> None:

@@ -1,8 +1,8 @@
-"""Planning anew while training goes on: in a process of its own, at a low priority.
+"""Replanning while training goes on: in a process of its own, at a low priority.
 
-``python -m headrace.collectives.adapt.replan FD`` answers requests that come through a connection,
-one after another, until that is closed. It is started before it is needed: loading takes longer
-than planning for a few hosts does.
+``python -m headrace.collectives.adapt.replan FD`` handles requests from a connection, one after
+another, until that is closed. It is started before it is needed: loading takes longer than planning
+for a few hosts does.
 """
 
 import json
@@ -40,7 +40,7 @@ from headrace.settings import child_environment
 from headrace.topology import Topology
 from headrace.topology.presets import uniform
 
-__all__ = ["Answer", "BackgroundPlanner", "Request", "answer", "plan_calls"]
+__all__ = ["Response", "BackgroundPlanner", "Request", "plan_calls", "plan_request"]
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +51,14 @@ _PARENT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """What to plan for.
+    """Problem for the planner.
 
     Attributes
     ----------
     topology : the network as it is now.
     book : in force.
     calls : of one training step.
-    masters : to move to these, and do nothing else (Finetune); None: whatever is best.
+    masters : to move to these, and do nothing else (Finetune); None: the best of all plans.
     """
 
     topology: Topology
@@ -100,15 +100,15 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Answer:
-    """What came of a request.
+class Response:
+    """Result of a request.
 
     Attributes
     ----------
     book : the best plans; None: there are none, see `error`.
-    why : who made what has changed: Quicktune, or planning anew ("replan").
-    before_us, after_us : predictions for all calls of a step that both books serve.
-    plans : by bytes: maker and prediction (us) before and after.
+    why : origin of the largest change: Quicktune, or replanning ("replan").
+    before_us, after_us : predictions for all calls of a step that both books have plans for.
+    plans : by bytes: generator and prediction (us) before and after.
     """
 
     book: PlanBook | None = None
@@ -120,7 +120,7 @@ class Answer:
 
     @property
     def gain(self) -> float:
-        """By how much all calls together are predicted to be faster: 0.2 is 20% less time."""
+        """Predicted saving of all calls together: 0.2 is 20% less time."""
         return 1 - self.after_us / self.before_us if self.before_us else 0.0
 
     def to_bytes(self) -> bytes:
@@ -129,7 +129,7 @@ class Answer:
         return _joined(facts, self.book)
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "Answer":
+    def from_bytes(cls, raw: bytes) -> "Response":
         """Read what `to_bytes` made."""
         facts, book = _parted(raw)
         facts["plans"] = tuple(tuple(plan) for plan in facts["plans"])
@@ -153,14 +153,14 @@ def plan_calls(
     return build_book(topology, groups=groups, collectives=collectives, sizes=sizes)
 
 
-def answer(request: Request) -> Answer:
-    """Plan what `request` asks for, here and now."""
+def plan_request(request: Request) -> Response:
+    """Return the response to `request`, planned in this process."""
     book, topology, calls = request.book, request.topology, request.calls
     if request.masters is not None:
         return _answer(request, moved(book, topology, request.masters, calls))
     made = plan_calls(topology, book.groups, calls)
     if made is None:
-        return Answer(error="no call of a step can be planned for")
+        return Response(error="no call of a step can be planned for")
     sizes = Counter(size for name, size in calls if name is Collective.ALLREDUCE)
     masters = book_masters(book, sizes)
     if masters is not None:
@@ -168,14 +168,14 @@ def answer(request: Request) -> Answer:
     return _answer(request, replanned(book, made, masters))
 
 
-def _answer(request: Request, found: Retuned) -> Answer:
+def _answer(request: Request, found: Retuned) -> Response:
     served = [call for call in request.calls if request.book.choose(*call) is not None]
     known: dict[tuple[str, int], float] = {}
     before_us = calls_us(request.book, request.topology, served, known)
     after_us = calls_us(found.book, request.topology, served, known)
     largest = max(found.choices, key=lambda each: each.entry.plan.total_bytes, default=None)
     by_quicktune = largest is not None and largest.entry.plan.generator == QUICKTUNE
-    return Answer(
+    return Response(
         book=found.book,
         why=QUICKTUNE if by_quicktune else "replan",
         before_us=before_us or 0.0,
@@ -194,12 +194,12 @@ def _answer(request: Request, found: Retuned) -> Answer:
 
 
 class BackgroundPlanner:
-    """A process that answers one request at a time; asked by one thread."""
+    """A process that handles one request at a time; used by one thread."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._waiting: Request | None = None  # for an answer that nobody wants any more
+        self._waiting: Request | None = None  # for a response that was cancelled
         self._busy = False
         self._wanted = False
         self._until_s = 0.0
@@ -223,20 +223,20 @@ class BackgroundPlanner:
         self._connection = here
 
     def begin(self, request: Request) -> None:
-        """Ask for plans; what was asked before is forgotten."""
-        self.forget()
+        """Submit a request for plans; one submitted before is cancelled."""
+        self.cancel()
         self.start()
         if self._busy:
             self._waiting = request
         else:
             self._send(request)
 
-    def forget(self) -> None:
-        """Drop what was asked for."""
+    def cancel(self) -> None:
+        """Cancel the request."""
         self._wanted, self._waiting = False, None
 
-    def poll(self) -> Answer | None:
-        """Return the answer; None while there is none, or nothing was asked for."""
+    def poll(self) -> Response | None:
+        """Return the response; None while there is none, or no request."""
         if not self._busy:
             return None
         assert self._connection is not None
@@ -252,7 +252,7 @@ class BackgroundPlanner:
             self._send(self._waiting)
             self._waiting = None
             return None
-        return Answer.from_bytes(raw) if self._wanted else None
+        return Response.from_bytes(raw) if self._wanted else None
 
     def close(self) -> None:
         """End the process."""
@@ -271,11 +271,11 @@ class BackgroundPlanner:
         with suppress(OSError):  # then `poll` finds the other end closed
             self._connection.send_bytes(request.to_bytes())
 
-    def _lost(self, reason: str) -> Answer | None:
+    def _lost(self, reason: str) -> Response | None:
         wanted = self._wanted or self._waiting is not None
         self.close()
-        self.forget()
-        return Answer(error=reason) if wanted else None
+        self.cancel()
+        return Response(error=reason) if wanted else None
 
 
 def _joined(head: dict[str, Any], book: PlanBook | None) -> bytes:
@@ -288,8 +288,8 @@ def _parted(raw: bytes) -> tuple[dict[str, Any], PlanBook | None]:
     return json.loads(head), PlanBook.from_bytes(body, "the plan book") if body else None
 
 
-def main() -> None:
-    """Answer until the other end is closed, or whoever started this is gone."""
+def run_planner() -> None:
+    """Handle requests until the other end is closed, or the parent process is gone."""
     os.nice(_NICE)
     parent = os.getppid()
     plan_calls(uniform(4), None, [(Collective.ALLREDUCE, 1 << 20)])  # loads what planning needs
@@ -300,11 +300,11 @@ def main() -> None:
                     return
             request = Request.from_bytes(connection.recv_bytes())
             try:
-                made = answer(request)
+                made = plan_request(request)
             except HeadraceError as error:
-                made = Answer(error=str(error))
+                made = Response(error=str(error))
             connection.send_bytes(made.to_bytes())
 
 
 if __name__ == "__main__":
-    main()
+    run_planner()

@@ -1,4 +1,4 @@
-"""Plan books for the network as it is now: masters moved, or planned anew. Pure."""
+"""Plan books for the network as it is now: masters moved, or replanned. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ __all__ = [
     "FINETUNE",
     "QUICKTUNE",
     "Call",
-    "Choice",
+    "RangeChoice",
     "Retuned",
     "book_masters",
     "calls_us",
@@ -39,18 +39,18 @@ __all__ = [
 ]
 
 QUICKTUNE, FINETUNE = "quicktune", "finetune"
-"""The makers' names of plans whose masters were moved."""
+"""Generator names of plans whose masters were moved."""
 
 Call = tuple[Collective, int]
 """A collective and its bytes, as `Demand.chunk_bytes` counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Choice:
-    """What became of one range of sizes.
+class RangeChoice:
+    """Plan chosen for one range of sizes, and the one before.
 
-    `before_us` is what the plan `before` is predicted to take on the network as it is now, for the
-    bytes that `entry.plan` was made for.
+    `before_us` is the prediction for the plan of generator `before` on the network as it is now,
+    for the bytes that `entry.plan` was made for.
     """
 
     entry: Entry
@@ -60,10 +60,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Retuned:
-    """A book for the network as it is now, and what was chosen where."""
+    """A book for the network as it is now, and the choices by range."""
 
     book: PlanBook
-    choices: tuple[Choice, ...]
+    choices: tuple[RangeChoice, ...]
 
 
 def moved(book: PlanBook, topology: Topology, masters: Masters, calls: Sequence[Call]) -> Retuned:
@@ -71,14 +71,14 @@ def moved(book: PlanBook, topology: Topology, masters: Masters, calls: Sequence[
 
     Parameters
     ----------
-    masters : of whatever number of chunks; each plan gets as many as suit its size, divided alike.
+    masters : of any number of chunks; each plan gets as many as suit its size, divided alike.
 
     Raises
     ------
     ProgramError : if masters and topology are of different ranks.
     """
     entries: list[Entry] = []
-    choices: list[Choice] = []
+    choices: list[RangeChoice] = []
     groups = masters.groups
     for entry in book.entries:
         used = [size for name, size in calls if name is entry.collective and _serves(entry, size)]
@@ -91,7 +91,7 @@ def moved(book: PlanBook, topology: Topology, masters: Masters, calls: Sequence[
             entries.append(replace(entry, plan=now))
         if used:
             choices.append(
-                Choice(entry=entries[-1], before=now.generator, before_us=now.predicted_us)
+                RangeChoice(entry=entries[-1], before=now.generator, before_us=now.predicted_us)
             )
     made = PlanBook(
         topology=topology,
@@ -111,19 +111,19 @@ def replanned(book: PlanBook, made: PlanBook, masters: Masters | None) -> Retune
     masters : for allreduces; None: there are none.
     """
     topology = made.topology
-    choices: list[Choice] = []
+    choices: list[RangeChoice] = []
     for entry in made.entries:
         size = entry.plan.total_bytes
         old = book.choose(entry.collective, size, entry.root)
         if old is None:
-            choices.append(Choice(entry=entry, before="nothing", before_us=float("inf")))
+            choices.append(RangeChoice(entry=entry, before="nothing", before_us=float("inf")))
             continue
         candidates = [now := _rescored(old, topology, size), entry.plan]
         if masters is not None and entry.collective is Collective.ALLREDUCE:
             candidates.append(_by_masters(now, topology, masters, size, QUICKTUNE))
         best = min(candidates, key=lambda plan: plan.predicted_us)
         choices.append(
-            Choice(
+            RangeChoice(
                 entry=replace(entry, plan=best), before=old.generator, before_us=now.predicted_us
             )
         )
@@ -154,7 +154,7 @@ def book_masters(
     Returns
     -------
     Masters | None
-        None if the book serves none of these sizes.
+        None if the book has no plan for these sizes.
     """
     serving: dict[int, tuple[int, Plan]] = {}
     for size, count in sizes.items():
@@ -177,8 +177,8 @@ def book_masters(
 def masters_of(program: Program, groups: RankGroups) -> Masters | None:
     """Return the masters of a two-level allreduce; None if `program` is no such thing.
 
-    Who combines what says it: every rank but the global master hands a chunk to one other, those
-    of a group to its local master, and local masters to the global one.
+    They follow from the reductions: every rank but the global master sends a chunk to one other,
+    those of a group to its local master, and local masters to the global one.
     """
     demand = program.demand
     chunks, n = demand.slots, demand.ranks
@@ -190,16 +190,16 @@ def masters_of(program: Program, groups: RankGroups) -> Masters | None:
     count = steps["count"][taken]
     slot = np.repeat(steps["slot"][taken], count) + _within(count)
     into = np.repeat(lanes["rank"][lane], count)
-    giver = np.repeat(lanes["peer"][lane], count)
+    source = np.repeat(lanes["peer"][lane], count)
     parent = np.full((chunks, n), -1, np.int32)
-    parent[slot, giver] = into
+    parent[slot, source] = into
     if len(slot) != chunks * (n - 1) or (parent >= 0).sum() != chunks * (n - 1):
         return None
     top = (parent < 0).argmax(axis=1).astype(np.int32)
     local = np.empty((chunks, len(groups)), np.int32)
     for index, group in enumerate(groups):
         members = np.array(group, np.int32)
-        leaves = ~np.isin(parent[:, members], members)  # hands on to another group, or to nobody
+        leaves = ~np.isin(parent[:, members], members)  # sends on to another group, or not at all
         if not (leaves.sum(axis=1) == 1).all():
             return None
         local[:, index] = members[leaves.argmax(axis=1)]
@@ -246,7 +246,7 @@ def calls_us(
 
 
 def _within(counts: np.ndarray) -> np.ndarray:
-    """0, 1, ... for every count, one after another."""
+    """Return 0, 1, ... for every count, one after another."""
     ends = np.cumsum(counts)
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
 
@@ -261,14 +261,14 @@ def _rescored(plan: Plan, topology: Topology, total_bytes: int) -> Plan:
 
 
 def _by_masters(
-    plan: Plan, topology: Topology, masters: Masters, total_bytes: int, maker: str
+    plan: Plan, topology: Topology, masters: Masters, total_bytes: int, generator: str
 ) -> Plan:
-    """Return the allreduce by `masters` that could take the place of `plan`."""
+    """Return the allreduce by `masters`, a candidate to replace `plan`."""
     n = topology.ranks
     chunks = chunk_count(total_bytes, n)
     demand = Demand(collective=Collective.ALLREDUCE, ranks=n, chunks=chunks)
     program = lower(two_level(demand, like(masters, chunks)))
-    made = _plan(plan, maker, program, verify(program), topology, total_bytes)
+    made = _plan(plan, generator, program, verify(program), topology, total_bytes)
     return replace(
         made,
         candidates=tuple(
@@ -284,11 +284,16 @@ def _by_masters(
 
 
 def _plan(
-    before: Plan, maker: str, program: Program, proof: Proof, topology: Topology, total_bytes: int
+    before: Plan,
+    generator: str,
+    program: Program,
+    proof: Proof,
+    topology: Topology,
+    total_bytes: int,
 ) -> Plan:
     return Plan(
         program=program,
-        generator=maker,
+        generator=generator,
         total_bytes=total_bytes,
         topology=topology,
         model=before.model,

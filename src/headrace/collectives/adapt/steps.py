@@ -1,8 +1,8 @@
-"""Training steps, seen from the calls alone: how long each takes, and whether that has changed.
+"""Training steps, detected from the calls alone: their times, and changes of these.
 
-The training loop tells nothing. But it makes the same calls in every step, so the sequence of
-(collective, bytes) repeats, and the time from one repetition to the next is the time of a step.
-Whoever knows better says so: `headrace.torch.step()` once a step (`MARK`).
+A training loop makes the same calls in every step, so the sequence of (collective, bytes) repeats,
+and the time from one repetition to the next is the time of a step. A loop without a pattern marks
+its steps: `headrace.torch.step()` once a step (`MARK`).
 """
 
 import statistics
@@ -15,25 +15,25 @@ import numpy as np
 
 from headrace.collectives.adapt.period import find_period, regroup
 
-__all__ = ["MARK", "Change", "ChangeDetector", "Step", "StepClock"]
+__all__ = ["MARK", "Change", "ChangeDetector", "TrainingStep", "StepClock"]
 
 MARK: Final = None
-"""The key of what is no call: the training loop says that a step ends here."""
+"""Key that is no call: the training loop marks the end of a step."""
 
 CHANGE = 0.2
-"""So much longer or shorter is a change (section 4.3)."""
+"""Least relative change of step times that counts (section 4.3)."""
 
 EASED = 0.12
-"""So much shorter is a change where something that got slow is expected to recover."""
+"""The same downwards, where something that got slow is expected to recover."""
 
 _HISTORY = 4096
-_LOOK_EVERY = 16
-_PATIENCE = 4
+_SEARCH_EVERY = 16
+_LOST_AFTER = 4
 _BREAKS = 8
 _COVERED = 0.8
 _REGROUPED_AT = (16, 64, 256)
 _CONSECUTIVE = 2
-_SETTLED = 4
+_FEWEST = 4
 _LATEST = 5
 _REFERENCE = 32
 _SIGMAS = 4.0
@@ -41,8 +41,8 @@ _MAD_TO_SIGMA = 1.4826
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A step: when its first call was made and how long after that the next step's was, in s.
+class TrainingStep:
+    """A step: time of its first call, and from there to the next step's, in s.
 
     `pattern` counts the call sequences found so far: steps of different ones do not compare.
     Unless it is `sure`, it may turn out to be a part of a step.
@@ -63,7 +63,7 @@ class Change:
 
     @property
     def slower(self) -> bool:
-        """Whether steps take longer now."""
+        """True if steps take longer now."""
         return self.after_s > self.before_s
 
     @property
@@ -73,12 +73,12 @@ class Change:
 
 
 class StepClock:
-    """Turns calls into steps.
+    """Detector of steps in the sequence of calls.
 
     Calls out of the pattern (a checkpoint's barrier, an evaluation) cost the steps that they fall
     into, which are not reported. A new pattern replaces the old one when it has repeated itself,
-    or when the steps of the old one leave out much of the time: equal calls in a row look like
-    steps as long as nothing else has been seen.
+    or when the steps of the old one leave out much of the time: equal calls in a row pass for
+    steps until other calls come.
     """
 
     def __init__(self) -> None:
@@ -88,13 +88,13 @@ class StepClock:
         self._found = 0
         self._at: int | None = None  # place in the pattern of the next call, if known
         self._began: float | None = None
-        self._strange = 0  # calls since the pattern was left
-        self._unlooked = 0
+        self._unmatched = 0  # calls since the pattern was left
+        self._unsearched = 0
         self._since = 0.0  # when the pattern was found or last doubted
         self._covered_s = 0.0  # by its steps since
         self._breaks = 0
         self._whole = 0  # steps since the pattern was left, or found
-        self._sure = False  # whether times have been asked how long the pattern is
+        self._sure = False  # whether times have confirmed the length of the pattern
         self._marked: float | None = None
 
     @property
@@ -102,9 +102,9 @@ class StepClock:
         """The calls of one step in order; empty while they are not known."""
         return self._pattern
 
-    def feed(self, calls: Iterable[tuple[Hashable, float]]) -> list[Step]:
+    def feed(self, calls: Iterable[tuple[Hashable, float]]) -> list[TrainingStep]:
         """Take calls (key, seconds of a steady clock) in their order; return finished steps."""
-        steps: list[Step] = []
+        steps: list[TrainingStep] = []
         for key, time_s in calls:
             if key is MARK:
                 self._mark(time_s, steps)
@@ -114,8 +114,8 @@ class StepClock:
                 self._call(key, time_s, steps)
         return steps
 
-    def _mark(self, time_s: float, steps: list[Step]) -> None:
-        """Take the training loop's word for where a step ends."""
+    def _mark(self, time_s: float, steps: list[TrainingStep]) -> None:
+        """End a step where the training loop marks it."""
         if self._marked is None:
             self._found += 1
             self._sure = True
@@ -125,11 +125,11 @@ class StepClock:
         self._keys.clear()
         self._marked = time_s
 
-    def _call(self, key: Hashable, time_s: float, steps: list[Step]) -> None:
+    def _call(self, key: Hashable, time_s: float, steps: list[TrainingStep]) -> None:
         self._keys.append(key)
         self._times.append(time_s)
         if not self._pattern:
-            self._look()
+            self._search()
         elif self._at is not None and key == self._pattern[self._at]:
             if self._at == 0:
                 if self._began is not None:
@@ -146,42 +146,42 @@ class StepClock:
             self._seek()
             self._doubt(time_s)
 
-    def _step(self, start_s: float, end_s: float) -> Step:
-        return Step(
+    def _step(self, start_s: float, end_s: float) -> TrainingStep:
+        return TrainingStep(
             start_s=start_s, duration_s=end_s - start_s, pattern=self._found, sure=self._sure
         )
 
     def _seek(self) -> None:
-        """Wait for the pattern to come round again, or for another one to show."""
+        """Resume at the next repetition of the pattern, or search for another one."""
         if self._at is not None:
             self._at = self._began = None
-            self._strange = self._unlooked = 0
-        self._strange += 1
+            self._unmatched = self._unsearched = 0
+        self._unmatched += 1
         size = len(self._pattern)
         if self._keys[-1] == self._pattern[-1] and self._last(size) == self._pattern:
             self._at = 0
-        elif self._strange > _PATIENCE * size + _LOOK_EVERY:
-            while len(self._keys) > self._strange:
+        elif self._unmatched > _LOST_AFTER * size + _SEARCH_EVERY:
+            while len(self._keys) > self._unmatched:
                 self._keys.popleft()
                 self._times.popleft()
-            self._look()
+            self._search()
 
     def _doubt(self, time_s: float) -> None:
-        """Look again if the pattern was left several times and explains too little of the time."""
+        """Search again if the pattern was left several times and covers too little of the time."""
         self._breaks += 1
         if self._breaks < _BREAKS:
             return
         if self._covered_s < _COVERED * (time_s - self._since):
-            self._unlooked = _LOOK_EVERY
-            self._look()
+            self._unsearched = _SEARCH_EVERY
+            self._search()
         self._breaks, self._since, self._covered_s = 0, time_s, 0.0
 
-    def _look(self) -> None:
-        """Look for a pattern, not at every call: looking takes time."""
-        self._unlooked += 1
-        if self._unlooked < min(_LOOK_EVERY, 1 + len(self._keys) // 8):
+    def _search(self) -> None:
+        """Search for a pattern, not at every call: a search takes time."""
+        self._unsearched += 1
+        if self._unsearched < min(_SEARCH_EVERY, 1 + len(self._keys) // 8):
             return
-        self._unlooked = 0
+        self._unsearched = 0
         period = find_period(self._keys)
         if period is None or period == len(self._pattern):
             return
@@ -189,7 +189,7 @@ class StepClock:
         self._sure = len(self._keys) >= _REGROUPED_AT[0] * period
 
     def _adopt(self, period: int, count: int) -> None:
-        """Take the last `period` calls for the pattern, or more if the last `count` say so."""
+        """Adopt the last `period` calls as the pattern, or more if the last `count` show so."""
         times = np.array(self._times)
         size = period * regroup(times[-count:], period)
         if size == len(self._pattern):
@@ -209,9 +209,9 @@ class StepClock:
 
 
 def _first_of_step(times: np.ndarray, size: int) -> int:
-    """Return how many calls the step has had at the end of `times`, at least one.
+    """Return the number of calls of the step under way at the end of `times`, at least one.
 
-    A step begins where the pause is longest, which is where nothing but computing goes on.
+    A step begins at the longest pause, where nothing but computing goes on.
     """
     pauses = np.diff(times)
     rows = pauses[len(pauses) % size :].reshape(-1, size)
@@ -219,13 +219,13 @@ def _first_of_step(times: np.ndarray, size: int) -> int:
 
 
 class ChangeDetector:
-    """Says when steps begin to take another time, and keep taking it.
+    """Detector of lasting changes of step times.
 
     The time to compare with is the median of the first `_REFERENCE` steps and then stands, so that
     slow drift is noticed as well. A change is `_CONSECUTIVE` steps in a row beyond `CHANGE` (or
     beyond four standard deviations, where steps scatter more than that) on the same side; a single
     straggler, such as a step that writes a checkpoint, is none. After a change, or `restart`, the
-    reference is made anew, and nothing is reported until it rests on `_SETTLED` steps: what has
+    reference is made anew, and nothing is reported until it rests on `_FEWEST` steps: what has
     just changed has to change by as much again to be reported once more.
 
     Attributes
@@ -245,7 +245,7 @@ class ChangeDetector:
     @property
     def reference_s(self) -> float | None:
         """The time of a step in the present regime; None while too few have been seen."""
-        return statistics.median(self._regime) if len(self._regime) >= _SETTLED else None
+        return statistics.median(self._regime) if len(self._regime) >= _FEWEST else None
 
     @property
     def latest_s(self) -> float | None:
@@ -260,30 +260,30 @@ class ChangeDetector:
 
     @property
     def steps(self) -> int:
-        """How many steps there have been since the last restart."""
+        """Number of steps since the last restart."""
         return self._steps
 
     @property
     def suspects(self) -> bool:
-        """Whether the latest step was beyond the limit, so that one more makes a change."""
+        """True if the latest step was beyond the limit, so that one more makes a change."""
         return bool(self._suspects)
 
     def restart(self, like_s: float | None = None) -> None:
-        """Forget the regime: what comes next is expected to differ (another plan serves).
+        """Begin a new regime: the next steps are expected to differ (another plan is in force).
 
         The step under way is of both and does not count.
 
         Parameters
         ----------
-        like_s : how long steps will take, where that is known; None: it will be seen.
+        like_s : expected time of steps; None: not known.
         """
-        self._regime = [] if like_s is None else [like_s] * _SETTLED
+        self._regime = [] if like_s is None else [like_s] * _FEWEST
         self._mixed = True
         self._suspects.clear()
         self._latest.clear()
         self._steps = 0
 
-    def add(self, step: Step) -> Change | None:
+    def add(self, step: TrainingStep) -> Change | None:
         """Take a step; return the change, if it is the one that makes it certain."""
         if step.pattern != self._pattern:
             self._pattern = step.pattern
@@ -324,5 +324,5 @@ class ChangeDetector:
     def _scatter(self, reference: float) -> float:
         deviations = [abs(each - reference) for each in self._regime]
         # of few steps the estimate may be far too small
-        sigma = _MAD_TO_SIGMA * statistics.median(deviations) * (1 + _SETTLED / len(deviations))
+        sigma = _MAD_TO_SIGMA * statistics.median(deviations) * (1 + _FEWEST / len(deviations))
         return sigma / reference if reference else 0.0

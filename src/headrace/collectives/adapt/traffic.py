@@ -1,4 +1,4 @@
-"""What all connections of a job did in a window of time, as matrices."""
+"""Traffic of all connections of a job in a window of time, as matrices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Traffic:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> "Traffic":
-        """Put together what every rank says: by rank, lists over `peer`."""
+        """Assemble the ranks' reports: by rank, lists over `peer`."""
         n = len(rows)
         sent = np.zeros((n, n))
         rate, rtt = np.full((n, n), np.nan), np.full((n, n), np.nan)

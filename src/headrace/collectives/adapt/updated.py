@@ -1,15 +1,15 @@
-"""The measured topology brought up to date: which host or uplink has become slower or faster.
+"""Update of the measured topology: hosts and uplinks that have become slower or faster.
 
-What connections achieve is compared with what they achieved under the same plan before. All that
+Rates of connections are compared with those under the same plan before. All that
 pass a port (a host's way out or in, a rack's uplink) change by the same factor when the port does,
-and others do not; so a few ports and factors explain many connections. What is kept is the
-factors: the topology of the profile stays the reference, and a port whose factor is back near one
+and others do not; so a few ports and factors explain many connections. The factors
+are kept: the topology of the profile stays the reference, and a port whose factor is back near one
 is as it was measured.
 
 Connections also get faster because ranks wait less for each other, and all of a host's at once:
-that says nothing of its port. A port counts as faster only where a connection passes it at more
-than its limit, and one whose limit was never reached (`SharedCapacity.at_least`) never does: its
-bound rises to what was seen.
+that is no evidence about its port. A port counts as faster only where a connection passes it at
+more than its limit, and one whose limit was never reached (`SharedCapacity.at_least`) never does:
+its bound rises to the rate seen.
 """
 
 import math
@@ -20,17 +20,17 @@ import numpy as np
 
 from headrace.topology import BYTES_PER_MB, SharedCapacity, Topology
 
-__all__ = ["Port", "PortRates", "bandwidth", "explain", "ports", "raised"]
+__all__ = ["Port", "PortRates", "bandwidth", "changed_ports", "raised", "topology_ports"]
 
 LEAST_CHANGE = 0.25
 """A port's rate has changed if by more than this fraction: connections scatter, and those that get
 their data from slow ones slow down somewhat, too."""
 
 LEAST_MORE = 0.5
-"""The same for ports after the first: lesser changes cannot be told from the first's effects."""
+"""The same for ports after the first: lesser changes may be effects of the first's."""
 
 _MOST_FOUND = 3
-_WORTH = 0.2
+_LEAST_GAIN = 0.2
 _AS_MUCH = 0.05
 _LEAST_EVIDENCE = 2
 _SAME = 0.12
@@ -40,7 +40,7 @@ _LEAST_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """What several links pass: a shared capacity of the topology, or a host's way out or in.
+    """Capacity that several links pass: a shared one of the topology, or a host's way out or in.
 
     Attributes
     ----------
@@ -57,8 +57,8 @@ class Port:
     at_least: bool = False
 
 
-def ports(topology: Topology) -> tuple[Port, ...]:
-    """Return what can change as a whole: every shared capacity, and every host's two ways."""
+def topology_ports(topology: Topology) -> tuple[Port, ...]:
+    """Return the ports: every shared capacity, and every host's two ways."""
     found = [
         Port(
             name=capacity.name,
@@ -89,7 +89,7 @@ def ports(topology: Topology) -> tuple[Port, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortRates:
-    """By how much ports differ from the profile: rate now over rate measured.
+    """Ratios of ports' rates now to those of the profile.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class PortRates:
         """Return the rates after ports have changed by `factors`.
 
         A slow port that gets faster counts as being as measured again, and so do those that got
-        slow together with it, by the same factor. Its connections cannot tell how much faster: its
+        slow together with it, by the same factor. Its connections do not show how much faster: its
         load was moved away, and other ports are narrower now. Should it be less, then plans that
         rely on it turn out to be slow.
         """
@@ -115,7 +115,7 @@ class PortRates:
             product = min(max(before * factor, _LEAST_FACTOR), _MOST_FACTOR)
             now.pop(name, None)
             if abs(math.log(product)) >= _SAME:
-                # Four digits: two rounds that find the same must say the same.
+                # Four digits: two rounds that find the same must give equal factors.
                 now[name] = float(f"{product:.4g}")
         return PortRates(factors=now)
 
@@ -132,7 +132,7 @@ class PortRates:
         after = np.zeros(len(topology.links))
         betas = topology.columns.beta_us_per_mb
         shared = list(topology.shared)
-        for port in ports(topology):
+        for port in topology_ports(topology):
             factor = self.factors.get(port.name, 1.0)
             index, links = port.shared, list(port.links)
             beta = float(betas[links].min()) if index is None else shared[index].beta_us_per_mb
@@ -154,13 +154,13 @@ class PortRates:
         return replace(topology, name=f"{topology.name}-updated", links=links, shared=tuple(shared))
 
     def described(self) -> str:
-        """Say in words what differs from the profile."""
+        """Return the differences from the profile in words."""
         if not self.factors:
             return "as measured"
         return ", ".join(f"{name} at {factor:.0%}" for name, factor in sorted(self.factors.items()))
 
 
-def explain(
+def changed_ports(
     topology: Topology,
     before: np.ndarray,
     now: np.ndarray,
@@ -169,15 +169,15 @@ def explain(
     slower: bool | None = None,
     recovering: Collection[str] = (),
 ) -> dict[str, float]:
-    """Return the ports that have changed and by what factor; empty if nothing says so.
+    """Return the ports that have changed and by what factor; empty if none has.
 
     Greedy in least absolute deviations of logarithms: the port and factor that explain most of
-    what connections changed by, then the next for the other connections, while it is worth it.
+    the connections' changes, then the next for the other connections, above a least gain.
 
     Parameters
     ----------
     before, now : (n, n) effective rates from i to j under the same plan, bytes/s; nan: not seen.
-    weight : (n, n) how much each counts (bytes sent); None: all alike.
+    weight : (n, n) weights (bytes sent); None: all alike.
     slower : whether ports got slower, or faster; None: as the one that explains most. One cause
         has one direction; what deviates the other way is its consequence, or noise.
     recovering : names of ports that may get faster all the same, and need not pass their limit.
@@ -187,7 +187,7 @@ def explain(
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log(now[src, dst] / before[src, dst])
     weights = np.ones(len(src)) if weight is None else weight[src, dst].astype(np.float64)
-    # a connection that moves next to nothing tells more of latency than of rates
+    # a connection that moves next to nothing shows latency more than rates
     seen = np.isfinite(ratio) & (weights > _LEAST_SHARE * weights.max(initial=0.0))
     weights = np.where(seen, weights, 0.0)
     passed = np.where(seen, now[src, dst], 0.0)
@@ -207,26 +207,26 @@ def explain(
                     step = min(step, _proven(suspects, passed))
                     if step < math.log1p(LEAST_CHANGE):
                         continue
-                # what explains as much with fewer ports comes first
+                # of equal explanations, the one with fewer ports comes first
                 best = max(best, (gain, step, suspects), key=lambda each: each[0])
         gain, step, suspects = best
-        worth = max(_WORTH * total, _AS_MUCH * first)
+        needed = max(_LEAST_GAIN * total, _AS_MUCH * first)
         limit = LEAST_CHANGE if not found else LEAST_MORE
-        if not suspects or gain < worth or abs(step) < math.log1p(limit):
+        if not suspects or gain < needed or abs(step) < math.log1p(limit):
             break
         if found and (weights[_links(suspects)] > 0).sum() < _LEAST_EVIDENCE:
             break
         first = first or gain
         slower = step < 0 if slower is None else slower
         found.update({port.name: math.exp(step) for port in suspects})
-        # the narrowest port decides: what these links do says nothing of the others they pass
+        # the narrowest port decides: these links are no evidence about others that they pass
         weights[_links(suspects)] = 0.0
     return found
 
 
 def _suspects(topology: Topology) -> list[tuple[Port, ...]]:
-    """Return what may change at once: a port, or both ways of one (a host, an uplink)."""
-    alone = ports(topology)
+    """Return the sets of ports that may change at once: one, or both ways of a host or uplink."""
+    alone = topology_ports(topology)
     by_links = {port.links: port for port in alone}
     index = topology.link_index
     pairs: list[tuple[Port, ...]] = []
@@ -258,7 +258,7 @@ def raised(topology: Topology, rate_bytes_per_s: np.ndarray, weight: np.ndarray)
 
     Parameters
     ----------
-    rate_bytes_per_s, weight : as `now` and `weight` of `explain`.
+    rate_bytes_per_s, weight : as `now` and `weight` of `changed_ports`.
     """
     columns = topology.columns
     weights = weight[columns.src, columns.dst]
@@ -282,7 +282,7 @@ def _links(suspects: tuple[Port, ...]) -> np.ndarray:
 
 
 def _gain(links: np.ndarray, left: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """How much of the deviation goes if these links changed by their median, and that median."""
+    """Return the deviation explained if these links changed by their median, and that median."""
     step = _weighted_median(left[links], weights[links])
     deviation = np.abs(left[links]) - np.abs(left[links] - step)
     return float(weights[links] @ deviation), step
@@ -297,12 +297,12 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def bandwidth(topology: Topology, measured: np.ndarray | None = None) -> np.ndarray:
-    """Return (n, n) bytes/s from i to j: what a flow gets alone; 0 on the diagonal.
+    """Return (n, n) bytes/s from i to j of a flow alone; 0 on the diagonal.
 
     Parameters
     ----------
-    measured : (n, n) bytes/s that counts instead where it is a rate; nan or 0 is none: a
-        connection that carried nothing while others were measured is not slow.
+    measured : (n, n) bytes/s, used instead where finite and above 0: a connection that carried
+        nothing while others were measured is not slow.
     """
     columns = topology.columns
     beta = columns.beta_us_per_mb.copy()

@@ -1,10 +1,10 @@
-"""A plan book brought up to date for a network that was measured again. Pure."""
+"""Offline adaptation: a plan book updated for a network that was measured again. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.collectives.adapt.quicktune import quicktune
-from headrace.collectives.adapt.retune import Choice, book_masters, replanned
+from headrace.collectives.adapt.retune import RangeChoice, book_masters, replanned
 from headrace.collectives.adapt.updated import bandwidth
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
@@ -18,7 +18,7 @@ __all__ = ["Adapted", "adapt_book"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Adapted:
-    """The new book, what was chosen for every range, and who masters how much of an allreduce.
+    """The new book, the choice for every range, and the masters of an allreduce.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Adapted:
     """
 
     book: PlanBook
-    choices: tuple[Choice, ...]
+    choices: tuple[RangeChoice, ...]
     masters: tuple[Masters, Masters] | None
 
 
@@ -37,7 +37,7 @@ def adapt_book(
     groups: RankGroups | None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Adapted:
-    """Return the best plans for `topology`: old ones, with masters moved, or made anew.
+    """Return the best plans for `topology`: old ones, with masters moved, or replanned.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def adapt_book(
 
     Raises
     ------
-    InputError : if the ranks are others, or placed otherwise.
+    InputError : if the ranks, or their hosts, are others.
     """
     _check_same(book.topology, topology)
     made = build_book(
