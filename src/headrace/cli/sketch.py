@@ -73,12 +73,12 @@ def sketch(
 
 def _table(found: "AutoSketch") -> Table:
     table = Table(box=None)
-    for name in ("sketch", "at first sight", "synthesized"):
+    for name in ("sketch", "trial", "synthesized"):
         table.add_column(name)
     for row in found.tried[:_ROWS]:
         table.add_row(
             row.sketch.name,
-            row.problem or duration(row.looked_us),
+            row.problem or duration(row.trial_us),
             "" if row.total_us is None else duration(row.total_us),
         )
     if len(found.tried) > _ROWS:

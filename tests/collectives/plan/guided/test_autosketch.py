@@ -165,7 +165,7 @@ class TestSearch:
         found = autosketch(setting(topology, engine=NativeSearch()), 16 * MB)
         assert not found.struck
         assert not found.interrupted
-        times = [row.looked_us if row.total_us is None else row.total_us for row in found.tried]
+        times = [row.trial_us if row.total_us is None else row.total_us for row in found.tried]
         assert all(a <= b for a, b in pairwise(times))
         assert found.tried[0].total_us == found.synthesis.physical_us
         assert replace(found.sketch, input_bytes=None) == found.tried[0].sketch
@@ -209,13 +209,13 @@ class TestSearch:
         with pytest.raises(ProgramError, match="8 chunks are given, sketches for allreduce need a"):
             autosketch(replace_chunks(reduced, 8), MB)
 
-    def test_what_is_costly_has_to_look_good(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Two DGX-2 took 40 s more for sketches that looked a tenth slower than what there was."""
+    def test_costly_sketches_need_good_trials(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two DGX-2 took 40 s more for sketches a tenth slower than the best in their trials."""
         alone = setting(ndv2(nodes=2), engine=NativeSearch())
         found = autosketch(alone, MB)
-        looks = [row.looked_us for row in found.tried if row.looked_us < float("inf")]
+        trials = [row.trial_us for row in found.tried if row.trial_us < float("inf")]
         near, far = (
-            replace(alone, best_us=lambda _, us=us: us) for us in (max(looks), min(looks) / 1.3)
+            replace(alone, best_us=lambda _, us=us: us) for us in (max(trials), min(trials) / 1.3)
         )
         assert autosketch(far, MB).tried == found.tried  # it costs little
         monkeypatch.setattr(module, "_COSTLY", 0.0)
@@ -223,7 +223,7 @@ class TestSearch:
         with pytest.raises(ProgramError, match="no sketch .* far behind the best so far"):
             autosketch(far, MB)
 
-    def test_looks_are_paid_from_the_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_trials_are_charged_to_the_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
         plan = module._PLANS["quick"]
         tight = {"quick": replace(plan, budget=plan.budget / 1e6)}
         monkeypatch.setattr(module, "_PLANS", tight)

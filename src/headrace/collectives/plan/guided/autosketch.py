@@ -1,10 +1,10 @@
-"""Sketches found by trying: nobody needs to write one (TACCL 8.2, automatic sketches).
+"""Sketches found by search, in place of written ones (TACCL 8.2, automatic sketches).
 
-A look at a sketch is one brief search by the engine, or without one a brief synthesis. First every
-way to connect nodes gets a look, then the best of them with other chunk counts, then the best of
-all with symmetries. Those that did best are synthesized in earnest, the very best also with other
-policies for its switches. Looks are paid from a counted budget, so equal arguments give equal
-results unless the safety limit strikes.
+A trial of a sketch is one brief search by the engine, or without one a brief synthesis. First
+every way to connect nodes is tried, then the best of them with other chunk counts, then the best
+of all with symmetries. The best of the trials are synthesized in full, the very best also with
+other policies for its switches. Trials are charged to a counted budget, so equal arguments give
+equal results unless the wall-clock limit ends the search.
 """
 
 import time
@@ -28,7 +28,7 @@ from headrace.topology import BYTES_PER_MB
 
 __all__ = ["AutoSketch", "Tried", "autosketch"]
 
-_LOOK = GuidedEffort(
+_TRIAL = GuidedEffort(
     restarts=2,
     choices=200_000,
     rounds=0,
@@ -38,28 +38,28 @@ _LOOK = GuidedEffort(
     exact_work=0,
     local_batches=False,
 )
-_LOOK_RESTARTS = 8
+_TRIAL_RESTARTS = 8
 _UNAIDED = 12.0
-"""Times the cost of a look with an engine: one without."""
+"""Cost of a trial without an engine, relative to one with an engine."""
 
 _RELAYED = 3.0
-"""The same for chunks that pass ranks which do not want them."""
+"""Cost factor of a trial in which chunks are relayed by ranks that do not want them."""
 
 _FINER_WHOLE = 8
-"""Times as many chunks where a block is the whole vector: it has to stream."""
+"""Factor on chunk counts where a block is the whole vector, which has to be pipelined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """How much to try.
+    """Search limits.
 
     Attributes
     ----------
-    budget : of all looks, in chunk deliveries times links; about 2e7 a second with an engine.
+    budget : of all trials, in chunk deliveries times links; about 2e7 a second with an engine.
     chunkups : chunks a block to try.
     finals : sketches that are synthesized with `effort`.
     policies : whether other policies are tried.
-    limit_s : wall clock, a safety net; what is under way is finished.
+    limit_s : wall clock, a safety net; a trial or synthesis under way is finished.
     """
 
     budget: float
@@ -75,7 +75,7 @@ _PLANS = {
         budget=1.5e7,
         chunkups=(1, 2, 4),
         finals=1,
-        effort=replace(_LOOK, restarts=24, choices=2_000_000, ordered=2, greedy=False),
+        effort=replace(_TRIAL, restarts=24, choices=2_000_000, ordered=2, greedy=False),
         policies=False,
         limit_s=20.0,
     ),
@@ -105,44 +105,44 @@ _PLANS = {
     ),
 }
 _COSTLY = 3e5
-"""Chunk deliveries times links: to synthesize more takes seconds."""
+"""Chunk deliveries times links beyond which synthesis takes seconds."""
 
 _NEAR, _FAR = 1.1, 1.2
-"""Times the best so far: what looks worse and is costly is not synthesized, not cut finer."""
+"""Factors on the best time so far beyond which a costly trial is not synthesized, not cut finer."""
 
 _SHARES = (0.4, 0.7, 1.0)
-"""Of the budget, that are spent after each round of looks."""
+"""Shares of the budget that may be spent by the end of each round of trials."""
 
 _ENOUGH = 1.001
-"""Times a proven bound: nothing is left to gain."""
+"""Factor on the proven bound within which a result is accepted as final."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One row of what was tried.
+    """Outcome of one sketch tried.
 
     Attributes
     ----------
-    looked_us : what a brief look got; infinite if it got nothing.
-    total_us : what synthesis in earnest got; None where there was none.
-    problem : why there was nothing, if something was in the way.
+    trial_us : time found by the trial; infinite if it failed.
+    total_us : time found by full synthesis; None where there was none.
+    problem : reason why there is no result; empty if there is one.
     """
 
     sketch: Sketch
-    looked_us: float
+    trial_us: float
     total_us: float | None = None
     problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AutoSketch:
-    """The best sketch found, and what it led to.
+    """The best sketch found, and its algorithm.
 
     Attributes
     ----------
     tried : best first.
-    interrupted : by the user: what there was had to do.
-    struck : the safety limit ended the search: another run may find another sketch.
+    interrupted : by the user: the best until then was taken.
+    struck : the wall-clock limit ended the search: another run may find another sketch.
     """
 
     sketch: Sketch
@@ -157,8 +157,8 @@ def autosketch(setting: Setting, total_bytes: int) -> AutoSketch:
 
     Parameters
     ----------
-    setting : its method says how much to try, with which seed, engine and (if given) chunk count;
-        `report` is told how it goes.
+    setting : its method gives the effort, seed, engine and (if fixed) chunk count; `report` is
+        called with the progress.
 
     Raises
     ------
@@ -167,11 +167,11 @@ def autosketch(setting: Setting, total_bytes: int) -> AutoSketch:
     """
     search = _Search(setting, total_bytes)
     try:
-        search.look_round()
+        search.run_trials()
         search.finish()
     except KeyboardInterrupt:
         search.interrupted = True
-        if not search.best and not search.looked:
+        if not search.best and not search.any_trial:
             raise
         if not search.best:
             search.finish(finals=1)
@@ -185,13 +185,13 @@ class _Row:
     number: int
     sketch: Sketch
     logical: LogicalTopology | None = None
-    looked_us: float = float("inf")
+    trial_us: float = float("inf")
     final: Synthesis | None = None
     problem: str = ""
 
     @property
     def best_us(self) -> float:
-        return self.final.physical_us if self.final else self.looked_us
+        return self.final.physical_us if self.final else self.trial_us
 
 
 @dataclass(slots=True, eq=False)
@@ -214,45 +214,45 @@ class _Search:
         demand = setting.demand(setting.method.chunks or 1)
         self.bound_us = setting.bound(demand, self.total_bytes).total_us
 
-    def look_round(self) -> None:
+    def run_trials(self) -> None:
         """Connections, then chunk counts, then symmetries and policies."""
         topology, given = self.setting.topology, self._given()
         first = given[:1] if self.setting.method.chunks else given[1:2]
         ways = connections(topology)
-        self._look((self._sized(way, chunks) for way in ways for chunks in first), _SHARES[0])
+        self._try_each((self._sized(way, chunks) for way in ways for chunks in first), _SHARES[0])
         if not any(self._promising(row, _FAR) for row in self._ranking()):
             return
         for row in self._ranking()[:2]:
             bare = next(way for way in ways if way.internode == row.sketch.internode)
-            self._look((self._sized(bare, chunks) for chunks in given), _SHARES[1])
+            self._try_each((self._sized(bare, chunks) for chunks in given), _SHARES[1])
         if self.setting.collective in _SYMMETRIC:
             for row in self._ranking()[:2]:
-                self._look(symmetries(row.sketch, topology), _SHARES[2])
+                self._try_each(symmetries(row.sketch, topology), _SHARES[2])
 
     def finish(self, finals: int | None = None) -> None:
-        """Synthesize those that did best, and the best with other policies."""
+        """Synthesize the best of the trials, and the best of those with other policies."""
         left = self.plan.finals if finals is None else finals
         for row in self._ranking():
             if not self._promising(row, _NEAR):
-                row.problem = "at first sight far behind the best so far, and costly to synthesize"
+                row.problem = "far behind the best so far in its trial, and costly to synthesize"
             elif left and not (self.best and (self._enough() or self._late())):
-                left -= self._earnest(row)
+                left -= self._finish(row)
         if self.best and self.plan.policies and not self.interrupted:
             chunk_bytes = self.best[0].demand.chunk_bytes(self.total_bytes)
             for sketch in policies(self.best[1], chunk_bytes):
                 if not self._enough() and not self._late():
-                    self._earnest(self._row(sketch))
+                    self._finish(self._row(sketch))
 
     def result(self) -> AutoSketch:
-        """Return what there is; raises ProgramError if there is nothing."""
+        """Return the best found; raises ProgramError if there is none."""
         if self.best is None:
             why = "; ".join(sorted({row.problem for row in self.rows}))
-            raise ProgramError(f"no sketch serves '{self.setting.topology.name}': {why}")
+            raise ProgramError(f"no sketch works for '{self.setting.topology.name}': {why}")
         synthesis, sketch = self.best
         tried = [
             Tried(
                 sketch=row.sketch,
-                looked_us=row.looked_us,
+                trial_us=row.trial_us,
                 total_us=row.final.physical_us if row.final else None,
                 problem=row.problem,
             )
@@ -266,22 +266,22 @@ class _Search:
             struck=self.struck,
         )
 
-    def _look(self, sketches: Iterable[Sketch], share: float) -> None:
-        """Have a look at each while this share of the budget lasts; at one at least."""
+    def _try_each(self, sketches: Iterable[Sketch], share: float) -> None:
+        """Try each while this share of the budget lasts; at least one."""
         for sketch in sketches:
             if any(row.sketch == sketch for row in self.rows):
                 continue
             row = self._row(sketch)
             cost = self._cost(row)
-            if self.looked and (self._late() or self.spent + cost > share * self.plan.budget):
+            if self.any_trial and (self._late() or self.spent + cost > share * self.plan.budget):
                 self.rows.pop()
                 return
             self.spent += cost
             try:
-                row.looked_us = self._brief_us(row)
+                row.trial_us = self._brief_us(row)
             except HeadraceError as error:
                 row.problem = row.problem or str(error)
-            self.setting.report(f"{sketch.name}: {row.looked_us:.4g} us at first sight")
+            self.setting.report(f"{sketch.name}: {row.trial_us:.4g} us in its trial")
 
     def _row(self, sketch: Sketch) -> _Row:
         row = _Row(len(self.rows), sketch)
@@ -304,12 +304,12 @@ class _Search:
         return cost * _RELAYED if relayed else cost
 
     def _brief_us(self, row: _Row) -> float:
-        """What a brief search gets: a guess for what combines, as its dual is searched for."""
+        """Return the time found by a trial; of combining collectives an estimate, by their dual."""
         if row.logical is None:
             return float("inf")
         method, demand = self.setting.method, self._demand(row.sketch)
         if method.engine is None:
-            made = self._synthesize(row, _LOOK)
+            made = self._synthesize(row, _TRIAL)
             return made.physical_us
         match demand.collective:
             case Collective.REDUCE | Collective.REDUCE_SCATTER:
@@ -332,16 +332,16 @@ class _Search:
             chunk_mb,
             routes=Routes(first=first, link=np.nonzero(problem.allowed)[1].astype(np.int32)),
             symmetry=problem.group.ranks.astype(np.int32) if problem.group.size > 1 else None,
-            settings=SearchSettings(seed=self.setting.method.seed, restarts=_LOOK_RESTARTS),
+            settings=SearchSettings(seed=self.setting.method.seed, restarts=_TRIAL_RESTARTS),
         ).total_us
 
     def _promising(self, row: _Row, times: float) -> bool:
-        """Whether to go on with it: it costs little, or looks so many times as slow at most."""
+        """Return whether the row is cheap, or its trial took at most `times` the best time."""
         best_us = self.setting.best_us(self.total_bytes)
-        return row.looked_us <= times * best_us or self._cost(row) <= _COSTLY
+        return row.trial_us <= times * best_us or self._cost(row) <= _COSTLY
 
-    def _earnest(self, row: _Row) -> bool:
-        """Synthesize; whether it worked."""
+    def _finish(self, row: _Row) -> bool:
+        """Synthesize in full; return whether it succeeded."""
         try:
             row.final = self._synthesize(row, self.plan.effort)
         except HeadraceError as error:
@@ -354,7 +354,7 @@ class _Search:
             raise ProgramError(row.problem)
         method = self.setting.method
         demand = self._demand(row.sketch)
-        if demand.collective in _RELAYING:  # what is in the way is felt later: prices see it first
+        if demand.collective in _RELAYING:  # congestion shows late in time, early in prices
             effort = replace(effort, greedy=True)
         made = synthesize_demand(
             row.logical,
@@ -363,27 +363,27 @@ class _Search:
             seed=method.seed,
             effort=effort,
             engine=method.engine,
-            progress=self._teller(row.sketch.name),
+            progress=self._reporter(row.sketch.name),
         )
         if self.best is None or made.physical_us < self.best[0].physical_us:
             self.best = (made, row.sketch)
         return made
 
-    def _teller(self, name: str) -> Callable[[str, float, SolverProgress | None], None]:
-        def tell(stage: str, best_us: float, progress: SolverProgress | None) -> None:
+    def _reporter(self, name: str) -> Callable[[str, float, SolverProgress | None], None]:
+        def report(stage: str, best_us: float, progress: SolverProgress | None) -> None:
             solver = "" if progress is None else f", {progress}"
             self.setting.report(f"{name}: {stage}: {best_us:.4g} us{solver}")
 
-        return tell
+        return report
 
     @property
-    def looked(self) -> bool:
-        """Whether a look at any sketch led to something."""
-        return any(row.looked_us < float("inf") for row in self.rows)
+    def any_trial(self) -> bool:
+        """Return whether any trial succeeded."""
+        return any(row.trial_us < float("inf") for row in self.rows)
 
     def _ranking(self) -> list[_Row]:
-        looked = [row for row in self.rows if row.looked_us < float("inf")]
-        return sorted(looked, key=lambda row: (row.looked_us, row.number))
+        known = [row for row in self.rows if row.trial_us < float("inf")]
+        return sorted(known, key=lambda row: (row.trial_us, row.number))
 
     def _demand(self, sketch: Sketch) -> Demand:
         whole = self.setting.collective is Collective.ALLREDUCE
@@ -406,7 +406,7 @@ class _Search:
         return replace(sketch, name=f"{sketch.name}, {chunks} chunks", chunkup=chunks)
 
     def _input_bytes(self) -> int | None:
-        """What a rank puts in; see `guided_synthesis`."""
+        """Return the input size of a rank; see `guided_synthesis`."""
         gathers = self.setting.collective in (Collective.ALLGATHER, Collective.GATHER)
         return self.total_bytes // (self.setting.ranks if gathers else 1) or None
 

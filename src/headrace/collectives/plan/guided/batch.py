@@ -1,6 +1,6 @@
-"""Which chunks travel together: a dynamic program a link, where the exact model is too large.
+"""Batches of chunks: a dynamic program for each link, where the exact model is too large.
 
-A link is given its chunks in order; chunk k is at hand at ``release[k]``, and after its arrival
+A link is given its chunks in order; chunk k is available at ``release[k]``, and after its arrival
 ``tail[k]`` must still happen. Batches are runs of that order. For a makespan T, the earliest time
 at which the first k chunks can have left is found by dynamic programming over the last batch; the
 least T is found by bisection.
@@ -133,7 +133,7 @@ def lanes_of(timeline: WorkTimeline, crossing: np.ndarray) -> list[list[int]]:
 
 
 def acyclic(work: Work) -> bool:
-    """Return whether no message waits for itself: batches can tie a knot."""
+    """Return whether the wait-for graph has no cycle: batches can create one."""
     pending = [len(row) for row in work.before]
     made = [at for at, count in enumerate(pending) if not count]
     for at in made:

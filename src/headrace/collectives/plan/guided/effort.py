@@ -1,4 +1,4 @@
-"""How much work synthesis does, counted, and who watches it."""
+"""Work limits of synthesis, counted, and the context of one run."""
 
 import time
 from collections.abc import Callable
@@ -15,17 +15,17 @@ class GuidedEffort:
     Attributes
     ----------
     restarts : of the forward-in-time router, at most.
-    choices : that all restarts together may look at; larger problems get fewer restarts.
-    rounds : of routing again at the prices so far.
-    route_work : how often the solver of a route model of 1,000 binaries may look up
-        (`Parameters.work`): of larger ones less often, of smaller ones more; 0: no model.
+    choices : that all restarts together may evaluate; larger problems get fewer restarts.
+    rounds : of rerouting at the prices so far.
+    route_work : work limit (`Parameters.work`) for a route model of 1,000 binaries; larger models
+        get less, smaller ones more; 0: no model.
     route_binaries : larger route models are left to the greedy routers.
     ordered : routes that go through all ordering heuristics.
-    greedy : whether the greedy routers take part where there is an engine.
+    greedy : whether the greedy routers run even where there is an engine.
     scheduled : orders that go through contiguity.
     exact_work, exact_messages : as for routes; larger schedules are batched link by link.
-    local_batches : chunks may travel together within nodes, too, where alpha is worth it: beyond
-        TACCL, which considers it between nodes only (5.4.2).
+    local_batches : chunks may travel together within nodes, too, where alpha is large enough:
+        beyond TACCL, which considers it between nodes only (5.4.2).
     limit_s : wall clock for everything, a safety net.
     backend : of the solver.
     """
@@ -66,7 +66,7 @@ EFFORTS = {
 
 @dataclass(kw_only=True)
 class Watch:
-    """Seed, effort, clock and listeners of one synthesis."""
+    """Seed, limits, clock and callbacks of one synthesis."""
 
     effort: GuidedEffort
     seed: int
@@ -74,18 +74,18 @@ class Watch:
     interrupt: Callable[[], bool] | None = None
     engine: SearchEngine | None = None
     good_us: float = 0.0
-    """A schedule this good needs no route model: nothing better is to be had."""
+    """A schedule this fast is optimal: the route model is skipped."""
     began: float = field(default_factory=time.monotonic)
     late: bool = False
 
     def stopped(self) -> bool:
-        """Whether to end with what there is: interrupted, or out of time (then `late` is set)."""
+        """Return whether to end with the best so far: interrupted, or late (then `late` is set)."""
         if time.monotonic() - self.began > self.effort.limit_s:
             self.late = True
         return self.late or (self.interrupt is not None and self.interrupt())
 
     def report(self, stage: str, best_us: float, progress: SolverProgress | None) -> None:
-        """Tell the listener, if there is one."""
+        """Call `progress`, if there is one."""
         if self.progress is not None:
             self.progress(stage, best_us, progress)
 

@@ -1,10 +1,10 @@
 """Ordering by heuristics (TACCL 5.5.2): all of them, forwards and backwards, and the best kept.
 
-Two rules say which chunk goes first where several want a link: *longest path from now first* and
+Two rules choose among chunks that contend for a link: *longest path from now first* and
 *shortest path until now first*; each breaks the ties of the other. Either the link that is free
-first is served first, or the rule alone decides. Messages are placed in the order of the paths, or
-from the ends of the paths backwards. A chunk's time is kept at each rank, and what two paths of a
-chunk share is scheduled once.
+first is scheduled first, or the rule alone decides. Messages are scheduled in the order of the
+paths, or from their ends backwards. A chunk's time is kept at each rank, and sends that two paths
+of a chunk share are scheduled once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,13 +30,13 @@ def order_messages(
     enough_us: float = 0.0,
     interrupt: Callable[[], bool] | None = None,
 ) -> tuple[WorkTimeline, dict[str, float]]:
-    """Order `work` by every heuristic; return the best timeline and what each got (us).
+    """Order `work` by every heuristic; return the best timeline and the time of each (us).
 
     Parameters
     ----------
-    start : starting times somebody had in mind; their order is tried too, as "given".
-    enough_us : a timeline this short ends the search: there is no shorter one.
-    interrupt : asked between heuristics, once there is a result.
+    start : starting times of an earlier plan; their order is tried too, as "given".
+    enough_us : lower bound; a timeline that attains it ends the search.
+    interrupt : polled between heuristics, once there is a result.
     """
     found: dict[str, float] = {}
     best: WorkTimeline | None = None

@@ -1,4 +1,4 @@
-"""Ways to route: what the greedy routers, an engine and the exact model come up with."""
+"""Candidate routes: from the greedy routers, an engine and the exact model."""
 
 from dataclasses import dataclass, replace
 
@@ -19,10 +19,10 @@ from headrace.collectives.plan.sketch import Policy
 from headrace.solver import Result
 
 _SMALL = 800
-"""Route models with fewer binaries are worth proving; of larger ones the root is looked at."""
+"""Route models with fewer binaries are solved to a proof; of larger ones only the root node."""
 
 _FOR_POLICY = 6
-"""Restarts at least where few links are wanted."""
+"""Least number of restarts under the policy `MIN`, which uses few links."""
 
 _WEIGHTS = tuple(
     MatchingWeights(arrival=arrival, rare=rare, noise=noise, needy=needy)
@@ -33,20 +33,20 @@ _WEIGHTS = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RouteCandidate:
-    """Trees from somewhere.
+    """Trees from one of the routers.
 
     Attributes
     ----------
     lower_us : the routing objective (5.2, 5.6 to 5.8).
-    dislike : what the sketch's switch policies hold against it (5.11): they choose among equals.
-    used : (chunks, ranks) when their maker had each link in use; None if it did not say.
-    total_us : by those times; infinite if there are none.
+    penalty : penalty of the sketch's switch policies (5.11), a tie-break.
+    used : (chunks, ranks) start times in the router's own schedule; None if it has none.
+    total_us : length of that schedule; infinite if there is none.
     """
 
     name: str
     trees: np.ndarray
     lower_us: float
-    dislike: float = 0.0
+    penalty: float = 0.0
     used: np.ndarray | None = None
     total_us: float = float("inf")
 
@@ -81,26 +81,26 @@ def _candidate(
         name=name,
         trees=trees,
         lower_us=lower_time(problem, trees),
-        dislike=sign * float(links[np.unique(trees[trees >= 0])].sum()),
+        penalty=sign * float(links[np.unique(trees[trees >= 0])].sum()),
         used=used,
         total_us=total_us,
     )
 
 
 def _by_total(row: RouteCandidate) -> tuple[float, float]:
-    return round(row.total_us, 6), row.dislike
+    return round(row.total_us, 6), row.penalty
 
 
 def _by_lower(row: RouteCandidate) -> tuple[float, float]:
-    return round(row.lower_us, 6), row.dislike
+    return round(row.lower_us, 6), row.penalty
 
 
 def route_candidates(
     problem: RouteProblem, watch: Watch, prefix: str
 ) -> tuple[list[RouteCandidate], dict[str, Result]]:
-    """Return the routes to go on with, and what solvers said.
+    """Return the routes to order, and the solvers' results.
 
-    The greedy routers come first, so there is always an answer; the exact model starts from the
+    The greedy routers come first, so there is always a candidate; the exact model starts from the
     best of them.
     """
     effort = watch.effort
@@ -113,12 +113,12 @@ def route_candidates(
     modelled: list[RouteCandidate] = []
     binaries = int(problem.allowed.sum()) // max(1, problem.group.size)
     done = min((row.total_us for row in (*matched, *searched)), default=float("inf"))
-    # Where a schedule attains what no routes beat, there is nothing left to prove.
+    # A schedule that attains the lower bound of all routes needs no proof.
     enough = max(watch.good_us, least_time(problem)) * (1 + 1e-9)
     wanted = effort.route_work and binaries <= effort.route_binaries and done > enough
     if wanted and not watch.stopped():
         starts = sorted((*priced, *matched), key=_by_lower)
-        # The time of a look grows steeply with the model; small models are worth proving.
+        # Time per unit of work grows steeply with the model; small models are solved to a proof.
         share = (1000 / max(1, binaries)) ** 4.2 if binaries < _SMALL else min(1.0, 1000 / binaries)
         work = min(1000 * effort.route_work, max(5, round(effort.route_work * share)))
         parameters = watch.parameters(f"{prefix}route", work, float("inf"))
@@ -126,7 +126,7 @@ def route_candidates(
         results["route"] = result
         if trees is not None:
             modelled.append(_candidate(problem, "model", trees))
-    # Those with times of their own are compared by them; one of every other kind goes along.
+    # Candidates with schedules are compared by them; the best of every other kind is added.
     timed = sorted((*matched, *searched), key=_by_total)
     rest = [*modelled, *sorted(priced, key=_by_lower)]
     kept = timed[: max(1, effort.ordered - len(rest[:2]))] + rest
@@ -145,7 +145,7 @@ def _distinct(rows: list[RouteCandidate]) -> list[RouteCandidate]:
 
 
 def _matched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
-    """Restart the forward-in-time router until it attains what nothing beats."""
+    """Restart the forward-in-time router until it attains the lower bound."""
     if not problem.broadcasting:
         return []
     effort = watch.effort

@@ -1,12 +1,12 @@
 """Routing as a mixed-integer linear program (TACCL 5.5.1, equations 5.1 to 5.15).
 
-Symmetry is not a set of equations here: variables that a symmetry ties together (5.12 to 5.14) are
+Symmetry is not a set of equations here: variables that a symmetry makes equal (5.12 to 5.14) are
 one variable, so the model shrinks with the group. ``send`` does not appear either: a send that
 starts when its chunk is there is as good as one that waits, so 5.4 and 5.5 come together in
 ``is_sent -> start[c, r] >= start[c, src] + lat``.
 
 The objective is a relaxation: loads count only in aggregate. Its value is no schedule's time and
-its bound no bound on one. What a policy adds (5.11) is kept apart from both.
+its bound no bound on one. A policy's term (5.11) is kept apart from both.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from headrace.collectives.plan.sketch.sketch import Policy, Strategy
 from headrace.solver import LinearModel, Parameters, Result, solve
 
 _POLICY_SHARE = 1e-3
-"""All that policies can add to the objective, as a share of the horizon: it only breaks ties."""
+"""Largest term of policies in the objective, as a share of the horizon: it only breaks ties."""
 
 
 _Loads = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -35,7 +35,7 @@ class RouteModel:
     ----------
     sent : (chunks, links) the variable of ``is_sent``; -1 where a chunk may not go.
     start : (chunks, ranks) the variable of ``start``; -1 where a chunk never comes.
-    used : (links,) the variable of ``is_util``; -1 where no policy asks.
+    used : (links,) the variable of ``is_util``; -1 where no policy applies.
     time : the variable of ``time``.
     extreme : the variable of the largest (smallest) load within nodes; -1 without.
     gamma : weight of a used link in the objective (5.11), or of the extreme load.
@@ -79,7 +79,7 @@ class RouteModel:
         return made
 
     def trees(self, values: np.ndarray) -> np.ndarray:
-        """Return the trees of a solution; what leads nowhere is left out."""
+        """Return the trees of a solution, without branches that reach no target."""
         problem = self.problem
         made = np.full((problem.deliveries.chunks, problem.deliveries.ranks), -1, np.int32)
         chunk, link = np.nonzero(self.sent >= 0)
@@ -97,19 +97,19 @@ class RouteModel:
         return made
 
     def time_bound(self, result: Result) -> float:
-        """Return what the solver proved of ``time`` alone, without the policy's term."""
+        """Return the proven lower bound of ``time`` alone, without the policy's term."""
         spare = max(0.0, self.gamma) * float(np.count_nonzero(np.unique(self.used) >= 0))
         return result.bound - spare if self.extreme < 0 else result.bound - self.horizon_share
 
     @property
     def horizon_share(self) -> float:
-        """What the policy's term can add at most."""
+        """Return the largest value of the policy's term."""
         _, upper = self.model.bounds()
         return _POLICY_SHARE * float(upper[self.time])
 
 
 def encode_routes(problem: RouteProblem, horizon: float) -> RouteModel:
-    """Encode 5.1 to 5.15 and what the text says beside them; `horizon` bounds all times (us).
+    """Encode 5.1 to 5.15 and the text beside them; `horizon` bounds all times (us).
 
     Beside the equations: every wanted chunk is delivered exactly once and nothing returns to where
     it came from; a chunk that a rank did not receive is not sent on; only ranks on shortest paths
@@ -227,7 +227,7 @@ def _causality(
         (sent[chunk, link], start[chunk, problem.costs.dst[link]],
          start[chunk, problem.costs.src[link]]), axis=1
     )  # fmt: skip
-    # A chunk never comes to a rank that nothing allowed leads to: then it cannot leave it either.
+    # A chunk never reaches a rank without an allowed inbound link, so it cannot leave it either.
     never = table[:, 2] < 0
     if never.any():
         off = np.unique(table[never, 0])
@@ -235,7 +235,7 @@ def _causality(
     _, first = np.unique(table, axis=0, return_index=True)
     first = first[~never[first]]
     table, lat = table[first], problem.costs.lat[link[first]]
-    same = table[:, 1] == table[:, 2]  # a symmetry may put both ends into one class: no sense
+    same = table[:, 1] == table[:, 2]  # a symmetry may put both ends into one class: infeasible
     off = np.unique(table[same, 0])
     model.add_rows(np.arange(len(off)), off, 1.0, upper=0.0, count=len(off))
     rows, table, lat = np.arange(int((~same).sum())), table[~same], lat[~same]
@@ -331,7 +331,7 @@ def _unique_rows(
 
 
 def _loads(model: LinearModel, problem: RouteProblem, sent: np.ndarray, time: int) -> _Loads:
-    """5.6 for links, 5.7 and 5.8 for ports and whatever else links share.
+    """5.6 for links, 5.7 and 5.8 for ports and all other shared capacities.
 
     Returns (link, variable, us) of the loads on links within nodes.
     """
@@ -367,7 +367,7 @@ def _loads(model: LinearModel, problem: RouteProblem, sent: np.ndarray, time: in
 def _policies(
     model: LinearModel, problem: RouteProblem, sent: np.ndarray, horizon: float
 ) -> tuple[np.ndarray, float]:
-    """5.9 to 5.11: whether a switched link is used, weighted by what the policy wants.
+    """5.9 to 5.11: use of a switched link, weighted by the policy.
 
     Of the two halves that define is_util only the one that the objective pulls against is
     needed: 5.9 where few links are wanted, 5.10 where many are.

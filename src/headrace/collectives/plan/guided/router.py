@@ -1,11 +1,11 @@
-"""Greedy routing: what the exact model starts from, and what there is when it has nothing.
+"""Greedy routing: start of the exact model, and the fallback where that finds no solution.
 
 Two routers, both symmetric by construction (one tree an orbit of chunks, moved by the group):
 
-- `priced_trees` grows each chunk's tree over links priced by how loaded they are, and routes again
-  while that helps. It serves every demand.
-- `matched_trees` goes forward in time and gives every free link a chunk that is of use behind it.
-  It serves demands in which every rank on the way wants the chunk (allgather, broadcast).
+- `priced_trees` grows each chunk's tree over links priced by their load, and reroutes while that
+  helps. It applies to every demand.
+- `matched_trees` goes forward in time and matches every free link with a chunk wanted beyond it.
+  It applies to demands in which every rank on the way wants the chunk (allgather, broadcast).
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ import numpy as np
 from headrace.collectives.plan.guided.routing import RouteProblem
 
 _STEEPNESS = 6.0
-_REACH = (1.0, 0.5, 0.2)  # how much of a chunk's way so far counts when its tree grows
+_REACH = (1.0, 0.5, 0.2)  # weights of a chunk's path so far when its tree grows
 
 
 def lower_time(problem: RouteProblem, trees: np.ndarray) -> float:
@@ -29,10 +29,10 @@ def lower_time(problem: RouteProblem, trees: np.ndarray) -> float:
 
 
 def least_time(problem: RouteProblem) -> float:
-    """What no routes beat while every chunk is a message: what ranks must take in, and distance.
+    """Lower bound of all routes, one chunk a message, in us: ranks' inbound load, and distance.
 
-    A rank's links are told apart by the slowest resource that they share; in time t a resource
-    held for h by each message takes in t / h of them, rounded down.
+    A rank's links are grouped by the slowest resource that they share; in time t a resource held
+    for h by each message admits t / h of them, rounded down.
     """
     costs, deliveries = problem.costs, problem.deliveries
     resource, link, us = costs.holds()
@@ -56,7 +56,7 @@ def least_time(problem: RouteProblem) -> float:
 
 
 def earliest_arrivals(problem: RouteProblem) -> np.ndarray:
-    """(chunks, ranks): the earliest that chunks can arrive over the links allowed to them."""
+    """(chunks, ranks): earliest arrival of chunks over the links allowed to them, in us."""
     costs, deliveries = problem.costs, problem.deliveries
     time = np.full((deliveries.chunks, deliveries.ranks), np.inf)
     time[np.arange(deliveries.chunks), deliveries.origin] = 0.0
@@ -72,7 +72,7 @@ def earliest_arrivals(problem: RouteProblem) -> np.ndarray:
 
 
 def arrivals(problem: RouteProblem, trees: np.ndarray) -> np.ndarray:
-    """(chunks, ranks): when chunks arrive if nothing is in their way; -inf where they do not."""
+    """(chunks, ranks): arrival of chunks on unloaded links, in us; -inf where they do not come."""
     costs = problem.costs
     chunks = np.arange(problem.deliveries.chunks)
     time = np.full(trees.shape, -np.inf)
@@ -136,7 +136,7 @@ class _Pricing:
         self._counts += np.bincount(new[new >= 0], minlength=len(self._counts))
 
     def _prices(self) -> list[float]:
-        """What a link costs now: its own time, and that of its resources by how loaded they are."""
+        """Return each link's price: its own time, and that of its resources weighted by load."""
         costs = self._problem.costs
         held = self._us * self._counts[self._link]
         load = np.bincount(self._resource, weights=held, minlength=costs.resources)
@@ -149,7 +149,7 @@ class _Pricing:
     def _grow(self, chunk: int, price: list[float]) -> np.ndarray:
         """Grow a tree from where the chunk is: cheapest next target first.
 
-        A target that joins is a new root, whose way so far counts by `reach` only.
+        A target that joins is a new root, whose path so far is weighted by `reach`.
         """
         problem, lat = self._problem, self._problem.costs.lat
         adjacent = self._links_of(problem.allowed[chunk])
@@ -193,15 +193,15 @@ class _Pricing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingWeights:
-    """How `matched_trees` chooses.
+    """Weights by which `matched_trees` chooses; all but `arrival` only break ties.
 
     Attributes
     ----------
-    arrival : how much of a link's own time counts beside when it could start.
-    rare : chunks that few ranks have go first.
-    noise : random share of the choice among equals.
-    fresh : links used before are shunned (1) or preferred (-1) among equals.
-    needy : ranks that still want much go first.
+    arrival : of a link's own time, beside its earliest start.
+    rare : of the share of ranks that have the chunk: rare chunks go first.
+    noise : of a random term.
+    fresh : of links used before: avoided (1) or preferred (-1).
+    needy : of the chunks that the receiver still misses: ranks that miss most go first.
     """
 
     arrival: float = 0.0
@@ -214,14 +214,14 @@ class MatchingWeights:
 def matched_trees(
     problem: RouteProblem, *, seed: int, weights: MatchingWeights
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return trees, when each link of them is used, and when all is done (us).
+    """Return trees, the start time of each link of them, and the end of all (us).
 
     Raises
     ------
     ValueError : if the problem is not `broadcasting`.
     """
     if not problem.broadcasting:
-        raise ValueError("a rank on the way does not want what passes: use priced_trees")
+        raise ValueError("a chunk passes a rank that does not want it: use priced_trees")
     return _Matching(problem, seed, weights).run()
 
 
@@ -263,7 +263,7 @@ class _Matching:
             ]
 
     def run(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """Place one link a turn, until every chunk is wherever an open link leads.
+        """Schedule one link a turn, until no open link leads to a rank without the chunk.
 
         Each turn delivers a chunk to one more rank, so there are no more turns than deliveries.
         Where a chunk has not been everywhere yet, one of its holders has an open link: a closed
@@ -291,14 +291,14 @@ class _Matching:
             if np.isinf(least):  # the rest cannot be reached over the links allowed
                 return self._trees, self._used, total
             near = np.flatnonzero(score <= least + 1e-9)
-            liking = (
+            cost = (
                 noise[near]
                 + weights.rare * self._holders[self._chunk[near]] / problem.deliveries.ranks
                 + weights.fresh * self._busy[self._link[near]]
                 - 2.0 * self._crosses[near]
                 - weights.needy * self._missing[self._dst[near]] / problem.deliveries.ranks
             )
-            total = max(total, self._place(int(near[int(np.argmin(liking))])))
+            total = max(total, self._place(int(near[int(np.argmin(cost))])))
 
     def _place(self, at: int) -> float:
         costs = self._problem.costs

@@ -1,4 +1,4 @@
-"""What routing is asked: which links each chunk may use, at what cost, with which symmetries.
+"""The routing problem: links that each chunk may use, their costs, and symmetries.
 
 `RouteProblem` is shared by the exact model (`route`), the greedy routers (`router`) and their
 tests. Routes are *trees*: an array (chunks, ranks) of the link by which a chunk reaches a rank,
@@ -22,7 +22,7 @@ _MAX_GROUP = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkCosts:
-    """What a chunk costs on a topology's links, and on all that the links share.
+    """Costs of a chunk on a topology's links, and on the capacities that they share.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class ChunkCosts:
     alpha : (links,) us.
     beta : (links,) us that a chunk takes beyond alpha: the slowest of its link and capacities.
     route : for every link the (resource, us a chunk holds it beyond alpha) it must pass.
-    resources : how many there are.
+    resources : number of resources.
     """
 
     src: np.ndarray
@@ -64,7 +64,7 @@ class ChunkCosts:
         return self.alpha + self.beta
 
     def holds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(resource, link, us) columns: how long a chunk sent by itself holds what it passes."""
+        """(resource, link, us) columns: time for which a chunk sent by itself holds a resource."""
         rows = [
             (resource, link, us + float(self.alpha[link]))
             for link, row in enumerate(self.route)
@@ -90,7 +90,7 @@ class AutomorphismGroup:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RouteProblem:
-    """Carry `deliveries` over `logical`.
+    """The problem of routing `deliveries` over `logical`.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class RouteProblem:
 
     @property
     def broadcasting(self) -> bool:
-        """Whether every rank that a chunk may pass wants it."""
+        """Return whether every rank that a chunk may pass wants it."""
         reached = np.zeros_like(self.deliveries.targets)
         rows, links = np.nonzero(self.allowed)
         reached[rows, self.costs.dst[links]] = True
@@ -168,7 +168,7 @@ class RouteProblem:
 
     @cached_property
     def group(self) -> AutomorphismGroup:
-        """All that the symmetries generate, acting on everything (up to a limit)."""
+        """The group that the symmetries generate, on ranks, links and chunks (up to a limit)."""
         n, links = self.logical.topology.ranks, len(self.costs.src)
         generators = [
             np.concatenate((ranks, moved + n, items + n + links)).astype(np.int64)

@@ -1,6 +1,6 @@
 """Contiguity and exact scheduling (TACCL 5.5.3, equations 5.16 to 5.21).
 
-Which chunks travel together is asked on links between nodes only (5.4.2). A link's order is given,
+Batches are variables on links between nodes only (5.4.2). A link's order is given,
 so chunks that travel together are neighbours in it: ``is_together[c, o, r]`` is the product of the
 ``joined`` variables between them. That turns the quadratic number of binaries and of constraints
 into a linear one; 5.17's sum over ``is_together`` becomes a running count along the batch. Every
@@ -28,7 +28,7 @@ def batched(
     rounds: int = 2,
     interrupt: Callable[[], bool] | None = None,
 ) -> tuple[WorkTimeline, dict[str, float]]:
-    """Try to batch the messages of `base`; return the best timeline and what each way got (us)."""
+    """Try to batch the messages of `base`; return the best timeline and each way's time (us)."""
     best, found = base, {}
     source = base
     for number in range(rounds):
@@ -77,10 +77,10 @@ class ScheduleModel:
 
     Attributes
     ----------
-    send, arrive : (messages,) variables: when a message starts, and has arrived.
+    send, arrive : (messages,) variables: start and arrival of every message.
     pairs : (pairs, 2) neighbours on a link between nodes that may travel together.
     joined : (pairs,) their variables.
-    held : (message, resource) -> the variable for when its batch so far lets the resource go;
+    held : (message, resource) -> variable: time at which its batch so far frees the resource;
         resource -1 stands for its arrival.
     """
 
@@ -140,7 +140,7 @@ def encode_schedule(order: WorkTimeline, crossing: np.ndarray, horizon: float) -
     ----------
     order : a timeline of single chunks; it fixes the order on every link and shared capacity.
     crossing : (links,) bool, where chunks may travel together.
-    horizon : no later end is of interest; every start lies between its longest way from the
+    horizon : upper bound on the end; every start lies between its longest way from the
         beginning and `horizon` less its longest way to the end.
     """
     work, costs, model = order.work, order.work.costs, LinearModel()
@@ -205,7 +205,7 @@ def schedule_exactly(
         total_us=best.total_us,
     )
     made = encode_schedule(order, crossing, best.total_us * (1 + 1e-9) + 1e-6)
-    # Without pairs the order leaves nothing to choose, and the solver only confirms it.
+    # Without pairs the order is the only choice, and the solver only confirms it.
     start = made.values([row for row in members if len(row) > 1], order)
     result = solve(made.model, replace(parameters, start=start))
     if result.values is None:
@@ -233,7 +233,7 @@ def _rows(model: LinearModel, late: np.ndarray, early: np.ndarray, by: np.ndarra
 
 
 def _queues(order: WorkTimeline) -> list[list[int]]:
-    """Who holds every resource, in order: chunk_order and the switches' orders (5.5.2)."""
+    """Messages on every resource, in order: chunk_order and the switches' orders (5.5.2)."""
     queues: list[list[int]] = [[] for _ in range(order.work.costs.resources)]
     route, link = order.work.costs.route, order.work.link
     for at in order.order:
@@ -243,7 +243,7 @@ def _queues(order: WorkTimeline) -> list[list[int]]:
 
 
 def _pairs(order: WorkTimeline, crossing: np.ndarray, queues: list[list[int]]) -> np.ndarray:
-    """Neighbours on a link between nodes with nobody between them on anything they share."""
+    """Neighbours on a link between nodes that are adjacent on every resource they share."""
     work = order.work
     follows: list[set[tuple[int, int]]] = [set(pairwise(q)) for q in queues]
     lanes: dict[int, list[int]] = {}

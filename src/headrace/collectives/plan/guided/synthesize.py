@@ -1,9 +1,9 @@
 """Sketch-guided synthesis (TACCL 5.4.2): route, order, schedule, for every collective.
 
-Each stage keeps what the one before it had, so that there is a result from the first moment on: a
-limit or an interrupt costs quality, never the answer. Several ways to route go through ordering;
-the best go through contiguity. What combines is synthesized as its dual on the transposed logical
-topology, then ordered and scheduled anew in its own direction (5.7).
+Each stage keeps the result of the one before (an anytime algorithm): a limit or an interrupt costs
+quality, never the result. Several candidate routes go through ordering; the best go through
+contiguity. Combining collectives are synthesized as their dual on the transposed logical topology,
+then ordered and scheduled anew in their own direction (5.7).
 """
 
 import time
@@ -40,7 +40,7 @@ from headrace.solver import Result, SolverProgress
 from headrace.topology import BYTES_PER_MB, Topology
 
 _ALPHA_SHARE = 0.1
-"""Alpha within nodes is looked at when it could save more than this share of the time."""
+"""Batches within nodes are tried if alpha could save more than this share of the time."""
 
 _MOST_SLOTS = 1 << 19
 """Of all ranks together: larger problems take hours here."""
@@ -50,13 +50,13 @@ _PER_RANK = frozenset({Collective.ALLGATHER, Collective.GATHER})  # sizes are th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult:
-    """What a stage came to.
+    """Result of one stage.
 
     Attributes
     ----------
-    best_us : of the best schedule after it.
-    seconds : it took.
-    found : what each way got (us).
+    best_us : time of the best schedule after it.
+    seconds : wall clock.
+    found : time of each candidate (us).
     """
 
     name: str
@@ -67,17 +67,17 @@ class StageResult:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Synthesis:
-    """An algorithm, how it was found, and how good it can be.
+    """An algorithm, its derivation, and its lower bound.
 
     Attributes
     ----------
-    logical : the logical topology it was made on.
+    logical : the logical topology that it is for.
     sends : the abstract algorithm, with the times at which messages start there.
     predicted_us : its time on the logical topology under the full cost model.
     physical_us : the same on the topology that the sketch was applied to.
-    stages, results : of every stage what it came to; of every solver run its result.
+    stages, results : of every stage and of every solver run the result.
     timeline : the messages.
-    out_of_time : whether the wall-clock limit struck; then another run may differ.
+    out_of_time : whether the wall-clock limit was reached; then another run may differ.
     """
 
     demand: Demand
@@ -98,12 +98,12 @@ class Synthesis:
 
     @cached_property
     def bound(self) -> Bound:
-        """What nothing beats on the logical topology (the machine's own bound may be lower)."""
+        """Lower bound on the logical topology (the machine's own bound may be lower)."""
         return lower_bound(self.logical.topology, self.demand, self.total_bytes)
 
     @property
     def gap(self) -> float:
-        """How far `predicted_us` is above the bound: 0.05 is 5%."""
+        """Relative gap of `predicted_us` to the bound: 0.05 is 5%."""
         if self.bound.total_us == 0:
             return 0.0 if self.predicted_us == 0 else float("inf")
         return self.predicted_us / self.bound.total_us - 1
@@ -136,10 +136,10 @@ def guided_synthesis(
     sketch : None: all of the topology, one chunk a block, no symmetry.
     total_bytes, chunk_bytes : the collective's size (`Demand.chunk_bytes`) or a chunk's; neither:
         the sketch's input size.
-    seed, effort : equal ones give equal results, unless a wall-clock limit struck.
-    progress : called with stage, best so far (us; infinite before the first) and what a solver
-        reports.
-    interrupt : asked now and then; true makes the stages end with what they have.
+    seed, effort : equal ones give equal results, unless a wall-clock limit was reached.
+    progress : called with stage, best so far (us; infinite before the first) and a solver's
+        progress.
+    interrupt : polled; true makes the stages end with the best so far.
     engine : another router, if there is one.
     allgather : for an allreduce, an allgather synthesized before with the same sketch and sizes.
 
@@ -236,7 +236,7 @@ def synthesize_demand(
 
 
 class _Pipeline:
-    """The stages, with what they found."""
+    """The stages and their results."""
 
     def __init__(
         self, logical: LogicalTopology, demand: Demand, chunk_mb: float, watch: Watch
@@ -249,7 +249,7 @@ class _Pipeline:
         self._began = time.monotonic()
 
     def spread(self, prefix: str = "") -> WorkTimeline:
-        """Route, order and schedule what only moves."""
+        """Route, order and schedule a collective that combines nothing."""
         problem = RouteProblem.of(self._logical, self._deliveries, self.chunk_mb)
         return self._plan(problem, lambda trees: spreading(problem.costs, trees), prefix)
 
@@ -262,7 +262,7 @@ class _Pipeline:
     def allreduce(self, allgather: Synthesis | None) -> WorkTimeline:
         """A reduce_scatter, then an allgather; overlapped where that is faster."""
         second = allgather.timeline if allgather is not None else self.spread("allgather: ")
-        # The halves mirror each other: routes as good as the other's need no further search.
+        # The halves are duals: routes as good as the other's need no further search.
         stages = allgather.stages if allgather is not None else self.stages
         self._watch.good_us = max(row.best_us for row in stages if row.name.endswith("order"))
         first = self.combine("reduce_scatter: ")
@@ -307,7 +307,7 @@ class _Pipeline:
                 interrupt=watch.stopped,
             )
             found |= {f"{candidate.name}, {name}": us for name, us in each.items()}
-            ordered.append((round(best.total_us, 6), candidate.dislike, number, best))
+            ordered.append((round(best.total_us, 6), candidate.penalty, number, best))
             watch.report(f"{prefix}order", best.total_us, None)
             if best.total_us <= enough or watch.stopped():
                 break
@@ -324,7 +324,7 @@ class _Pipeline:
         return best
 
     def _alpha_matters(self, timeline: WorkTimeline) -> bool:
-        """Whether alpha within nodes is a sizeable part of what bounds these routes."""
+        """Return whether alpha within nodes is a sizeable part of the routes' lower bound."""
         work, crossing = timeline.work, self._logical.crossing
         alone = work.unavoidable_us(crossing)
         return work.unavoidable_us(np.ones_like(crossing)) < (1 - _ALPHA_SHARE) * alone
@@ -332,12 +332,12 @@ class _Pipeline:
     def _schedule(
         self, chosen: list[tuple[str, WorkTimeline]], where: np.ndarray, stage: str
     ) -> WorkTimeline:
-        """Let chunks travel together on the links `where` says; the best of all `chosen`."""
+        """Batch chunks on the links `where`; return the best timeline of all `chosen`."""
         watch, effort = self._watch, self._watch.effort
         best, found = chosen[0][1], dict[str, float]()
         for name, timeline in chosen:
             if timeline.total_us <= timeline.work.unavoidable_us(where) * (1 + 1e-9):
-                continue  # nothing to be had
+                continue  # optimal for its routes
             made, each = batched(timeline, where, interrupt=watch.stopped)
             found |= {f"{name}, {way}": us for way, us in each.items()}
             if effort.exact_work and timeline.work.size <= effort.exact_messages:

@@ -1,6 +1,6 @@
-"""Messages with what they wait for, and when they run: the scheduling side of synthesis.
+"""Messages with their dependencies, and their start times: the scheduling side of synthesis.
 
-`Work` is a directed acyclic graph of messages. `list_schedule` places them one by one under the
+`Work` is a directed acyclic graph of messages. `list_schedule` schedules them one by one under the
 full cost model (`cost_model.FULL`): a message holds every resource r of its route for
 ``alpha + beta_r * MB`` from its start, and arrives at ``start + alpha + max(beta_r) * MB``.
 """
@@ -44,14 +44,14 @@ class Work:
 
     @cached_property
     def lats(self) -> list[float]:
-        """How long every message takes from start to arrival (5.17)."""
+        """Time of every message from start to arrival, in us (5.17)."""
         alpha, beta = self.costs.alpha.tolist(), self.costs.beta.tolist()
         rows = zip(self.link, self.chunks, strict=True)
         return [alpha[link] + beta[link] * len(chunks) for link, chunks in rows]
 
     @cached_property
     def holds(self) -> list[list[tuple[int, float]]]:
-        """What every message holds, and how long."""
+        """Resources that every message holds, each with the time in us."""
         alpha, route = self.costs.alpha.tolist(), self.costs.route
         known: dict[tuple[int, int], list[tuple[int, float]]] = {}
         made: list[list[tuple[int, float]]] = []
@@ -71,7 +71,7 @@ class Work:
                 pending[other] -= 1
                 if not pending[other]:
                     made.append(other)
-        assert len(made) == self.size, "messages wait for each other in a circle"
+        assert len(made) == self.size, "the wait-for graph of the messages has a cycle"
         return made
 
     def reversed(self) -> "Work":
@@ -87,7 +87,7 @@ class Work:
 
     @cached_property
     def paths(self) -> tuple[list[float], list[float]]:
-        """The longest way until each message starts, and from its start to the end."""
+        """The longest path until each message starts, and from its start to the end, in us."""
         lats, order = self.lats, self.order()
         until, onward = [0.0] * self.size, list(lats)
         for at in order:
@@ -101,7 +101,7 @@ class Work:
         return until, onward
 
     def unavoidable_us(self, batched: np.ndarray) -> float:
-        """Return what these routes take at least if chunks travel together on `batched` links only.
+        """Return a lower bound of these routes, in us, with batches on `batched` links only.
 
         The load of every resource (alpha left out on those links), and the longest path.
         """
@@ -115,14 +115,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkTimeline:
-    """When messages start, in the order in which they were placed.
+    """Start times of messages, in the order in which they were scheduled.
 
     Attributes
     ----------
     work : what was scheduled.
     start_us : of every message.
-    order : message numbers; equal starts in the order in which they were placed.
-    total_us : when the last message arrives.
+    order : message numbers; equal starts in the order in which they were scheduled.
+    total_us : arrival of the last message.
     """
 
     work: Work
@@ -151,13 +151,13 @@ class WorkTimeline:
 
 
 def list_schedule(work: Work, key: Sequence[float], *, by_time: bool = True) -> WorkTimeline:
-    """Place messages one by one, each as early as what was placed before lets it.
+    """Schedule messages one by one, each as early as those scheduled before allow.
 
     Parameters
     ----------
-    key : of messages that could be placed next, the one with the lowest key goes first.
+    key : of messages that could be scheduled next, the one with the lowest key goes first.
     by_time : of messages that are ready, the one that can start earliest goes first, and `key`
-        decides among those. The result is what the full cost model makes of this order. Else
+        decides among those. The result is the full cost model's for this order. Else
         `key` decides alone.
     """
     return _by_time(work, key) if by_time else _by_rule(work, key)
@@ -193,7 +193,7 @@ def _timeline(work: Work, start: list[float], placed: list[int]) -> WorkTimeline
 
 
 def _by_time(work: Work, key: Sequence[float]) -> WorkTimeline:
-    """Go through time; what finds a resource busy is parked there until it is free."""
+    """Advance time; a message whose resource is busy is queued there until it is free."""
     holds, lats, after = work.holds, work.lats, work.after
     pending = [len(row) for row in work.before]
     avail, start = [0.0] * work.size, [0.0] * work.size
@@ -275,7 +275,7 @@ def combining(costs: ChunkCosts, trees: np.ndarray) -> Work:
 def _along(
     trees: np.ndarray, tail: np.ndarray
 ) -> tuple[list[list[int]], list[list[int]], list[int], list[tuple[int, ...]]]:
-    """What comes before and after each send away from the root; `tail` is its end near the root."""
+    """Predecessors and successors of each send; `tail` is its end near the root."""
     rows, ranks = np.nonzero(trees >= 0)
     links = trees[rows, ranks]
     number = np.full(trees.shape, -1, np.int64)
@@ -326,8 +326,8 @@ def chained(first: Work, second: Work) -> Work:
 def own_first(work: Work, origin: np.ndarray, crossing: np.ndarray) -> Work:
     """Return `work` with a sender's own chunks before others' on its links between nodes.
 
-    That is a sketch's `enforce_ordering`. Where chunks are combined it is mirrored: what ends at
-    the receiver comes last.
+    That is a sketch's `enforce_ordering`. Where chunks are combined it is mirrored: chunks that end
+    at the receiver come last.
     """
     costs = work.costs
     before = [list(row) for row in work.before]
