@@ -63,7 +63,7 @@ def best_of(plans: Plans) -> list[Plan]:
         if others:
             second = min(others, key=lambda plan: plan.predicted_us)
             ahead = second.predicted_us / best.predicted_us - 1
-            why = f"{ahead:.1%} ahead of the next maker, {second.generator}"
+            why = f"{ahead:.1%} ahead of the next generator, {second.generator}"
         chosen.append(replace(best, candidates=candidates, why=why))
     return chosen
 

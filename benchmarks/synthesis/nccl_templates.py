@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators import Generator, Setting
-from headrace.collectives.plan.transfers import backwards, unserved
+from headrace.collectives.plan.transfers import backwards, unsupported
 from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import ProgramError
 from headrace.topology import Topology
@@ -81,7 +81,7 @@ def ring(demand: Demand, wiring: Wiring, channels: int, slices: int) -> Schedule
     """
     n, whole = demand.ranks, demand.collective is Collective.ALLREDUCE
     if demand.collective not in _RINGED:
-        unserved("nccl-ring", demand)
+        unsupported("nccl-ring", demand)
     _check_chunks(demand, channels * slices * (n if whole else 1))
     orders = [wiring.ring(c, n // len(wiring.paths[c])) for c in range(channels)]
 
@@ -119,7 +119,7 @@ def tree(demand: Demand, wiring: Wiring, channels: int, slices: int) -> Schedule
     ProgramError : for other collectives or chunk counts.
     """
     if demand.collective is not Collective.ALLREDUCE:
-        unserved("nccl-tree", demand)
+        unsupported("nccl-tree", demand)
     _check_chunks(demand, 2 * channels * slices)
     timed: list[tuple[int, Transfer]] = []
     for channel in range(channels):
@@ -153,7 +153,7 @@ def peer_to_peer(demand: Demand, topology: Topology, slices: int) -> Schedule:
     ProgramError : for other collectives or chunk counts, or ranks that are three hops apart.
     """
     if demand.collective is not Collective.ALL_TO_ALL:
-        unserved("nccl-peer-to-peer", demand)
+        unsupported("nccl-peer-to-peer", demand)
     _check_chunks(demand, slices)
     n, half = demand.ranks, demand.ranks * slices
     relays = _Relays(topology)

@@ -51,5 +51,5 @@ def relay(model: CostModel = FULL, topology: Topology | None = None) -> Plan:
             Candidate(generator="by hand", chunks=2, predicted_us=63.0),
             Candidate(generator="nobody", chunks=0, note="</script><b>not at all</b>"),
         ),
-        why="no other maker",
+        why="no other generator",
     )

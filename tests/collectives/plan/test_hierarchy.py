@@ -102,7 +102,7 @@ def test_rails_are_the_nics() -> None:
     [
         (ndv2(1), "all ranks are on one host"),
         (replace(ndv2(2), rank_host=(0,) * 7 + (1,) * 9), r"hosts have \[7, 9\] ranks"),
-        (ring_topology(5), "has links to and from its like"),
+        (ring_topology(5), "has links to and from its counterpart"),
     ],
     ids=["one", "uneven", "far"],
 )

@@ -87,10 +87,10 @@ def test_pruning_loses_nothing() -> None:
         (fast(7), Collective.ALLREDUCE),
         (fast(4), Collective.BROADCAST),  # by predictions alone the chosen one would be left out
     ):
-        entrants = Portfolio.of(topology, collective, (MIB, 4 * MIB))
+        portfolio = Portfolio.of(topology, collective, (MIB, 4 * MIB))
         pruned = 0
         for total_bytes in (1 << 10, 64 << 10, MIB, 4 * MIB):
-            plan = entrants.plan(total_bytes)
+            plan = portfolio.plan(total_bytes)
             left_out = {
                 (c.generator, c.chunks)
                 for c in plan.candidates
@@ -98,7 +98,7 @@ def test_pruning_loses_nothing() -> None:
             }
             cost = {
                 (e.generator, e.program.demand.chunks): choice_us(e.program, topology, total_bytes)
-                for e in entrants.entrants
+                for e in portfolio.candidates
             }
             pruned += len(left_out)
             chosen = cost[plan.generator, plan.program.demand.chunks]
@@ -136,7 +136,7 @@ def test_who_is_absent_and_why() -> None:
     plan = plan_collective(uniform(3), Collective.BROADCAST, MIB)
     notes = {c.generator: c.note for c in plan.candidates if c.chunks == 0}
     assert notes["hierarchical"] == "the topology has a single group"
-    assert "does not serve broadcast over 3 ranks" in notes["halving_doubling"]
+    assert "does not support broadcast over 3 ranks" in notes["halving_doubling"]
     assert {c.generator for c in plan.candidates} == {g.name for g in GENERATORS}
 
 
@@ -249,7 +249,7 @@ def test_a_plan_keeps_its_topology_its_model_and_why_it_won() -> None:
     assert plan.topology is topology
     assert plan.model is FULL
     assert plan.predicted_us == predict_us(plan.program, topology, MIB, FULL)
-    assert "next maker" in plan.why or "as fast as" in plan.why
+    assert "next generator" in plan.why or "as fast as" in plan.why
 
 
 def test_given_chunks_are_the_only_ones_that_compete() -> None:
@@ -297,7 +297,7 @@ def test_nobody_searches_where_nothing_is_left_to_be_found() -> None:
         uniform(2), Collective.ALLGATHER, MIB, generators=everyone, method=Method(model=FULL)
     )
     notes = {c.generator: c.note for c in plan.candidates}
-    assert notes["never"].startswith("not asked: ")
+    assert notes["never"].startswith("skipped: ")
 
 
 class TestLocality:
@@ -339,8 +339,8 @@ def test_the_table_is_frozen() -> None:
     assert Setting(topology=uniform(2), collective=Collective.ALLREDUCE).demand(1) == demand
 
 
-def test_nobody_is_asked_to_search_for_little_after_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But templates are, and whoever may still make much of it."""
+def test_min_gap_grows_after_long_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates, and generators with a larger gap to close, are not skipped."""
 
     def makes(setting: Setting) -> Iterator[Schedule]:
         yield direct(setting.demand(1))
@@ -352,18 +352,18 @@ def test_nobody_is_asked_to_search_for_little_after_long(monkeypatch: pytest.Mon
     )
     method = Method(model=FULL)
     all_three = ["first", "second", "template"]
-    for late_s, late_worth, asked in (
+    for late_s, late_gap, asked in (
         (1e9, 10.0, all_three),
         (-1.0, 10.0, ["first", "template"]),
         (-1.0, 0.0, all_three),
     ):
         monkeypatch.setattr(portfolio_module, "_LATE_S", late_s)
-        monkeypatch.setattr(portfolio_module, "_LATE_WORTH", late_worth)
+        monkeypatch.setattr(portfolio_module, "_LATE_GAP", late_gap)
         made = Portfolio.of(
             two_racks(), Collective.ALLGATHER, (MIB,), generators=rows, method=method
         )
-        assert [entrant.generator for entrant in made.entrants] == asked
-        assert all("not asked: first is within" in each.note for each in made.absent)
+        assert [each.generator for each in made.candidates] == asked
+        assert all("skipped: first is within" in each.note for each in made.absent)
 
 
 def _looping(_setting: Setting) -> Iterator[Schedule]:
@@ -400,7 +400,7 @@ def test_a_generator_that_hangs_or_breaks_is_a_row_of_the_result(
     notes = {row.generator: row.note for row in plan.candidates if row.predicted_us is None}
     assert notes["looping"] == "stopped: out of time after 1 s, with 1 programs"
     assert notes["broken"] == "failed: IndexError: list index out of range"
-    assert notes["endless"] == "stopped: 3 programs are enough"
+    assert notes["endless"] == "stopped: limit of 3 programs reached"
     made = [row.generator for row in plan.candidates if row.chunks]
     assert made == ["looping", "broken", "endless", "endless", "endless", "halving_doubling"]
 

@@ -77,7 +77,7 @@ def test_an_unproven_circle_is_named() -> None:
     op = program.steps["op"]
     waits = {"step": np.flatnonzero(op == Op.SEND), "on": np.flatnonzero(op == Op.RECV)}
     dependencies = {name: column.astype(np.int32) for name, column in waits.items()}
-    with pytest.raises(ProgramError, match="wait for one another"):
+    with pytest.raises(ProgramError, match="wait for each other"):
         program_statistics(replace(program, dependencies=dependencies))
 
 

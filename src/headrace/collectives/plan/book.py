@@ -1,4 +1,4 @@
-"""The plan book: for every collective and size, the best proven program on one topology."""
+"""Plan book: for every collective and size, the best proven program on one topology."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ class PlanBook:
     Attributes
     ----------
     entries : sorted by collective, root, size; the ranges of one collective and root adjoin.
-    provenance : what it was built with; not part of the digest.
+    provenance : inputs and settings of the build; not part of the digest.
     """
 
     topology: Topology
@@ -68,7 +68,7 @@ class PlanBook:
     def choose(self, collective: Collective, total_bytes: int, root: int = 0) -> Plan | None:
         """Return the plan for a call: a pure function of the book's content and the arguments.
 
-        None if the book holds none for that collective and root: then a template has to do.
+        None if the book holds none for that collective and root: use a template then.
         """
         for entry in self._index.get((Collective(collective), root), ()):
             if entry.to_bytes is None or total_bytes < entry.to_bytes:
@@ -77,7 +77,7 @@ class PlanBook:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the content: ranks with equal books choose alike."""
+        """SHA-256 of the content: ranks with equal books choose the same plans."""
         return self.to_artifact().digest
 
     @cached_property
@@ -128,12 +128,12 @@ class PlanBook:
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str = "plan book") -> "PlanBook":
-        """Rebuild a book, and prove every program again: a file can claim anything.
+        """Rebuild a book and prove every program again, as files are not trusted.
 
         Raises
         ------
         ArtifactError, ProgramError, TopologyError : naming the field.
-        VerificationError : naming the program that does not do what it claims.
+        VerificationError : naming the program that does not meet its demand.
         """
         head = artifact.head
         try:
@@ -190,18 +190,18 @@ def build_book(
     method: Method = METHOD,
     progress: Callable[[str, float], None] | None = None,
 ) -> PlanBook:
-    """Plan every collective at every size and say from where to where each plan is used.
+    """Plan every collective at every size, and give each plan its range of sizes.
 
     Parameters
     ----------
     sizes : bytes to plan for (default: `ALLREDUCE_SIZES`, `OTHER_SIZES`). A size's plan is used
         up to the geometric middle between it and the next.
-    progress : called with what is being planned and the fraction that is done.
+    progress : called with the current activity and the fraction that is done.
 
     Notes
     -----
-    An interrupt (Ctrl-C) ends the search: the book then holds what was planned before, and the
-    collective that it struck as far as it had got.
+    An interrupt (Ctrl-C) ends the search: the book then holds the collectives planned before, and
+    the best candidates so far of the interrupted one.
     """
     report = progress or (lambda _what, _fraction: None)
     jobs = [
@@ -222,7 +222,7 @@ def build_book(
             at,
             groups=groups,
             root=root,
-            generators=_asked(generators, collective),
+            generators=_applied(generators, collective),
             method=method,
             progress=lambda what, share, done=done: report(what, (done + share) / len(jobs)),
         )
@@ -246,8 +246,8 @@ def build_book(
     )
 
 
-def _asked(generators: Sequence[Generator], collective: Collective) -> Sequence[Generator]:
-    """Of many roots each would be searched for: rooted collectives make do with templates."""
+def _applied(generators: Sequence[Generator], collective: Collective) -> Sequence[Generator]:
+    """Templates only for rooted collectives, as every root would need a search of its own."""
     if collective not in ROOTED:
         return generators
     templates = [generator for generator in generators if generator.min_gap is None]

@@ -1,10 +1,10 @@
-"""Chunks and sends: the form in which synthesizers think, and the way from there to a schedule.
+"""Chunks and sends: the representation of search generators, and its lowering to a schedule.
 
-A synthesizer is asked to carry chunks: chunk c is at ``origin[c]`` at first and has to reach every
-rank of ``targets[c]`` (`deliveries_of`). Its answer is a list of sends in one order, grouped into
-messages: TACCL's abstract algorithm. `realize` turns it into a `Schedule`, giving every chunk a
-slot wherever it passes; `reversed_sends` turns a way to carry chunks into a way to combine them.
-Chunks have the numbers of the demand's items.
+A search generator solves a delivery problem: chunk c is at ``origin[c]`` at first and has to reach
+every rank of ``targets[c]`` (`deliveries_of`). Its result is a list of sends in one order, grouped
+into messages: TACCL's abstract algorithm. `realize` turns it into a `Schedule`, allocating a slot
+for every chunk wherever it passes; `reversed_sends` turns a multicast of chunks into their
+reduction. Chunks have the numbers of the demand's items.
 """
 
 from dataclasses import replace
@@ -40,13 +40,13 @@ __all__ = [
 
 
 def deliveries_of(demand: Demand) -> Deliveries:
-    """Return what has to be carried for `demand`; chunk numbers are its item numbers.
+    """Return the delivery problem of `demand`; chunk numbers are its item numbers.
 
-    Of a combining collective it is the deliveries of its dual, whose sends `reversed_sends` turns
-    round: broadcast for reduce, allgather for reduce_scatter and for allreduce. In an allreduce
-    rank ``c * ranks // chunks`` owns chunk c. An item that several ranks hold at first has the
-    lowest of them for its origin, and the others are no targets. An item of which nobody holds
-    anything (of an uneven all-to-all's padding, say) is at rank 0 and has no targets.
+    For a combining collective it is that of its dual, whose sends `reversed_sends` reverses:
+    broadcast for reduce, allgather for reduce_scatter and for allreduce. In an allreduce rank
+    ``c * ranks // chunks`` owns chunk c. An item that several ranks hold at first has the lowest
+    of them for its origin, and the others are no targets. An item that no rank holds (of an uneven
+    all-to-all's padding, say) is at rank 0 and has no targets.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def deliveries_of(demand: Demand) -> Deliveries:
 
 
 def _listed(demand: Demand) -> Deliveries:
-    """The same from what the demand lists."""
+    """The same from the values that the demand lists."""
     wanted = conditions(demand)
     before, after = wanted.before, wanted.after
     chunks = 1 + int(max(before.item.max(initial=-1), after.item.max(initial=-1)))
@@ -97,46 +97,45 @@ def _listed(demand: Demand) -> Deliveries:
 def _refuse_combining(item: int) -> None:
     raise ProgramError(
         f"item {item} is wanted with other contributors than it is held with; needs a demand that "
-        "only moves: what combines can be proven and run, but not be synthesized as a custom one"
+        "only moves: a custom demand that combines can be proven and run, but not be synthesized"
     )
 
 
 def realize(demand: Demand, sends: Sends) -> Schedule:
-    """Return the schedule that does `sends`, message by message.
+    """Return the schedule of `sends`, message by message.
 
-    A chunk lies at the slot where the demand has its item before or after the call; where it only
-    passes, in a scratch slot of its own, made for chunks of its place in a block. What a rank
-    wants of what it has already is copied there, and so is what arrived elsewhere because another
-    item had to be sent from that slot first. Within a message, chunks that lie side by side in a
-    block at both ends become one transfer; the transfers of a message are joined. Messages begin
-    in the order of `sends`; what is combined in one place is combined in order of arrival, as far
-    as `sends` tells arrivals (`by_arrival`).
+    A chunk lies at the slot where the demand has its item before or after the call; at relays, in a
+    scratch slot of its own, for chunks of its position in a block. Local copies fill slots whose
+    item the rank holds already, or that had to be sent from before they could be overwritten.
+    Within a message, chunks that are adjacent in a block at both ends become one transfer; the
+    transfers of a message are joined. Messages begin in the order of `sends`; chunks are combined
+    in one place in order of arrival, where `sends` has arrivals (`by_arrival`).
 
     Raises
     ------
-    ProgramError : if columns are malformed, a chunk is no item of the demand, or is sent by a rank
-        that does not have it.
+    ProgramError : if columns are malformed, a chunk is no item of the demand, or a rank sends a
+        chunk that it does not have.
     """
     check_sends(sends)
     order = by_arrival(sends)
     columns = (sends.chunk, sends.src, sends.dst, sends.reduce, sends.message)
     chunk, src, dst, reduce, message = (column[order].astype(np.int64) for column in columns)
-    places = SlotAllocation(demand, int(chunk.max(initial=-1)) + 1)
-    from_slot, to_slot = places.hops(order, chunk, src, dst)
-    transfers = places.copies_before
+    slots = SlotAllocation(demand, int(chunk.max(initial=-1)) + 1)
+    from_slot, to_slot = slots.hops(order, chunk, src, dst)
+    transfers = slots.copies_before
     copies = len(transfers)
     transfers += _merged(demand, message, (src, dst, from_slot, to_slot, reduce))
-    after = places.copies_after()
+    after = slots.copies_after()
     return Schedule(
         demand=demand,
         transfers=(*transfers, *after),
-        scratch_slots=places.scratch_slots,
+        scratch_slots=slots.scratch_slots,
         begins=_begins(message, copies, len(after)),
     )
 
 
 def _begins(message: np.ndarray, before: int, after: int) -> tuple[int, ...]:
-    """Numbers for `Schedule.begins`: local copies, messages as rows have them, local copies."""
+    """Numbers for `Schedule.begins`: local copies, messages as in the rows, local copies."""
     step = np.diff(message, prepend=-1)
     if np.all(step >= 0):
         return ()
@@ -164,7 +163,7 @@ def _merged(demand: Demand, message: np.ndarray, columns: tuple[np.ndarray, ...]
     for slot in (src_slot, dst_slot):
         follows &= (np.diff(slot) == 1) & ~np.isin(slot[1:], sorted(edges))
         if demand.chunks > 1:
-            # Scratch slots differ in size as chunks of a block do, in another rhythm than data's.
+            # Scratch slots differ in size as chunks of a block do, with another period than data's.
             follows &= slot[1:] < demand.slots
     heads = np.flatnonzero(np.append(True, ~follows)[: len(turn)])
     count = np.diff(np.append(heads, len(turn)))
@@ -178,13 +177,13 @@ def _merged(demand: Demand, message: np.ndarray, columns: tuple[np.ndarray, ...]
 
 
 def sends_of(schedule: Schedule) -> Sends:
-    """Return the sends of `schedule`: which items its transfers move; local ones have none.
+    """Return the sends of `schedule`: the items that its transfers move; local ones have none.
 
-    They are in the order in which messages begin; what is combined first they do not tell.
+    In the order in which messages begin; the order of combining is lost.
 
     Raises
     ------
-    ProgramError : if a slot is sent that holds nothing.
+    ProgramError : if an empty slot is sent.
     """
     demand = schedule.demand
     holds = [{slot: item for slot, item, _ in demand.initial(rank)} for rank in range(demand.ranks)]

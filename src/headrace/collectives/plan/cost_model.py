@@ -1,6 +1,6 @@
-"""Cost models: what a message is charged, by name, so that no two figures mix them up.
+"""Cost models, by name.
 
-All models charge b bytes ``alpha + beta * b`` on a link; they differ in who waits for what:
+All models charge b bytes ``alpha + beta * b`` on a link; they differ in what waits for what:
 
 =========== ========= =============== =========================================================
 model       streaming alpha occupies  stands for
@@ -22,17 +22,17 @@ __all__ = ["EXECUTOR", "FULL", "MODELS", "CostModel"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
-    """How `simulate` charges a program, and what choosing among programs adds.
+    """Costs of a program in `simulate`, and what the choice among programs adds.
 
     Attributes
     ----------
     streaming : a step forwards bytes before all of them have arrived.
     alpha_occupies : alpha holds the link and all that the link shares, once per message.
     local_us_per_mb : time of COPY and REDUCE steps in memory.
-    step_us, exposed_steps : choosing allows `step_us` of processor time for each of the first
+    step_us, exposed_steps : the choice adds `step_us` of processor time for each of the first
         `exposed_steps` steps of the busiest rank.
     alike : predictions closer than this fraction count as equal: then the fewest steps win.
-    min_chunk_bytes, max_chunk_bytes : programs outside are left out if their maker has others.
+    min_chunk_bytes, max_chunk_bytes : programs outside are left out if their generator has others.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The entries of a plan book, and how they and their programs are kept in tables."""
+"""Entries of a plan book, and their storage with their programs in tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ TABLES = ("lanes", "steps", "dependencies")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Entry:
-    """`plan` serves `collective` from `root` for ``from_bytes <= total_bytes < to_bytes``.
+    """`plan` for `collective` from `root` at ``from_bytes <= total_bytes < to_bytes``.
 
     `to_bytes` is None for the last range.
     """
@@ -33,21 +33,21 @@ class Entry:
 
 
 def stacked(tables: Sequence[Table]) -> dict[str, np.ndarray]:
-    """One table of all, with a column that says which program a row belongs to."""
+    """Concatenate the tables, with a column for the program that a row belongs to."""
     lengths = [len(next(iter(table.values()))) for table in tables]
     stacked = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     return {**stacked, "program": np.repeat(np.arange(len(tables), dtype=np.int32), lengths)}
 
 
 _FREE_VOLUME, _STEP_VOLUME = 1 << 21, 16
-"""Slots moved and values named by all programs of a book: so many, and so many more a step.
+"""Limits of slots moved and values named by all programs of a book: fixed part, and per step.
 
-Every program is proven, which takes time by the slot; each alone may move many in few steps.
+Every program is proven, in time proportional to slots, and may move many slots in few steps.
 """
 
 
 def check_used(programs: Any, entries: Any, source: str) -> None:
-    """Raise ArtifactError unless entries name all programs and no other: each is to be proven."""
+    """Raise ArtifactError unless entries name all programs and no other."""
     used: set[int] = set()
     most = len(fields.items(programs)) - 1
     for index, row in enumerate(fields.items(entries)):
@@ -70,7 +70,7 @@ def check_used(programs: Any, entries: Any, source: str) -> None:
 def programs_from(
     rows: Any, artifact: Artifact, topology: Topology, source: str
 ) -> list[tuple[Program, Proof]]:
-    """Take the programs out of the tables and prove each again.
+    """Return the programs of the tables, each proven again.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def programs_from(
 
 
 def _owners(artifact: Artifact, table: str, programs: int, source: str) -> np.ndarray:
-    """Return the column that says which program each row of `table` belongs to."""
+    """Return the column of the program that each row of `table` belongs to."""
     if table not in artifact.tables:
         raise ArtifactError(f"{source}: table '{table}' is missing")
     owner = artifact.tables[table].get("program")
@@ -182,7 +182,7 @@ def _check_plan(entry: Entry, topology: Topology, where: str) -> None:
 
 
 def _check_range(entry: Entry, before: Entry | None, where: str) -> None:
-    """The ranges of one collective and root follow each other from 0 on, without gaps."""
+    """Raise ArtifactError unless the ranges of a collective and root adjoin, from 0 on."""
     key = (entry.collective, entry.root)
     if before is not None and key < (before.collective, before.root):
         raise ArtifactError(f"{where}' is {key[0].value} of root {key[1]}, which is not sorted")

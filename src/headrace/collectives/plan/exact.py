@@ -1,6 +1,6 @@
 """Exact scheduling of small cases by CP-SAT, under the full cost model.
 
-For every chunk and rank the solver chooses the link it comes over and when; every chunk is a
+For every chunk and rank the solver chooses the incoming link and the time; every chunk is a
 message of its own. Over link l, chunk c is an optional interval; the intervals of a resource (a
 link, or a capacity that links share) do not overlap; a send begins when its chunk is there:
 
@@ -8,20 +8,20 @@ link, or a capacity that links share) do not overlap; a send begins when its chu
     sum of x[c, l] over links into r = 1 where r wants c, at most 1 elsewhere
     min T,   T >= there[c, r] where r wants c
 
-This is routing (TACCL 5.1-5.15), ordering and scheduling (5.16-5.21 without contiguity) in one,
-with the relaxations of neither. Time is an integer of a unit in which all costs are whole, where
-there is one of use; else costs are rounded *down*, so that the solver's bound stays a bound, and
-the schedule found is timed again with the costs themselves.
+This is routing (TACCL 5.1-5.15), ordering and scheduling (5.16-5.21 without contiguity) in one
+model, without their relaxations. Time is an integer in a unit that divides all costs, where there
+is one of use; else costs are rounded *down*, so that the solver's bound stays a bound, and the
+schedule found is timed again with the true costs.
 
-Of messages of several chunks, which pay alpha once, this model knows nothing. What bounds them too
-is the same model with alpha in the arrival alone, not in what a send holds (`proved_us`). Let a
-message of k chunks of c MB start at s, and all that it holds have the rate beta: it holds that for
-alpha + k beta c. As sends of one chunk each that start at s, s + beta c, ... they hold it within
-that time, and the last arrives when the message does, at s + alpha + k beta c: every schedule is
-also one of the relaxed model.
+The model has no messages of several chunks, which pay alpha once. They are bounded by the same
+model with alpha in the arrival only, not in the time that a send holds resources (`proved_us`). Let
+a message of k chunks of c MB start at s, and all resources that it holds have the rate beta: it
+holds them for alpha + k beta c. As sends of one chunk each that start at s, s + beta c, ... they
+hold them within that time, and the last arrives when the message does, at s + alpha + k beta c:
+every schedule is also one of the relaxed model.
 
-A group of permutations makes images equal: far fewer variables, but solutions may be lost, so the
-solver's bound is not used then, only the counting bound (`unsplit`).
+A group of permutations identifies the variables of images: far fewer variables, but solutions may
+be lost, so the solver's bound is not used then, only the counting bound (`unsplit`).
 """
 
 import math
@@ -43,18 +43,18 @@ from headrace.topology import Topology
 __all__ = ["Exact", "exact_schedule", "proved_us", "time_unit_us"]
 
 _UNITS = 20_000
-"""Where costs have no common unit, the time of the start (or of all sends) is so many."""
+"""Units of the cut bound where costs have no common unit, and most units of any cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Exact:
-    """The best schedule found and what is known about better ones.
+    """The best schedule found, and a lower bound.
 
     Attributes
     ----------
     sends : one chunk a message, with `start_us`; None if none was found.
-    total_us : when the last chunk arrives, with the costs as they are; infinite without sends.
-    bound_us : no schedule that sends each chunk as one message ends earlier.
+    total_us : arrival of the last chunk, with the true costs; infinite without sends.
+    bound_us : lower bound for schedules that send each chunk as one message.
     unit_us : the solver's unit of time.
     stop : why the solver stopped.
     """
@@ -67,7 +67,7 @@ class Exact:
 
     @property
     def optimal(self) -> bool:
-        """Whether `sends` is proved to be the best."""
+        """Return whether `sends` is proved optimal."""
         return self.total_us <= self.bound_us * (1 + 1e-9)
 
 
@@ -80,14 +80,14 @@ def exact_schedule(
     hint: Sends | None = None,
     parameters: Parameters | None = None,
 ) -> Exact:
-    """Search for the fastest way to carry `deliveries`.
+    """Search for the fastest schedule of `deliveries`.
 
     Parameters
     ----------
     chunk_mb : size of every chunk in MB; above 0.
     symmetry : (elements, ranks) int32, permutations of the ranks that are automorphisms of
         topology and deliveries; the schedule is mapped to itself by all of them.
-    hint : a schedule to start from, say a list schedule; each chunk gets to a rank once.
+    hint : a schedule to start from, say a list schedule; each chunk arrives at a rank once.
     parameters : limits of the search (10 units of deterministic time by default); `start`
         is not used.
 
@@ -112,10 +112,10 @@ def exact_schedule(
 
 
 def proved_us(topology: Topology, deliveries: Deliveries, chunk_mb: float) -> float:
-    """Return a time that no schedule of whole chunks beats, however many travel as one message.
+    """Return a lower bound for schedules of whole chunks, any number of them in a message.
 
-    What is proved in a quarter of a unit of deterministic time, a second or so. It holds if all
-    that a link holds has one rate.
+    Solved for a quarter of a unit of deterministic time, a second or so. Valid if all resources of
+    a link have one rate.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def proved_us(topology: Topology, deliveries: Deliveries, chunk_mb: float) -> fl
 
 
 def time_unit_us(costs_us: np.ndarray) -> float | None:
-    """Return the largest unit of which all `costs_us` are multiples; None if it is very small."""
+    """Return the largest unit that divides all `costs_us`; None if it is very small."""
     fractions = [Fraction(float(us)).limit_denominator(10_000) for us in np.unique(costs_us)]
     if any(
         abs(float(fraction) - us) > 1e-12 * us
@@ -154,7 +154,7 @@ class _Exact:
         self._ends = [(link.src, link.dst) for link in topology.links]
         ways, self._resources = resource_routes(topology, range(len(self._ends)), keep_links=True)
         alpha = [link.alpha_us for link in topology.links]
-        # By link: how long it holds every resource, and when the chunk is there.
+        # By link: time that it holds every resource, and time to the arrival of the chunk.
         every = range(len(self._ends))
         each = [[(resource, beta * chunk_mb) for resource, beta in ways[k]] for k in every]
         self._takes = [
@@ -188,7 +188,7 @@ class _Exact:
         self._model.minimize(self._span)
 
     def _units(self, us: float) -> int:
-        """Rounded down; but what is whole up to noise is whole."""
+        """Convert to units, rounded down but for rounding errors."""
         return math.floor(us / self._unit * (1 + 1e-9) + 1e-9)
 
     def _distances(self) -> np.ndarray:
@@ -208,7 +208,7 @@ class _Exact:
         return far
 
     def _latest(self) -> int:
-        """When even one send after the other would be done."""
+        """Horizon: the end of the hint, or of all sends one after the other."""
         if self._hint is not None:
             _, total = self._timed(_rows(self._topology, self._hint))
             return self._units(total) + len(self._hint.chunk) + 1
@@ -222,7 +222,7 @@ class _Exact:
         return dst != origin and math.isfinite(self._far[origin, src] + onward)
 
     def _there_at(self, chunk: int, rank: int) -> Any:
-        """When the chunk is at the rank; images have one variable."""
+        """Time at which the chunk is at the rank; images share one variable."""
         origin = int(self._deliveries.origin[chunk])
         if rank == origin:
             return 0
@@ -326,13 +326,13 @@ class _Exact:
             hinted, other = self._timed(_rows(self._topology, self._hint))
             if other < total:
                 sends, total = hinted, other
-        assert result.proved is not Proved.INFEASIBLE or self._symmetric, "there is always a way"
+        assert result.proved is not Proved.INFEASIBLE or self._symmetric, "always feasible"
         return Exact(
             sends=sends, total_us=total, bound_us=bound, unit_us=self._unit, stop=result.stop
         )
 
     def _needed(self, rows: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
-        """Without what the solver sends, because it may, to ranks that neither want nor pass it."""
+        """Drop sends to ranks that neither want nor forward the chunk, which the model permits."""
         ends = np.array([self._ends[k] for _, k, _ in rows], dtype=np.int64).reshape(-1, 2)
         keep = needed(
             self._deliveries, np.array([chunk for *_, chunk in rows]), ends[:, 0], ends[:, 1]
@@ -340,7 +340,7 @@ class _Exact:
         return [row for row, kept in zip(rows, keep.tolist(), strict=True) if kept]
 
     def _give(self, hint: Sends) -> None:
-        """Suggest the hint's routes and starts."""
+        """Add the hint's routes and starts."""
         sent = {
             int(self._class[chunk, k]): start for start, k, chunk in _rows(self._topology, hint)
         }
@@ -350,7 +350,7 @@ class _Exact:
                 self._model.add_hint(self._start[name], self._units(sent[name]))
 
     def _timed(self, rows: list[tuple[float, int, int]]) -> tuple[Sends, float]:
-        """Start each send, in this order, as early as the true costs allow."""
+        """List scheduling of the rows, in this order, with the true costs."""
         free = [0.0] * self._resources
         there = {(c, int(o)): 0.0 for c, o in enumerate(self._deliveries.origin)}
         made: list[tuple[float, int, int]] = []

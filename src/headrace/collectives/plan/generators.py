@@ -1,7 +1,7 @@
-"""Who takes part in the portfolio: every generator is one row of a table.
+"""Generators of schedules: the table of templates, and what every generator is given.
 
 A generator is a function from a `Setting` to schedules; the number of chunks is its own choice.
-Templates are here, in `GENERATORS`; what searches for the setting is in `synthesizers`.
+Templates are here, in `GENERATORS`; generators that search are in `search_generators`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,30 +29,30 @@ from headrace.errors import ProgramError
 from headrace.topology import Topology
 
 MAX_TRANSFERS = 20_000
-"""A generator stops adding chunks here: planning should take seconds, not minutes."""
+"""Transfers from which no finer cut is made: planning should take seconds, not minutes."""
 
 _BETA_JUMP = 1.5
-"""Links this many times slower than the next faster ones are taken to leave a group."""
+"""Ratio of adjacent betas from which the slower links are classified as between groups."""
 
 
 Effort = Literal["quick", "normal", "thorough"]
-"""How much searching: well under a second, seconds, or as long as it helps."""
+"""Search effort: well under a second, seconds, or as long as it helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """How to plan; an equal method and seed give equal plans.
+    """Planning method; an equal method and seed give equal plans.
 
     Attributes
     ----------
-    model : how programs are charged.
-    engine : the search engine, or None: then those who need one do not take part.
+    model : cost model of the predictions.
+    engine : the search engine; None: generators that need one raise ProgramError.
     seed : of everything random.
-    effort : how much searching is worth it.
-    chunks : chunks a block, if they are given; None: everybody chooses.
+    effort : limits of the search, in counted work.
+    chunks : chunks a block; None: every generator chooses its own.
     forbidden : returns why a program must not be chosen, or ''; None: all may.
-    limit_s : processor time of one generator, a safety net behind the limits in counted work: the
-        plan is another one if it strikes. None: by effort, sizes and ranks.
+    limit_s : processor time of one generator, a safety net behind the limits in counted work; if
+        it is reached, equal arguments may give another plan. None: by effort, sizes and ranks.
     """
 
     model: CostModel = EXECUTOR
@@ -65,24 +65,24 @@ class Method:
 
 
 METHOD = Method()
-"""Unless told otherwise."""
+"""The default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a generator may know.
+    """Input of a generator.
 
     Attributes
     ----------
     groups : ranks by locality, or None if the topology shows none.
-    max_chunks : more chunks a block would make them smaller than is worth a message.
-    aims : sizes in bytes that synthesizers aim at; templates take no notice.
-    method : how to search, and what will be charged.
-    given : the demand, where a collective's name, ranks and root do not say all: a custom one, or
-        an all_to_all_v. Its chunks are those of one block.
-    report : called with a line on how the search is doing: incumbent, bound, gap.
-    best_us : the time of the best so far at a size in bytes, to drop what will not beat it;
-        infinite where there is none, and for those who may take as long as it helps.
+    max_chunks : most chunks a block; more would be smaller than a message's overhead justifies.
+    aims : sizes in bytes that search generators plan for; templates ignore them.
+    method : search limits and cost model.
+    given : the demand, where collective, ranks and root do not define it: a custom one, or an
+        all_to_all_v. Its chunks are those of one block.
+    report : called with a line on the progress of the search: incumbent, bound, gap.
+    best_us : predicted time of the best candidate so far at a size in bytes, for pruning; infinite
+        where there is none, and where the search may take as long as it helps.
     """
 
     topology: Topology
@@ -111,7 +111,7 @@ class Setting:
         report: Callable[[str], None] = lambda _text: None,
         best_us: Callable[[int], float] = lambda _bytes: float("inf"),
     ) -> "Setting":
-        """Check `groups` (or find them in the topology); raises ProgramError."""
+        """Check `groups`, or derive them from the topology; raises ProgramError."""
         if given is not None and given.ranks != topology.ranks:
             raise ProgramError(
                 f"the demand has {given.ranks} ranks, topology '{topology.name}' has "
@@ -147,9 +147,9 @@ class Setting:
         return tuple(rank for group in self.groups for rank in group)
 
     def bound(self, demand: Demand, total_bytes: int) -> Bound:
-        """Return the bound on all plans.
+        """Return the lower bound on the time of all plans.
 
-        Chunks whose number is given may not be split, unless the cost model streams them.
+        A given number of chunks excludes finer cuts, unless the cost model streams chunks.
         """
         if self.method.chunks is None or self.method.model.streaming:
             return lower_bound(self.topology, demand, total_bytes)
@@ -165,10 +165,10 @@ class Setting:
 
 
 class Generator(NamedTuple):
-    """A row of the portfolio. `schedules` raises ProgramError, saying why, if it serves not.
+    """A row of the portfolio. `schedules` raises ProgramError if not applicable.
 
-    Who searches takes long: it is not asked once the best so far is within `worth` of the bound
-    (0.02: 2%), unless the effort is thorough. Templates are always asked.
+    Search generators are skipped once the optimality gap of the best candidate is below `min_gap`
+    (0.02: 2%), unless the effort is thorough. Templates (None) are never skipped.
     """
 
     name: str
@@ -179,7 +179,7 @@ class Generator(NamedTuple):
 def _tried(
     setting: Setting, make: Callable[[Demand], Schedule], chunk_counts: Iterable[int]
 ) -> Iterator[Schedule]:
-    """Make a schedule for each chunk count, up to what is worth it; the least always."""
+    """Yield a schedule for each chunk count up to `max_chunks`; for the least always."""
     for index, chunks in enumerate(sorted(set(chunk_counts))):
         if index and chunks > setting.max_chunks:
             return
@@ -239,7 +239,7 @@ def _hierarchical_even(setting: Setting) -> Iterator[Schedule]:
 
 
 def _two_level(setting: Setting) -> Iterator[Schedule]:
-    """Masters by what ranks and groups can carry, chunks by size, groups by cost if need be."""
+    """Masters by the bandwidth of ranks and groups, chunks by size; groups by cost if none."""
     if setting.collective is not Collective.ALLREDUCE:
         raise ProgramError("only allreduce has global masters")
     topology, aims = setting.topology, setting.aims or (1 << 20,)
@@ -249,7 +249,7 @@ def _two_level(setting: Setting) -> Iterator[Schedule]:
     else:
         groups = setting.groups
         if is_plain(fitted_masters(topology, groups, setting.ranks)):
-            raise ProgramError("ranks and groups are alike: as hierarchical")
+            raise ProgramError("ranks and groups have equal rates: same as hierarchical")
         least = max(1, aims[0])
         sizes = [least << k for k in range((aims[-1] // least).bit_length())]
     return _tried(
@@ -260,7 +260,7 @@ def _two_level(setting: Setting) -> Iterator[Schedule]:
 
 
 def _exchange(setting: Setting) -> Iterator[Schedule]:
-    # Long vectors do better by global masters, which need no pass over scratch.
+    # Long vectors are faster with global masters, which need no pass over scratch.
     counts = _chunk_counts(setting)[:4]
     return _tried(setting, partial(templates.exchange, groups=_groups(setting)), counts)
 
@@ -288,20 +288,19 @@ GENERATORS: tuple[Generator, ...] = (
     Generator("two_level", _two_level),
     Generator("exchange", _exchange),
 )
-"""The templates: what is known by name, on any topology. Synthesizers: see `synthesizers`."""
+"""The templates: algorithms known by name, on any topology."""
 
 
 def grouping(topology: Topology, groups: RankGroups | None) -> RankGroups | None:
-    """Return `groups`, or what the topology shows where they say nothing.
+    """Return `groups`, or `locality` of the topology where there is only one group.
 
-    One group of all ranks (as measured in a single rack) says nothing about ranks that share a
-    host.
+    One group of all ranks (as measured in a single rack) does not show ranks that share a host.
     """
     return groups if groups and len(groups) > 1 else locality(topology)
 
 
 def locality(topology: Topology) -> RankGroups | None:
-    """Return the groups that `topology` itself shows, or None.
+    """Return the groups that follow from `topology` alone, or None.
 
     Ranks that share a host; else ranks joined by links that are clearly faster than the rest;
     else ranks behind one shared capacity to all others (an uplink).

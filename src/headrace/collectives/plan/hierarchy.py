@@ -1,13 +1,12 @@
-"""Hierarchical plans for clusters of equal hosts whose ranks are not all alike.
+"""Hierarchical plans for clusters of equal hosts whose ranks are not equivalent.
 
-The NICs bound the time; hosts behave alike, so the plan between hosts is one host's growth (see
+The NICs bound the time; hosts are symmetric, so the plan between hosts is one host's growth (see
 `orbits.grow`): every block crosses into every host once, in messages that grow while blocks
 spread and shrink towards the end. Inside a host every block goes down trees of a packing, from
-the GPU that holds it or received it. Everything is pipelined: what comes in is spread while the
-next message comes. A host's own blocks spread first; what its NICs send is what has reached the
-GPU at the NIC by then.
+the GPU that holds it or received it. All is pipelined: incoming chunks spread while the next
+message arrives. A host's own blocks spread first; its NICs send what has reached their GPU.
 
-This holds an allgather. `reversed_sends` of one on the transposed topology is a reduce_scatter.
+This is an allgather. `reversed_sends` of one on the transposed topology is a reduce_scatter.
 """
 
 import itertools
@@ -41,11 +40,11 @@ __all__ = ["hierarchical_plans"]
 _CHUNKS = (2, 4, 8, 16)
 _SHARES = (0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15)
 _MAX_ROWS = 60_000
-"""Plans of more sends than this are not tried, but for the least number of chunks."""
+"""Most sends of a plan; the least number of chunks is tried in any case."""
 _SETTINGS = PackSettings(gap=5e-3, iterations=60, limit_s=5.0)
 
 _Key = tuple[float, int, int, int, int, int]
-"""When a message begins, how deep it is in a host's trees (0: between hosts), and its number."""
+"""A message's start, depth in a host's trees (0: between hosts), and number."""
 
 _Row = tuple[_Key, int, int, int]
 """(key, item, source, destination)."""
@@ -59,13 +58,13 @@ def hierarchical_plans(
     chunks: tuple[int, ...] = _CHUNKS,
     most: int = 3,
 ) -> list[tuple[Demand, Sends]]:
-    """Return plans, those expected to be fastest first.
+    """Return plans, by predicted time.
 
     Parameters
     ----------
-    block_mb : what one rank contributes to an allgather, or owns of the others.
+    block_mb : block that a rank contributes to an allgather, or owns in the other collectives.
     chunks : chunks a block to try.
-    most : so many plans at most.
+    most : maximum number of plans.
 
     Raises
     ------
@@ -80,13 +79,13 @@ def hierarchical_plans(
         case Collective.ALLREDUCE:
             return _exchanging(topology, block_mb, chunks)
         case other:
-            raise ProgramError(f"{other} has no hierarchical plan of hosts here")
+            raise ProgramError(f"{other} is not supported by hierarchical plans of hosts")
 
 
 def _exchanging(
     topology: Topology, block_mb: float, chunks: tuple[int, ...]
 ) -> list[tuple[Demand, Sends]]:
-    """A reduce_scatter and an allgather of the same chunks, after each other or overlapped."""
+    """A reduce_scatter and an allgather of the same chunks, in sequence or overlapped."""
     made: list[tuple[Demand, Sends]] = []
     for demand, gather in _gathering(topology, block_mb, chunks, 1):
         count = demand.chunks
@@ -133,14 +132,14 @@ def _gathering(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Trees:
-    """How chunks spread inside one host.
+    """Multicast of chunks inside one host.
 
     Attributes
     ----------
     own : by (position, chunk), links of the tree in the host's topology, from the root on.
-    after : by rail, chunk by chunk in order of arrival, the same for what comes in there.
+    after : by rail, chunk by chunk in order of arrival, the same for its incoming chunks.
     sends : of the own chunks (chunk number ``position * chunks + chunk``).
-    there_us : (ranks, chunks a block x ranks), when each GPU has each own chunk.
+    there_us : (ranks, chunks a block x ranks), arrival of each own chunk at each GPU.
     """
 
     own: list[list[int]]
@@ -150,7 +149,7 @@ class _Trees:
 
 
 class _Insides:
-    """What happens inside the hosts; alike hosts are worked out once."""
+    """Trees and schedules inside the hosts, computed once for equal hosts."""
 
     def __init__(
         self,
@@ -173,7 +172,7 @@ class _Insides:
             if key not in known:
                 known[key] = _trees(host.inside, rails, incoming, chunks, chunk_mb)
             self.trees.append(known[key])
-        # What a rail carries leaves in the order in which it is at the rail's GPU everywhere.
+        # A rail sends chunks in the order in which they have reached its GPU at all hosts.
         self.ready_us: list[np.ndarray] = []
         for j, rail in enumerate(rails):
             ready = np.max([t.there_us[rail.gpu, self.carried[j]] for t in self.trees], axis=0)
@@ -183,7 +182,7 @@ class _Insides:
 
 
 def _on_rails(rails: tuple[Rail, ...], size: int, chunks: int) -> list[np.ndarray]:
-    """For every rail which of a host's chunks (position * chunks + chunk) it carries."""
+    """For every rail, the chunks of a host (position * chunks + chunk) that it carries."""
     alike = len({(len(rail.served), rail.beta_us_per_mb) for rail in rails}) == 1
     if alike and sum(len(rail.served) for rail in rails) == size:
         return [
@@ -198,7 +197,7 @@ def _on_rails(rails: tuple[Rail, ...], size: int, chunks: int) -> list[np.ndarra
 def _trees(
     inside: Topology, rails: tuple[Rail, ...], incoming: list[int], chunks: int, chunk_mb: float
 ) -> _Trees:
-    """Pack the host's own chunks and what comes in at the rails, all together."""
+    """Pack the host's own chunks and those incoming at the rails, all together."""
     size = inside.ranks
     gates = [rail.gpu for rail in rails]
     origin = np.repeat([*range(size), *gates], [chunks] * size + incoming).astype(np.int32)
@@ -230,7 +229,7 @@ def _trees(
 def _in_order(
     inside: Topology, packing: Packing, tree: np.ndarray, origin: np.ndarray
 ) -> list[list[int]]:
-    """The links of every chunk's tree, each after the one that leads to it."""
+    """Links of every chunk's tree, each after its parent."""
     through = tree_routes(packing, tree)
     made: list[list[int]] = []
     known: dict[tuple[int, int], list[int]] = {}
@@ -252,7 +251,7 @@ def _in_order(
 def _spread(
     inside: Topology, deliveries: Deliveries, links: list[list[int]], chunk_mb: float
 ) -> tuple[Sends, np.ndarray]:
-    """Schedule the host's own chunks, and say when each GPU has each."""
+    """Schedule the host's own chunks; return the sends, and the arrivals at each GPU."""
     first = np.cumsum([0, *map(len, links)])
     flat = np.array([k for some in links for k in some], dtype=np.int32)
     through = Routes(first=first.astype(np.int64), link=flat)
@@ -283,7 +282,7 @@ class _Gather:
         ]
 
     def estimate_us(self) -> float:
-        """When all has spread in every host, were its own chunks in nobody's way."""
+        """Predicted end of the multicast in every host, without contention by its own chunks."""
         latest = max(growth.total_us for growth in self._growths)
         seen: list[_Trees] = []
         for number, trees in enumerate(self._insides.trees):
@@ -299,7 +298,7 @@ class _Gather:
         return latest
 
     def _spread_us(self, host: HostTopology, rows: list[_Row]) -> float:
-        """When the last of the messages arrives that spread what came in; in order, one a link."""
+        """Last arrival of the multicast of incoming chunks; in order, one message a link."""
         inside, place = host.inside, {rank: k for k, rank in enumerate(host.ranks)}
         free: dict[int, float] = {}
         there: dict[tuple[int, int], float] = {}
@@ -322,7 +321,7 @@ class _Gather:
         return latest
 
     def sends(self) -> Sends:
-        """Return all sends, in order of the time that they are planned for."""
+        """Return all sends, by planned time."""
         rows: list[_Row] = []
         for number, host in enumerate(self._hosts):
             rows += self._own(number, host)
@@ -364,7 +363,7 @@ class _Gather:
                 yield key, item, host.ranks[gpu], to.ranks[gpu]
 
     def _spreading(self, j: int, growth: Growth, number: int) -> Iterator[_Row]:
-        """What spreads in a host of what rail j brings."""
+        """Multicast inside a host of the chunks that arrive on rail j."""
         host, gpu, trees = self._hosts[number], self._rails[j].gpu, self._insides.trees[number]
         for came, (m, item) in enumerate(self._arrivals(j, growth, number)):
             depth = {gpu: 0}
@@ -375,7 +374,7 @@ class _Gather:
                 yield key, item, host.ranks[link.src], host.ranks[link.dst]
 
     def _crossings(self, j: int, growth: Growth, h: int) -> Iterator[tuple[int, int, int]]:
-        """(class, message, item) of all that host h sends on rail j."""
+        """(class, message, item) of all sends of host h on rail j."""
         lane = self._insides.carried[j].tolist()
         columns = (growth.link_class, growth.block, growth.chunk, growth.message)
         for s, block, chunk, m in zip(*(c.tolist() for c in columns), strict=True):
@@ -383,7 +382,7 @@ class _Gather:
             yield s, m, self._item(host, lane[chunk])
 
     def _arrivals(self, j: int, growth: Growth, number: int) -> Iterator[tuple[int, int]]:
-        """(message, item) of all that rail j brings to a host, in order."""
+        """(message, item) of all arrivals on rail j at a host, in order."""
         lane = self._insides.carried[j].tolist()
         columns = (growth.link_class, growth.block, growth.chunk, growth.message)
         for s, block, chunk, m in zip(*(c.tolist() for c in columns), strict=True):
@@ -392,7 +391,7 @@ class _Gather:
 
 
 def _uses(inside: Topology) -> list[list[tuple[int, float]]]:
-    """For every link the resources that it holds, with their betas."""
+    """For every link, the resources that it holds, with their betas."""
     links = len(inside.links)
     made = [[(k, link.beta_us_per_mb)] for k, link in enumerate(inside.links)]
     for index, shared in enumerate(inside.shared):
@@ -404,7 +403,7 @@ def _uses(inside: Topology) -> list[list[tuple[int, float]]]:
 def _between(
     hosts: int, rail: Rail, chunks: int, chunk_mb: float, share: float, ready_us: np.ndarray
 ) -> Growth:
-    """The growth of one host's state over one NIC that leads to all others."""
+    """Growth of one host's state over one NIC that leads to all others."""
     ring = np.arange(hosts)
     steps = ring[1:]
     classes = LinkClasses(

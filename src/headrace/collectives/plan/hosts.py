@@ -1,4 +1,4 @@
-"""Clusters of equal hosts, as `hierarchy` needs them: hosts, their insides, the rails between."""
+"""Clusters of equal hosts, for `hierarchy`: the topology inside hosts, the rails between them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,7 @@ __all__ = ["HostTopology", "Rail", "hosts_of", "rails_of", "slowest_betas"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostTopology:
-    """One host's inside.
+    """One host: its ranks and the subgraph that they induce.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Rail:
     ----------
     gpu : position of that GPU in every host.
     served : positions of the GPUs that use this NIC.
-    alpha_us, beta_us_per_mb : of a message between any two hosts, the largest there is.
+    alpha_us, beta_us_per_mb : the largest of a message between any two hosts.
     """
 
     gpu: int
@@ -47,7 +47,7 @@ def hosts_of(topology: Topology) -> tuple[HostTopology, ...]:
 
     Raises
     ------
-    ProgramError : if there is one only, or they are of different sizes.
+    ProgramError : if there is only one, or they are of different sizes.
     """
     members: dict[int, list[int]] = {}
     for rank, host in enumerate(topology.rank_host):
@@ -64,9 +64,9 @@ def hosts_of(topology: Topology) -> tuple[HostTopology, ...]:
 
 
 def rails_of(topology: Topology, hosts: tuple[HostTopology, ...]) -> tuple[Rail, ...]:
-    """Return the rails: GPUs that share capacities on their way out or in are on one.
+    """Return the rails: GPUs that share capacities out of or into the host are on one.
 
-    A rail on which no GPU has links to and from its like on every other host is left out.
+    A rail on which no GPU has links to and from its counterpart on every other host is left out.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def rails_of(topology: Topology, hosts: tuple[HostTopology, ...]) -> tuple[Rail,
     found = [rail for served in first if (rail := _rail(topology, hosts, served)) is not None]
     if not found:
         raise ProgramError(
-            "no GPU of a host has links to and from its like on all other hosts, needs one"
+            "no GPU of a host has links to and from its counterpart on all other hosts, needs one"
         )
     return tuple(found)
 
@@ -114,7 +114,7 @@ def _inside(topology: Topology, ranks: list[int]) -> Topology:
 
 
 def _partition(topology: Topology, host: HostTopology) -> tuple[tuple[int, ...], ...]:
-    """Positions of GPUs, those together that share a capacity on their way out, or in."""
+    """Positions of GPUs, grouped by shared capacities out of or into the host."""
     here = np.zeros(topology.ranks, dtype=bool)
     here[list(host.ranks)] = True
     place = {rank: k for k, rank in enumerate(host.ranks)}
@@ -124,7 +124,7 @@ def _partition(topology: Topology, host: HostTopology) -> tuple[tuple[int, ...],
         links = np.array(shared.links, dtype=np.int64)
         for ends, others in ((columns.src, columns.dst), (columns.dst, columns.src)):
             near, far = ends[links], others[links]
-            # Of a pair of hosts, one's way out to a NIC joins few here to many there.
+            # A capacity of a host's own NIC joins few GPUs here to many there.
             ours = here[near].all() and np.unique(near).size <= np.unique(far).size
             out = here[near] & ~here[far]
             if not ours or not out.any():
@@ -141,7 +141,7 @@ def _partition(topology: Topology, host: HostTopology) -> tuple[tuple[int, ...],
 def _rail(
     topology: Topology, hosts: tuple[HostTopology, ...], served: tuple[int, ...]
 ) -> Rail | None:
-    """The GPU of those served that spreads fastest inside."""
+    """The GPU of those served with the fastest multicast inside."""
     index = topology.link_index
     beta_of = slowest_betas(topology)
     options: list[tuple[float, int, float, float]] = []
@@ -161,7 +161,7 @@ def _rail(
 
 @lru_cache(maxsize=16)
 def slowest_betas(topology: Topology) -> np.ndarray:
-    """For every link the largest beta on its way (read-only)."""
+    """For every link, the largest beta of its resources (read-only)."""
     betas = topology.columns.beta_us_per_mb.copy()
     for shared in topology.shared:
         links = list(shared.links)
@@ -171,7 +171,7 @@ def slowest_betas(topology: Topology) -> np.ndarray:
 
 
 def _slowness(inside: Topology, gpu: int) -> float:
-    """One over the rates of the links out of and into a GPU."""
+    """Inverse of the smaller of a GPU's total rates out and in."""
     out = sum(1.0 / link.beta_us_per_mb for link in inside.links if link.src == gpu)
     into = sum(1.0 / link.beta_us_per_mb for link in inside.links if link.dst == gpu)
     return 1.0 / min(out, into) if min(out, into) > 0 else float("inf")

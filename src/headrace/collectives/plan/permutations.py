@@ -1,4 +1,4 @@
-"""What a permutation of the ranks makes of chunks and links."""
+"""Permutations of chunks and links induced by permutations of the ranks."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ __all__ = ["chunk_images", "link_images", "send_classes"]
 
 
 def link_images(topology: Topology, perm: np.ndarray) -> np.ndarray:
-    """(links,): where each link goes when the ranks are permuted.
+    """(links,): the image of each link under a permutation of the ranks.
 
     Raises
     ------
@@ -32,22 +32,22 @@ def link_images(topology: Topology, perm: np.ndarray) -> np.ndarray:
 
 
 def chunk_images(deliveries: Deliveries, perm: np.ndarray) -> np.ndarray:
-    """(chunks,): where each chunk goes; of chunks alike, the k-th goes to the k-th.
+    """(chunks,): the image of each chunk; of equal chunks, the k-th maps to the k-th.
 
     Raises
     ------
-    ProgramError : if there are no chunks like a chunk's image.
+    ProgramError : if a chunk has no image.
     """
-    places: dict[tuple[int, bytes], list[int]] = {}
+    like: dict[tuple[int, bytes], list[int]] = {}
     for chunk, (origin, targets) in enumerate(
         zip(deliveries.origin.tolist(), deliveries.targets, strict=True)
     ):
-        places.setdefault((origin, targets.tobytes()), []).append(chunk)
+        like.setdefault((origin, targets.tobytes()), []).append(chunk)
     images = np.empty(deliveries.chunks, dtype=np.int64)
-    for (origin, targets), chunks in places.items():
+    for (origin, targets), chunks in like.items():
         moved = np.zeros(deliveries.ranks, dtype=bool)
         moved[perm[np.frombuffer(targets, dtype=bool)]] = True
-        to = places.get((int(perm[origin]), moved.tobytes()), [])
+        to = like.get((int(perm[origin]), moved.tobytes()), [])
         if len(to) != len(chunks):
             raise ProgramError(
                 f"chunk {chunks[0]} from rank {origin} has no image from rank {int(perm[origin])} "
@@ -60,11 +60,11 @@ def chunk_images(deliveries: Deliveries, perm: np.ndarray) -> np.ndarray:
 def send_classes(
     topology: Topology, deliveries: Deliveries, perms: Iterable[np.ndarray]
 ) -> np.ndarray:
-    """(chunks, links) int64: equal numbers for what is the image of one another.
+    """(chunks, links) int64: number of the orbit of each pair under the permutations.
 
     Raises
     ------
-    TopologyError, ProgramError : if a permutation maps links or chunks to none.
+    TopologyError, ProgramError : if a link or chunk has no image.
     """
     links = len(topology.links)
     classes = np.arange(deliveries.chunks * links)
@@ -77,7 +77,7 @@ def send_classes(
 
 
 def _joined(classes: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """Join each element's class with its image's: the smallest of both, until nothing changes."""
+    """Merge the classes of each element and its image, until nothing changes."""
     while True:
         least = np.minimum(classes, classes[images])
         lowest = np.full(len(classes), len(classes))

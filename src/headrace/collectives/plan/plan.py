@@ -1,4 +1,4 @@
-"""A plan: a proven program with its certificate and where it came from."""
+"""A plan: a proven program with its certificate and origin."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,18 +16,20 @@ from headrace.errors import ArtifactError, VerificationError
 from headrace.topology import Topology
 
 _SCHEMA = 2
+_FIELDS = ("maker", "total_bytes", "topology_digest", "model", "predicted_us", "bound")
+_COLUMNS = ("maker", "chunks", "predicted_us", "note")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What one entry of the portfolio got.
+    """Result of one row of the portfolio.
 
     Attributes
     ----------
-    maker : the generator's name.
-    chunks : chunks per block; 0 if it made no schedule.
+    generator : its name.
+    chunks : chunks per block; 0 if there is no schedule.
     predicted_us : simulated time; None if it was not simulated.
-    note : why it was left out, or empty.
+    note : reason for leaving it out, or empty.
     """
 
     generator: str
@@ -42,14 +44,14 @@ class Plan:
 
     Attributes
     ----------
-    maker : the generator that made it.
-    total_bytes : the size that it was scored at (see `Demand.chunk_bytes`); it runs at any.
-    topology : the graph that the prediction and the bound hold for.
-    model : what the prediction charges.
+    generator : name of the generator of `program`.
+    total_bytes : size that it was scored at (see `Demand.chunk_bytes`); it runs at any.
+    topology : the graph of the prediction and the bound.
+    model : cost model of the prediction.
     predicted_us : simulated time at `total_bytes`.
-    bound : no program can take less.
-    proof : of this very program.
-    candidates : what the whole portfolio got at `total_bytes`.
+    bound : lower bound on the time of all programs.
+    proof : of `program`.
+    candidates : results of the whole portfolio at `total_bytes`.
     why : what decided between the candidates, in words.
 
     Raises
@@ -82,12 +84,12 @@ class Plan:
 
     @property
     def topology_digest(self) -> str:
-        """Names the graph that the prediction and the bound hold for."""
+        """Digest of the graph of the prediction and the bound."""
         return self.bound.topology_digest
 
     @property
     def gap(self) -> float:
-        """How far the prediction is above the bound: 0.05 is 5%."""
+        """Optimality gap: relative excess of the prediction over the bound; 0.05 is 5%."""
         if self.bound.total_us == 0:
             return 0.0 if self.predicted_us == 0 else float("inf")
         return self.predicted_us / self.bound.total_us - 1
@@ -109,7 +111,7 @@ class Plan:
         )
 
     def certificate(self) -> dict[str, Any]:
-        """Return the JSON form of all but the topology, the program and its proof."""
+        """Return the JSON form without the topology, the program and its proof."""
         return {
             "maker": self.generator,
             "total_bytes": self.total_bytes,
@@ -132,7 +134,7 @@ class Plan:
         proof: Proof,
         source: str = "plan",
     ) -> "Plan":
-        """Put a plan together from `certificate`'s form; raises ArtifactError."""
+        """Return the plan of a `certificate`; raises ArtifactError."""
         try:
             if (meant := fields.text(head["topology_digest"])) != topology.digest:
                 raise ArtifactError(
@@ -150,12 +152,12 @@ class Plan:
                 proof=proof,
                 candidates=tuple(
                     Candidate(
-                        generator=fields.text(maker),
+                        generator=fields.text(generator),
                         chunks=fields.integer(chunks),
                         predicted_us=None if us is None else fields.number(us),
                         note=fields.text(note),
                     )
-                    for maker, chunks, us, note in fields.items(head["candidates"])
+                    for generator, chunks, us, note in fields.items(head["candidates"])
                 ),
                 why=fields.text(head["why"]),
             )
@@ -163,13 +165,13 @@ class Plan:
             if isinstance(error, ArtifactError):
                 raise
             raise ArtifactError(
-                f"{source}: needs maker, total_bytes, topology_digest, model, predicted_us, bound, "
-                f"candidates [maker, chunks, predicted_us, note] and why: {error!r}"
+                f"{source}: needs {', '.join(_FIELDS)}, candidates [{', '.join(_COLUMNS)}] and "
+                f"why: {error!r}"
             ) from error
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str = "plan") -> "Plan":
-        """Rebuild a plan, and prove its program again: a file can claim anything.
+        """Rebuild a plan and prove its program again, as files are not trusted.
 
         Raises
         ------
@@ -207,10 +209,10 @@ def _model(name: Any) -> CostModel:
 
 
 def proof_from(head: Mapping[str, Any], program: Program, source: str = "plan") -> Proof:
-    """Prove `program`, of which a file says that it was proven; return the new proof.
+    """Prove `program` again; `head` is the proof stored with it in a file.
 
-    The stored one only tells which program was meant: whoever alters a program on disk can write
-    a matching digest too, so it is no evidence.
+    The stored proof only identifies the program: an altered program can be stored with a matching
+    digest, so it is no evidence.
 
     Raises
     ------

@@ -1,10 +1,9 @@
-"""The portfolio: every generator's programs, simulated, compared with the bound, the best proven.
+"""The portfolio: candidates of every generator, simulated, held against the bound; the best proven.
 
 A program does not depend on the size of the data, so it is made once and scored at many sizes.
-Simulating all at all sizes would waste most of the time: a program whose latency alone (its time
-with next to no data) or whose busiest capacity alone costs more than the best so far cannot win,
-and is not simulated. What counts is the predicted time plus, if the cost model has one, a charge
-for the busiest rank's steps.
+Dominated candidates are pruned before simulation: those whose latency alone (time with next to no
+data) or whose busiest capacity alone costs more than the best so far. The objective is the
+predicted time plus, if the cost model has one, a charge for the busiest rank's steps.
 """
 
 import logging
@@ -33,25 +32,25 @@ __all__ = ["GENERATORS", "Method", "Portfolio", "plan_collective", "predict_us",
 _log = logging.getLogger(__name__)
 
 _MAX_PIECES, _FINE_PIECES = 1500, 4000
-"""Coarser than the simulator's default; the one that is kept is simulated again, finely."""
+"""Pieces of a simulation, coarser than the default; the chosen one is simulated again, finely."""
 
-_LATE_S, _LATE_WORTH = 7.5, 0.1
-"""After so many seconds for every size nobody is asked to search for less than a tenth.
+_LATE_S, _LATE_GAP = 7.5, 0.1
+"""Search time for each size in s after which `min_gap` is at least `_LATE_GAP`.
 
-In processor time, so that what else the machine does matters little.
+In processor time, so that other load of the machine matters little.
 """
 
 _LIMIT_S = {"quick": 10.0, "normal": 30.0, "thorough": 1800.0}
-"""Safety nets of one generator for one size: several times what the slowest takes."""
+"""Time limits of one generator for one size, as safety nets: several times the slowest's."""
 
 _DELIVERY_S = 1e-4
-"""Added for every delivery of a chunk, as programs of many ranks take their time."""
+"""Added to the limit for every delivery of a chunk, as programs of many ranks take longer."""
 
 _MOST_SCHEDULES = 1000
-"""Of one generator: none has so many ways to cut and to route, so it does not end by itself."""
+"""Candidates of one generator: none has as many cuts and routes, so more means no end."""
 
 Progress = Callable[[str, float], None]
-"""Called with what is being done and the fraction that is done."""
+"""Called with the current activity and the fraction that is done."""
 
 
 def plan_collective(
@@ -71,12 +70,12 @@ def plan_collective(
     Parameters
     ----------
     total_bytes : see `Demand.chunk_bytes`.
-    groups : ranks by locality (default: what the topology shows).
+    groups : ranks by locality (default: `locality` of the topology).
     given : the demand, if it is a custom one or an all_to_all_v.
 
     Raises
     ------
-    ProgramError : for groups or a root that do not fit, or if no generator serves.
+    ProgramError : for groups or a root that do not fit, or if no generator is applicable.
     """
     portfolio = Portfolio.of(
         topology,
@@ -95,7 +94,7 @@ def plan_collective(
 def predict_us(
     program: Program, topology: Topology, total_bytes: int, model: CostModel = EXECUTOR
 ) -> float:
-    """Return the predicted time that plans are given."""
+    """Return the predicted time, as in plans."""
     return simulate(program, topology, total_bytes, model=model).total_us
 
 
@@ -122,14 +121,14 @@ def rescore(plan: Plan, topology: Topology, total_bytes: int) -> Plan:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Entrant:
+class _ScoredProgram:
     generator: str
     program: Program
-    us_per_byte: float  # what the busiest link or shared capacity takes per byte of the whole
+    us_per_byte: float  # of the busiest link or shared capacity, per byte of the whole data
     steps: int  # at the busiest rank
-    charge_us: float  # what choosing adds to the predicted time, for the processor
+    charge_us: float  # processor time that the choice adds to the predicted time
     proof: Proof | None = None
-    latency_us: float | None = None  # with next to no data, once somebody asked
+    latency_us: float | None = None  # with next to no data, computed on first use
     known_us: dict[int, float] = field(default_factory=dict[int, float])  # by size
 
     def prove(self) -> Proof:
@@ -140,10 +139,10 @@ class _Entrant:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Portfolio:
-    """The programs for one collective and root on one topology, to be scored at any size."""
+    """Candidates for one collective and root on one topology, to be scored at any size."""
 
     setting: Setting
-    entrants: list[_Entrant]
+    candidates: list[_ScoredProgram]
     absent: list[Candidate]
     interrupted: bool = False
     _spent_s: float = 0.0
@@ -163,7 +162,7 @@ class Portfolio:
         given: Demand | None = None,
         progress: Progress | None = None,
     ) -> "Portfolio":
-        """Let every generator make its programs for `sizes`, in bytes, ascending."""
+        """Run every generator for `sizes`, in bytes, ascending."""
         tell = progress or (lambda _what, _fraction: None)
         at: tuple[str, float] = (collective, 0.0)
         collective = Collective(collective)
@@ -180,16 +179,16 @@ class Portfolio:
             report=lambda text: tell(f"{at[0]}: {text}", at[1]),
             best_us=lambda aim: made._best_us(aim),
         )
-        made = cls(setting=setting, entrants=[], absent=[])
+        made = cls(setting=setting, candidates=[], absent=[])
         began = time.thread_time()
         for done, generator in enumerate(generators):
             at = (f"{collective}: {generator.name}", done / len(generators))
             tell(*at)
-            note = made._enough(generator.min_gap, time.thread_time() - began + made._spent_s)
+            note = made._skip_reason(generator.min_gap, time.thread_time() - began + made._spent_s)
             try:
                 note = note or made._add(generator)
-            except KeyboardInterrupt:  # what there is has to do
-                if not made.entrants:
+            except KeyboardInterrupt:  # plan with the candidates so far
+                if not made.candidates:
                     raise
                 late = generators[done:]
                 made.absent += [
@@ -204,17 +203,17 @@ class Portfolio:
     def _add(self, generator: Generator) -> str:
         """Add the candidates of `generator`; return why it added none, or not all, or ''.
 
-        Whatever a generator does, the others' candidates stay: an exception of any kind and a time
-        limit that passes end this one alone, and what it had before counts.
+        An exception of any kind or an exceeded time limit ends this generator alone; its candidates
+        so far and those of other generators stay.
         """
-        before = len(self.entrants)
-        # A list of its own: a generator that is abandoned must not add to those of others.
-        entrants = self.entrants = list(self.entrants)
+        before = len(self.candidates)
+        # A list of its own, as an abandoned thread may still append to it.
+        candidates = self.candidates = list(self.candidates)
 
         def generate() -> None:
             began = time.thread_time()
             try:
-                self._collect(generator, entrants)
+                self._collect(generator, candidates)
             finally:
                 self._spent_s += time.thread_time() - began
 
@@ -223,8 +222,8 @@ class Portfolio:
         except HeadraceError as error:
             return str(error)
         except TimeLimit:
-            found = len(entrants) - before
-            self.entrants = list(entrants)
+            found = len(candidates) - before
+            self.candidates = list(candidates)
             _log.info("generator %s: stopped after %.3g s", generator.name, self._limit_s())
             return f"stopped: out of time after {self._limit_s():.3g} s, with {found} programs"
         except Exception as error:
@@ -232,15 +231,15 @@ class Portfolio:
             return f"failed: {type(error).__name__}: {error}"
         return ""
 
-    def _collect(self, generator: Generator, entrants: list[_Entrant]) -> None:
+    def _collect(self, generator: Generator, candidates: list[_ScoredProgram]) -> None:
         chunks = self.setting.method.chunks
         for number, schedule in enumerate(generator.schedules(self.setting)):
             if number >= _MOST_SCHEDULES:
-                raise ProgramError(f"stopped: {number} programs are enough")
+                raise ProgramError(f"stopped: limit of {number} programs reached")
             if chunks not in (None, schedule.demand.chunks):
                 continue
             _check_links(schedule, self.setting.topology)
-            entrants.append(_enter(generator.name, lower(schedule), self.setting))
+            candidates.append(_scored(generator.name, lower(schedule), self.setting))
 
     def _limit_s(self) -> float:
         """Return the time limit of one generator, a safety net; see `Method.limit_s`."""
@@ -254,15 +253,15 @@ class Portfolio:
         )
 
     def plan(self, total_bytes: int) -> Plan:
-        """Return the best entrant's plan at one size; see `plan_collective`."""
+        """Return the best candidate's plan at one size; see `plan_collective`."""
         topology = self.setting.topology
         while True:
             predicted, notes = self._score(total_bytes)
-            candidates = self._candidates(predicted, notes)
+            results = self._results(predicted, notes)
             if not predicted:
-                raise ProgramError(self._nobody(total_bytes, candidates))
+                raise ProgramError(self._no_plan(total_bytes, results))
             index = self._best(predicted)
-            best = self.entrants[index]
+            best = self.candidates[index]
             try:
                 proof = best.prove()
             except VerificationError as error:
@@ -281,19 +280,19 @@ class Portfolio:
                 predicted_us=self._predict_us(index, total_bytes, fine=True),
                 bound=self.setting.bound(best.program.demand, total_bytes),
                 proof=proof,
-                candidates=candidates,
+                candidates=results,
                 why=self._why(index, predicted),
             )
 
-    def _nobody(self, total_bytes: int, candidates: Sequence[Candidate]) -> str:
-        """Say what was asked for, why nobody has a plan for it, and what may help."""
+    def _no_plan(self, total_bytes: int, candidates: Sequence[Candidate]) -> str:
+        """Return the error text: the request, why no generator has a plan, and remedies."""
         topology, chunks = self.setting.topology, self.setting.method.chunks
-        makers = {candidate.generator for candidate in candidates}
+        names = {candidate.generator for candidate in candidates}
         helps = ["add the links that are lacking to the topology"]
         if chunks is not None:
             helps.append("leave the number of chunks open")
         helps.append(
-            f"plan without {' and '.join(makers)}" if len(makers) == 1 else "plan with a sketch"
+            f"plan without {' and '.join(names)}" if len(names) == 1 else "plan with a sketch"
         )
         cut = "" if chunks is None else f" in {chunks} chunks"
         return (
@@ -302,70 +301,72 @@ class Portfolio:
             f"{', or '.join(helps)}"
         )
 
-    def _enough(self, worth: float | None, spent_s: float) -> str:
-        """Why whose search is `worth` so much need not be asked; empty: it has to be."""
-        if worth is None or not self._judges():
+    def _skip_reason(self, min_gap: float | None, spent_s: float) -> str:
+        """Reason to skip a generator whose `min_gap` is already met, or ''."""
+        if min_gap is None or not self._prunes():
             return ""
         late = spent_s > _LATE_S * len(self.setting.aims)
-        return self._close_enough(max(worth, _LATE_WORTH) if late else worth)
+        return self._gap_met(max(min_gap, _LATE_GAP) if late else min_gap)
 
-    def _close_enough(self, worth: float) -> str:
-        """Who is so close to the bound that little is left to search for, if somebody is."""
-        makers: list[str] = []
+    def _gap_met(self, min_gap: float) -> str:
+        """Text naming the generators within `min_gap` of the bound at all sizes, or ''."""
+        names: list[str] = []
         for aim in self.setting.aims:
             best, best_us = self._fastest(aim)
-            bound = self.setting.bound(self.entrants[best].program.demand, aim)
-            if best_us > bound.total_us * (1 + worth):
+            bound = self.setting.bound(self.candidates[best].program.demand, aim)
+            if best_us > bound.total_us * (1 + min_gap):
                 return ""
-            makers.append(self.entrants[best].generator)
-        return f"not asked: {' and '.join(sorted(set(makers)))} is within {worth:.1%} of the bound"
+            names.append(self.candidates[best].generator)
+        return f"skipped: {' and '.join(sorted(set(names)))} is within {min_gap:.1%} of the bound"
 
-    def _judges(self) -> bool:
-        """Whether what there is may keep others from searching."""
+    def _prunes(self) -> bool:
+        """Return whether the candidates so far may prune the search of later generators."""
         method = self.setting.method
-        patient = method.model.streaming or method.effort == "thorough"
-        return bool(self.entrants) and not patient
+        exhaustive = method.model.streaming or method.effort == "thorough"
+        return bool(self.candidates) and not exhaustive
 
     def _best_us(self, total_bytes: int) -> float:
-        return self._fastest(total_bytes)[1] if self._judges() else float("inf")
+        return self._fastest(total_bytes)[1] if self._prunes() else float("inf")
 
     def _fastest(self, total_bytes: int) -> tuple[int, float]:
-        """Who takes least time, and how long; who cannot be that one is not simulated for it."""
+        """Index and predicted time of the fastest candidate. Dominated ones are not simulated."""
         best = (float("inf"), 0)
-        for index in sorted(range(len(self.entrants)), key=lambda i: self.entrants[i].us_per_byte):
-            if self.entrants[index].us_per_byte * total_bytes > best[0]:
+        for index in sorted(
+            range(len(self.candidates)), key=lambda i: self.candidates[i].us_per_byte
+        ):
+            if self.candidates[index].us_per_byte * total_bytes > best[0]:
                 break
             best = min(best, (self._predict_us(index, total_bytes, fine=True), index))
         return best[1], best[0]
 
     def _score(self, total_bytes: int) -> tuple[dict[int, float], dict[int, str]]:
-        """Return predicted times of those worth simulating, and notes on the others."""
+        """Return predicted times of candidates that are not dominated, and notes on the others."""
         predicted: dict[int, float] = {}
         model = self.setting.method.model
         notes = dict(self._rejected)
-        hopeful = self._hopeful(total_bytes, notes)
+        undominated = self._undominated(total_bytes, notes)
         best = float("inf")
         guesses: dict[int, float] = {}
-        floors: dict[int, float] = {}  # no simulation at this size takes (noticeably) less
-        for index in hopeful if len(hopeful) > 1 else ():
-            latency, entrant = self._latency_us(index), self.entrants[index]
-            busy = entrant.us_per_byte * total_bytes
-            guesses[index] = latency + busy + entrant.charge_us
-            floors[index] = max(latency, busy) + entrant.charge_us
-        for index in sorted(hopeful, key=lambda index: guesses.get(index, 0.0)):
+        floors: dict[int, float] = {}  # lower bounds on the simulated times
+        for index in undominated if len(undominated) > 1 else ():
+            latency, scored = self._latency_us(index), self.candidates[index]
+            busy = scored.us_per_byte * total_bytes
+            guesses[index] = latency + busy + scored.charge_us
+            floors[index] = max(latency, busy) + scored.charge_us
+        for index in sorted(undominated, key=lambda index: guesses.get(index, 0.0)):
             if (least := floors.get(index, 0.0)) > best * (1 + model.alike):
                 notes[index] = _too_slow(least)
             else:
                 predicted[index] = self._predict_us(index, total_bytes, fine=False)
-                best = min(best, predicted[index] + self.entrants[index].charge_us)
+                best = min(best, predicted[index] + self.candidates[index].charge_us)
         found = {index: us for index, us in predicted.items() if index not in self._rejected}
         return found, notes | self._rejected
 
-    def _hopeful(self, total_bytes: int, notes: dict[int, str]) -> list[int]:
-        """Return who may be best as far as is known, and note why the others may not."""
+    def _undominated(self, total_bytes: int, notes: dict[int, str]) -> list[int]:
+        """Return the candidates that known times do not dominate; note why on the others."""
         model = self.setting.method.model
-        hopeful: list[int] = []
-        for index in range(len(self.entrants)):
+        undominated: list[int] = []
+        for index in range(len(self.candidates)):
             if index in notes:
                 continue
             if self._too_fine(index, total_bytes):
@@ -373,28 +374,26 @@ class Portfolio:
             elif self._too_coarse(index, total_bytes):
                 notes[index] = f"chunks above {model.max_chunk_bytes} bytes"
             else:
-                hopeful.append(index)
-        if model.streaming:  # what is known then was simulated more finely
-            return hopeful
-        entrants = [self.entrants[index] for index in hopeful]
-        known = [
-            e.known_us[total_bytes] + e.charge_us for e in entrants if total_bytes in e.known_us
-        ]
+                undominated.append(index)
+        if model.streaming:  # known times were simulated more finely
+            return undominated
+        some = [self.candidates[index] for index in undominated]
+        known = [e.known_us[total_bytes] + e.charge_us for e in some if total_bytes in e.known_us]
         limit = min(known, default=float("inf")) * (1 + model.alike)
-        for index, entrant in zip(tuple(hopeful), entrants, strict=True):
-            if (least := entrant.us_per_byte * total_bytes + entrant.charge_us) > limit:
+        for index, scored in zip(tuple(undominated), some, strict=True):
+            if (least := scored.us_per_byte * total_bytes + scored.charge_us) > limit:
                 notes[index] = _too_slow(least)
-                hopeful.remove(index)
-        return hopeful
+                undominated.remove(index)
+        return undominated
 
     def _latency_us(self, index: int) -> float:
-        entrant = self.entrants[index]
-        if entrant.latency_us is None:
-            entrant.latency_us = self._simulated_us(index, 1)
-        return entrant.latency_us
+        scored = self.candidates[index]
+        if scored.latency_us is None:
+            scored.latency_us = self._simulated_us(index, 1)
+        return scored.latency_us
 
     def _predict_us(self, index: int, total_bytes: int, *, fine: bool) -> float:
-        known = self.entrants[index].known_us
+        known = self.candidates[index].known_us
         if not fine and self.setting.method.model.streaming:
             return self._simulated_us(index, total_bytes, max_pieces=_MAX_PIECES)
         if total_bytes not in known:
@@ -407,7 +406,7 @@ class Portfolio:
         """Return the predicted time; infinite, and rejected, if the program cannot be simulated."""
         try:
             return simulate(
-                self.entrants[index].program,
+                self.candidates[index].program,
                 self.setting.topology,
                 total_bytes,
                 model=self.setting.method.model,
@@ -418,80 +417,78 @@ class Portfolio:
             return float("inf")
 
     def _best(self, predicted: dict[int, float]) -> int:
-        """Return the best; of those as good as the best, the one with the fewest steps."""
-        cost = {i: us + self.entrants[i].charge_us for i, us in predicted.items()}
+        """Return the index of the best; of equal ones, of the one with the fewest steps."""
+        cost = {i: us + self.candidates[i].charge_us for i, us in predicted.items()}
         alike = min(cost.values()) * (1 + self.setting.method.model.alike)
-        return min((i for i in cost if cost[i] <= alike), key=lambda i: self.entrants[i].steps)
+        return min((i for i in cost if cost[i] <= alike), key=lambda i: self.candidates[i].steps)
 
     def _why(self, index: int, predicted: dict[int, float]) -> str:
-        """Say how the best compares with the best of every other maker."""
-        mine = self.entrants[index]
-        cost = {i: us + self.entrants[i].charge_us for i, us in predicted.items()}
-        others = [i for i in cost if self.entrants[i].generator != mine.generator]
+        """Return, in words, how the best compares with the best of every other generator."""
+        mine = self.candidates[index]
+        cost = {i: us + self.candidates[i].charge_us for i, us in predicted.items()}
+        others = [i for i in cost if self.candidates[i].generator != mine.generator]
         if not others:
-            return "no other maker came close enough to be simulated"
+            return "no other generator's candidate came close enough to be simulated"
         second = min(others, key=cost.__getitem__)
         ahead = cost[second] / cost[index] - 1 if cost[index] else 0.0
-        name = self.entrants[second].generator
+        name = self.candidates[second].generator
         if ahead <= self.setting.method.model.alike:
             return f"as fast as {name}, in fewer steps ({mine.steps} at the busiest rank)"
-        return f"{ahead:.1%} ahead of the next maker, {name}"
+        return f"{ahead:.1%} ahead of the next generator, {name}"
 
     def _too_fine(self, index: int, total_bytes: int) -> bool:
-        demand = self.entrants[index].program.demand
+        demand = self.candidates[index].program.demand
         return (
             demand.chunk_bytes(total_bytes) < self.setting.method.model.min_chunk_bytes
             and min(self._chunk_counts(index)) < demand.chunks
         )
 
     def _too_coarse(self, index: int, total_bytes: int) -> bool:
-        demand = self.entrants[index].program.demand
+        demand = self.candidates[index].program.demand
         return (
             demand.chunk_bytes(total_bytes) > self.setting.method.model.max_chunk_bytes
             and max(self._chunk_counts(index)) > demand.chunks
         )
 
     def _chunk_counts(self, index: int) -> list[int]:
-        """Of all entrants of its maker."""
-        maker = self.entrants[index].generator
-        return [each.program.demand.chunks for each in self.entrants if each.generator == maker]
+        """Chunk counts of all candidates of its generator."""
+        name = self.candidates[index].generator
+        return [each.program.demand.chunks for each in self.candidates if each.generator == name]
 
-    def _candidates(
-        self, predicted: dict[int, float], notes: dict[int, str]
-    ) -> tuple[Candidate, ...]:
+    def _results(self, predicted: dict[int, float], notes: dict[int, str]) -> tuple[Candidate, ...]:
         present = (
             Candidate(
-                generator=entrant.generator,
-                chunks=entrant.program.demand.chunks,
+                generator=scored.generator,
+                chunks=scored.program.demand.chunks,
                 predicted_us=predicted.get(index),
                 note=notes.get(index, ""),
             )
-            for index, entrant in enumerate(self.entrants)
+            for index, scored in enumerate(self.candidates)
         )
         return (*present, *self.absent)
 
 
 def _reasons(candidates: Sequence[Candidate]) -> str:
-    """Return what kept everybody from serving, each reason once."""
-    makers: dict[str, list[str]] = {}
+    """Return why every generator failed, each reason once."""
+    generators: dict[str, list[str]] = {}
     for candidate in candidates:
-        makers.setdefault(candidate.note, []).append(candidate.generator)
-    return "; ".join(f"{', '.join(names)}: {note}" for note, names in makers.items())
+        generators.setdefault(candidate.note, []).append(candidate.generator)
+    return "; ".join(f"{', '.join(names)}: {note}" for note, names in generators.items())
 
 
 def _aims(sizes: Sequence[int]) -> tuple[int, ...]:
-    """The least, a middle and the largest of many sizes: synthesizers aim at few."""
+    """The least, a middle and the largest of many sizes, for search generators."""
     if len(sizes) <= 3:
         return tuple(sizes)
     return (sizes[0], sizes[len(sizes) // 2], sizes[-1])
 
 
-def _enter(maker: str, program: Program, setting: Setting) -> _Entrant:
+def _scored(generator: str, program: Program, setting: Setting) -> _ScoredProgram:
     model = setting.method.model
     ranks = program.lanes["rank"][program.steps["lane"]]
     steps = int(np.bincount(ranks).max()) if len(ranks) else 0
-    return _Entrant(
-        generator=maker,
+    return _ScoredProgram(
+        generator=generator,
         program=program,
         us_per_byte=_us_per_byte(program, setting.topology),
         steps=steps,
@@ -513,7 +510,7 @@ def _check_links(schedule: Schedule, topology: Topology) -> None:
 
 
 def _us_per_byte(program: Program, topology: Topology) -> float:
-    """Return what the busiest link or shared capacity takes for one byte of the whole data."""
+    """Return the time of the busiest link or shared capacity for one byte of the whole data."""
     lanes, steps = program.lanes, program.steps
     sending = np.flatnonzero(lanes["direction"] == int(Direction.SEND))
     pairs = zip(lanes["rank"][sending].tolist(), lanes["peer"][sending].tolist(), strict=True)

@@ -1,7 +1,7 @@
-"""Templates with the ranks in the places that suit the network, found by local search.
+"""Rank order of templates, optimized for the network by local search.
 
 A ring takes its ranks in any order, and so do halving-doubling and trees. Where links differ, or
-are missing, most orders go over a slow link or a missing one: the best ring is a bottleneck
+are missing, most orders use a slow link or a missing one: the best ring is a bottleneck
 travelling salesman's tour, over capacities that links share. `best_placement` starts with one
 order and swaps two ranks, moves one, or reverses a stretch, under simulated annealing (Kirkpatrick
 et al., Science 220, 1983). Where there are no more orders than trials, every order is tried
@@ -29,27 +29,27 @@ from headrace.topology import BYTES_PER_MB, Topology
 __all__ = ["Placement", "best_placement", "joined", "placements"]
 
 Make = Callable[[Sequence[int]], Schedule]
-"""A template with everything settled but the order of the ranks."""
+"""A template with all arguments bound but the rank order."""
 
 
 class Template(Protocol):
-    """What `templates` has."""
+    """Signature of the functions in `templates`."""
 
     def __call__(self, demand: Demand, *, order: Sequence[int] | None = None) -> Schedule:
-        """Return the schedule that does `demand`."""
+        """Return the schedule of `demand`."""
         ...
 
 
 _CHAIN, _TREES = (16, 64), (8, 32)
 
 _HOT = 0.01
-"""Of the best time: what is slower by so much is accepted with a chance of 1/e at first."""
+"""Initial temperature, as a share of the best time."""
 
 _FLAT = 64
-"""Trials that all take as long: the network is alike from everywhere."""
+"""Trials of equal time after which the network is taken to be symmetric."""
 
 _FAR = 1.5
-"""Times what is to be beaten: what is slower after a quarter of the trials gets no more."""
+"""Ratio to `beat_us` above which the search ends after a quarter of the trials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,7 +58,7 @@ class Placement:
 
     Attributes
     ----------
-    order : the ranks by place.
+    order : the ranks by position in the template.
     schedule : the template's, in this order.
     total_us : under the full cost model.
     """
@@ -69,7 +69,7 @@ class Placement:
 
 
 def joined(schedule: Schedule) -> Schedule:
-    """Return `schedule` with transfers that follow each other between two ranks as one message."""
+    """Return `schedule` with consecutive transfers between two ranks joined to one message."""
     transfers = list(schedule.transfers[:1])
     for before, each in pairwise(schedule.transfers):
         same = _lane(before) == _lane(each) and each.src != each.dst
@@ -89,15 +89,15 @@ def best_placement(
     trials: int = 1000,
     beat_us: float = float("inf"),
 ) -> Placement:
-    """Return the best order of the ranks that `trials` changes of `start` lead to.
+    """Return the best rank order found by `trials` changes of `start`.
 
-    The best of all, where `trials` are enough to try them all. Equal arguments give equal results.
+    The optimum, where `trials` are enough to enumerate all. Equal arguments give equal results.
 
     Parameters
     ----------
     total_bytes : see `Demand.chunk_bytes`.
-    fixed : a rank that keeps its place: the root.
-    beat_us : what another way takes: what is nowhere near it is not worth all `trials`.
+    fixed : a rank that keeps its position: the root.
+    beat_us : time of the best candidate so far; far above it the search ends early.
 
     Raises
     ------
@@ -105,24 +105,24 @@ def best_placement(
     """
     search = _Search(topology, make, start, max(total_bytes, 1), engine)
     first = np.array(start)
-    places = np.flatnonzero(first != (-1 if fixed is None else fixed))
-    if factorial(len(places)) <= trials:
-        orders = map(np.array, permutations(first[places].tolist()))
-        best = min((_with(first, places, each) for each in orders), key=search.cost)
+    positions = np.flatnonzero(first != (-1 if fixed is None else fixed))
+    if factorial(len(positions)) <= trials:
+        orders = map(np.array, permutations(first[positions].tolist()))
+        best = min((_with(first, positions, each) for each in orders), key=search.cost)
     else:
-        best = _annealed(search, first, places, np.random.default_rng(seed), trials, beat_us)
+        best = _annealed(search, first, positions, np.random.default_rng(seed), trials, beat_us)
     missing, total_us = search.cost(best)
     if missing:
         raise ProgramError(
-            f"every order tried needs links that topology '{topology.name}' lacks, {missing} "
-            "chunks are to be sent over such at least"
+            f"every order tried needs links that topology '{topology.name}' lacks, for {missing} "
+            "sends at least"
         )
     chosen = tuple(best.tolist())
     return Placement(order=chosen, schedule=make(chosen), total_us=total_us)
 
 
 def placements(setting: Setting, total_bytes: int, trials: int) -> Iterator[Placement]:
-    """Yield every template that serves `setting` and takes an order, placed.
+    """Yield the best placement for every template that supports `setting` and takes an order.
 
     Parameters
     ----------
@@ -130,16 +130,16 @@ def placements(setting: Setting, total_bytes: int, trials: int) -> Iterator[Plac
 
     Raises
     ------
-    ProgramError : if there is no search engine, no such template, or none of them finds its links.
+    ProgramError : if there is no search engine, no such template, or links lack for all of them.
     """
     method = setting.method
     if method.engine is None:
         raise ProgramError("needs a search engine")
-    makers = list(_makers(setting))
-    if not makers:
+    variants = list(_variants(setting))
+    if not variants:
         raise ProgramError("no template of this collective takes its ranks in any order")
     problems: list[ProgramError] = []
-    for make in makers:
+    for make in variants:
         try:
             yield best_placement(
                 setting.topology,
@@ -149,16 +149,16 @@ def placements(setting: Setting, total_bytes: int, trials: int) -> Iterator[Plac
                 start=setting.order,
                 fixed=setting.root if setting.collective in ROOTED else None,
                 seed=method.seed,
-                trials=trials // len(makers),
+                trials=trials // len(variants),
                 beat_us=setting.best_us(total_bytes),
             )
         except ProgramError as error:
             problems.append(error)
-    if len(problems) == len(makers):
+    if len(problems) == len(variants):
         raise problems[0]
 
 
-def _makers(setting: Setting) -> Iterator[Make]:
+def _variants(setting: Setting) -> Iterator[Make]:
     """Every template for each of its chunk counts."""
     rooted = setting.collective in (Collective.BROADCAST, Collective.REDUCE)
     whole = setting.collective is Collective.ALLREDUCE
@@ -174,7 +174,7 @@ def _makers(setting: Setting) -> Iterator[Make]:
             together = partial(_made, template, setting.demand(chunks), join=True)
             try:
                 messages = [_message_count(make(setting.order)) for make in (apart, together)]
-            except ProgramError:  # it does not serve this collective
+            except ProgramError:  # it does not support this collective
                 break
             yield apart
             if messages[1] < messages[0]:
@@ -199,28 +199,28 @@ def _lane(transfer: Transfer) -> tuple[int, int, int, bool]:
 def _annealed(
     search: "_Search",
     first: np.ndarray,
-    places: np.ndarray,
+    positions: np.ndarray,
     random: np.random.Generator,
     trials: int,
     beat_us: float,
 ) -> np.ndarray:
-    """Return the best order met on a walk from `first` that changes what is at `places`."""
+    """Return the best order visited by simulated annealing from `first` over `positions`."""
     order = best = first
     cost = least = search.cost(first)
     differs = False
     for trial in range(trials):
-        changed = _with(order, places, _changed(order[places], random))
+        changed = _with(order, positions, _changed(order[positions], random))
         found = search.cost(changed)
         differs |= found != cost
         if trial == _FLAT and not differs:
             break
         if trial == trials // 4 and least[1] > _FAR * beat_us:
             break
-        warmth = _HOT * least[1] * (1.0 - trial / trials) ** 2
+        temperature = _HOT * least[1] * (1.0 - trial / trials) ** 2
         if found <= cost or (
             found[0] == cost[0] == 0
-            and warmth > 0.0
-            and random.random() < exp((cost[1] - found[1]) / warmth)
+            and temperature > 0.0
+            and random.random() < exp((cost[1] - found[1]) / temperature)
         ):
             order, cost = changed, found
         if found < least:
@@ -228,14 +228,14 @@ def _annealed(
     return best
 
 
-def _with(order: np.ndarray, places: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+def _with(order: np.ndarray, positions: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     changed = order.copy()
-    changed[places] = ranks
+    changed[positions] = ranks
     return changed
 
 
 def _changed(order: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Swap two, move one, or turn a stretch round."""
+    """Swap two, move one, or reverse a stretch."""
     low, high = sorted(random.choice(len(order), 2, replace=False).tolist())
     changed = order.copy()
     match int(random.integers(4)):
@@ -251,7 +251,7 @@ def _changed(order: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 class _Search:
-    """Times orders: the template in another order is the same sends between other ranks."""
+    """Cost of rank orders: another order has the same sends between renamed ranks."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class _Search:
         self._linked[topology.columns.src, topology.columns.dst] = True
 
     def cost(self, order: np.ndarray) -> tuple[int, float]:
-        """Return how many sends lack a link, and the time in us if none does."""
+        """Return the number of sends without a link, and the time in us if there are none."""
         renamed = np.empty_like(order)
         renamed[self._start] = order
         src, dst = renamed[self._sends.src], renamed[self._sends.dst]

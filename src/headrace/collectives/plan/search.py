@@ -1,4 +1,4 @@
-"""What planning asks of a search engine, which is handed in: planning itself is pure Python."""
+"""Interface of search engines; an engine is passed in, so that planning stays pure Python."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -27,16 +27,16 @@ class Routes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """How to search. Equal settings give equal results: effort is counted, not timed.
+    """Search parameters. Equal ones give equal results: effort is counted, not timed.
 
     Attributes
     ----------
     seed : of the first restart; restart k uses its own stream.
-    restarts : how many randomised constructions.
+    restarts : number of randomised constructions.
     batch_share : of the chunks that could go on a link now, at most this share of what the link
         is still expected to carry goes as one message; 0 sends every chunk by itself.
-    limit_s : a safety net; whether it struck is in the result.
-    target_us : end the search when a schedule takes no longer (a proven bound, say).
+    limit_s : time limit, as a safety net; the result has whether it was reached.
+    target_us : end the search at a schedule of this time or less (a proven bound, say).
     """
 
     seed: int = 0
@@ -53,8 +53,8 @@ class SearchResult:
     Attributes
     ----------
     sends : with `start_us` and `arrive_us`.
-    total_us : when the last message arrives, under the full cost model.
-    restarts : how many were done.
+    total_us : arrival of the last message, under the full cost model.
+    restarts : number of restarts done.
     history_us : the best after each restart that improved on it, as (restart, us) pairs.
     struck : the time limit ended the search.
     """
@@ -67,9 +67,9 @@ class SearchResult:
 
 
 class SearchInterrupted(KeyboardInterrupt):
-    """A KeyboardInterrupt during a search that had found something: `found`.
+    """A KeyboardInterrupt during a search that has a result so far: `found`.
 
-    Who has no use for half a search lets it pass, as any other interrupt.
+    Callers that cannot use a partial search let it pass, as any other interrupt.
     """
 
     def __init__(self, found: SearchResult) -> None:
@@ -92,27 +92,27 @@ class SearchEngine(Protocol):
         before: Sends | None = None,
         settings: SearchSettings = SearchSettings(),
     ) -> SearchResult:
-        """Return the best schedule found that carries `deliveries`.
+        """Return the best schedule found for `deliveries`.
 
         Parameters
         ----------
         chunk_mb : size of every chunk in MB.
         routes : links each chunk may use (say, a tree); None: all.
         symmetry : (elements, ranks) int32, a group of permutations of the ranks that are
-            automorphisms of topology and deliveries; whatever is sent, its images are sent too.
-        backwards : judge, and return, what is found turned round: as sends that combine, on the
-            transposed topology. A good way to carry is often a bad one to combine, since nobody
-            waits on purpose.
+            automorphisms of topology and deliveries; with every send, its images are sent too.
+        backwards : rate and return schedules reversed: as sends that combine, on the transposed
+            topology. A good multicast is often a bad reduction when reversed, as list scheduling
+            never delays a send.
         before : sends of these chunks that go first, such as a reduce_scatter before an allgather.
             A chunk leaves its origin when they have all brought it there. `SearchResult.total_us`
             is that of both, `SearchResult.sends` the second part only; not with `backwards`.
 
         Raises
         ------
-        ProgramError : if a chunk cannot reach a target, or what is before does not fit.
+        ProgramError : if a chunk cannot reach a target, or `before` does not fit.
         TopologyError : if `before` has a send between ranks without a link.
         SearchInterrupted : if interrupted, with the best so far; a plain KeyboardInterrupt if
-            nothing was found yet.
+            there is none yet.
         """
         ...
 

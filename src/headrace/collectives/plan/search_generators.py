@@ -1,8 +1,8 @@
-"""Who searches: the rows of the portfolio that make schedules for the setting itself.
+"""Search generators: rows of the portfolio that search for schedules of one setting.
 
-Templates (`generators`) know an answer for every topology; synthesizers look for one on this
-topology, for the sizes that the setting aims at. All take the full cost model as their guide;
-what a program is worth in the end the portfolio decides, by the setting's own model.
+Templates (`generators`) have a schedule for every topology; search generators search on the given
+topology, for the sizes of `Setting.aims`. Their objective is the time under the full cost model;
+the portfolio compares the resulting candidates under the setting's own model.
 """
 
 from collections.abc import Iterator
@@ -36,22 +36,22 @@ _TREE_CHUNKS = {"quick": (4,), "normal": (8, 24), "thorough": (8, 24, 64)}
 _STREAMED = {"quick": (4, 32), "normal": (2, 8, 32, 64), "thorough": (2, 4, 8, 16, 32, 64)}
 _MIRRORED_RESTARTS = {"quick": 4, "normal": 24, "thorough": 200}
 _PLACEMENTS = {"quick": 200, "normal": 2000, "thorough": 40_000}
-"""Orders of the ranks that are tried, all templates together."""
+"""Rank orders evaluated, all templates together."""
 
 _RELAYS = {"quick": 40_000, "normal": 400_000, "thorough": 10_000_000}
-"""Messages that are timed again, all changes together."""
+"""Messages timed again, all changes together."""
 
 _SECONDS = {"quick": 2.0, "normal": 5.0, "thorough": 120.0}
-"""Safety nets of one search."""
+"""Time limits of one search, as safety nets."""
 
 _RESTARTS = {"quick": 16, "normal": 128, "thorough": 4096}
-"""Of the matching of demands without a name."""
+"""Of the matching of custom demands and uneven exchanges."""
 
 _MOST_DELIVERIES = 120_000
-"""Chunks times receivers that one program may have here; orbits are for more."""
+"""Most deliveries (chunks times receivers) of a program; `orbits` scales further."""
 
 _FAR = 1.2
-"""Times the best so far: what a coarse cut is slower by, a finer one does not make up for."""
+"""Ratio to the best candidate above which no finer cut is tried: it would not catch up."""
 
 _EXACT_DELIVERIES = {"quick": 24, "normal": 120, "thorough": 400}
 _EXACT_WORK = {"quick": 1.0, "normal": 10.0, "thorough": 100.0}
@@ -69,7 +69,7 @@ def _matching(setting: Setting) -> Iterator[Schedule]:
     effort = method.effort
     if method.model.streaming:
         yield from _streamed(setting)
-        # Messages as a whole are a poor guide for streams: not worth much more.
+        # The time of whole messages predicts that of streams poorly: little effort is enough.
         effort = "quick" if effort == "normal" else effort
     for aim in setting.aims:
         counts = {} if method.chunks is None else {"chunk_counts": (_per_rank(setting),)}
@@ -94,12 +94,12 @@ def _matching(setting: Setting) -> Iterator[Schedule]:
 
 
 def _streamed(setting: Setting) -> Iterator[Schedule]:
-    """The best by matching for each of several chunk counts, latency left out.
+    """The best by matching for each of several chunk counts, without latency.
 
-    The search forwards whole messages, one after the other. Streams flow side by side: of what it
-    finds about equal, some is far better than the rest, and only simulating tells which. A stream
-    hides latency, which no longer has to be paid by the message, and without it one size is like
-    another.
+    The search forwards whole messages one after the other, while streams run concurrently:
+    schedules that the search rates as equal differ widely under simulation, so several are
+    returned. Streams hide latency instead of paying it per message, and without it the best
+    schedule does not depend on the size.
     """
     from headrace.collectives.plan.matching import match
 
@@ -129,7 +129,7 @@ def _streamed(setting: Setting) -> Iterator[Schedule]:
 
 
 def _mirrored(setting: Setting) -> Iterator[Schedule]:
-    """Allreduce over trees that are used both ways: `mirrored`."""
+    """Allreduce over trees that are used in both directions: `mirrored`."""
     from headrace.collectives.plan.mirrored import mirrored
 
     method = setting.method
@@ -137,7 +137,7 @@ def _mirrored(setting: Setting) -> Iterator[Schedule]:
         raise ProgramError("only for allreduce")
     if method.engine is None:
         raise ProgramError("needs a search engine")
-    # Without latency, which a stream hides, one size is like another.
+    # Without latency, which a stream hides, the best schedule does not depend on the size.
     for aim in setting.aims[-1:] if method.model.streaming else setting.aims:
         yield from mirrored(
             setting.topology,
@@ -151,13 +151,13 @@ def _mirrored(setting: Setting) -> Iterator[Schedule]:
         )
 
 
-def _placed(setting: Setting) -> Iterator[Schedule]:
-    """Rings, halving-doubling and trees with the ranks where they suit the network: `placed`."""
+def _rank_order(setting: Setting) -> Iterator[Schedule]:
+    """Rings, halving-doubling and trees with the rank order optimized: `rank_order`."""
     from headrace.collectives.plan.rank_order import placements
 
     _check_size(setting)
     trials = _PLACEMENTS[setting.method.effort]
-    # Without latency, which a stream hides, one size is like another.
+    # Without latency, which a stream hides, the best schedule does not depend on the size.
     for aim in setting.aims[-1:] if setting.method.model.streaming else setting.aims:
         for found in placements(setting, aim, trials):
             setting.report(f"{found.total_us:.4g} us with another order of ranks")
@@ -165,7 +165,7 @@ def _placed(setting: Setting) -> Iterator[Schedule]:
 
 
 def _relays(setting: Setting) -> Iterator[Schedule]:
-    """All-to-all in fewer messages, where blocks go along with others: `relays`."""
+    """All-to-all in fewer messages, some blocks forwarded by relays: `relays`."""
     from headrace.collectives.plan.relays import relayed
     from headrace.collectives.plan.templates import direct
 
@@ -177,7 +177,7 @@ def _relays(setting: Setting) -> Iterator[Schedule]:
     demand = setting.demand(method.chunks or 1)
     trials = _RELAYS[method.effort] // (setting.ranks**2 * demand.chunks)
     if trials < setting.ranks:
-        raise ProgramError(f"{setting.ranks} ranks, too many to try much")
+        raise ProgramError(f"{setting.ranks} ranks are too many: fewer trials than ranks")
     exchange = direct(demand)
     for aim in setting.aims:
         found = relayed(
@@ -201,7 +201,7 @@ def _packing(setting: Setting) -> Iterator[Schedule]:
 
     method = setting.method
     if setting.collective not in _CARRYING:
-        raise ProgramError("only for collectives that do not combine; matching inverts the others")
+        raise ProgramError("only for collectives that do not combine; matching reverses the others")
     counts = _TREE_CHUNKS[method.effort] if method.chunks is None else (method.chunks,)
     _check_size(setting)
     for aim in setting.aims:
@@ -248,7 +248,7 @@ def _exact(setting: Setting) -> Iterator[Schedule]:
     if setting.collective not in _CARRYING:
         raise ProgramError("only for collectives that do not combine")
     if method.model.streaming:
-        raise ProgramError("schedules whole blocks, one after the other: a stream does better")
+        raise ProgramError("schedules whole blocks, one after the other: streams are faster")
     most = _EXACT_DELIVERIES[method.effort]
     for aim in setting.aims:
         demand = setting.demand(method.chunks or 1)
@@ -270,13 +270,13 @@ def _exact(setting: Setting) -> Iterator[Schedule]:
 
 
 def _orbits(setting: Setting) -> Iterator[Schedule]:
-    """Plans that look alike from every rank: `orbits`."""
+    """Plans invariant under a group that is transitive on the ranks: `orbits`."""
     from headrace.collectives.plan.orbits.build import plan_orbits
     from headrace.collectives.plan.orbits.expand import expand
 
     method = setting.method
     if setting.collective in ROOTED:
-        raise ProgramError(f"{setting.collective} has a root: ranks are not alike")
+        raise ProgramError(f"{setting.collective} has a root: ranks are not equivalent")
     _check_size(setting)
     for aim in setting.aims:
         if method.chunks is None:
@@ -289,7 +289,7 @@ def _orbits(setting: Setting) -> Iterator[Schedule]:
 
 
 def _sketches(setting: Setting) -> Iterator[Schedule]:
-    """Sketches that the topology suggests by itself, tried: `autosketch`."""
+    """Sketches derived from the topology: `autosketch`."""
     from headrace.collectives.plan.guided.autosketch import autosketch
 
     _check_size(setting)
@@ -302,7 +302,7 @@ def _sketches(setting: Setting) -> Iterator[Schedule]:
 
 
 def _hosts(setting: Setting) -> Iterator[Schedule]:
-    """Equal hosts: between them, inside them, pipelined: `hierarchy`."""
+    """Schedules between and inside equal hosts, pipelined: `hierarchy`."""
     from headrace.collectives.plan.hierarchy import hierarchical_plans
 
     method = setting.method
@@ -359,7 +359,7 @@ def _guided(setting: Setting, *, sketch: object) -> Iterator[Schedule]:
 
 
 def _moving(setting: Setting) -> Iterator[Schedule]:
-    """Randomised matching of any demand that only moves, for several chunk counts."""
+    """Randomised matching of any demand that does not combine, for several chunk counts."""
     from headrace.collectives.plan.search import SearchSettings
 
     method = setting.method
@@ -388,9 +388,9 @@ def _moving(setting: Setting) -> Iterator[Schedule]:
 
 
 def custom_generators(sketch: Path | None = None) -> tuple[Generator, ...]:
-    """Return who serves demands that have no name: custom ones, and uneven exchanges.
+    """Return the generators for custom demands and uneven exchanges.
 
-    With a user's sketch it alone does, as for named collectives.
+    With a user's sketch it is the only one, as for named collectives.
 
     Raises
     ------
@@ -418,7 +418,7 @@ def _least(setting: Setting) -> int:
 
 
 def _per_rank(setting: Setting) -> int:
-    """The chunks that the method asks for, of the block that every rank owns in an allreduce."""
+    """The method's number of chunks, of the block that every rank owns in an allreduce."""
     return max(1, (setting.method.chunks or 1) // _least(setting))
 
 
@@ -431,12 +431,12 @@ SEARCH_GENERATORS: tuple[Generator, ...] = (
     Generator("hosts", _hosts, min_gap=0.01),
     Generator("matching", _matching, min_gap=0.015),
     Generator("mirrored", _mirrored, min_gap=0.015),
-    Generator("placed", _placed, min_gap=0.02),
+    Generator("placed", _rank_order, min_gap=0.02),
     Generator("relays", _relays, min_gap=0.02),
     Generator("exact", _exact, min_gap=0.02),
     Generator("packing", _packing, min_gap=0.03),
     Generator("sketches", _sketches, min_gap=0.03),
 )
-"""Everybody who searches without being told how."""
+"""All search generators that need no user's sketch."""
 
 ALL_GENERATORS: tuple[Generator, ...] = (*GENERATORS, *SEARCH_GENERATORS)

@@ -1,8 +1,8 @@
-"""Sends: a synthesizer's answer, and how two answers become one.
+"""Sends: the result of a search generator, and the composition of two.
 
-What combines is carried backwards: a reduce_scatter is an allgather run backwards on the transposed
+Combining is the reverse of multicast: a reduce_scatter is an allgather reversed on the transposed
 topology (TACCL 5.7), and an allreduce is a reduce_scatter followed, or overlapped, by an allgather.
-Who begins first and what is combined first are two questions: `by_arrival` answers the second.
+The order of combining may differ from the order in which messages begin: `by_arrival` computes it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -25,18 +25,18 @@ __all__ = [
 ]
 
 _SAME_MOMENT = 1e-9
-"""As in the simulators."""
+"""Relative tolerance of equal times, as in the simulators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Deliveries:
-    """What is to be carried: a collective without its combining.
+    """Delivery problem: origin and targets of every chunk (multicommodity multicast).
 
     Attributes
     ----------
     ranks : number of ranks.
     origin : (chunks,) int32, the rank that holds the chunk at first.
-    targets : (chunks, ranks) bool, who must get it; False at the origin.
+    targets : (chunks, ranks) bool, the ranks that must receive it; False at the origin.
     """
 
     ranks: int
@@ -51,7 +51,7 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sends:
-    """Who sends which chunk to whom; columns of equal length, in one global order.
+    """Sends of chunks between ranks: columns of equal length, in one global order.
 
     Every send comes after all that it depends on. Rows with the same `message` are one message:
     consecutive, between the same two ranks, charged alpha once, complete when all have arrived.
@@ -61,10 +61,10 @@ class Sends:
     chunk, src, dst : int32.
     reduce : bool; the chunk is combined into what `dst` holds of it, else it replaces it.
     message : int32, starting at 0 and growing by 1 from message to message.
-    start_us : float64, when the planner wants the message to begin (all rows of a message alike);
-        an empty array if it has no opinion.
-    arrive_us : float64, when the planner expects all of the message to be there, likewise. What is
-        combined in one place is then combined in this order (`by_arrival`), else in that of rows.
+    start_us : float64, planned start of the message (equal in all its rows); an empty array if
+        not planned.
+    arrive_us : float64, predicted arrival of the whole message, likewise. Chunks are combined in
+        one place in this order (`by_arrival`), else in that of rows.
     """
 
     chunk: np.ndarray
@@ -77,7 +77,7 @@ class Sends:
 
 
 def check_sends(sends: Sends) -> None:
-    """Raise ProgramError if columns differ in length or messages are not as `Sends` says."""
+    """Raise ProgramError if columns differ in length or messages are not as `Sends` requires."""
     columns = (sends.src, sends.dst, sends.reduce, sends.message)
     times = (sends.start_us, sends.arrive_us)
     rows = len(sends.chunk)
@@ -103,7 +103,7 @@ def check_sends(sends: Sends) -> None:
 
 
 def with_arrivals(topology: Topology, sends: Sends, chunk_mb: float) -> Sends:
-    """Return `sends` with `arrive_us` as `start_us` and the full cost model have it (TACCL 5.17).
+    """Return `sends` with `arrive_us` by `start_us` and the full cost model (TACCL 5.17).
 
     Raises
     ------
@@ -123,11 +123,10 @@ def with_arrivals(topology: Topology, sends: Sends, chunk_mb: float) -> Sends:
 
 
 def reversed_sends(sends: Sends) -> Sends:
-    """Return `sends` backwards: what spread from one rank is combined there.
+    """Return `sends` reversed: a multicast from one rank becomes a reduction to it.
 
-    An allgather on the transposed topology so becomes a reduce_scatter. A message that took from a
-    to b takes from ``end - b`` to ``end - a``, with `end` the end of all; one whose arrival is not
-    known takes no time.
+    An allgather on the transposed topology becomes a reduce_scatter. A message over [a, b] gets
+    [``end - b``, ``end - a``], with `end` the end of all; one of unknown arrival takes no time.
     """
     start_us, arrive_us = sends.start_us, sends.arrive_us
     if len(start_us):
@@ -148,7 +147,7 @@ def reversed_sends(sends: Sends) -> Sends:
 
 
 def concatenated(first: Sends, second: Sends) -> Sends:
-    """Return `first`, then `second`, which is planned to begin when all of `first` has ended."""
+    """Return `first`, then `second`, its times shifted to the end of `first`."""
     start_us = arrive_us = np.empty(0)
     if len(first.start_us) and len(second.start_us):
         end = float((first.arrive_us if len(first.arrive_us) else first.start_us).max())
@@ -159,11 +158,11 @@ def concatenated(first: Sends, second: Sends) -> Sends:
 
 
 def overlapped(first: Sends, second: Sends) -> Sends:
-    """Return both merged by time: `second` sends a chunk on as soon as `first` is done with it.
+    """Return both merged by time: `second` sends a chunk as soon as `first` has finished it.
 
-    For an allreduce: `first` is a reduce_scatter, `second` an allgather of the same chunks. Every
-    chunk of `second` keeps its plan but for one shift: it first leaves when `first` last moves it.
-    Messages of several chunks follow the latest. One whose arrival is not known takes no time.
+    For an allreduce: `first` is a reduce_scatter, `second` an allgather of the same chunks. Times
+    of a chunk in `second` are shifted so that it first leaves when `first` last moves it. Messages
+    of several chunks follow the latest. One whose arrival is not known takes no time.
 
     Raises
     ------
@@ -173,7 +172,7 @@ def overlapped(first: Sends, second: Sends) -> Sends:
         raise ProgramError("start_us is empty, needs the starting times of both halves to overlap")
     takes, later_takes = _durations(first), _durations(second)
     chunks = 1 + int(max(first.chunk.max(initial=-1), second.chunk.max(initial=-1)))
-    # Its order is known to respect cause and effect; its times need not, if it has no durations.
+    # Its order respects causality; its times need not, if it has no durations.
     begins = np.maximum.accumulate(first.start_us)
     done = np.zeros(chunks)
     np.maximum.at(done, first.chunk, begins + takes)
@@ -212,7 +211,7 @@ def _durations(sends: Sends) -> np.ndarray:
 
 
 def _shifted(sends: Sends, shift: np.ndarray, takes: np.ndarray) -> np.ndarray:
-    """Return when every row begins: shifted, but not before its chunk has come to its sender."""
+    """Return the start of every row: shifted, but not before its chunk is at its sender."""
     there: dict[tuple[int, int], float] = {}
     starts = np.empty(len(sends.chunk))
     ends = np.append(np.flatnonzero(np.diff(sends.message)) + 1, len(sends.chunk))
@@ -243,16 +242,15 @@ def _joined(first: Sends, second: Sends, start_us: np.ndarray, arrive_us: np.nda
 
 
 def by_arrival(sends: Sends) -> np.ndarray:
-    """Return all rows, what is combined in one place in the order in which it arrives.
+    """Return the order of rows in which chunks are combined in one place in order of arrival.
 
-    Who begins first is still told by `message`, which need not grow from row to row then. A
-    receive is combined after what its slot and its lane held up before it: where the turns are not
-    those of arrival, one that is late holds up what came long ago. In order of arrival nothing is.
+    The order of starts stays that of `message`, which need not grow from row to row then. A receive
+    is combined after earlier ones in its slot and its lane: in another order than that of arrival,
+    a late receive blocks receives that arrived before it.
 
-    Whatever the times are, the order stays one of cause and effect: a message that sends what
-    another brings, or replaces what another sends, comes after it, and so does the next of a lane.
-    Rows of one message stay together. Sends that are in order already, or whose arrivals are not
-    known, stay as they are.
+    The order is causal whatever the times are: a message that sends what another brings, or
+    replaces what another sends, comes after it, and so does the next of a lane. Rows of one message
+    stay together. Sends that are in order already, or of unknown arrival, are left as they are.
     """
     if not len(sends.arrive_us) or _in_turn(sends):
         return np.arange(len(sends.chunk))
@@ -261,7 +259,7 @@ def by_arrival(sends: Sends) -> np.ndarray:
 
 
 def _in_turn(sends: Sends) -> bool:
-    """Whether nothing that is combined comes before what arrives earlier in the same place."""
+    """Return whether rows combined in the same place are in order of arrival already."""
     rows = np.flatnonzero(sends.reduce)
     place = sends.dst[rows].astype(np.int64) * (int(sends.chunk.max(initial=0)) + 1)
     place += sends.chunk[rows]
@@ -272,11 +270,11 @@ def _in_turn(sends: Sends) -> bool:
 
 
 def _arrivals(sends: Sends) -> list[float]:
-    """When every message arrives, by number, put off so that cause and effect are in order."""
+    """Arrival times of messages, by number, delayed where causality requires it."""
     when: list[float] = [0.0] * (int(sends.message.max(initial=-1)) + 1)
-    brought: dict[tuple[int, int], float] = {}  # when the last came that was combined or not,
-    replaced: dict[tuple[int, int], float] = {}  # was not combined,
-    sent: dict[tuple[int, int], float] = {}  # or had been sent on
+    brought: dict[tuple[int, int], float] = {}  # last arrival, combined or not,
+    replaced: dict[tuple[int, int], float] = {}  # last arrival that was not combined,
+    sent: dict[tuple[int, int], float] = {}  # last arrival at the next rank
     lane: dict[tuple[int, int], float] = {}
     ends = np.append(np.flatnonzero(np.diff(sends.message)) + 1, len(sends.chunk)).tolist()
     columns = (sends.chunk, sends.reduce, sends.src, sends.dst, sends.message, sends.arrive_us)

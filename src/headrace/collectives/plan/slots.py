@@ -1,4 +1,4 @@
-"""Where every chunk lies, or would arrive, at every rank: slots for `chunks.realize`."""
+"""Slot allocation for `chunks.realize`: the slot of every chunk at every rank."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from headrace.errors import ProgramError
 
 
 class SlotAllocation:
-    """A chunk lies where the demand has its item before or after, else in scratch.
+    """Slots of chunks: where the demand has their item before or after, else scratch.
 
     Attributes
     ----------
-    copies_before : what a rank wants of what it has already, copied there.
+    copies_before : local copies of items that a rank both holds and wants, in another slot.
     """
 
     def __init__(self, demand: Demand, chunks: int) -> None:
@@ -21,27 +21,27 @@ class SlotAllocation:
         self._demand = demand
         self._items = max(chunks, int(before.item.max(initial=-1)) + 1)
         self._held = np.sort(before.rank * self._items + before.item)
-        """What is where, as sorted keys: rank times items, plus item."""
+        """Items held, as sorted keys: rank times items, plus item."""
         self._known = np.empty(0, dtype=np.int64)
         """Keys whose slot is known, sorted, and in `_slots` their slots."""
         self._slots = np.empty(0, dtype=np.int64)
         self._passed: dict[tuple[int, int], int] = {}
-        """By rank and place in a block, how many scratch slots are taken."""
+        """Number of scratch slots in use, by rank and position in a block."""
         self._owed: list[tuple[int, int, int]] = []
-        """(rank, item, slot) to be filled in the end."""
+        """(rank, item, slot) to be filled by local copies at the end."""
         self.copies_before: list[Transfer] = []
         if not demand.in_place:
             known: dict[int, int] = {}
             for rank in range(demand.ranks):
-                self._settle(rank, known)
+                self._assign(rank, known)
             self._learn(np.array(list(known)), np.array(list(known.values())))
 
     @property
     def scratch_slots(self) -> int:
-        """How many scratch slots every rank needs."""
+        """Number of scratch slots at every rank."""
         return self._demand.chunks * max(self._passed.values(), default=0)
 
-    def _settle(self, rank: int, known: dict[int, int]) -> None:
+    def _assign(self, rank: int, known: dict[int, int]) -> None:
         held: dict[int, list[int]] = {}
         taken: set[int] = set()
         for slot, item, _ in self._demand.initial(rank):
@@ -64,15 +64,15 @@ class SlotAllocation:
     def hops(
         self, row: np.ndarray, chunk: np.ndarray, src: np.ndarray, dst: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the slots that chunks leave from and arrive in, one send after the other.
+        """Return the source and destination slots of sends, in order.
 
         Parameters
         ----------
-        row : what to call every send in an error.
+        row : number of every send, for errors.
 
         Raises
         ------
-        ProgramError : if a chunk is sent by a rank that does not have it.
+        ProgramError : if a rank sends a chunk that it does not have.
         """
         here, there = src * self._items + chunk, dst * self._items + chunk
         arrived, first = np.unique(there, return_index=True)
@@ -84,8 +84,7 @@ class SlotAllocation:
             at = lost[0]
             raise ProgramError(
                 f"sends: row {row[at]} sends chunk {chunk[at]} from rank {src[at]} to rank "
-                f"{dst[at]}, but rank {src[at]} does not have it yet; needs an order of cause and "
-                "effect"
+                f"{dst[at]}, but rank {src[at]} does not have it yet; needs a causal order"
             )
         self._held = np.sort(np.append(self._held, arrived))
         if self._demand.in_place:
@@ -107,18 +106,18 @@ class SlotAllocation:
         self._known, self._slots = keys[order], np.append(self._slots, slots)[order]
 
     def _passing(self, rank: int, chunk: int) -> int:
-        """A scratch slot of its own, made for chunks of its place in a block."""
+        """A scratch slot of its own, for chunks of its position in a block."""
         chunks = self._demand.chunks
         taken = self._passed.get((rank, chunk % chunks), 0)
         self._passed[rank, chunk % chunks] = taken + 1
         return self._demand.slots + taken * chunks + chunk % chunks
 
     def copies_after(self) -> list[Transfer]:
-        """Fill what is owed; what would be overwritten on the way is put aside first.
+        """Return the local copies at the end; sources that they overwrite are saved first.
 
         Raises
         ------
-        ProgramError : if what is owed never came.
+        ProgramError : if an item never arrived.
         """
         aside: list[Transfer] = []
         filled: list[Transfer] = []
@@ -138,7 +137,7 @@ class SlotAllocation:
 
 
 def _found(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each of `wanted` is in the sorted `keys`, and whether it is there at all."""
+    """Index of each of `wanted` in the sorted `keys`, and whether it is there."""
     if not len(keys):
         return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

@@ -1,4 +1,4 @@
-"""What a proven program sends: rounds, bytes on the wire, bytes between groups (PLink, table 1)."""
+"""Statistics of a proven program: rounds, bytes sent, bytes between groups (PLink, table 1)."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ class ProgramStatistics:
 
     Attributes
     ----------
-    rounds : the longest chain of messages of which each passes on what the one before it brought.
-    messages : how many messages there are.
-    wire : what is sent, all messages together, in units of the collective's size.
-    across : what of it goes from group to group.
+    rounds : longest chain of messages in which each forwards data of the one before it.
+    messages : number of messages.
+    wire : data sent, all messages together, in units of the collective's size.
+    across : the part of it between groups.
     """
 
     rounds: int
@@ -31,20 +31,19 @@ class ProgramStatistics:
 
 
 def program_statistics(program: Program, groups: Sequence[Sequence[int]] = ()) -> ProgramStatistics:
-    """Count what `program`, which has passed the verifier, sends.
+    """Return the statistics of `program`, which has passed the verifier.
 
-    Rounds are of data, not of connections: a message counts one more than the deepest one whose
-    data it carries, alone or combined. Waiting for a turn in a lane, or for a slot to become free,
-    is no round. As no two steps of a proven program race, the order in which they are followed here
-    makes no difference.
+    Rounds count data dependencies: a message's is one more than the deepest one whose data it
+    carries, alone or combined. Waiting for a lane, or for a slot to become free, is no round. As no
+    two steps of a proven program race, any topological order of the steps gives the same counts.
 
     Parameters
     ----------
-    groups : the ranks by rack (or host); without, nothing is across.
+    groups : the ranks by rack (or host); empty: `across` is 0.
 
     Raises
     ------
-    ProgramError : if the steps' order is circular: the program is not proven.
+    ProgramError : if the wait-for graph has a cycle: the program is not proven.
     """
     steps, lanes = program.steps, program.lanes
     lane = steps["lane"]
@@ -64,16 +63,16 @@ def program_statistics(program: Program, groups: Sequence[Sequence[int]] = ()) -
 
 
 def _rounds(program: Program) -> int:
-    """Follow the data through all steps in some order in which they may run."""
+    """Depth of the data, through all steps in a topological order."""
     steps, lanes = program.steps, program.lanes
     lane_of, op, slot = steps["lane"].tolist(), steps["op"].tolist(), steps["slot"].tolist()
     from_slot, count = steps["src_slot"].tolist(), steps["count"].tolist()
     rank = lanes["rank"].tolist()
     feeds = _mates(program)
     after, waiting = _successors(program, feeds)
-    # Only slots that are written take room: a demand can have many more than its steps touch.
+    # Sparse, by slot: a demand can have many more slots than its steps write.
     depth: list[dict[int, int]] = [{} for _ in range(program.demand.ranks)]
-    carried: dict[int, int] = {}  # by receive step: the depth of what is on its way
+    carried: dict[int, int] = {}  # by receive step: the depth of the data in flight
     ready = deque(step for step, count_ in enumerate(waiting) if count_ == 0)
     deepest = done = 0
     while ready:
@@ -96,12 +95,12 @@ def _rounds(program: Program) -> int:
             if waiting[other] == 0:
                 ready.append(other)
     if done < len(op):
-        raise ProgramError(f"{len(op) - done} steps wait for one another; prove the program first")
+        raise ProgramError(f"{len(op) - done} steps wait for each other; prove the program first")
     return deepest
 
 
 def _mates(program: Program) -> dict[int, int]:
-    """Return for every send the receive that it feeds."""
+    """Return the matching receive of every send."""
     lanes, lane_of = program.lanes, program.steps["lane"]
     first = np.searchsorted(lane_of, np.arange(len(lanes["rank"]) + 1))
     names = ("rank", "direction", "peer", "channel")
@@ -123,7 +122,7 @@ def _mates(program: Program) -> dict[int, int]:
 
 
 def _successors(program: Program, feeds: dict[int, int]) -> tuple[list[list[int]], list[int]]:
-    """Return for every step those that may not run before it, and how many it waits for."""
+    """Return for every step its successors, and the number of its predecessors."""
     lane_of = program.steps["lane"]
     after: list[list[int]] = [[] for _ in lane_of]
     in_lane = np.flatnonzero(lane_of[1:] == lane_of[:-1]).tolist()

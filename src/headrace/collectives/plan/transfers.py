@@ -1,4 +1,4 @@
-"""What makers of schedules have in common: groups, orders, even cuts, reversal, pipelining."""
+"""Transfer helpers of the templates: groups, orders, even cuts, reversal, pipelining."""
 
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
@@ -18,10 +18,10 @@ REVERSED = {
 """A collective and the one whose transfers, run backwards and reducing (or not), make it."""
 
 
-def unserved(template: str, demand: Demand, why: str = "") -> NoReturn:
+def unsupported(template: str, demand: Demand, why: str = "") -> NoReturn:
     """Raise ProgramError: `template` has no schedule for `demand`."""
     raise ProgramError(
-        f"{template} does not serve {demand.collective} over {demand.ranks} ranks"
+        f"{template} does not support {demand.collective} over {demand.ranks} ranks"
         + (f": {why}" if why else "")
     )
 
@@ -59,8 +59,8 @@ def move(src: int, dst: int, slots: range, *, reduce: bool = False) -> list[Tran
 def backwards(transfers: Sequence[Transfer], *, reduce: bool) -> list[Transfer]:
     """Return the in-place transfers in reverse, from receiver to sender.
 
-    What spread along a tree from one rank is so gathered along it: broadcast becomes reduce,
-    allgather becomes reduce_scatter, scatter becomes gather.
+    Multicast trees become reduction (or gather) trees: broadcast becomes reduce, allgather becomes
+    reduce_scatter, scatter becomes gather.
     """
     return [
         t._replace(src=t.dst, dst=t.src, src_slot=t.dst_slot, dst_slot=t.src_slot, reduce=reduce)
@@ -71,10 +71,9 @@ def backwards(transfers: Sequence[Transfer], *, reduce: bool) -> list[Transfer]:
 def pipelined(chains: Sequence[Sequence[Iterable[Transfer]]], lag: int) -> tuple[Transfer, ...]:
     """Interleave chains of stages (one chain a chunk, in chunk order) into one global order.
 
-    Stage s of chain k comes at ``k + s * lag``: while a chunk is in its last stage, chunks that
-    come later are already in their first. A lane runs in this order, so `lag` says how far the
-    early stages may run ahead on a lane that carries several stages: the whole collective with a
-    large one, not at all with 0.
+    Stage s of chain k comes at ``k + s * lag``: while a chunk is in its last stage, later chunks
+    are already in their first. A lane runs in this order, so `lag` limits how far the early stages
+    run ahead on a lane that carries several stages: unlimited if large, not at all with 0.
     """
     keyed = [
         (k + stage * lag, stage, k) for k, chain in enumerate(chains) for stage in range(len(chain))

@@ -134,7 +134,7 @@ def test_masters_of_other_chunks_or_ranks_are_refused() -> None:
     for demand in (allreduce(4, 8), allreduce(5, 4)):
         with pytest.raises(ProgramError, match="masters are of 4 chunks at 4 ranks"):
             two_level(demand, masters)
-    with pytest.raises(ProgramError, match="two_level does not serve broadcast"):
+    with pytest.raises(ProgramError, match="two_level does not support broadcast"):
         two_level(Demand(collective=Collective.BROADCAST, ranks=4, chunks=4), masters)
 
 
@@ -149,7 +149,7 @@ def test_a_slow_host_gets_no_masters_and_the_portfolio_likes_that() -> None:
     assert fitted_masters(slow, groups, 64).local_counts[0] == 0
     even = plan_collective(topology, Collective.ALLREDUCE, 4 << 20, groups=groups, generators=rows)
     notes = {c.generator: c.note for c in even.candidates}
-    assert notes["two_level"] == "ranks and groups are alike: as hierarchical"
+    assert notes["two_level"] == "ranks and groups have equal rates: same as hierarchical"
 
 
 def test_where_nobody_sees_groups_they_are_found_by_cost() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.chunks import Deliveries, Sends, deliveries_of, realize
-from headrace.collectives.plan.transfers import REVERSED, backwards, cut, move, unserved
+from headrace.collectives.plan.transfers import REVERSED, backwards, cut, move, unsupported
 from headrace.collectives.program import Schedule, Transfer
 
 
@@ -60,7 +60,7 @@ def full_exchange(demand: Demand) -> Schedule:
     ProgramError : for every collective but allreduce.
     """
     if demand.collective is not Collective.ALLREDUCE:
-        unserved("full_exchange", demand)
+        unsupported("full_exchange", demand)
     ranks = range(demand.ranks)
     transfers: list[Transfer] = []
     for slot in range(demand.slots):

@@ -9,7 +9,7 @@ from headrace.collectives.plan.transfers import (
     cut,
     move,
     rank_order,
-    unserved,
+    unsupported,
 )
 from headrace.collectives.program import Schedule, Transfer
 
@@ -40,12 +40,12 @@ def halving_doubling(demand: Demand, *, order: Sequence[int] | None = None) -> S
         ]
     elif demand.collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
         if demand.ranks & (demand.ranks - 1):
-            unserved("halving_doubling", demand, "the rank count is no power of two")
+            unsupported("halving_doubling", demand, "the rank count is no power of two")
         transfers = _spread(around, [demand.block(rank) for rank in around], merge=False)
         if demand.collective in REVERSED:
             transfers = backwards(transfers, reduce=True)
     else:
-        unserved("halving_doubling", demand)
+        unsupported("halving_doubling", demand)
     return Schedule.of(demand, transfers)
 
 
@@ -60,7 +60,7 @@ def recursive_doubling(demand: Demand, *, order: Sequence[int] | None = None) ->
     ProgramError : for every collective but allreduce.
     """
     if demand.collective is not Collective.ALLREDUCE:
-        unserved("recursive_doubling", demand)
+        unsupported("recursive_doubling", demand)
     around = rank_order(demand, order)
     transfers = [
         t for slot in range(demand.slots) for t in swaps(around, slot, demand.slots + slot)

@@ -15,7 +15,7 @@ from headrace.collectives.plan.transfers import (
     check_groups,
     move,
     pipelined,
-    unserved,
+    unsupported,
 )
 from headrace.collectives.plan.two_level.masters import (
     Spread,
@@ -79,7 +79,7 @@ def hierarchical(
                 for slot in range(demand.slots)
             ]
         case _:
-            unserved("hierarchical", demand)
+            unsupported("hierarchical", demand)
     transfers = pipelined(chains, demand.ranks if lag is None else lag)
     if demand.collective in REVERSED:
         return Schedule.of(demand, backwards(transfers, reduce=True))
@@ -97,7 +97,7 @@ def exchange(demand: Demand, groups: RankGroups, *, lag: int | None = None) -> S
     ProgramError : for every collective but allreduce, or bad groups.
     """
     if demand.collective is not Collective.ALLREDUCE:
-        unserved("exchange", demand)
+        unsupported("exchange", demand)
     masters = spread_masters(groups, demand.slots)
     chains = []
     for slot in range(demand.slots):

@@ -12,7 +12,7 @@ from headrace.collectives.plan.transfers import (
     move,
     pipelined,
     rank_order,
-    unserved,
+    unsupported,
 )
 from headrace.collectives.program import Schedule, Transfer
 
@@ -40,7 +40,7 @@ def ring(demand: Demand, *, order: Sequence[int] | None = None) -> Schedule:
         case Collective.BROADCAST | Collective.REDUCE:
             transfers = _chain(demand, from_root(around, demand.root))
         case _:
-            unserved("ring", demand)
+            unsupported("ring", demand)
     if demand.collective in REVERSED:
         transfers = backwards(transfers, reduce=True)
     return Schedule.of(demand, transfers)

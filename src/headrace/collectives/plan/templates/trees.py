@@ -9,7 +9,7 @@ from headrace.collectives.plan.transfers import (
     from_root,
     pipelined,
     rank_order,
-    unserved,
+    unsupported,
 )
 from headrace.collectives.program import Schedule, Transfer
 
@@ -39,7 +39,7 @@ def double_binary_tree(
             chains.append([backwards(down, reduce=True), down])
         return Schedule.of(demand, pipelined(chains, demand.slots if lag is None else lag))
     if demand.collective not in (Collective.BROADCAST, Collective.REDUCE):
-        unserved("double_binary_tree", demand)
+        unsupported("double_binary_tree", demand)
     root, *others = from_root(around, demand.root)
     trees = [_named(edges, others) for edges in _two_trees(len(others))]
     transfers: list[Transfer] = []

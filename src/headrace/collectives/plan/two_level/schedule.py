@@ -14,7 +14,7 @@ order of lanes, of which there is one per pair of ranks and direction:
 """
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.transfers import backwards, move, pipelined, unserved
+from headrace.collectives.plan.transfers import backwards, move, pipelined, unsupported
 from headrace.collectives.plan.two_level.masters import Masters
 from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import ProgramError
@@ -45,7 +45,7 @@ def two_level(demand: Demand, masters: Masters, *, lag: int | None = None) -> Sc
     ProgramError : for every collective but allreduce, or masters of other chunks or ranks.
     """
     if demand.collective is not Collective.ALLREDUCE:
-        unserved("two_level", demand)
+        unsupported("two_level", demand)
     if (masters.ranks, masters.chunks) != (demand.ranks, demand.slots):
         raise ProgramError(
             f"masters are of {masters.chunks} chunks at {masters.ranks} ranks, the demand has "
