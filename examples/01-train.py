@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc-per-node 2 examples/01-train.py
 
-On several hosts start it as you start any other script. Without a plan it runs proven templates;
-03-testbed.sh shows how it gets plans made for its network (HEADRACE_PLAN_BOOK).
+On several hosts start it like any other script. Ranks of one host run proven templates;
+03-testbed.sh makes plans for a network and trains with them (HEADRACE_PLAN_BOOK).
 """
 
 import time
@@ -28,7 +28,7 @@ def data() -> tuple[TensorDataset, TensorDataset]:
 
 
 def main() -> None:
-    """Train, and say how well it went."""
+    """Train, and print loss and accuracy."""
     torch.manual_seed(0)
     dist.init_process_group("headrace")  # was: "gloo"
 

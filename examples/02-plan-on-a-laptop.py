@@ -1,4 +1,4 @@
-"""Plan for a cluster that this machine will never see: no ranks, no network, no torch.
+"""Plan for a cluster that is not at hand: no ranks, no network, no torch.
 
     python examples/02-plan-on-a-laptop.py cluster.book
     headrace show cluster.book
@@ -42,7 +42,7 @@ def main(path: str) -> None:
             f"{nbytes:>12} B  {plan.generator:18} {plan.predicted_us:>9.0f} us "
             f"{plan.bound.total_us:>9.0f} us  {plan.gap:.0%}"
         )
-    # every program was proven when it was made; the others of the portfolio are on record, too
+    # every program was proven when it was made; the other candidates are on record, too
     for candidate in plan.candidates:
         if candidate.predicted_us is not None:
             print(

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Measure a network, plan for it, and train on it: by hand, step by step. Needs root for shaped
-# links (without it the testbed falls back to loopback, and says so).
+# Measure a network, plan for it, and train on it, step by step. Needs root for shaped links (without
+# it the testbed falls back to loopback, with a warning).
 #
 #   sh examples/03-testbed.sh [folder for the results]
 #
@@ -16,11 +16,11 @@ mkdir -p "$out"
 network="$here/testbed-2x2.toml"
 order=interleaved
 
-# 1. What does the network look like? Racks and shared uplinks are found, not told.
+# 1. Measure the network. Racks and shared uplinks are found from probes alone.
 headrace collectives measure --testbed "$network" --order "$order" -o "$out/network.profile"
 
-# 2. What is best for every collective and size? Every program is proven before it is kept.
-#    'headrace show' tells what is in the book, 'headrace verify' proves it all again.
+# 2. Plan for every collective and size. Every program is proven before it is kept.
+#    'headrace show' prints the book, 'headrace verify' proves it all again.
 headrace collectives plan "$out/network.profile" -o "$out/network.book"
 headrace verify "$out/network.book"
 
@@ -30,7 +30,7 @@ export OMP_NUM_THREADS=1
 train() {
     headrace testbed run "$network" --order "$order" --timeout 120 -- python "$here/01-train.py"
 }
-echo "== templates: proven programs that know nothing of this network"
+echo "== templates: proven programs, independent of this network"
 train
 echo "== the plan book"
 HEADRACE_PLAN_BOOK="$out/network.book" train

@@ -15,14 +15,14 @@ cd "$out"
 # 1. Describe the cluster. 'headrace topology presets' lists what else is known.
 headrace topology preset ndv2_taccl_1mb --nodes 2 -o cluster.topology
 
-# 2. Everybody competes: templates, trees, matching, solvers. The winner is proven, and compared
-#    with the time that no algorithm can beat.
+# 2. Every generator makes candidates: templates, trees, matching, solvers. The best is proven, and
+#    compared with the time that no algorithm can beat.
 echo "== without a sketch"
 headrace collectives synthesize cluster.topology --collective allgather --size 16MB \
     -o free.plan
 
-# 3. Or say what you know: GPU 0 sends to GPU 1 of the other machine, nobody else leaves its own,
-#    and both machines do alike (ranks 0 to 7 are turned into 8 to 15, and back).
+# 3. Or sketch what you know: GPU 0 sends to GPU 1 of the other machine, no other link between them
+#    is used, and both machines are symmetric (ranks 0 to 7 map to 8 to 15, and back).
 cat >sketch.json <<'SKETCH'
 {
   "nnodes": 2,
@@ -36,7 +36,7 @@ echo "== with a sketch"
 headrace collectives synthesize cluster.topology --collective allgather --size 16MB \
     --sketch sketch.json -o sketched.plan
 
-# 4. Hand it to MSCCL. What was written is read back and proven; anybody's XML can be, too.
+# 4. Export it to MSCCL. The file is read back and proven; XML of other tools can be, too.
 echo "== exported"
 headrace export sketched.plan -o allgather.xml
 headrace verify allgather.xml
