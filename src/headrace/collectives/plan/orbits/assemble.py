@@ -16,7 +16,7 @@ _Columns = dict[str, np.ndarray]
 def allgather_plan(
     group: RegularGroup, classes: LinkClasses, growth: Growth, chunks: int
 ) -> OrbitPlan:
-    """Return the allgather that `growth` is."""
+    """Return `growth` as an allgather plan."""
     return _plan(Collective.ALLGATHER, chunks, group, _forwards(classes, growth))
 
 
@@ -37,8 +37,8 @@ def allreduce_plan(
 ) -> OrbitPlan:
     """Return `backwards` backwards, then `growth`; chunks are those that a rank owns.
 
-    Nothing keeps the halves apart but cause and effect: an owner spreads what is complete while
-    others are still combined.
+    Only data dependencies separate the halves: an owner spreads complete chunks while others are
+    still combined.
     """
     first, second = _backwards(transposed, backwards), _forwards(classes, growth)
     if len(first["message"]):
@@ -59,13 +59,13 @@ def _forwards(classes: LinkClasses, growth: Growth) -> _Columns:
 
 
 def _backwards(transposed: LinkClasses, growth: Growth) -> _Columns:
-    """What rank 0 got from a neighbour it now gives to it; what ended last begins first."""
+    """Reverse `growth`: rank 0 sends to a neighbour what it received; the last end begins first."""
     messages = len(growth.end_us)
-    # Stable, and from behind: of those that end together the one that began last goes first.
+    # Stable, and reversed: of those that end together the one that began last goes first.
     order = np.argsort(-growth.end_us[::-1], kind="stable")
     number = np.empty(messages, dtype=np.int64)
     number[messages - 1 - order] = np.arange(messages)
-    # The sender backwards is the receiver forwards: names are those it has for things.
+    # The sender backwards is the receiver forwards: names are the receiver's.
     sender = np.argsort(transposed.held, axis=1)
     to = sender[:, 0]
     rows = np.argsort(number[growth.message], kind="stable")

@@ -15,8 +15,8 @@ times the largest sum of rates within the capacities.
   capacities, ``T >= sum over ranks of (M/N) distance(rank)``, the distance with every class
   charged what it takes of prices that sum to 1.
 
-Every capacity that serves also spends one alpha at least: the smallest of the classes that cross
-comes on top. And nothing beats the longest shortest path in alpha.
+Every capacity in use also spends one alpha at least: the smallest alpha of the classes that cross
+is added. The longest shortest path in alpha is a bound by itself.
 """
 
 from dataclasses import dataclass
@@ -40,9 +40,9 @@ class OrbitBound:
     Attributes
     ----------
     total_us : the larger of bandwidth plus one alpha, and latency.
-    bandwidth_us : what has to cross over what can.
+    bandwidth_us : bytes that have to cross over the rate across.
     latency_us : the longest shortest path in alpha.
-    formula : what was computed, in words.
+    formula : the terms computed, in words.
     """
 
     total_us: float
@@ -82,7 +82,7 @@ def orbit_bound(
 
 
 def _exchange(classes: LinkClasses, block_mb: float) -> float:
-    """The best of a few prices: each resource alone, and those that weights settle at."""
+    """The best of a few prices: each resource alone, and those of multiplicative weights."""
     used = classes.uses[classes.uses.any(axis=1)]
     alone = max(priced_us(classes, row) for row in used)
     return block_mb * max(alone, max(priced_us(classes, p @ used) for p in price_rounds(classes)))

@@ -30,7 +30,7 @@ _CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 _SHARES = (1.0, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05)
 _PROBE_CHUNKS = 4
 _KEPT_SHARES = 3
-"""Shares are compared at one number of chunks; the best are tried at all."""
+"""Shares are compared at one number of chunks; the best of them are tried at all numbers."""
 _STEPS = (1.0, 1.5, float("inf"))
 _MAX_ITEMS = 1 << 15
 """More blocks x chunks than this are not tried."""
@@ -46,11 +46,11 @@ class OrbitFound:
     Attributes
     ----------
     plan : proven (`proof`).
-    total_bytes : the size that it was made for.
+    total_bytes : the size that it is for.
     predicted_us : simulated under the full cost model.
     bound : no schedule takes less.
-    tried : how many were made.
-    simulation : what the prediction is from; `expand` takes it.
+    tried : number of candidates.
+    simulation : source of the prediction; `expand` takes it.
     """
 
     plan: OrbitPlan
@@ -63,7 +63,7 @@ class OrbitFound:
 
     @property
     def gap(self) -> float:
-        """How far the prediction is above the bound: 0.05 is 5%."""
+        """Relative gap of the prediction to the bound: 0.05 is 5%."""
         return self.predicted_us / self.bound.total_us - 1.0 if self.bound.total_us else 0.0
 
 
@@ -86,7 +86,7 @@ def plan_orbits(
     Raises
     ------
     SymmetryError : if there is no such group, or `group` is none of automorphisms.
-    ProgramError : for a collective whose ranks play different parts, or a single rank.
+    ProgramError : for a collective with a root, or a single rank.
     """
     collective = Collective(collective)
     if topology.ranks < 2:

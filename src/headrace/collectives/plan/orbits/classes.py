@@ -15,18 +15,18 @@ __all__ = ["LinkClasses", "capacity_orbits", "link_classes", "link_orbits", "req
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkClasses:
-    """What rank 0 has, and so every rank: links out, and the capacities that they share.
+    """Links out of rank 0, and so out of every rank, and the capacities that they share.
 
     Attributes
     ----------
-    dst : (classes,) int64, who rank 0's links lead to; class k is the link to ``dst[k]``.
+    dst : (classes,) int64, the receivers of rank 0's links; class k is the link to ``dst[k]``.
     link : (classes,) int64, their indices in the topology.
     alpha_us, beta_us_per_mb : (classes,) float64, of the link itself.
-    held : (classes, ranks) int32: what is rank e's to the receiver of class k is rank
-        ``held[k, e]``'s to the sender.
+    held : (classes, ranks) int32: the block named e by the receiver of class k is named
+        ``held[k, e]`` by the sender.
     uses : (resources, classes) float64, us that a resource is busy for every MB that each rank
         sends over the class; the first resources are the links themselves.
-    times : (resources, classes) int64, how many links of the class a resource has.
+    times : (resources, classes) int64, number of links of the class at a resource.
     """
 
     dst: np.ndarray

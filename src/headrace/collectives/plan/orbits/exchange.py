@@ -1,10 +1,10 @@
-"""All-to-all on a symmetric topology: every rank the same ways to all others.
+"""All-to-all on a symmetric topology: every rank the same paths to all others.
 
 A chunk is named by its destination as its holder sees it; a step over class s turns name b into
-g_s^-1(b), until it is 0. So a table of the next class for every name routes everything. Ways are
-cheapest ones at prices that balance the capacities' loads; among ways alike the table takes those
-that even the loads out. Then each class sends what waits for it in batches, what has furthest to
-go first.
+g_s^-1(b), until it is 0. So a table of the next class for every name is a routing table. Paths are
+shortest at prices that balance the capacities' loads; among equal paths the table takes those that
+even the loads out. Then each class sends the chunks queued for it in batches, those with the
+longest way first.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _MAX_HOPS = 300_000
 _SAME_MOMENT = 1.0 + 1e-9
 _TIGHT = 1.0 + 1e-6
 _TIE = 1e-3
-"""How much of a class's own cost is added to its price: of ways that cost alike the shorter."""
+"""Share of a class's own cost added to its price: of equally priced paths the shorter wins."""
 
 
 def exchange_plans(
@@ -41,8 +41,8 @@ def exchange_plans(
 
     Parameters
     ----------
-    few : classes that lead everywhere, such as those that an allgather of small blocks uses. Ways
-        over these alone are longer, but what has one way goes as one message: for small blocks.
+    few : classes that connect all ranks, such as those that an allgather of small blocks uses.
+        Paths over these alone are longer, but have fewer messages: for small blocks.
     """
     used = classes.uses[classes.uses.any(axis=1)]
     *_, weight = price_rounds(classes)
@@ -81,7 +81,7 @@ def _plan(
 def _tables(
     classes: LinkClasses, used: np.ndarray, cost: np.ndarray, chunks: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For every chunk of a block the next class of every name, and how many steps it still has."""
+    """For every chunk of a block the next class of every name, and the steps left to its end."""
     onward = np.argsort(classes.held, axis=1)
     far = priced_distances(onward, cost)
     order = np.argsort(far, kind="stable").tolist()
@@ -109,7 +109,7 @@ def _tables(
 
 
 class _Exchange:
-    """Time runs as in `grow`; what waits is kept by class, what has furthest to go in front."""
+    """Event loop as in `grow`; a queue for every class, the longest way left first."""
 
     def __init__(
         self,

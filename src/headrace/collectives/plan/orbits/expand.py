@@ -1,4 +1,4 @@
-"""From one rank's sends to everybody's: for small groups, tests and the executor."""
+"""Expansion of one rank's sends to all ranks': for small groups, tests and the executor."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from headrace.errors import ProgramError
 __all__ = ["MAX_SENDS", "expand", "expanded_schedule"]
 
 MAX_SENDS = 20_000_000
-"""More sends than this are not written out."""
+"""Largest number of sends that is expanded."""
 
 
 def expand(plan: OrbitPlan, simulation: OrbitSimulation | None = None) -> Sends:
@@ -23,8 +23,8 @@ def expand(plan: OrbitPlan, simulation: OrbitSimulation | None = None) -> Sends:
 
     Parameters
     ----------
-    simulation : of `plan`: says who comes first among messages of one number, and when all start
-        and arrive. None: lower ranks come first, and there are no times.
+    simulation : of `plan`: the order among messages of one number, and the times of all. None:
+        lower ranks come first, and there are no times.
 
     Raises
     ------

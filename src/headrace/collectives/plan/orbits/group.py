@@ -1,4 +1,4 @@
-"""A group that acts simply transitively on the ranks, from a few generators."""
+"""Regular permutation groups (simply transitive on the ranks), from a few generators."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ __all__ = ["RegularGroup", "group_of"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RegularGroup:
-    """Permutations of the ranks, one for every rank: element x takes rank 0 to rank x.
+    """A regular permutation group of the ranks: element x alone takes rank 0 to rank x.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class RegularGroup:
     @cached_property
     def _order(self) -> list[int]:
         seen, queue = {0}, [0]
-        for rank in queue:  # grows as it is walked
+        for rank in queue:  # grows during iteration
             for image in self.generators[:, rank].tolist():
                 if image not in seen:
                     seen.add(image)
@@ -66,7 +66,7 @@ class RegularGroup:
 
     @cached_property
     def _words(self) -> tuple[np.ndarray, np.ndarray]:
-        """For every rank the one before it and the generator that leads from there to it."""
+        """For every rank its parent and the generator from there to it (a Schreier tree)."""
         parent = np.full(self.ranks, -1, dtype=np.int64)
         by = np.full(self.ranks, -1, dtype=np.int64)
         parent[0] = 0
@@ -77,7 +77,7 @@ class RegularGroup:
         return parent, by
 
     def subgroup(self, members: list[int]) -> np.ndarray:
-        """Return where rank 0 gets by the elements of `members` and their products, bool."""
+        """Return the orbit of rank 0 under the subgroup that elements `members` generate, bool."""
         inside = np.zeros(self.ranks, dtype=bool)
         inside[0] = True
         perms = [self.element(rank) for rank in members]
@@ -89,10 +89,9 @@ class RegularGroup:
         return inside
 
     def seen_alike(self, members: list[int]) -> np.ndarray:
-        """Return for every rank the lowest that the elements of `members` take it to.
+        """Return for every rank the lowest of its orbit under the elements of `members`.
 
-        Seen from the ranks that these elements join (of one host, say), the ranks of one number
-        are one rank.
+        To the ranks that these elements join (of one host, say) ranks of one number are one rank.
         """
         return orbits(self.ranks, [self.element(rank) for rank in members])
 
@@ -114,7 +113,7 @@ def group_of(topology: Topology) -> RegularGroup:
 
 
 def _generators(table: np.ndarray) -> np.ndarray:
-    """A few rows of `table` that generate it: the first rank not yet reached, again and again."""
+    """A few rows of `table` that generate it, each the first not in the subgroup of the others."""
     ranks = len(table)
     inside = np.zeros(ranks, dtype=bool)
     inside[0] = True

@@ -4,13 +4,13 @@ By symmetry all ranks hold the same blocks under their own names for them. So th
 about one rank: what it holds (block e, chunk k), and which link class brings what is missing. The
 sender of class s holds as ``held[s, e]`` what the receiver calls e.
 
-Time runs as under the full cost model. Whenever links are free, each group of classes (those that
-share capacities) takes from what it could bring now:
+An event loop under the full cost model. Whenever links are free, each group of classes (those that
+share capacities) takes from the chunks that it can bring now:
 
 - *Levels.* Where the slow links bound the time, they bring every block just once into the part of
   the network that faster links join (a host), and the fast ones spread it there. See `levels`.
-- *Fair shares.* What several groups could bring is split by their rates, so that all stay busy.
-- *Batches.* What goes together pays alpha once. A message takes at most a share of what is left to
+- *Fair shares.* Chunks that several groups can bring are split by their rates: all stay busy.
+- *Batches.* A message pays alpha once. A message takes at most a share of what is left to
   bring: messages grow while blocks spread, and shrink towards the end, so that the faster levels
   are not left with everything at last. Where all links are alike they stay in step instead.
 """
@@ -31,11 +31,11 @@ _SAME_MOMENT = 1.0 + 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Growth:
-    """What one rank sends: an allgather.
+    """Sends of one rank in an allgather.
 
     Attributes
     ----------
-    link_class, block, chunk, message : int64; what goes over which class, as the sender sees it.
+    link_class, block, chunk, message : int64, one row a chunk sent, by the sender's names.
     start_us, end_us : (messages,) float64, when each begins and arrives; they are numbered as they
         begin.
     """
@@ -49,7 +49,7 @@ class Growth:
 
     @property
     def total_us(self) -> float:
-        """When all is there."""
+        """Time of the last arrival."""
         return float(self.end_us.max(initial=0.0))
 
 
@@ -72,8 +72,8 @@ def grow(
     batch_share : the most of what a level has left that goes as one message.
     step : on the last level, the most that a message may take longer than the shortest of those
         that could begin with it.
-    by_chunk : whether ways differ by chunk first, or by block.
-    ready_us : (chunks,), from when on a rank's own chunks can leave; at once if None.
+    by_chunk : whether groups take items by chunk first, or by block.
+    ready_us : (chunks,), earliest times at which a rank's own chunks can leave; None: 0.
     """
     return _Growth(classes, levels, chunks, chunk_mb, batch_share, step, by_chunk, ready_us).run()
 
@@ -100,7 +100,7 @@ class _Growth:
         self._since = np.zeros((ranks, chunks), dtype=np.int64)  # message that brought it
         self._due = self._here.copy()  # here or on its way
         self._here[0] = self._ready <= 0.0
-        # Who is new to the part of the network below each level.
+        # Chunks that are in each part of the network below each level.
         self._touched = [self._here[: level.parts].copy() for level in levels]
         for level, touched in zip(levels, self._touched, strict=True):
             touched[:] = False
@@ -157,7 +157,7 @@ class _Growth:
         )
 
     def _chosen(self, now: float) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """What begins now: (class, receiver's blocks, chunks); marks it as on its way."""
+        """Messages that begin now: (class, receiver's blocks, chunks); marks their items as due."""
         started: list[tuple[int, np.ndarray, np.ndarray]] = []
         for depth in range(len(self._levels)):
             open_ = self._open(depth)
@@ -166,7 +166,7 @@ class _Growth:
         return started
 
     def _open(self, depth: int) -> np.ndarray:
-        """What this level may bring: no chunk twice into one part."""
+        """Items that this level may bring: no chunk twice into one part."""
         level = self._levels[depth]
         if level.parts == len(self._here):
             return ~self._due
@@ -175,7 +175,7 @@ class _Growth:
     def _split(
         self, depth: int, open_: np.ndarray, now: float
     ) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """Share out what can be brought now among the groups of a level."""
+        """Split the items that can be brought now among the groups of a level."""
         level = self._levels[depth]
         if not any(self._may_start(group, now * _SAME_MOMENT) for group in level.groups):
             return []
@@ -207,7 +207,7 @@ class _Growth:
         return started
 
     def _pick(self, group: LinkGroup, open_: np.ndarray, now: float) -> tuple[int, np.ndarray]:
-        """The free class that could bring most, and what; of a busy group -1 and all it could."""
+        """The free class with the most items, and these; of a busy group -1 and all its items."""
         classes = self._classes
         limit = now * _SAME_MOMENT
         if self._may_start(group, limit):
@@ -215,10 +215,10 @@ class _Growth:
             for s in group.classes.tolist():
                 if not self._is_free(s, limit):
                     continue
-                could = self._here[classes.held[s]] & open_
-                size = int(np.count_nonzero(could))
+                items = self._here[classes.held[s]] & open_
+                size = int(np.count_nonzero(items))
                 if size > most:
-                    best, most, mask = s, size, could
+                    best, most, mask = s, size, items
             return best, mask
         some = np.zeros_like(open_)
         for s in group.classes.tolist():
@@ -229,7 +229,7 @@ class _Growth:
         return any(self._is_free(s, limit) for s in group.classes.tolist())
 
     def _start(self, group: LinkGroup, now: float) -> float:
-        """When the group's next class is free."""
+        """Time at which the group's next class is free."""
         return max(now, min(float(self._free[self._on[s]].max()) for s in group.classes.tolist()))
 
     def _one_of_each_part(
@@ -244,7 +244,7 @@ class _Growth:
     def _limits(
         self, depth: int, fair: np.ndarray, rate: np.ndarray, idle: list[bool]
     ) -> list[int]:
-        """The most that each group takes at once."""
+        """Largest message of each group, in items."""
         left = self._share * self._left(depth) / rate.sum()
         if depth == len(self._levels) - 1 and np.isfinite(self._step):
             takes = [fair[g] / rate[g] for g in range(len(rate)) if idle[g] and fair[g]]

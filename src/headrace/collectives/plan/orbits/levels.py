@@ -1,4 +1,4 @@
-"""Which links bound the time, which only have to spread what those bring.
+"""Levels of links: those that bound the time, and those that spread what these bring.
 
 Let A be some of the link classes, and H the ranks that they join (a host). Into each of the N/H
 parts every block of the other parts must come once over the other classes, so that an allgather
@@ -8,8 +8,8 @@ of blocks of b MB takes at least
 
 with `rate` what these can carry into every rank at once: the largest sum of rates within their
 capacities. (By symmetry it may be taken to be the same at all ranks: a schedule and its images,
-averaged.) The largest T(A) is a lower bound, and its A tells who is busy all the time: the
-classes not in A. They should bring nothing twice into a part. In A itself the same is asked again.
+averaged.) The largest T(A) is a lower bound, and the classes not in its A are busy all the time.
+They should bring nothing twice into a part. The same applies recursively within A.
 """
 
 import itertools
@@ -50,7 +50,7 @@ class Level:
     ----------
     part : (ranks,) int64, the number of the part of the network, joined by the levels below, that
         each rank is in as rank 0 sees it.
-    parts : how many there are; as many as ranks on the last level.
+    parts : number of parts; as many as ranks on the last level.
     us_per_mb : T(A) for blocks of 1 MB.
     """
 
@@ -61,7 +61,7 @@ class Level:
 
 
 def levels_of(classes: LinkClasses, group: RegularGroup) -> tuple[Level, ...]:
-    """Return the levels, that which bounds the time first.
+    """Return the levels, the one that bounds the time first.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def _slowest(
 
 
 def _subsets(active: list[LinkGroup]) -> list[list[LinkGroup]]:
-    """The empty one first: where several bound alike, one level is simplest."""
+    """Subsets of `active`, the empty one first: of equal bounds the fewest levels win."""
     if len(active) <= _MAX_SUBSETS.bit_length() - 1:
         sizes = range(len(active))
         return [list(some) for k in sizes for some in itertools.combinations(active, k)]

@@ -1,7 +1,7 @@
-"""A symmetric plan, stored as the sends of one rank and the symmetries that give all others'.
+"""A symmetric plan: the sends of one rank, and the symmetries that map them to all others'.
 
 A group of permutations acts *simply transitively* on the ranks: for every rank x exactly one
-element g_x takes rank 0 to rank x. What rank 0 does, seen through g_x, is what rank x does: if
+element g_x takes rank 0 to rank x. Rank x does what rank 0 does, mapped by g_x: if
 rank 0 sends rank b's block to rank s, then rank x sends rank g_x(b)'s block to rank g_x(s). All
 sends of a plan for 4,096 ranks so take one rank's sends, and all is proven, simulated and stored
 at that size.
@@ -30,7 +30,7 @@ ORBIT_COLLECTIVES = frozenset(
         Collective.ALL_TO_ALL,
     }
 )
-"""The collectives in which all ranks play the same part."""
+"""The collectives in which all ranks are alike."""
 
 SEND_COLUMNS = {
     name: np.dtype(dtype)
@@ -53,7 +53,7 @@ _FREE_CHUNKS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrbitPlan:
-    """What rank 0 sends, and the group that turns it into what everybody sends.
+    """The sends of rank 0, and the group that maps them to the sends of all ranks.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class OrbitPlan:
     def load(cls, path: str | Path) -> "OrbitPlan":
         """Read a plan from `path`; raises ArtifactError or ProgramError.
 
-        A file can claim anything: prove it with `verify_orbits` before relying on it.
+        A file is not trusted: prove it with `verify_orbits` before relying on it.
         """
         return cls.from_artifact(artifact_io.load(path, "orbit-plan", _SCHEMA), str(path))
 

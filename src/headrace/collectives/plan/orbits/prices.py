@@ -1,4 +1,4 @@
-"""Distances between ranks with priced links, and prices that make a balance: for all-to-all."""
+"""Distances between ranks with priced links, and balancing prices: for all-to-all."""
 
 from collections.abc import Iterator
 
@@ -13,10 +13,10 @@ _TIGHT = 1.0 + 1e-9
 
 
 def priced_distances(names: np.ndarray, cost: np.ndarray) -> np.ndarray:
-    """(ranks,): the cheapest way from each name to name 0.
+    """(ranks,): cost of the cheapest path from each name to name 0.
 
     A step of class s costs ``cost[s]`` and turns name e into ``names[s, e]``. With a class's
-    `held` that follows a block back to where it came from; with the inverses, on to its end.
+    `held` that follows a block back to its source; with the inverses, on to its destination.
     """
     far = np.full(names.shape[1], np.inf)
     far[0] = 0.0
@@ -28,14 +28,14 @@ def priced_distances(names: np.ndarray, cost: np.ndarray) -> np.ndarray:
 
 
 def priced_us(classes: LinkClasses, cost: np.ndarray) -> float:
-    """What it takes at least to get 1 MB from every rank to rank 0, at these prices."""
+    """Least cost of 1 MB from every rank to rank 0, at these prices."""
     return float(priced_distances(classes.held, cost).sum())
 
 
 def price_rounds(classes: LinkClasses) -> Iterator[np.ndarray]:
     """Prices of the capacities (rows of `uses` that are used), each round nearer to a balance.
 
-    Multiplicative weights: what the cheapest ways load most gets dearer.
+    Multiplicative weights: the capacities that the cheapest paths load most get dearer.
     """
     used = classes.uses[classes.uses.any(axis=1)]
     weight = np.ones(len(used))
@@ -47,7 +47,7 @@ def price_rounds(classes: LinkClasses) -> Iterator[np.ndarray]:
 
 
 def _cheapest_flow(names: np.ndarray, cost: np.ndarray) -> np.ndarray:
-    """How often each class is used on cheapest ways from all names to 0, ties split evenly."""
+    """Uses of each class on cheapest paths from all names to 0, ties split evenly."""
     far = priced_distances(names, cost)
     through = np.ones(len(far))
     flow = np.zeros(len(names))

@@ -1,4 +1,4 @@
-"""Splitting what several links could carry so that all of them end at the same time."""
+"""Splitting items among several links so that all of them end at the same time (water-filling)."""
 
 import numpy as np
 
@@ -10,17 +10,17 @@ _SWEEPS = 60
 def fair_counts(
     count: np.ndarray, allowed: np.ndarray, rate: np.ndarray, start: np.ndarray
 ) -> np.ndarray:
-    """Return how many items of each kind go to each taker, int64 (kinds, takers).
+    """Return the number of items of each kind for each link, int64 (kinds, links).
 
-    Kind by kind, again and again, the items are poured in where the level is lowest: that makes
-    the takers' ends as equal as the kinds allow. Then fractions are rounded, each kind's in turn.
+    Iterated water-filling, kind by kind, makes the links' ends as equal as the kinds allow. Then
+    fractions are rounded, each kind's in turn.
 
     Parameters
     ----------
     count : (kinds,), items of each kind.
-    allowed : (kinds, takers) bool, who can take them; somebody can.
-    rate : (takers,), items per unit of time.
-    start : (takers,), when each can begin.
+    allowed : (kinds, links) bool, the links that can take a kind; at least one each.
+    rate : (links,), items per unit of time.
+    start : (links,), earliest start of each.
     """
     poured = np.zeros(allowed.shape)
     for _ in range(_SWEEPS if len(count) > 1 else 1):
@@ -28,8 +28,8 @@ def fair_counts(
         for kind in range(len(count)):
             poured[kind] = 0.0
             ends = start + poured.sum(axis=0) / rate
-            takers = np.flatnonzero(allowed[kind])
-            poured[kind, takers] = _pour(float(count[kind]), rate[takers], ends[takers])
+            links = np.flatnonzero(allowed[kind])
+            poured[kind, links] = _pour(float(count[kind]), rate[links], ends[links])
         if np.abs(poured - before).max() < 1e-6:
             break
     whole = np.floor(poured + 1e-6).astype(np.int64)
@@ -37,8 +37,8 @@ def fair_counts(
         rest = poured[kind] - whole[kind]
         for _ in range(int(count[kind] - whole[kind].sum())):
             ends = start + (whole.sum(axis=0) + 1) / rate
-            takers = np.flatnonzero(allowed[kind])
-            best = takers[np.lexsort((-rest[takers], np.round(ends[takers], 9)))[0]]
+            links = np.flatnonzero(allowed[kind])
+            best = links[np.lexsort((-rest[links], np.round(ends[links], 9)))[0]]
             whole[kind, best] += 1
             rest[best] -= 1.0
     return whole

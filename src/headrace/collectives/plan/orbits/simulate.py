@@ -1,9 +1,9 @@
 """Predict how long an orbit plan takes under the full cost model, from a few ranks' messages.
 
-If no two links of an orbit meet at a shared capacity, all ranks do the same at the same time, and
-rank 0's messages tell all. Where they meet (two GPUs at one NIC) somebody must be first: then a
-subgroup is used under whose elements no two meet, and one rank of each of its orbits. At worst
-that is the trivial subgroup: every rank for itself.
+If no two links of an orbit share a capacity, all ranks do the same at the same time, and rank 0's
+messages represent all. Where they do (two GPUs at one NIC) messages have to be ordered: then one
+rank represents each orbit of a subgroup under which no two links share one. At worst that is the
+trivial subgroup: every rank represents itself.
 
 The rules are those of `simulate` under `FULL` for the plan that `expand` makes of these times, with
 the ranks in the order of `OrbitSimulation.order`; the two agree to rounding.
@@ -28,15 +28,15 @@ _SAME_MOMENT = 1.0 + 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrbitSimulation:
-    """What the simulator foresees.
+    """Predicted times of an orbit plan.
 
     Attributes
     ----------
-    total_us : when the last message arrives.
+    total_us : arrival of the last message.
     start_us, finish_us : (messages, representatives), of every message of every representative.
     ranks : the representatives, rank 0 first.
     label : (ranks,) int64, the position in `ranks` of each rank's representative.
-    order : (ranks,), the order among messages of one number that this holds for.
+    order : (ranks,), the order among messages of one number that is assumed.
     """
 
     total_us: float
@@ -178,12 +178,12 @@ class _Links:
 def _dependencies(
     plan: OrbitPlan, group: RegularGroup, chosen: Representatives
 ) -> tuple[list[int], list[list[int]]]:
-    """For every node how many it waits for, and who waits for it.
+    """For every node the number of nodes that it waits for, and the nodes that wait for it.
 
-    The hazards that `lower` keeps: a send waits for the writes of what it sends; what overwrites
-    waits for the sends of what was there, or for its writes. Combining is free and in any order:
-    it waits for sends of what was there, never for other contributions. A slot is named as its
-    holder sees it, so what is remembered of one rank's slots holds for all.
+    The hazards of `lower`: a send waits for the writes of what it sends; an overwriting message
+    waits for the sends of the old content, or for its writes. Combining is free and in any order:
+    it waits for sends of the old content, never for other contributions. A slot has its holder's
+    name, so the record of one rank's slots holds for all.
     """
     columns = {name: column.tolist() for name, column in plan.sends.items()}
     moves = plan.demand.collective is Collective.ALL_TO_ALL
@@ -194,8 +194,8 @@ def _dependencies(
     readers: dict[tuple[int, int, int], list[int]] = {}
 
     def wait(message: int, before: int, like: list[int]) -> None:
-        for c, who in enumerate(like):
-            waits_for[message * count + c].add(before * count + who)
+        for c, other in enumerate(like):
+            waits_for[message * count + c].add(before * count + other)
 
     for row, message in enumerate(columns["message"]):
         to, chunk = columns["dst"][row], columns["chunk"][row]
@@ -224,7 +224,7 @@ def _dependencies(
 
 
 class _Views:
-    """Which representative acts like the ranks around each representative."""
+    """Representatives of the neighbours of each representative."""
 
     def __init__(self, plan: OrbitPlan, group: RegularGroup, chosen: Representatives) -> None:
         self.to = plan.sends["dst"][
@@ -238,7 +238,7 @@ class _Views:
         self._known: dict[tuple[int | None, int | None], list[int]] = {}
 
     def senders(self, at: int | None, to: int) -> list[int]:
-        """For every representative x: who sends over the class of `to` into x, or into x's `at`."""
+        """For every representative x: sender over the class of `to` into x, or into x's `at`."""
         if (at, to) not in self._known:
             there = int(self.inverse[to][0])
             if at is not None:
@@ -247,7 +247,7 @@ class _Views:
         return self._known[at, to]
 
     def receivers(self, to: int) -> list[int]:
-        """For every representative: who is at the end of its link of the class of `to`."""
+        """For every representative: the receiver of its link of the class of `to`."""
         if (to, None) not in self._known:
             self._known[to, None] = [int(self._label[own[to]]) for own in self._own]
         return self._known[to, None]

@@ -7,9 +7,9 @@ Nothing here is shared with what makes such plans. The proof has three parts.
    written down and each generator is applied to each.
 2. *The demand* looks the same through every permutation, as those of `ORBIT_COLLECTIVES` do for
    every renaming of ranks and their blocks. So a statement about one rank holds for all.
-3. *One rank.* A chunk is named as its holder sees it: rank 0's name b for a block becomes
-   g_s^-1(b) when it arrives at rank s. By symmetry what rank 0 sends under a name, all do, and
-   what is said of a name holds once for every rank. Messages are totally ordered, and everything
+3. *One rank.* A chunk has its holder's name: rank 0's name b for a block becomes g_s^-1(b) when it
+   arrives at rank s. By symmetry all ranks send what rank 0 sends under a name, and a statement
+   about a name holds once for every rank. Messages are totally ordered, and everything
    is sent strictly after it came, so no program made from the plan can deadlock.
 """
 
@@ -25,7 +25,7 @@ from headrace.errors import VerificationError
 __all__ = ["OrbitProof", "verify_orbits"]
 
 _MAX_ELEMENTS = 1 << 26
-"""Elements of the group that are looked at times ranks: 256 MB."""
+"""Elements of the group that are computed, times ranks: 256 MB."""
 
 _MAX_TABLE = 1 << 26
 """Largest table of a group that does not commute: elements x ranks."""
@@ -35,7 +35,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrbitProof:
-    """Says that the plan with this digest was proven.
+    """Certificate that the plan with this digest was proven.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class _Names:
 
 
 def _spreads(names: _Names, rows: np.ndarray, what: str) -> np.ndarray:
-    """Every block gets everywhere exactly once; return when each name is received."""
+    """Check that every block reaches all ranks exactly once; return the message of each name."""
     got = names.once(rows, names.got, "received")
     own = got[: names.chunks]
     if (own != _NEVER).any():
@@ -134,34 +134,34 @@ def _spreads(names: _Names, rows: np.ndarray, what: str) -> np.ndarray:
 
 
 def _combines(names: _Names, rows: np.ndarray) -> np.ndarray:
-    """Everybody's contribution gets into the owner's chunk exactly once.
+    """Check that every rank's contribution gets into the owner's chunk exactly once.
 
-    A rank passes on what it has combined of a chunk once, after all that comes in; the owner
+    A rank forwards its partial sum of a chunk once, after all contributions to it; the owner
     never does. Messages grow along the way, so the ways form a tree into the owner.
     """
-    sent = names.once(rows, names.sent, "passed on")
+    sent = names.once(rows, names.sent, "forwarded")
     own = sent[: names.chunks]
     if (own != _NEVER).any():
-        _fail(f"its owner gives chunk {int(np.argmax(own != _NEVER))} away")
+        _fail(f"its owner forwards chunk {int(np.argmax(own != _NEVER))}, which it must keep")
     missing = sent[names.chunks :] == _NEVER
     if missing.any():
         name = int(np.argmax(missing)) + names.chunks
-        _fail(f"{names.words(name)} is never passed on: a contribution is lost")
+        _fail(f"{names.words(name)} is never forwarded: a contribution is lost")
     late = names.message[rows] >= sent[names.got[rows]]
     if late.any():
         row = int(rows[np.argmax(late)])
         _fail(
             f"{names.words(int(names.got[row]))} is combined in message {names.message[row]}, "
-            f"but was passed on in message {sent[names.got[row]]}"
+            f"but was forwarded in message {sent[names.got[row]]}"
         )
     return sent
 
 
 def _exchanges(names: _Names) -> None:
     down, up = names.rows(reduce=True), names.rows(reduce=False)
-    passed_on = _combines(names, down)
+    forwarded = _combines(names, down)
     got = _spreads(names, up, "allreduce")
-    # The owner spreads the total only when it is one.
+    # The owner spreads the total only when it is complete.
     complete = np.full(names.chunks, -1, dtype=np.int64)
     into = down[names.seen_block[down] == 0]
     np.maximum.at(complete, names.got[into], names.message[into])
@@ -173,16 +173,16 @@ def _exchanges(names: _Names) -> None:
             f"its owner spreads chunk {int(names.sent[row])} in message {names.message[row]}, "
             f"before the last contribution comes in message {complete[names.sent[row]]}"
         )
-    late = got[names.chunks :] <= passed_on[names.chunks :]
+    late = got[names.chunks :] <= forwarded[names.chunks :]
     if late.any():
         name = int(np.argmax(late)) + names.chunks
-        _fail(f"the total of {names.words(name)} overwrites what was not passed on yet")
+        _fail(f"the total of {names.words(name)} overwrites a partial sum not yet forwarded")
 
 
 def _routes(names: _Names) -> None:
-    """Every rank's chunk for every other gets there, and nowhere twice."""
+    """Check that every rank's chunk for every other gets there, and nowhere twice."""
     _none(names.rows(reduce=True), "all_to_all", "combines")
-    sent = _sorted_once(names, names.sent_item, "sent on")
+    sent = _sorted_once(names, names.sent_item, "forwarded")
     got = _sorted_once(names, names.got_item, "received")
     wide = names.ranks * names.chunks
     first = np.arange(names.chunks, wide)  # origin 0, block not 0
@@ -191,25 +191,25 @@ def _routes(names: _Names) -> None:
         _fail(f"all_to_all: {names.words(name)} never leaves")
     if (names.block == 0).any():
         row = int(np.argmax(names.block == 0))
-        _fail(f"all_to_all: message {names.message[row]} sends on what is for the sender itself")
+        _fail(f"all_to_all: message {names.message[row]} sends a chunk destined for its sender")
     if (names.got_item // wide == 0).any():
         row = int(np.argmax(names.got_item // wide == 0))
-        _fail(f"all_to_all: message {names.message[row]} takes a chunk back to its origin")
-    # What is not at its end when it comes must leave, and later; what leaves must have come.
+        _fail(f"all_to_all: message {names.message[row]} returns a chunk to its origin")
+    # A chunk that is not at its destination must leave, later than it came; no other may leave.
     passing = np.flatnonzero(names.seen_block != 0)
     leaves = _when(sent, names.got_item[passing])
     for bad, why in (
-        (leaves == _NEVER, "is left where it does not belong"),
-        (leaves <= names.message[passing], "is sent on before it has come"),
+        (leaves == _NEVER, "is not forwarded to its destination"),
+        (leaves <= names.message[passing], "is forwarded before it has arrived"),
     ):
         if bad.any():
             row = int(passing[np.argmax(bad)])
-            _fail(f"all_to_all: what message {names.message[row]} brings (row {row}) {why}")
+            _fail(f"all_to_all: the chunk of message {names.message[row]} (row {row}) {why}")
     passed = np.flatnonzero(names.origin != 0)
     came = _when(got, names.sent_item[passed])
     if (came == _NEVER).any():
         row = int(passed[np.argmax(came == _NEVER)])
-        _fail(f"all_to_all: message {names.message[row]} sends (row {row}) what never came")
+        _fail(f"all_to_all: message {names.message[row]} (row {row}) sends a chunk it never got")
 
 
 def _sorted_once(names: _Names, items: np.ndarray, what: str) -> np.ndarray:
@@ -238,7 +238,7 @@ def _inverses(generators: np.ndarray, wanted: list[int]) -> Iterator[tuple[int, 
     ranks = generators.shape[1]
     parent, by = np.full(ranks, -1), np.full(ranks, -1)
     parent[0], queue = 0, [0]
-    for rank in queue:  # grows as it is walked
+    for rank in queue:  # grows during iteration
         for index, perm in enumerate(generators):
             image = int(perm[rank])
             if parent[image] < 0:
@@ -271,10 +271,10 @@ def _inverses(generators: np.ndarray, wanted: list[int]) -> Iterator[tuple[int, 
 def _acts_freely(
     generators: np.ndarray, parent: np.ndarray, by: np.ndarray, order: list[int]
 ) -> None:
-    """Only the identity fixes a rank."""
+    """Check that only the identity fixes a rank."""
     ranks = generators.shape[1]
     if all(np.array_equal(p[q], q[p]) for p in generators for q in generators):
-        return  # who fixes one rank and commutes with all that lead to the others fixes all
+        return  # an element that fixes one rank and commutes with a transitive group fixes all
     if ranks * ranks > _MAX_TABLE:
         _fail(f"the generators do not commute and {ranks} ranks are too many to list the group")
     elements = np.empty((ranks, ranks), dtype=np.int32)

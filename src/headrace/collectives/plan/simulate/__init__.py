@@ -1,4 +1,4 @@
-"""How long a program takes under a cost model: message by message, or streaming as executed."""
+"""Predicted time of a program under a cost model: message by message, or streaming."""
 
 from headrace.collectives.plan.simulate.simulate import Simulation, simulate
 

@@ -1,21 +1,21 @@
-"""Predict how long a program takes under the full cost model: message by message.
+"""Predict the time of a program under the full cost model, message by message.
 
 A message is the unit. It begins when all that its steps wait for has ended, the message before it
 in its lane has begun, and every resource of its route is free: the link, and every shared capacity
 that the link is part of. It holds each resource r for ``alpha + beta_r * MB`` and is there as a
 whole after ``alpha + max over r of beta_r * MB`` (TACCL 5.17, 5.18, with several resources).
 
-Combining is free, but has its turn. A message whose turn has not come is received beside the slot,
+Combining is free, but has its turn. A message received ahead of its turn is kept beside the slot,
 in buffers of its connection: its transfer does not wait for another message that is combined into
 the same slot before it. Each of its parts is *taken* when the message has arrived, what it is
 combined after has been taken, and so has the part before it in its lane; what reads the slot waits
 for that. So every dependency of the program is kept, and sums come out the same every time; what is
 assumed is that the buffers are large enough.
 
-Nothing waits on purpose: whenever resources become free, of the messages that could begin the one
-with the lowest number does, then the next that still can, and so on. Times closer than a billionth
-of themselves are the same moment: sums of the same costs in another order must not decide who goes
-first.
+The schedule is work-conserving: whenever resources become free, of the messages that could begin
+the one with the lowest number does, then the next that still can, and so on. Times closer than a
+billionth of themselves are equal: the order in which costs are summed must not decide which message
+goes first.
 """
 
 from heapq import heapify, heappop, heappush
@@ -37,12 +37,12 @@ class Messages:
 
     Attributes
     ----------
-    count : how many messages.
+    count : number of messages.
     node : of every step its node.
-    taken : of every step the node that others wait for: its own, or that it has been taken.
+    taken : of every step the node that others wait for: its own, or that of its taking.
     lane, link : of every message its send lane, and its link in the topology.
     mb : size of every node in MB; taking costs nothing.
-    waits : of every node how many others it waits for.
+    waits : of every node the number of others that it waits for.
     unlocks : of every node those that wait for it.
     behind : of every message the next in its lane; -1 if it is the last.
     """
@@ -54,7 +54,7 @@ class Messages:
         mate = mates_of(program, lane_start)
         sends = np.flatnonzero(program.lanes["direction"][lane] == SEND)
         local = np.flatnonzero(mate < 0)
-        # One lane's steps of one number are one message, whatever other lanes call theirs.
+        # One lane's steps of one number are one message, whatever the numbers of other lanes.
         number = steps["message"][sends].astype(np.int64) * len(lane_start) + lane[sends]
         _, first, inverse = np.unique(number, return_index=True, return_inverse=True)
         self.count = len(first)
@@ -99,7 +99,7 @@ class Messages:
         self.mb = np.append(self.mb, np.zeros(nodes - len(self.mb)))
 
     def _queue(self, first_step: np.ndarray) -> np.ndarray:
-        """Who follows whom in a lane."""
+        """Return the next message of every message in its lane; -1 for the last."""
         order = np.argsort(first_step)  # steps are grouped by lane
         same = np.diff(self.lane[order]) == 0
         behind = np.full(self.count, -1, dtype=np.int64)
@@ -110,7 +110,7 @@ class Messages:
 def run_messages(
     messages: Messages, topology: Topology, local_us_per_mb: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return when every node begins and ends, in us; -1 for those that never do."""
+    """Return the start and end of every node, in us; -1 for those that never run."""
     made, resources = resource_routes(topology, messages.link.tolist())
     alpha = [topology.links[link].alpha_us for link in messages.link.tolist()]
     holds = _holds(messages, made, alpha)
@@ -122,7 +122,7 @@ def run_messages(
 def _holds(
     messages: Messages, made: dict[int, Route], alpha: list[float]
 ) -> list[list[tuple[int, float]]]:
-    """For every message its resources, and how long it holds each."""
+    """For every message its resources, and the us for which it holds each."""
     known: dict[tuple[int, float], list[tuple[int, float]]] = {}
     holds: list[list[tuple[int, float]]] = []
     for link, mb, fixed in zip(messages.link.tolist(), messages.mb.tolist(), alpha, strict=False):
@@ -133,7 +133,7 @@ def _holds(
 
 
 class _Run:
-    """The event loop. Only the head of a lane is ever looked at."""
+    """The event loop. Only the heads of lanes are candidates."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class _Run:
                 if not queue[scarce]:
                     heappush(events, (until, -1 - scarce))
                 heappush(queue[scarce], message)
-                # It may have been woken by another resource, which the next may have instead.
+                # Another resource may have activated it, which the next message may take instead.
                 for resource, _ in held:
                     if free[resource] <= limit and queue[resource]:
                         heappush(ready, heappop(queue[resource]))

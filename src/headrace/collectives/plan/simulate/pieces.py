@@ -22,7 +22,7 @@ class Pieces:
     step_bytes, piece_mb : the size of every step, and of one of its pieces.
     mate : for every send its receive and the other way round; -1 for local steps.
     link : for every send and receive the topology's link; -1 for local steps.
-    count, first : how many pieces every step has; where they start.
+    count, first : number of pieces of every step; index of the first.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Pieces:
         return size
 
     def _streaming(self) -> np.ndarray:
-        """For every dependency whether it holds byte by byte; as the executor decides it."""
+        """For every dependency whether it holds byte by byte, by the executor's rule."""
         step, on = self._depend["step"], self._depend["on"]
         slot, count = self._steps["slot"], self._steps["count"]
         same = (slot[step] == slot[on]) & (count[step] == count[on])
@@ -76,10 +76,10 @@ class Pieces:
         return after.tolist(), after_next.tolist()
 
     def dependents(self) -> tuple[list[list[int]], list[list[int]]]:
-        """For every step who waits for it.
+        """For every step its dependents.
 
-        First, what to add to a piece to get the one that streams behind it; second, the first
-        pieces of the steps that wait for all of it.
+        First, the offsets from a piece to those that stream behind it; second, the first pieces of
+        the steps that wait for all of it.
         """
         stream: list[list[int]] = [[] for _ in self.count]
         whole: list[list[int]] = [[] for _ in self.count]
@@ -95,7 +95,7 @@ class Pieces:
         return stream, whole
 
     def pending(self) -> list[int]:
-        """For every piece how many signals it waits for; one more entry, which never runs.
+        """For every piece the number of signals it waits for; one more entry, which never runs.
 
         Signals: each dependency (one on a whole step only holds up the first piece); for a
         receive the arrival; that the lane's previous piece has begun (or ended, if not sends);

@@ -1,4 +1,4 @@
-"""Which links and shared capacities can delay the bytes of a link, in the order they meet them."""
+"""Routes: the links and shared capacities that can delay the bytes of a link, in order."""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -6,7 +6,7 @@ from functools import cached_property
 from headrace.topology import Topology
 
 Route = tuple[tuple[int, float], ...]
-"""What bytes pass, in order: (resource, its beta in us/MB)."""
+"""Resources that bytes pass, in order: (resource, its beta in us/MB)."""
 
 
 def resource_routes(
@@ -15,7 +15,7 @@ def resource_routes(
     """Return for every used link its route, and the number of resources.
 
     A resource is a used link or a shared capacity. One is left out if another holds at least the
-    same used links at no higher rate: what waits for that one never waits for this. With
+    same used links at no higher rate: bytes that pass that one never wait for this. With
     `keep_links` a link stays, first on its route.
     """
     made = _Resources(topology, sorted(set(used)))
@@ -59,7 +59,7 @@ class _Resources:
 
     @cached_property
     def implied(self) -> list[bool]:
-        """For every resource whether another one makes it superfluous."""
+        """For every resource whether another one makes it redundant."""
         return [bool(links) and self._implied(index) for index, links in enumerate(self._members)]
 
     def _implied(self, resource: int) -> bool:
@@ -69,6 +69,6 @@ class _Resources:
             if other == resource or self.betas[other] < beta or not theirs >= mine:
                 continue
             alike = self.betas[other] == beta and len(theirs) == len(mine)
-            if not alike or other < resource:  # of those alike the first stays
+            if not alike or other < resource:  # of equal ones the first stays
                 return True
         return False

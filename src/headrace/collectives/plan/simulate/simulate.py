@@ -1,7 +1,7 @@
-"""Predict how long a program takes on a topology, without running it.
+"""Predict the time of a program on a topology, without running it.
 
-What is charged is a cost model's choice. Where messages are forwarded as a whole (`FULL`),
-`messages` does the work. The rest of this file is the streaming model, the executor's: a
+A cost model defines the charges. Where messages are forwarded as a whole (`FULL`),
+`messages` simulates. The rest of this file is the streaming model, the executor's: a
 lane runs its steps in order, and byte k of a step may go as soon as byte k of what it depends on is
 there. Every step is cut into *pieces*, which stand in for the byte stream. A piece passes, in
 order, every *resource* that limits it (the sender's NIC, uplinks, the link itself, the receiver's
@@ -10,8 +10,8 @@ does not hold a fast NIC. The head of a piece moves on at once, its tail leaves 
 resource, and alpha is added on arrival. A lane keeps at most two pieces on their way, as a
 congestion window would, so that flows which share a resource also share its rate.
 
-What it leaves out: the receiver's buffers are endless, lost packets do not exist, and computing
-is free unless `local_us_per_mb` says otherwise. The grouping of steps into messages plays no part.
+Simplifications: the receiver's buffers are unbounded, lost packets do not exist, and computing
+is free unless `local_us_per_mb` says otherwise. The grouping of steps into messages is ignored.
 """
 
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ from headrace.topology import BYTES_PER_MB, Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulation:
-    """What the simulator foresees.
+    """Predicted times of a program.
 
     Attributes
     ----------
-    total_us : when the last step ends.
+    total_us : end of the last step.
     start_us, finish_us : per step of the program. A send starts with its first byte and finishes
         when its last byte has left; a receive starts with the first byte's arrival and finishes
         when the last is in place.
@@ -43,7 +43,7 @@ class Simulation:
         when their receives do.
     busy : for every shared capacity of the topology, the fraction of `total_us` it is in use.
     link_busy : for every link of the topology (float64), the fraction that it itself is in use.
-    pieces : how many pieces the sends were cut into (the work done), or how many messages.
+    pieces : number of pieces of the sends (the work done), or of messages.
     """
 
     total_us: float
@@ -70,8 +70,8 @@ def simulate(
 
     Parameters
     ----------
-    model : what is charged. A streaming one sets `alpha_occupies` and `local_us_per_mb`; for one
-        that is not no other parameter counts. None: streaming, as the other parameters say.
+    model : the cost model. A streaming one sets `alpha_occupies` and `local_us_per_mb`; with any
+        other all further parameters are ignored. None: streaming, by the other parameters.
     piece_bytes : upper limit of a piece, unless `max_pieces` forces larger ones.
     pieces_per_step : the largest step is cut at least so often (finer pieces model streaming
         through short steps better), but into no less than `pieces.FORWARD_BYTES` a piece.
@@ -120,10 +120,10 @@ def simulate(
 def _run(
     pieces: Pieces, topology: Topology, alpha_occupies: bool, local_us_per_mb: float
 ) -> tuple[list[float], list[float]]:
-    """Return when every piece begins and ends, in us; -1 for those that never do.
+    """Return the start and end of every piece, in us; -1 for those that never run.
 
-    One long loop over flat lists on purpose: it turns once per piece and resource, and a plan
-    book waits for hundreds of simulations.
+    One long loop over flat lists for speed: it turns once per piece and resource, and a plan book
+    takes hundreds of simulations.
     """
     first = pieces.first
     total = int(first[-1])
@@ -142,7 +142,7 @@ def _run(
     ready = [0.0] * (total + 1)
     begin, end = [-1.0] * total, [-1.0] * total
     heap: list[tuple[float, int, int, int, float]] = []
-    order = 0  # equal times: first pushed, first served
+    order = 0  # equal times: first in, first out
     signals: list[tuple[int, float]] = []
 
     # Pieces that wait for nothing.
@@ -152,7 +152,7 @@ def _run(
         signals.append((piece, 0.0))
     signals.reverse()
     while True:
-        # Deliver what has just become known; receives and local steps need no resource.
+        # Propagate signals; receives and local steps need no resource.
         while signals:
             piece, time = signals.pop()
             if time > ready[piece]:
@@ -286,10 +286,10 @@ class _Busy(TypedDict):
 def _busy(
     topology: Topology, link: np.ndarray, mb: np.ndarray, end_us: np.ndarray, held_us: np.ndarray
 ) -> _Busy:
-    """Return how much of the time links and shared capacities are in use.
+    """Return the utilization of links and shared capacities.
 
-    `link`, `mb` and `held_us` are those of every send (or message): where it goes, how much that
-    is, and for how long it holds everything on its way besides.
+    `link`, `mb` and `held_us` are those of every send (or message): its link, its size, and the
+    time for which it holds every resource on its route besides.
     """
     links, total_us = len(topology.links), float(end_us.max(initial=0.0))
     moved_mb = np.bincount(link, weights=mb, minlength=links)
@@ -308,7 +308,7 @@ def _busy(
 
 
 def _gather(pieces: Pieces, topology: Topology, begin: np.ndarray, end: np.ndarray) -> Simulation:
-    """Turn the pieces' times into steps'."""
+    """Aggregate the pieces' times to steps'."""
     start_us, finish_us = begin[pieces.first[:-1]], end[pieces.first[1:] - 1]
     # A receive's first piece is recorded when it is in place: it began to arrive earlier.
     receives = pieces.direction == RECV
