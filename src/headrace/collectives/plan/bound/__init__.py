@@ -1,4 +1,4 @@
-"""What no schedule can beat: lower bounds, each with its formula and the graph it holds for."""
+"""Lower bounds on the time of all schedules, each with its formula and the graph it holds for."""
 
 from headrace.collectives.plan.bound.bound import Bound, Term, lower_bound
 

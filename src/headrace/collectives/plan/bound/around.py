@@ -1,29 +1,29 @@
-"""The cut around one rank: mostly it is what limits all flows into that rank, or out of it."""
+"""The cut around one rank: mostly it alone limits all flows into that rank, or out of it."""
 
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import maximum_flow
 
 _UNIT = 1 << 28
-"""The largest sum of whole-numbered capacities: they are 32 bits wide."""
+"""Largest sum of integer capacities: they are 32 bits wide."""
 
 _MARGIN = 1e-5
-"""Other cuts leave at least so much (relative) room: far more than rounding takes."""
+"""Least relative slack of all other cuts: far more than rounding takes."""
 
 
 def limits(
     src: np.ndarray, dst: np.ndarray, capacity: np.ndarray, rank: int, weight: np.ndarray
 ) -> bool:
-    """Whether links into `rank` are all that limits the flows that all ranks send there at once.
+    """Return whether the links into `rank` alone limit the flows from all ranks to it at once.
 
     If so, the linear program over all links has one optimum alone, in which these links, and no
-    others, have equal prices. A flow is looked for that fills them, over links that are made a
+    others, have equal prices. A flow that fills them is searched for, over links that are made a
     little smaller than they are (Ford and Fulkerson 1956).
 
     Parameters
     ----------
     src, dst, capacity : of every link.
-    weight : (ranks,), what each sends in relation to others; nothing at `rank` itself.
+    weight : (ranks,), relative amount that each sends; 0 at `rank` itself.
     """
     n = len(weight)
     into = dst == rank

@@ -1,4 +1,4 @@
-"""Lower bounds: what no schedule can beat on a topology, by flows, volume and shortest paths.
+"""Lower bounds on the time of all schedules, by flows, trees, volume and shortest paths.
 
 They hold for programs that move and combine bytes position by position (no coding across
 positions of a vector), where b bytes occupy a link of beta for b * beta and arrive alpha later,
@@ -8,11 +8,11 @@ and a shared capacity caps the sum of its links' rates.
 alone or combined with others. Over all k these chains are a flow, so ``T >= bytes / (largest flow
 from s to t)``. Without shared capacities that flow equals the smallest cut between them; over all
 pairs this is M / min(capacity out of S, capacity into S) over all cuts S. With them it is at most
-what could cross the cut, so the bound is at least as strong. Where *different* bytes go to one
+the capacity of the cut, so the bound is at least as strong. Where *different* bytes go to one
 rank (allgather, gather), leave one rank (reduce_scatter, scatter), or both (all_to_all), the
 flows must fit at once.
 
-**Trees.** What all ranks want is copied on its way: the sends of a byte contain a spanning tree.
+**Trees.** Bytes that all ranks want are copied on the way: their sends contain a spanning tree.
 All bytes' trees must fit at once (Edmonds 1967 and 1973; column generation in `packing`), which
 with several sources or shared capacities can be stronger than every flow into one rank.
 
@@ -26,7 +26,7 @@ groups, data must enter G-1 of them once (allgather), or cross 2(G-1) times (all
 
 How alpha adds to these, and why a solver's error cannot break a bound, is argued in `flow`; that
 switches do not multicast is assumed there. Topologies too large for linear programs are bound by
-cuts (`cuts`), and not all flows of large ones are solved: `Bound.formula` says what was computed.
+cuts (`cuts`), and not all flows of large ones are solved: `Bound.formula` names the terms computed.
 Demands that are not blocks alike (all_to_all_v, custom) are bound by their chunks. Where chunks
 may not be split, `unsplit` has a stronger bound.
 """
@@ -43,14 +43,14 @@ from headrace.topology import BYTES_PER_MB, Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """One reason why it takes so long: ``us = mb * us_per_mb + alpha_us``.
+    """One term of a bound: ``us = mb * us_per_mb + alpha_us``.
 
     Attributes
     ----------
     name : "flow 0 -> 3", "flow into 2", "volume", "latency 1 -> 2", ...
-    mb : what has to pass, in MB.
-    us_per_mb : one over the rate at which it can pass.
-    alpha_us : what alpha adds.
+    mb : MB that have to pass.
+    us_per_mb : one over the rate at which they can pass.
+    alpha_us : share of alpha.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Bound:
     total_us : the largest term.
     bandwidth_us : the largest term without alpha (the payload limit).
     latency_us : the largest shortest path in alpha that some byte must take.
-    formula : what was computed, in words.
+    formula : the terms computed, in words.
     terms : the largest term of each kind.
     """
 
@@ -92,7 +92,7 @@ class Bound:
     topology_digest: str
 
     def to_head(self) -> dict[str, Any]:
-        """Return the JSON form: what `from_head` reads."""
+        """Return the JSON form that `from_head` reads."""
         head = asdict(self)
         return {**head, "collective": self.collective.value, "terms": list(head["terms"])}
 
@@ -130,7 +130,7 @@ def _term(row: Mapping[str, Any]) -> Term:
 def lower_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound:
     """Return the bound on `demand`'s collective moving `total_bytes` (see `Demand.chunk_bytes`).
 
-    The flows do not depend on the bytes; they are kept for the topologies seen last.
+    The flows do not depend on the bytes; they are cached for the latest topologies.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def lower_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound:
             f"topology '{topology.name}' has {topology.ranks} ranks, the collective "
             f"{demand.ranks}: needs the same number"
         )
-    # Only who bounds loads SciPy: a command line that shows a plan starts without.
+    # Loads SciPy, which a command line that only shows a plan need not load.
     from headrace.collectives.plan.bound.terms import kinds
 
     found = kinds(topology, _without_chunks(demand))

@@ -2,7 +2,7 @@
 
 The capacity across a cut is over-estimated, never under: every link across is charged to one of
 the resources it needs (itself or a capacity it shares), and the capacities of those charged are
-added up. Which one is charged is chosen to make the sum small.
+added up. The choice of resource makes the sum small.
 """
 
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ Partition = tuple[str, np.ndarray]
 
 
 def is_large(topology: Topology, *, all_pairs: bool = False) -> bool:
-    """Whether bounds come from cuts rather than from flows, of all pairs at once or of few."""
+    """Return whether bounds come from cuts rather than flows, of all pairs at once or of few."""
     most = _PAIRS_RANKS if all_pairs else _FLOW_RANKS
     return topology.ranks > most or len(topology.links) > _FLOW_LINKS
 
 
 def partitions(topology: Topology) -> list[Partition]:
-    """The topology's groups of ranks: its hosts, and what leaves through one shared capacity.
+    """The topology's groups of ranks: its hosts, and ranks behind one shared capacity.
 
     Only those with at least two parts, of which one has at least two ranks.
     """
@@ -53,7 +53,7 @@ def partitions(topology: Topology) -> list[Partition]:
 
 
 def _uplinks(topology: Topology) -> list[Partition]:
-    """Ranks grouped by the largest set whose way out is one shared capacity, and the smallest."""
+    """Ranks grouped by the largest set behind one shared outbound capacity, and the smallest."""
     ends = [(link.src, link.dst) for link in topology.links]
     ways: dict[int, set[int]] = {}
     for k, (src, _) in enumerate(ends):
@@ -65,7 +65,7 @@ def _uplinks(topology: Topology) -> list[Partition]:
         if 1 < size <= topology.ranks // 2:
             outward = sum(len(ways[src]) for src in sources)
             if outward - size * (size - 1) > len(shared.links):
-                continue  # more must leave than these, whatever stays inside
+                continue  # more outbound links than these, whatever stays inside
             leaving = {k for src in sources for k in ways[src] if ends[k][1] not in sources}
             if leaving == set(shared.links):
                 sets.add(sources)
@@ -97,7 +97,7 @@ class LargeTopology:
         betas = [link.beta_us_per_mb for link in links]
         betas += [shared.beta_us_per_mb for shared in topology.shared]
         self._capacity = 1.0 / np.array(betas)  # links, then shared capacities, MB/us
-        # Every membership is a row: a link is a member of itself and of what it shares.
+        # Every membership is a row: a link is a member of itself and of its shared capacities.
         own = np.arange(len(links))
         member = [np.array(shared.links, dtype=np.int64) for shared in topology.shared]
         self._member = np.concatenate([own, *member])
@@ -169,10 +169,10 @@ class LargeTopology:
         """The rate of the links that count, by their part."""
         rows = counts[self._member]
         member, of = self._member[rows], self._of[rows]
-        key = of * parts + part[member]  # a resource as far as it serves a part
+        key = of * parts + part[member]  # a resource restricted to a part
         names, place, served = np.unique(key, return_inverse=True, return_counts=True)
         capacity = self._capacity[names // parts]
-        # Charge every link to what gives the least capacity for each link it serves.
+        # Charge every link to the resource with the least capacity per link.
         score = (capacity / served)[place]
         order = np.lexsort((place, score, member))
         first = np.append(True, member[order][1:] != member[order][:-1])

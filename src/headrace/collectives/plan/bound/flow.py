@@ -1,30 +1,29 @@
 """The largest rates at which ranks can send to each other at once, each with its certificate.
 
 Every rate is the optimum of a linear program over the rates on the links, subject to the links'
-and the shared capacities. What is kept of the solution are its *prices*, one for every link and
-shared capacity. They certify the rate by themselves: let a byte on a link pay for the link and
-all that the link shares; then bytes from s to t pay at least the cheapest path d(s, t), and in
-time T all resources together can earn at most T times ``sum(price * capacity)``. So whatever
-makes x MB go from s to t, for each of the given pairs, takes
+and the shared capacities. Of the solution only its *prices* (duals) are kept, one for every link
+and shared capacity. They certify the rate by themselves: a byte on a link is charged the prices of
+the link and of its shared capacities; then bytes from s to t cost at least the cheapest path
+d(s, t), and in time T all resources together earn at most T times ``sum(price * capacity)``. So any
+schedule that moves x MB from s to t, for each of the given pairs, takes
 
     T >= x * sum over pairs of d(s, t) / sum(price * capacity).
 
-This holds for any prices, so the solver need not be exact; it is only trusted to find good ones.
+This holds for any prices (weak duality), so the solver need not be exact.
 
-Alpha adds to it. A resource cannot serve these pairs before alpha lets the first byte reach it,
-nor so late that alpha keeps the rest from arriving by T: its window is T - D, D being the alpha
-before plus the alpha behind. The earnings are at most ``sum(price * capacity * (T - D))``, so the
-smallest D of a resource with a price comes on top. (Their mean would not do: the window of a slow
-detour may be empty.)
+Alpha adds to it. A resource cannot carry bytes of these pairs before the alpha on the way to it has
+passed, nor in the alpha on the way from it before T: its window is T - D, D being the sum of both.
+The earnings are at most ``sum(price * capacity * (T - D))``, so the smallest D of a resource with a
+price is added. (The mean of D is not valid: the window of a slow detour may be empty.)
 
 The same holds for *trees*. A byte that must get from s to several ranks crosses sends that contain
-a tree from s to all of them, so it pays at least the cheapest such tree: a spanning arborescence
-where everybody wants it. That is stronger than flows to one rank at a time, and its best prices
+a tree from s to all of them, so it costs at least the cheapest such tree: a spanning arborescence
+where all ranks want it. That is stronger than flows to one rank at a time, and its best prices
 are those of a tree packing (`packing`). A byte that is combined on its way to t crosses a tree
 towards t.
 
 Switches are taken to forward every message to one port: one that multicasts would copy for free,
-which no program can ask for today, and which these bounds do not cover.
+which no program can express today, and which these bounds do not cover.
 """
 
 from collections.abc import Sequence
@@ -45,19 +44,19 @@ from headrace.topology import Topology, transposed
 _NO_PRICE = 1e-9  # solver noise; a price so small changes no rate
 _PACKED = PackSettings(gap=1e-4, iterations=80, depth_rounds=0, spare=0, limit_s=30.0)
 _BY_PATHS = 10_000
-"""With more unknowns (commodities x links) the prices are a path packing's."""
+"""With more unknowns (commodities x links) the prices come from a path packing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """x MB over this take at least ``x * us_per_mb + alpha_us``."""
+    """Certified rate: x MB take at least ``x * us_per_mb + alpha_us``."""
 
     us_per_mb: float
     alpha_us: float
 
 
 class Flows:
-    """The rates of one topology, each solved for when first asked for."""
+    """The rates of one topology, each solved for on first use."""
 
     def __init__(self, topology: Topology) -> None:
         links, n = topology.links, topology.ranks
@@ -73,7 +72,7 @@ class Flows:
                 members.append(np.array(sorted(set(shared.links))))
                 betas.append(shared.beta_us_per_mb)
         self._shares = len(betas) > len(links)
-        self._unit = 1.0 / min(betas, default=1.0)  # the solver likes numbers near 1
+        self._unit = 1.0 / min(betas, default=1.0)  # scales the program to numbers near 1
         self._capacity = 1.0 / np.array(betas) / self._unit
         rows = np.repeat(np.arange(len(betas)), [len(links) for links in members])
         columns = np.concatenate([np.empty(0, dtype=np.int64), *members])
@@ -113,7 +112,7 @@ class Flows:
 
         Parameters
         ----------
-        weights : of every pair, its rate as a multiple of what is returned; 1 by default.
+        weights : of every pair, its rate as a multiple of the returned one; 1 by default.
         """
         key = (tuple(pairs), None if weights is None else tuple(weights))
         if key not in self._known:
@@ -143,12 +142,12 @@ class Flows:
     ) -> Rate:
         """The rate at which all chunks of `deliveries` can go down trees at once.
 
-        A chunk for some ranks only pays at least the cheapest path to the dearest of them.
+        A chunk for some ranks only costs at least the cheapest path to the dearest of them.
 
         Parameters
         ----------
-        deliveries : who gets which chunk; with `combining`, chunks are combined from their targets
-            to their origin instead.
+        deliveries : of all chunks; with `combining`, chunks are combined from their targets to
+            their origin instead.
         weights : (chunks,), the size of each.
         symmetry : a group that maps topology, deliveries and weights to themselves, for speed.
         """
@@ -203,7 +202,7 @@ class Flows:
             topology, deliveries, 1.0, weights=weights, symmetry=symmetry, settings=_PACKED
         )
         self.struck |= packing.stopped == "time"
-        # A packing's price is of a us of a resource, here of a MB; empty capacities are left out.
+        # A packing's price is per us of a resource, here per MB; empty capacities are left out.
         used = [
             shared
             for shared in range(len(self._topology.shared))
@@ -286,12 +285,12 @@ class Flows:
     def _certified(
         self, prices: np.ndarray, paid: float, start: np.ndarray, finish: np.ndarray
     ) -> Rate:
-        """The rate that `prices` prove where every MB pays at least `paid`."""
+        """The rate that `prices` certify if every MB costs at least `paid`."""
         before, behind = start[self._src], self._alpha + finish[self._dst]
         first, member = self._uses.indptr[:-1], self._uses.indices
         delay = np.minimum.reduceat(before[member], first)
         delay += np.minimum.reduceat(behind[member], first)
-        # What cannot be reached or left (infinite) serves nothing, whatever its window.
+        # A resource that cannot be reached or left (infinite) carries nothing, whatever its window.
         served = delay[(prices > 0) & np.isfinite(delay)]
         alpha_us = float(served.min()) if len(served) else 0.0
         earned = float(prices @ self._capacity) * self._unit

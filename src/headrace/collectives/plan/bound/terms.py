@@ -1,4 +1,4 @@
-"""Which flows, trees, volumes and distances bound which collective (see `bound`)."""
+"""Flows, trees, volumes and distances that bound each collective (see `bound`)."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,12 +18,12 @@ __all__ = ["Kinds", "Share", "kinds"]
 _ALL_PAIRS_RANKS = 12
 """Up to so many ranks allreduce tries every pair, beyond only those with rank 0.
 
-Every cut parts rank 0 from someone, so without shared capacities rank 0 alone finds the smallest;
+Every cut separates rank 0 from some rank, so without shared capacities its pairs find the smallest;
 with them another pair may give a stronger bound, at n/2 times the work.
 """
 
 _FLOWS_TIMES_LINKS = 250_000
-"""So many flows are solved that their number times the links is about this; then it is enough."""
+"""Approximate limit on the number of flows solved, times the links."""
 
 _TREE_LINKS = 8_000
 _TREE_RANKS = 80
@@ -45,7 +45,7 @@ class Kinds:
 
     Attributes
     ----------
-    formula : what was computed, in words.
+    formula : the terms computed, in words.
     """
 
     kinds: tuple[tuple[Share, ...], ...]
@@ -168,7 +168,7 @@ def _of_large(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
     large = _large(topology)
     large.require(collective.value)
     cuts: list[Share] = []
-    parts: list[str] = []
+    names: list[str] = []
     for name, label in large.partitions():
         sizes = np.bincount(label)
         into, out = large.cuts(label)
@@ -179,7 +179,7 @@ def _of_large(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
             ):
                 if need > 0.0 and rate is not None:
                     cuts.append(Share(name=f"cut {way} {name} {part}", share=need, rate=rate))
-        parts.append(name)
+        names.append(name)
     volume = [Share(name="volume", share=_volume_share(n, collective), rate=large.egress())]
     groups = [
         Share(
@@ -190,24 +190,24 @@ def _of_large(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
         for name, label in large.partitions()
         if 1 < label.max() + 1 < n
     ]
-    said = [
-        f"cuts around {', '.join(parts)}: what must cross / (capacity across) + alpha",
+    parts = [
+        f"cuts around {', '.join(names)}: what must cross / (capacity across) + alpha",
         _volume_formula(collective, "N", "capacity"),
         _volume_formula(collective, "parts", "capacity between parts"),
     ]
     if collective is Collective.ALL_TO_ALL and (hops := large.hops()) is not None:
         volume.append(Share(name="hops", share=hops / n, rate=large.egress()))
-        said.append("(M/N) * sum of hops over pairs / capacity + alpha")
+        parts.append("(M/N) * sum of hops over pairs / capacity + alpha")
     source = root if collective in _DISTANCES else 0
     latency = large.latency(source, inward=collective in (Collective.REDUCE, Collective.GATHER))
-    said.append(f"distances in alpha of rank {source}")
+    parts.append(f"distances in alpha of rank {source}")
     return [cuts, volume, groups, [Share(name=latency[0], share=0.0, rate=latency[1])]], "; ".join(
-        said
+        parts
     )
 
 
 def _of_deliveries(topology: Topology, demand: Demand) -> tuple[list[list[Share]], str]:
-    """Any demand, by its chunks: who has them and who wants them."""
+    """Any demand, by its chunks: their holders and targets."""
     deliveries = _carried(demand)
     flows = _flows(topology)
     pairs = [
@@ -262,13 +262,13 @@ def _packable(topology: Topology, collective: Collective) -> bool:
 
 
 def _carried(demand: Demand) -> Deliveries:
-    """What has to be carried at least, whatever else: one row an item.
+    """Return the deliveries that every schedule must contain, one row an item.
 
     An item that one rank holds and others want as it is, is carried to all of them. Of one that
-    is combined, one contribution is carried to one rank. What several ranks hold need not be
-    carried at all.
+    is combined, one contribution is carried to one rank. Items that several ranks hold need not
+    be carried at all.
     """
-    holders: dict[int, dict[int, set[int]]] = {}  # item -> contributor -> who has it at first
+    holders: dict[int, dict[int, set[int]]] = {}  # item -> contributor -> its initial holders
     values: dict[int, set[int]] = {}
     for rank in range(demand.ranks):
         for _, item, mask in demand.initial(rank):
@@ -328,7 +328,7 @@ def _all_pairs(flows: Flows, n: int, group: np.ndarray) -> Rate:
 def _distinct(
     topology: Topology, collective: Collective, together: list[tuple[str, _Pairs]]
 ) -> list[tuple[str, _Pairs]]:
-    """One of each orbit under the topology's automorphisms; with a root they are left alone."""
+    """One of each orbit under the topology's automorphisms; with a root all are kept."""
     n = topology.ranks
     if len(together) < 2 or collective in ROOTED:
         return together
@@ -383,20 +383,20 @@ def _together(n: int, collective: Collective, pairs: _Pairs) -> list[tuple[str, 
 
 
 def _flow_share(n: int, collective: Collective) -> float:
-    """What each pair's flow must move, as a fraction of the total bytes."""
+    """Amount that each pair's flow must move, as a fraction of the total bytes."""
     whole = (Collective.ALLREDUCE, Collective.BROADCAST, Collective.REDUCE)
     return 1.0 if collective in whole else 1.0 / n
 
 
 def _volume_share(n: int, collective: Collective) -> float:
-    """What all sends together must move, as a multiple of the total bytes."""
+    """Amount that all sends together must move, as a multiple of the total bytes."""
     return _group_share(np.arange(n), collective, 0)
 
 
 def _group_share(label: np.ndarray, collective: Collective, root: int) -> float:
-    """What all sends between the groups of `label` must move, as a multiple of the total bytes.
+    """Amount that sends between the groups of `label` must move, as a multiple of the total bytes.
 
-    A group has a byte as soon as its ranks have it between them: groups behave like ranks.
+    A group has a byte once its ranks together have it: groups behave like ranks.
     """
     sizes = np.bincount(label)
     n, groups = int(sizes.sum()), int((sizes > 0).sum())
@@ -412,7 +412,7 @@ def _group_share(label: np.ndarray, collective: Collective, root: int) -> float:
 
 
 def _cut_shares(n: int, collective: Collective, size: int, rooted: bool) -> tuple[float, float]:
-    """What must go into and out of a set of `size` ranks, with or without the root."""
+    """Amounts that must go into and out of a set of `size` ranks, with or without the root."""
     rest, mine = (n - size) / n, size / n
     match collective:
         case Collective.ALLREDUCE:

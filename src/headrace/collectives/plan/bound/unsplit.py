@@ -5,25 +5,25 @@ whole. Let K chunks have to get into a set S of ranks. By T a link across has de
 
     m(T) = floor((T - head - alpha) / (beta * chunk))
 
-of them: the *head* passes until the first of them can be at the link's source, and alpha is paid
-at least once. A shared capacity serves so many over all its links. Added up over links (and
+of them: the *head* is the time until the first can be at the link's source, and alpha is paid at
+least once. A shared capacity delivers so many over all its links. Summed over links (and
 capacities, where those allow less), ``m(T) >= K``.
 
-A chunk that crosses once must do so a *tail* before T: what it takes, hop by hop, from where it
-enters to the farthest rank in S that wants it. Let m'(T) be the number that can, counted with the
-tail. If x chunks cross more often, ``K + x <= m(T)`` and ``K - x <= m'(T)``, so
+A chunk that crosses once must do so a *tail* before T: its time, hop by hop, from where it enters
+to the farthest rank in S that wants it. Let m'(T) be the number that can, counted with the tail.
+If x chunks cross more often, ``K + x <= m(T)`` and ``K - x <= m'(T)``, so
 
     m(T) + m'(T) >= 2 K.
 
 The smallest T that satisfies both is the bound.
 
-Small cases in which all that a message holds is equally fast are given to constraint programming
-(`exact.proved_us`): what it proves is a term as well. Without alpha it is usually the optimum;
-with alpha that of a relaxation in which alpha delays a chunk but holds nothing, so that messages
-of several chunks gain nothing by sharing it.
+Small cases in which all resources of a message are equally fast are solved by constraint
+programming (`exact.proved_us`): its bound is a term as well. Without alpha it is usually the
+optimum; with alpha that of a relaxation in which alpha delays a chunk but holds nothing, so that
+messages of several chunks gain nothing by sharing it.
 
-Flows know neither the rounding (seven 1 MB chunks over links of 23, 23, 46 and 46 us/MB take 69
-us, not 53.67) nor that the last chunk into a host still has to be spread in it.
+Flows ignore both the rounding (seven 1 MB chunks over links of 23, 23, 46 and 46 us/MB take 69
+us, not 53.67) and the spreading of the last chunk inside its host.
 """
 
 import math
@@ -46,17 +46,17 @@ __all__ = ["Count", "most_urgent_cut", "unsplit_bound"]
 _EXACTLY = 1e-9  # a whole number of chunks, but for rounding
 _CLOSE = 1e-10  # relative; times of single chunks are farther apart
 _MOST_RANKS = 300
-"""Beyond so many ranks no distances between all are made."""
+"""Beyond so many ranks distances between all pairs are not computed."""
 
 _MOST_PROVED = 300
-"""Sends there could be (chunks times links) up to which constraint programming is asked."""
+"""Largest number of possible sends (chunks times links) for constraint programming."""
 
 _COMBINING = (Collective.REDUCE, Collective.REDUCE_SCATTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """Into (or out of) a set of ranks `chunks` have to get; that takes `us`."""
+    """A cut: `chunks` have to get into (or out of) a set of ranks, which takes `us`."""
 
     name: str
     chunks: int
@@ -66,8 +66,8 @@ class Count:
 def unsplit_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound:
     """Return `lower_bound` with a term for `demand`'s chunks if none of them may be split.
 
-    What combines is bound on the transposed topology; allreduce and demands that combine
-    otherwise get no such term.
+    Combining collectives are bounded on the transposed topology; allreduce and other demands that
+    combine get no such term.
 
     Raises
     ------
@@ -95,11 +95,11 @@ def unsplit_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound
 
 @lru_cache(maxsize=64)
 def _proved_us(graph: Topology, demand: Demand, chunk_mb: float) -> float | None:
-    """What constraint programming proves of a small case; None where it says nothing.
+    """Return the bound that constraint programming proves of a small case; None if it has none.
 
-    It sends one chunk a message. That is no restriction only where all that a message holds it
-    holds for the same time: a message of two chunks over a slow link holds a fast NIC in one go
-    and leaves it to others, two messages come back to it.
+    It sends one chunk a message. That is no restriction only where a message holds all its
+    resources for the same time: a message of two chunks over a slow link holds a fast NIC once and
+    then frees it for others, two messages take it twice.
     """
     deliveries = deliveries_of(demand)
     if deliveries.chunks * len(graph.links) > _MOST_PROVED:
@@ -113,7 +113,7 @@ def _proved_us(graph: Topology, demand: Demand, chunk_mb: float) -> float | None
 
 
 def most_urgent_cut(topology: Topology, deliveries: Deliveries, chunk_mb: float) -> Count:
-    """Return the cut around or beside a rank, host or group that takes whole chunks longest.
+    """Return the cut around or beside a rank, host or group that binds whole chunks most.
 
     Parameters
     ----------
@@ -155,14 +155,14 @@ class _Counting:
         hop = self._alpha + slowest * chunk_mb
         graph = sparse.csr_array((hop, (self._src, self._dst)), shape=(self._n, self._n))
         self._far = np.asarray(shortest_path(graph, method="D"))
-        # Chunks that start and go alike are counted together.
+        # Chunks of equal origin and targets are counted together.
         rows = np.column_stack([deliveries.origin, deliveries.targets.astype(np.int64)])
         kept, counts = np.unique(rows[deliveries.targets.any(axis=1)], axis=0, return_counts=True)
         self._origin, self._targets = kept[:, 0].astype(np.int64), kept[:, 1:].astype(bool)
         self._counts = counts
 
     def into(self, inside: np.ndarray) -> tuple[int, float]:
-        """How many chunks have to get into the ranks `inside`, and how long that takes."""
+        """Return the number of chunks that must get into the ranks `inside`, and the time in us."""
         members = np.flatnonzero(inside)
         outside = np.flatnonzero(~inside[self._origin])
         wanted = self._targets[np.ix_(outside, members)]
@@ -190,14 +190,14 @@ class _Counting:
         return chunks, _smallest(*cuts, chunks)
 
     def farthest(self) -> tuple[str, float]:
-        """The longest way, hop by hop, of a chunk to a target."""
+        """The longest path, hop by hop, of a chunk to a target."""
         far = np.where(self._targets, self._far[self._origin], 0.0)
         row, target = np.unravel_index(int(far.argmax()), far.shape)
         return f"{int(self._origin[row])} -> {int(target)}", float(far[row, target])
 
 
 def _smallest(all_cross: "_Cut", once: "_Cut", chunks: int) -> float:
-    """The smallest T in which `chunks` get across, and far enough."""
+    """The smallest T in which `chunks` cross and reach their targets."""
 
     def enough(us: float) -> bool:
         most = all_cross.within(us)
@@ -211,7 +211,7 @@ def _smallest(all_cross: "_Cut", once: "_Cut", chunks: int) -> float:
     while high - low > _CLOSE * high:
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    # It is when somebody serves one more chunk.
+    # The exact T is the time of a delivery: that nearest to the bisection's.
     served = np.concatenate([all_cross.served_us(high), once.served_us(high)])
     return float(served[np.abs(served - high).argmin()])
 
@@ -221,12 +221,12 @@ class _Cut:
 
     Attributes
     ----------
-    spent : (links,) us that pass before a link can have served anything.
+    spent : (links,) us that pass before a link can have delivered anything.
     each : (links,) us for a chunk.
     """
 
     def __init__(self, spent: np.ndarray, each: np.ndarray) -> None:
-        # A group serves at most what its parts do, and what its own capacity allows.
+        # A group delivers at most as many as its parts, and as its own capacity allows.
         self._spent: list[float] = spent.tolist()
         self._each: list[float] = each.tolist()
         self._members = [frozenset((link,)) for link in range(len(spent))]
@@ -250,11 +250,11 @@ class _Cut:
         self._each.append(each)
 
     def first_us(self) -> float:
-        """When the first chunk may be served; infinite if none ever is."""
+        """Earliest delivery of a chunk, in us; infinite if there is none."""
         return min(spent + each for spent, each in zip(self._spent, self._each, strict=True))
 
     def within(self, us: float) -> int:
-        """How many may be served by `us`."""
+        """Largest number of chunks delivered by time `us`."""
         spent, each = self._columns
         served = np.floor(np.maximum((us - spent) / each, 0.0) + _EXACTLY)
         for group, parts in self._parts.items():
@@ -262,7 +262,7 @@ class _Cut:
         return int(served[self._outermost].sum())
 
     def served_us(self, us: float) -> np.ndarray:
-        """When every link or group serves a chunk, the time next to `us`."""
+        """The delivery time of every link or group that is nearest to `us`."""
         spent, each = self._columns
         usable = np.isfinite(spent)
         spent, each = spent[usable], each[usable]
