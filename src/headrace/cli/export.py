@@ -156,7 +156,7 @@ def _print_selection(text: str, form: Format, runtime: RuntimeName, scored: int)
     scored : the size in bytes that the plan is meant for; 0 if none is known.
     """
     from headrace.collectives.export import msccl_xml, mscclpp_read
-    from headrace.collectives.export.runtimes import crowded, runtime_of, selection
+    from headrace.collectives.export.runtimes import oversubscription, runtime_of, selection
 
     read = msccl_xml.read if form is Format.MSCCL_XML else mscclpp_read.read
     algorithm, _ = read(text)
@@ -167,7 +167,7 @@ def _print_selection(text: str, form: Format, runtime: RuntimeName, scored: int)
             f"warning: the plan is meant for {scored} bytes, which no such count makes: plan for "
             f"a multiple of {whole}, or with synthesize --runtime {runtime.value}"
         )
-    if warning := crowded(algorithm):
+    if warning := oversubscription(algorithm):
         lines.append(f"warning: {warning}")
     for line in lines:
         Console().print(line, highlight=False, markup=False, soft_wrap=True)

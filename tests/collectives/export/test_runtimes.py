@@ -19,7 +19,7 @@ from headrace.collectives.export.runtimes import (
     RUNTIMES,
     STRICTEST,
     XML,
-    crowded,
+    oversubscription,
     runtime_of,
     selection,
 )
@@ -68,7 +68,7 @@ def test_cut_threadblocks_do_the_same_in_any_order(steps: int) -> None:
     for seed in range(0, 40, 3):
         program = random_program(seed)
         whole = lowered(program, Target())
-        algorithm = msccl_xml.fitted(program, Target(), runtime)
+        algorithm = msccl_xml.fitted_algorithm(program, Target(), runtime)
         cut += len(lengths(algorithm)) > len(lengths(whole))
         verdict = examine(algorithm)
         assert not [f for f in verdict.findings if f.fatal or f.rule == "buffering"], seed
@@ -80,7 +80,7 @@ def test_cut_threadblocks_do_the_same_in_any_order(steps: int) -> None:
 def test_cut_mscclpp_threadblocks_do_the_same_thread_by_thread(seed: int) -> None:
     runtime = replace(runtime_of(STRICTEST, JSON), steps=16)
     program = random_program(seed)
-    text = mscclpp_json.fitted(program, Target(instances=1 + seed % 2), runtime)
+    text = mscclpp_json.fitted_text(program, Target(instances=1 + seed % 2), runtime)
     assert not [f for f in mscclpp_read.verify_text(text).findings if f.fatal]
     assert Operations(text).misbehaves(2, program.demand.root) == ""
     assert Plan(text, program.demand.root).misbehaves(2) == ""
@@ -173,6 +173,6 @@ def test_which_calls_select_a_file() -> None:
 
 
 def test_more_threadblocks_than_processors_are_warned_of() -> None:
-    assert crowded(msccl_xml.read(copies(80, waiting=-1, on=-1))[0]) == ""
-    said = crowded(msccl_xml.read(copies(110, waiting=-1, on=-1))[0])
+    assert oversubscription(msccl_xml.read(copies(80, waiting=-1, on=-1))[0]) == ""
+    said = oversubscription(msccl_xml.read(copies(110, waiting=-1, on=-1))[0])
     assert "110 threadblocks on a GPU are more than the processors of V100 (80), A100 (108)" in said

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export import limits
-from headrace.collectives.export.algorithm import Algorithm, Kind, Step, Wait
+from headrace.collectives.export.algorithm import Algorithm, BlockStep, Kind, Wait
 from headrace.collectives.export.buffers import NAMES, Layout, chunks_of, chunks_per_loop
 from headrace.collectives.export.msccl_xml import export
 from headrace.collectives.export.threadblocks import Target, lowered, suggested_instances
@@ -15,7 +15,7 @@ from headrace.errors import ProgramError, VerificationError
 from tests.collectives.export.programs import template_programs
 
 
-def steps(algorithm: Algorithm) -> list[Step]:
+def steps(algorithm: Algorithm) -> list[BlockStep]:
     return [s for gpu in algorithm.gpus for tb in gpu.threadblocks for s in tb.steps]
 
 

@@ -1,1 +1,1 @@
-"""Plans for other executors, and other tools' plans for the verifier."""
+"""Export of plans to MSCCL and MSCCL++, and import of such files for the verifier."""

@@ -1,21 +1,21 @@
-"""Threadblocks: what MSCCL's executor runs, as a value.
+"""Threadblocks: the program of MSCCL's executor, as a value.
 
-An `Algorithm` is the common ground of this folder: `threadblocks` makes one of a program,
-`msccl_xml` and `mscclpp_json` write and read it, `limits` and `prove` check it, `recover` makes a
-program of it again.
+An `Algorithm` is the intermediate representation of this folder: `threadblocks` lowers a program to
+it, `msccl_xml` and `mscclpp_json` write and read it, `limits` and `prove` check it, `recover` turns
+it into a program again.
 
 Meaning
 -------
 - The steps of a threadblock run one after another. It sends to at most one GPU and receives from
-  at most one; the k-th send from GPU a to GPU b on a channel meets the k-th receive there.
+  at most one; the k-th send from GPU a to GPU b on a channel matches the k-th receive there.
 - ``s`` sends `src`, ``r`` receives into `dst`. ``rcs`` receives into `dst` and sends it on. ``rrc``
   puts `src` combined with what arrives into `dst`; ``rrcs`` sends it on as well; ``rrs`` sends it
   on and stores nothing. ``cpy`` copies `src` to `dst`, ``re`` combines `src` into `dst`. ``nop``
   only waits.
 - A step with `depends` waits until the other threadblock has finished that step, or a later one
   that is `flagged`: threadblocks publish their progress at flagged steps only.
-- All chunks are equally large, scratch ones too. A place is a buffer (input, output, scratch) and
-  an offset in chunks.
+- All chunks are equally large, scratch ones too. A location is a buffer (input, output, scratch)
+  and an offset in chunks.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ Buffer = Literal["i", "o", "s"]
 
 
 class Kind(StrEnum):
-    """What a step does; the values are MSCCL's names."""
+    """Operation of a step; the values are MSCCL's names."""
 
     SEND = "s"
     RECV = "r"
@@ -67,7 +67,7 @@ WRITES_DST = frozenset(
 )
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """A chunk of one of a GPU's buffers."""
 
     buffer: Buffer
@@ -78,8 +78,8 @@ class Place(NamedTuple):
         return f"{self.buffer}[{self.offset}]"
 
 
-NOWHERE = Place("i", -1)
-"""Where a step's kind gives a place no meaning."""
+NOWHERE = Location("i", -1)
+"""Location that has no meaning for the step's kind."""
 
 
 class Wait(NamedTuple):
@@ -90,12 +90,12 @@ class Wait(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class BlockStep:
     """One step; `src` and `dst` count where the kind reads or writes them (`READS_SRC`, ...)."""
 
     kind: Kind
-    src: Place = NOWHERE
-    dst: Place = NOWHERE
+    src: Location = NOWHERE
+    dst: Location = NOWHERE
     count: int = 0
     depends: Wait | None = None
     flagged: bool = False
@@ -109,7 +109,7 @@ class Threadblock:
     send: int
     recv: int
     channel: int
-    steps: tuple[Step, ...]
+    steps: tuple[BlockStep, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """All GPUs' threadblocks and what they are meant for.
+    """All GPUs' threadblocks, and the calls that they implement.
 
     Attributes
     ----------
@@ -133,8 +133,8 @@ class Algorithm:
     channels : number of channels.
     chunks_per_loop : chunks of the whole buffer (see `buffers.chunks_of`).
     collective : MSCCL's name of it.
-    in_place, out_of_place : the calls that it serves.
-    min_bytes, max_bytes : the sizes that it serves; a `max_bytes` of 0 is no limit.
+    in_place, out_of_place : calls that select it.
+    min_bytes, max_bytes : sizes that select it; a `max_bytes` of 0 is no limit.
     """
 
     name: str
@@ -151,14 +151,14 @@ class Algorithm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that was found in an algorithm, and where.
+    """An error or warning about an algorithm, and its location.
 
     Attributes
     ----------
-    rule : what kind of rule is broken: format, limit, connection, deadlock, race, value,
+    rule : kind of rule that is broken: format, limit, connection, deadlock, race, value,
         buffering, agreement, input.
     fatal : the algorithm must not run (a warning otherwise).
-    gpu, threadblock, step : where, as far as it is known; -1 otherwise.
+    gpu, threadblock, step : location, as far as known; -1 otherwise.
     """
 
     rule: str
@@ -169,8 +169,8 @@ class Finding:
     step: int = -1
 
     def __str__(self) -> str:
-        """Return one line: severity, rule, place, message."""
+        """Return one line: severity, rule, location, message."""
         named = (("gpu", self.gpu), ("threadblock", self.threadblock), ("step", self.step))
         where = ", ".join(f"{name} {number}" for name, number in named if number >= 0)
-        place = f"{where}: " if where else ""
-        return f"{'error' if self.fatal else 'warning'} ({self.rule}): {place}{self.message}"
+        location = f"{where}: " if where else ""
+        return f"{'error' if self.fatal else 'warning'} ({self.rule}): {location}{self.message}"

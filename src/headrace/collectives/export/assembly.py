@@ -1,10 +1,10 @@
-"""Threadblocks as a program that the verifier can execute.
+"""Threadblocks as a program for the verifier.
 
-Every threadblock becomes a send, a receive and a local lane; that its steps run one after another
-is said by dependencies. A step that does several things becomes several steps of the program.
+Every threadblock becomes a send, a receive and a local lane; dependencies keep its steps in order.
+A fused step becomes several steps of the program.
 
-The program's demand is an `Imported`: it speaks of the caller's buffers as they are, all chunks
-equally large, so nothing of how headrace itself uses buffers has to hold.
+The program's demand is an `Imported`: its slots are the caller's buffers as they are, all chunks
+equally large, and headrace's own buffer conventions need not hold.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from headrace.collectives.export.algorithm import (
     RECEIVING,
     REDUCING,
     SENDING,
+    BlockStep,
     Gpu,
     Kind,
-    Place,
-    Step,
+    Location,
     Threadblock,
 )
 from headrace.collectives.export.buffers import Layout
@@ -39,44 +39,44 @@ CALL_SLOTS = {"Simple": 4, "LL": 1, "LL128": 1}
 """Slots that one call of a primitive takes, by protocol; Simple: two slices of two."""
 
 Key = tuple[int, int, int, int]
-Value = tuple[int, int, int]
+SlotValue = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported(Demand):
-    """What a collective asks for, in terms of the buffers that its caller passes.
+    """Conditions of a collective, in terms of the buffers that its caller passes.
 
     Attributes
     ----------
-    places : slots at every rank, all buffers one after another.
+    slot_count : slots at every rank, all buffers one after another.
     held, needed : by rank, (slot, item, mask) before and after.
     """
 
-    places: int
-    held: tuple[tuple[Value, ...], ...]
-    needed: tuple[tuple[Value, ...], ...]
+    slot_count: int
+    held: tuple[tuple[SlotValue, ...], ...]
+    needed: tuple[tuple[SlotValue, ...], ...]
 
     @property
     def slots(self) -> int:
         """Number of slots at every rank."""
-        return self.places
+        return self.slot_count
 
     @property
     def buffers(self) -> tuple[int, ...]:
-        """All buffers are known to be kept to already: none begins between slots."""
-        return (self.places,)
+        """One buffer: bounds of the caller's buffers have been checked already."""
+        return (self.slot_count,)
 
-    def initial(self, rank: int) -> list[Value]:
-        """(slot, item, mask) for every slot that holds a value before the call."""
+    def initial(self, rank: int) -> list[SlotValue]:
+        """Return (slot, item, mask) for every slot that holds a value before the call."""
         return list(self.held[rank])
 
-    def final(self, rank: int) -> list[Value]:
-        """(slot, item, mask) for every slot whose value the caller wants."""
+    def final(self, rank: int) -> list[SlotValue]:
+        """Return (slot, item, mask) for every slot of the postcondition."""
         return list(self.needed[rank])
 
 
 def chunks_held(protocol: str) -> int:
-    """Return how many chunks a connection holds for certain.
+    """Return the number of chunks that a connection holds for certain.
 
     A step of several chunks is at worst, where chunks are large, one call for each.
     """
@@ -84,7 +84,7 @@ def chunks_held(protocol: str) -> int:
 
 
 class Regions:
-    """The slots of one GPU's places: input, output, scratch, then what steps need themselves."""
+    """Slots of one GPU's buffers: input, output, scratch, then temporaries of steps."""
 
     def __init__(self, connections: Connections, layout: Layout) -> None:
         self.layout = layout
@@ -97,13 +97,13 @@ class Regions:
         )
         self.own = self.scratch + max((e["s"] for e in ends), default=0)
 
-    def slot(self, rank: int, place: Place) -> int:
-        """Return the slot of `place`, one for all names of the same memory."""
-        buffer, offset = self.layout.same_memory(rank, place)
+    def slot(self, rank: int, location: Location) -> int:
+        """Return the slot of `location`, one for all names of the same memory."""
+        buffer, offset = self.layout.same_memory(rank, location)
         return {"i": 0, "o": self.output, "s": self.scratch}[buffer] + offset
 
     def name(self, slot: int) -> str:
-        """Return the place of `slot` in words."""
+        """Return the location of `slot` in words."""
         for buffer, start in (("s", self.scratch), ("o", self.output), ("i", 0)):
             if slot >= self.own:
                 return "the step's own buffer"
@@ -113,7 +113,7 @@ class Regions:
 
 
 def _ends(gpu: Gpu) -> dict[str, int]:
-    """Return how far the steps of `gpu` reach into each buffer."""
+    """Return by buffer the end of the chunks that the steps of `gpu` touch."""
     ends = {"i": 0, "o": 0, "s": 0}
     for threadblock in gpu.threadblocks:
         for step in threadblock.steps:
@@ -123,7 +123,7 @@ def _ends(gpu: Gpu) -> dict[str, int]:
 
 
 class Assembly:
-    """A program in the making, and the step of a threadblock that each of its steps is part of.
+    """Builder of a program; keeps for each of its steps the threadblock's step of origin.
 
     Parameters
     ----------
@@ -151,9 +151,9 @@ class Assembly:
             self.edges += [(first[at], last[on]) for on in waits if first[at] != last[on]]
 
     def program(self, collective: Collective) -> Program:
-        """Return the program; `collective` says whether all ranks' results must agree bit by bit.
+        """Return the program; `collective` decides whether results must agree bit by bit.
 
-        A reduce demands no more than `Imported` says; an allreduce that results be equal.
+        A reduce demands no more than `Imported` does; an allreduce that results be equal.
         """
         keys = sorted(self.lanes)
         order = [sub for key in keys for sub in self.lanes[key]]
@@ -181,21 +181,23 @@ class Assembly:
         layout, regions = self.layout, self.regions
         ranks = range(layout.demand.ranks)
 
-        def values(of: str, rank: int) -> tuple[Value, ...]:
+        def values(of: str, rank: int) -> tuple[SlotValue, ...]:
             found = layout.held(rank) if of == "held" else layout.wanted(rank)
-            return tuple((regions.slot(rank, place), item, mask) for place, item, mask in found)
+            return tuple(
+                (regions.slot(rank, location), item, mask) for location, item, mask in found
+            )
 
         return Imported(
             collective=collective,
             ranks=layout.demand.ranks,
             root=layout.demand.root,
-            places=max(self.top, 1),
+            slot_count=max(self.top, 1),
             held=tuple(values("held", rank) for rank in ranks),
             needed=tuple(values("wanted", rank) for rank in ranks),
         )
 
     def _messages(self) -> list[int]:
-        """Number messages so that both ends agree and no lane falls."""
+        """Number messages so that both ends agree and numbers ascend in every lane."""
         messages = [0] * len(self.rows)
         start = 0
         for key, lane in sorted(self.lanes.items()):
@@ -214,7 +216,7 @@ class Assembly:
     def _threadblock(
         self, gpu: Gpu, tb: Threadblock, base: int, first: dict[At, int], last: dict[At, int]
     ) -> int:
-        """Add a threadblock's steps; returns the end of the slots that it needs for itself."""
+        """Add a threadblock's steps; return the end of its temporary slots."""
         run = _Run(self, gpu.id, tb, base)
         for number, step in enumerate(tb.steps):
             if step.kind is Kind.NOP:
@@ -227,7 +229,7 @@ class Assembly:
 
 
 class _Run:
-    """One threadblock: its lanes, and the slots that fused steps and its connection need."""
+    """One threadblock: its lanes, and the temporary slots of fused steps and its connection."""
 
     def __init__(self, assembly: Assembly, rank: int, tb: Threadblock, base: int) -> None:
         self.a, self.rank, self.tb = assembly, rank, tb
@@ -235,18 +237,18 @@ class _Run:
         self.fifo, self.value = base, base + assembly.held
         self.spare = self.value + widest
         self.top = self.spare + widest
-        self.last = -1  # the last step of the program that the next one comes after
+        self.last = -1  # predecessor of the next step
         self.stored = [-1] * assembly.held
         self.sent = 0
 
-    def step(self, at: At, step: Step) -> None:
+    def step(self, at: At, step: BlockStep) -> None:
         if self.a.held and (step.kind in SENDING or step.kind in RECEIVING):
             for k in range(step.count):
                 self._do(at, step, k, 1)
         else:
             self._do(at, step, 0, step.count)
 
-    def _do(self, at: At, step: Step, k: int, count: int) -> None:
+    def _do(self, at: At, step: BlockStep, k: int, count: int) -> None:
         src, dst = self._slot(step.src, k), self._slot(step.dst, k)
         if step.kind in (Kind.COPY, Kind.REDUCE):
             self._local(at, step, src, dst, count)
@@ -259,7 +261,7 @@ class _Run:
                 self._move(at, src, dst, count)
             op = Op.RECV_REDUCE if reduce else Op.RECV
             receive = self._add(at, Direction.RECV, self.tb.recv, op, dst, -1, count)
-            if self.a.held and step.kind in SENDING:  # it takes nothing before there is room
+            if self.a.held and step.kind in SENDING:  # it receives only once there is room
                 room = self.stored[self.sent % self.a.held]
                 self.a.edges += [(receive, room)] if room >= 0 else []
             src = dst
@@ -277,14 +279,14 @@ class _Run:
             self.a.edges.append((stored, self.stored[index]))
         send = self._add(at, Direction.SEND, self.tb.send, Op.SEND, self.fifo + index, -1, 1)
         self.stored[index] = send
-        self.last = stored  # nobody waits for the receiver
+        self.last = stored  # no step waits for the receiver
 
-    def _local(self, at: At, step: Step, src: int, dst: int, count: int) -> None:
+    def _local(self, at: At, step: BlockStep, src: int, dst: int, count: int) -> None:
         copies = step.kind is Kind.COPY
         if abs(src - dst) < count:
             self._add(at, Direction.LOCAL, -1, Op.COPY, self.spare, src, count)
             if copies and src == dst:
-                return  # in place: it writes what is there already, which changes nothing
+                return  # in place: it writes the value that is there already
             src = self.spare
         op = Op.COPY if copies else Op.REDUCE
         self._add(at, Direction.LOCAL, -1, op, dst, src, count)
@@ -295,8 +297,8 @@ class _Run:
             src = self.spare
         self._add(at, Direction.LOCAL, -1, Op.COPY, dst, src, count)
 
-    def _slot(self, place: Place, k: int) -> int:
-        return self.a.regions.slot(self.rank, Place(place.buffer, place.offset + k))
+    def _slot(self, location: Location, k: int) -> int:
+        return self.a.regions.slot(self.rank, Location(location.buffer, location.offset + k))
 
     def _add(
         self, at: At, direction: Direction, peer: int, op: Op, slot: int, src: int, count: int

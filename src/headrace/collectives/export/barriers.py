@@ -1,40 +1,40 @@
 """Barriers (``nop``) in MSCCL++: order of a threadblock's operations, thread by thread.
 
 The executor runs each operation on all threads of the block, and only ``nop`` is a barrier among
-them. Signals, waits and semaphores take one thread each: thread k the k-th that is named. So the
-operations between two barriers, a *phase*, are in order only as far as one thread takes both. The
+them. Signals, waits and semaphores run on one thread each: thread k the k-th that is named. So the
+operations between two barriers, a *phase*, are in order only as far as one thread runs both. The
 proof of the steps holds if in every phase
 
-- no data is touched before what the step waits for: a wait of its own, a semaphore of its own or
+- no data is touched before the waits of the step: a wait of its own, a semaphore of its own or
   of an earlier step of the phase;
-- nothing is published (a signal, a released semaphore) by a thread that need not have seen what
-  comes before: data of the same step, for semaphores any data; what other threads wait for;
+- every signal and released semaphore is ordered after what it publishes: data of the same step, for
+  semaphores any data; waits of other threads;
 - no two operations touch the same chunk, one of them writing it. A step of ``signal`` and ``wait``
   touches what its peer puts or reads in between.
 
-Steps that follow in later phases come after all of it. Single threads keep their own order.
+Steps of later phases come after all of it. Single threads keep their own order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from headrace.collectives.export.algorithm import Kind, Place
-from headrace.collectives.export.mscclpp_ops import Half, Op
+from headrace.collectives.export.algorithm import Kind, Location
+from headrace.collectives.export.mscclpp_ops import Half, MscclppOp
 
-Memory = Callable[[Place], Place]
-"""One name for all names of the same chunk."""
+Memory = Callable[[Location], Location]
+"""Canonical name of a chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unordered:
-    """Two operations without the barrier that they need, and why they need it."""
+    """Two operations that lack a barrier between them, and the reason for it."""
 
-    first: Op
-    second: Op
+    first: MscclppOp
+    second: MscclppOp
     why: str
 
     def __str__(self) -> str:
-        """Return one line that names both and the remedy."""
+        """Return one line: both operations, and the remedy."""
         a, b = self.first, self.second
         if a is b:
             return f"op {a.number} ({a.name}) {self.why}"
@@ -46,11 +46,11 @@ class Unordered:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    place: Place
+    location: Location
     end: int
     write: bool
     data: bool  # by all threads of the block; by a peer otherwise
-    op: Op
+    op: MscclppOp
 
 
 @dataclass(slots=True)
@@ -58,12 +58,12 @@ class _Phase:
     """Accesses since the last barrier."""
 
     accesses: list[_Access] = field(default_factory=list[_Access])
-    data: Op | None = None  # the last that touches data, and its step
+    data: MscclppOp | None = None  # the last that touches data, and its step
     data_step: Half | None = None
-    blocking: Op | None = None  # a wait or an acquired semaphore
-    waited: tuple[Op, Half] | None = None
-    acquired: Op | None = None
-    spread: Op | None = None  # semaphores acquired by several threads
+    blocking: MscclppOp | None = None  # a wait or an acquired semaphore
+    waited: tuple[MscclppOp, Half] | None = None
+    acquired: MscclppOp | None = None
+    spread: MscclppOp | None = None  # semaphores acquired by several threads
     peers: set[int] = field(default_factory=set[int])  # steps whose peer's access is noted
 
 
@@ -79,41 +79,44 @@ def unordered(steps: Sequence[Half], memory: Memory) -> Iterator[Unordered]:
     yield from _conflict(phase.accesses)
 
 
-def _taken(phase: _Phase, op: Op, step: Half, memory: Memory) -> Iterator[Unordered]:
-    """Check `op` against what its phase holds already, and add it."""
+def _taken(phase: _Phase, op: MscclppOp, step: Half, memory: Memory) -> Iterator[Unordered]:
+    """Check `op` against the accesses of its phase, and add it."""
     if op.name in ("signal", "wait", "sem_acquire", "sem_release"):
         yield from _synchronised(phase, op, step)
         if op.name in ("signal", "wait") and not step.touches and id(step) not in phase.peers:
             phase.peers.add(id(step))
             write = step.kind is Kind.RECV
-            place = step.dst if write else step.src
-            if place is not None:
-                phase.accesses.append(_access(memory(place), step.count, op, write=write))
+            location = step.dst if write else step.src
+            if location is not None:
+                phase.accesses.append(_access(memory(location), step.count, op, write=write))
         return
     if phase.acquired is not None:
         yield Unordered(first=phase.acquired, second=op, why="which orders other threadblocks")
     elif phase.waited is not None and phase.waited[1] is step:
-        yield Unordered(first=phase.waited[0], second=op, why="which its peer has to answer first")
+        yield Unordered(first=phase.waited[0], second=op, why="which its peer has to signal first")
     phase.data, phase.data_step = op, step
-    written = [memory(place) for rank, place in op.dst if rank < 0]
-    read = {memory(place) for rank, place in op.src if rank < 0}
-    for place in written:
+    written = [memory(location) for rank, location in op.dst if rank < 0]
+    read = {memory(location) for rank, location in op.src if rank < 0}
+    for location in written:
         for other in read:
-            if 0 < abs(place.offset - other.offset) < op.size and place.buffer == other.buffer:
+            if (
+                0 < abs(location.offset - other.offset) < op.size
+                and location.buffer == other.buffer
+            ):
                 yield Unordered(
                     first=op,
                     second=op,
-                    why=f"reads from {other} on and writes from {place} on, {op.size} chunks each: "
-                    "threads overwrite what others have yet to read; needs ranges apart",
+                    why=f"reads from {other} and writes from {location} on, {op.size} chunks each: "
+                    "threads overwrite data that others have yet to read; needs ranges apart",
                 )
-    accesses = [(place, True) for place in written]
-    accesses += [(place, False) for place in read.difference(written)]
+    accesses = [(location, True) for location in written]
+    accesses += [(location, False) for location in read.difference(written)]
     phase.accesses += [
-        _access(place, op.size, op, write=write, data=True) for place, write in accesses
+        _access(location, op.size, op, write=write, data=True) for location, write in accesses
     ]
 
 
-def _synchronised(phase: _Phase, op: Op, step: Half) -> Iterator[Unordered]:
+def _synchronised(phase: _Phase, op: MscclppOp, step: Half) -> Iterator[Unordered]:
     threads = len(op.semaphores)
     if op.name in ("signal", "sem_release"):
         everywhere = op.name == "sem_release"
@@ -135,29 +138,31 @@ def _synchronised(phase: _Phase, op: Op, step: Half) -> Iterator[Unordered]:
         phase.spread = op
 
 
-def _access(place: Place, count: int, op: Op, *, write: bool, data: bool = False) -> _Access:
-    return _Access(place, place.offset + count, write, data, op)
+def _access(
+    location: Location, count: int, op: MscclppOp, *, write: bool, data: bool = False
+) -> _Access:
+    return _Access(location, location.offset + count, write, data, op)
 
 
 def _conflict(accesses: list[_Access]) -> Iterator[Unordered]:
     """Yield the first two accesses of a phase that conflict, going up through memory.
 
-    Accesses of one operation do not meet here: they are apart, or one. Those of peers are in order
+    Accesses of one operation do not conflict: they are apart, or one. Those of peers are in order
     among themselves, as one thread signals and waits for all.
     """
     if len(accesses) < 2 or not any(access.data for access in accesses):
         return
     furthest: dict[tuple[bool, bool], _Access] = {}  # by (write, data)
     buffer = ""
-    for access in sorted(accesses, key=lambda access: access.place):
-        if access.place.buffer != buffer:
+    for access in sorted(accesses, key=lambda access: access.location):
+        if access.location.buffer != buffer:
             furthest.clear()
-            buffer = access.place.buffer
+            buffer = access.location.buffer
         for (write, data), other in furthest.items():
-            meets = access.place.offset < other.end
-            if meets and (access.write or write) and (access.data or data):
+            overlaps = access.location.offset < other.end
+            if overlaps and (access.write or write) and (access.data or data):
                 first, second = sorted((other.op, access.op), key=lambda op: op.number)
-                yield Unordered(first=first, second=second, why=f"and both touch {access.place}")
+                yield Unordered(first=first, second=second, why=f"and both touch {access.location}")
                 return
         kind = access.write, access.data
         if kind not in furthest or furthest[kind].end < access.end:

@@ -1,4 +1,4 @@
-"""Where the slots of a demand lie in the buffers that NCCL's callers pass.
+"""Locations of a demand's slots in the buffers that NCCL's callers pass.
 
 A demand has one data buffer; a caller has an input and an output buffer, which in-place calls let
 overlap: for allgather the input is the caller's own block of the output, for reduce-scatter the
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
-from headrace.collectives.export.algorithm import Place
+from headrace.collectives.export.algorithm import Location
 from headrace.errors import ProgramError
 
 NAMES = {
@@ -57,7 +57,7 @@ def chunks_of(collective: Collective, ranks: int, per_loop: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The places of a demand's slots, for calls in place or out of place."""
+    """Locations of a demand's slots, for calls in place or out of place."""
 
     demand: Demand
     in_place: bool
@@ -92,53 +92,53 @@ class Layout:
             case _:
                 return every, every
 
-    def input_place(self, rank: int, slot: int) -> Place | None:
-        """Return where the caller put the value of `slot`; None if it put none."""
+    def input_location(self, rank: int, slot: int) -> Location | None:
+        """Return the location of the caller's value of `slot`; None if there is none."""
         demand, chunks = self.demand, self.demand.chunks
         own = slot // chunks == rank
         match demand.collective:
             case Collective.ALLREDUCE | Collective.REDUCE | Collective.REDUCE_SCATTER:
-                return Place("i", slot) if slot < demand.slots else None
+                return Location("i", slot) if slot < demand.slots else None
             case Collective.BROADCAST | Collective.SCATTER:
                 there = rank == demand.root and slot < demand.slots
-                return Place("i", slot) if there else None
+                return Location("i", slot) if there else None
             case Collective.ALLGATHER | Collective.GATHER:
-                return Place("i", slot % chunks) if own else None
+                return Location("i", slot % chunks) if own else None
             case _:
-                return Place("i", slot) if slot < demand.slots // 2 else None
+                return Location("i", slot) if slot < demand.slots // 2 else None
 
-    def output_place(self, rank: int, slot: int) -> Place | None:
-        """Return where the caller will look for the value of `slot`; None if nowhere."""
+    def output_location(self, rank: int, slot: int) -> Location | None:
+        """Return the location of the result in `slot`; None if it is no result."""
         demand, chunks = self.demand, self.demand.chunks
         if slot >= demand.slots:
             return None
         match demand.collective:
             case Collective.ALLREDUCE | Collective.BROADCAST | Collective.ALLGATHER:
-                return Place("o", slot)
+                return Location("o", slot)
             case Collective.REDUCE | Collective.GATHER:
-                return Place("o", slot) if rank == demand.root else None
+                return Location("o", slot) if rank == demand.root else None
             case Collective.REDUCE_SCATTER | Collective.SCATTER:
-                return Place("o", slot % chunks) if slot // chunks == rank else None
+                return Location("o", slot % chunks) if slot // chunks == rank else None
             case _:
                 half = demand.slots // 2
-                return Place("o", slot - half) if slot >= half else Place("i", slot)
+                return Location("o", slot - half) if slot >= half else Location("i", slot)
 
     def displaced(self, rank: int) -> int:
-        """Return how many chunks at the start of scratch stand in for data slots without a place.
+        """Return the number of chunks at the start of scratch for data slots without a location.
 
         All or none: slot k is then chunk k of scratch, and the program's scratch comes after.
         """
         slots = range(self.demand.slots)
-        return 0 if all(self._settled(rank, slot) for slot in slots) else self.demand.slots
+        return 0 if all(self._data_location(rank, slot) for slot in slots) else self.demand.slots
 
-    def home(self, rank: int, slot: int) -> Place:
-        """Return where the value of `slot` lies once the program has written it."""
-        return self._settled(rank, slot) or self._scratch(rank, slot)
+    def home(self, rank: int, slot: int) -> Location:
+        """Return the location of `slot` once the program has written it."""
+        return self._data_location(rank, slot) or self._scratch(rank, slot)
 
-    def slot(self, rank: int, place: Place) -> int:
-        """Return the slot that `place` belongs to: the reverse of `home` and `input_place`."""
+    def slot(self, rank: int, location: Location) -> int:
+        """Return the slot of `location`: the inverse of `home` and `input_location`."""
         demand, chunks = self.demand, self.demand.chunks
-        buffer, offset = place
+        buffer, offset = location
         own = rank * chunks
         if buffer == "s":
             displaced = self.displaced(rank)
@@ -153,45 +153,45 @@ class Layout:
             case _:
                 return offset
 
-    def same_memory(self, rank: int, place: Place) -> Place:
-        """Return one name for places that an in-place call makes the same memory."""
-        if not self.in_place or place.buffer == "s":
-            return place
+    def same_memory(self, rank: int, location: Location) -> Location:
+        """Return the canonical one of locations that an in-place call makes the same memory."""
+        if not self.in_place or location.buffer == "s":
+            return location
         demand, own = self.demand, rank * self.demand.chunks
         both = demand.collective not in ROOTED or rank == demand.root
         match demand.collective:
             case Collective.ALLGATHER | Collective.GATHER:
-                if place.buffer == "i" and both:
-                    return Place("o", own + place.offset)
+                if location.buffer == "i" and both:
+                    return Location("o", own + location.offset)
             case Collective.REDUCE_SCATTER | Collective.SCATTER:
-                if place.buffer == "o" and both:
-                    return Place("i", own + place.offset)
+                if location.buffer == "o" and both:
+                    return Location("i", own + location.offset)
             case _:
-                if place.buffer == "o":
-                    return Place("i", place.offset)
-        return place
+                if location.buffer == "o":
+                    return Location("i", location.offset)
+        return location
 
-    def held(self, rank: int) -> Iterator[tuple[Place, int, int]]:
-        """(place, item, mask) for everything that the caller put there."""
+    def held(self, rank: int) -> Iterator[tuple[Location, int, int]]:
+        """Yield (location, item, mask) of the precondition."""
         for slot, item, mask in self.demand.initial(rank):
-            place = self.input_place(rank, slot)
-            assert place is not None
-            yield place, item, mask
+            location = self.input_location(rank, slot)
+            assert location is not None
+            yield location, item, mask
 
-    def wanted(self, rank: int) -> Iterator[tuple[Place, int, int]]:
-        """(place, item, mask) for everything that the caller will look at."""
+    def wanted(self, rank: int) -> Iterator[tuple[Location, int, int]]:
+        """Yield (location, item, mask) of the postcondition."""
         for slot, item, mask in self.demand.final(rank):
-            place = self.output_place(rank, slot)
-            assert place is not None
-            yield place, item, mask
+            location = self.output_location(rank, slot)
+            assert location is not None
+            yield location, item, mask
 
-    def _settled(self, rank: int, slot: int) -> Place | None:
-        found = self.output_place(rank, slot)
+    def _data_location(self, rank: int, slot: int) -> Location | None:
+        found = self.output_location(rank, slot)
         if found is None and self.in_place:
-            return self.input_place(rank, slot)
+            return self.input_location(rank, slot)
         return found
 
-    def _scratch(self, rank: int, slot: int) -> Place:
+    def _scratch(self, rank: int, slot: int) -> Location:
         displaced = self.displaced(rank)
         slots = self.demand.slots
-        return Place("s", slot if slot < slots else displaced + slot - slots)
+        return Location("s", slot if slot < slots else displaced + slot - slots)

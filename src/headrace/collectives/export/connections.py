@@ -1,9 +1,9 @@
-"""Which step meets which: sends and receives paired, dependencies resolved, circles found.
+"""Rendezvous of an algorithm: sends matched with receives, dependencies resolved, cycles found.
 
-A send and its receive are one meeting. Nothing is buffered, not even inside a fused step: it
-receives as fast as what it sends is taken. So all steps that meet, directly or through fused
-steps, are one node; if what comes before what among nodes has no circle, no run can get stuck,
-however little the connections hold.
+A send and its receive are one rendezvous: nothing is buffered, not even inside a fused step, which
+receives as fast as it can send on. So all steps matched, directly or through fused steps, are one
+node; if the wait-for graph of nodes has no cycle, no run can deadlock, however little the
+connections hold.
 """
 
 from collections.abc import Iterator
@@ -25,29 +25,29 @@ At = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Connections:
-    """An algorithm's steps and what ties them together.
+    """An algorithm's steps, with their matches and waits.
 
     Attributes
     ----------
-    meetings : (step that sends, step that receives), the k-th with the k-th of each connection.
+    rendezvous : (sending step, receiving step), the k-th with the k-th of each connection.
     waits : by waiting step, the steps that it waits for.
     threadblocks : by (gpu, threadblock id).
     """
 
     algorithm: Algorithm
-    meetings: list[tuple[At, At]]
+    rendezvous: list[tuple[At, At]]
     waits: dict[At, list[At]]
     threadblocks: dict[tuple[int, int], Threadblock]
 
     @classmethod
     def of(cls, algorithm: Algorithm) -> tuple["Connections", list[Finding]]:
-        """Tie the steps of `algorithm`; it must have passed `check_limits`."""
+        """Match the steps of `algorithm`, which must have passed `check_limits`."""
         threadblocks = {(g.id, tb.id): tb for g in algorithm.gpus for tb in g.threadblocks}
         found: list[Finding] = []
-        meetings = list(_meetings(threadblocks, found))
+        rendezvous = list(_rendezvous(threadblocks, found))
         waits = _waits(threadblocks, found)
         connections = cls(
-            algorithm=algorithm, meetings=meetings, waits=waits, threadblocks=threadblocks
+            algorithm=algorithm, rendezvous=rendezvous, waits=waits, threadblocks=threadblocks
         )
         return connections, found
 
@@ -56,9 +56,9 @@ class Connections:
         kind = self.threadblocks[at[:2]].steps[at[2]].kind
         return f"gpu {at[0]}, threadblock {at[1]}, step {at[2]} ({kind})"
 
-    def circle(self) -> list[At]:
-        """Return steps that wait for each other in a circle with nothing buffered; else none."""
-        node = _merged_by_meeting(self)
+    def cycle(self) -> list[At]:
+        """Return a cycle of the wait-for graph with nothing buffered; [] if it has none."""
+        node = _merged_by_rendezvous(self)
         before: dict[At, list[tuple[At, At]]] = {}  # node -> (waiting step, step waited for)
         for (gpu, tb), threadblock in self.threadblocks.items():
             for number in range(len(threadblock.steps)):
@@ -83,7 +83,7 @@ class Connections:
 
 
 def _walk(node: dict[At, At], before: dict[At, list[tuple[At, At]]], stuck: set[At]) -> list[At]:
-    """Go from a stuck node to one that it waits for until one comes again."""
+    """Return the first cycle on a walk from a stuck node along its waits."""
     path: list[tuple[At, At, At]] = []
     seen: dict[At, int] = {}
     at = min(stuck)
@@ -95,8 +95,8 @@ def _walk(node: dict[At, At], before: dict[At, list[tuple[At, At]]], stuck: set[
     return [step for _, waiting, on in path[seen[at] :] for step in (waiting, on)]
 
 
-def _merged_by_meeting(connections: Connections) -> dict[At, At]:
-    """Map every step to one that stands for all that it meets, by union and find."""
+def _merged_by_rendezvous(connections: Connections) -> dict[At, At]:
+    """Map every step to the representative of its node, by union and find."""
     root: dict[At, At] = {
         (gpu, tb, number): (gpu, tb, number)
         for (gpu, tb), threadblock in connections.threadblocks.items()
@@ -109,13 +109,13 @@ def _merged_by_meeting(connections: Connections) -> dict[At, At]:
             at = root[at]
         return at
 
-    for send, receive in connections.meetings:
+    for send, receive in connections.rendezvous:
         a, b = find(send), find(receive)
         root[max(a, b)] = min(a, b)
     return {at: find(at) for at in root}
 
 
-def _meetings(
+def _rendezvous(
     threadblocks: dict[tuple[int, int], Threadblock], found: list[Finding]
 ) -> Iterator[tuple[At, At]]:
     sends = _ends(threadblocks, "send", found)

@@ -1,44 +1,44 @@
-"""One order of all messages, and the steps that each threadblock takes in it.
+"""Total order of all messages, and the steps of each threadblock in it.
 
-The order extends the program's. A message that was received is passed on at once where nothing
-else has to come first; the messages of such a chain are one fused step at each rank between. As
-nothing may be buffered inside a fused step, a chain stops before it would come back to a
-threadblock that is part of it, or wait for one of its own messages.
+The order extends the program's. A received message is forwarded at once where nothing else has to
+come first; the messages of such a chain are one fused step at each rank between. As nothing may be
+buffered inside a fused step, a chain stops before it would come back to a threadblock that is part
+of it, or wait for one of its own messages.
 
-Where connections may be relied on to hold something (`buffered`) a message that is passed on
-arrives only when its turn comes in the program's order. So a ring begins everywhere at once, which
-it cannot if each threadblock has to receive before it may send.
+With buffering connections (`buffered`) a forwarded message arrives only at its position in the
+program's order. So a ring begins everywhere at once, which it cannot if each threadblock has to
+receive before it may send.
 """
 
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from headrace.collectives.export.algorithm import NOWHERE, Kind, Place
+from headrace.collectives.export.algorithm import NOWHERE, Kind, Location
 from headrace.collectives.export.buffers import Layout
 from headrace.collectives.export.limits import MAX_COUNT
-from headrace.collectives.export.pairing import Group
+from headrace.collectives.export.pairing import LaneGroup
 from headrace.collectives.export.units import Units
 from headrace.collectives.program import Op
 
 
 @dataclass(slots=True)
-class Event:
+class StreamEvent:
     """One step of a threadblock, before its waits are numbered.
 
     Attributes
     ----------
-    number : the place in the order of all events.
+    number : position in the order of all events.
     after : the events that it waits for, those of its own threadblock included.
-    written, read : slots, for `rrs`: what is stored and never read need not be stored.
+    written, read : slots, for `rrs`: values never read need not be stored.
     ends_chain : published, so that executors do not fuse the next reduction with it.
     """
 
     number: int
     kind: Kind
     count: int
-    src: Place = NOWHERE
-    dst: Place = NOWHERE
+    src: Location = NOWHERE
+    dst: Location = NOWHERE
     after: set[int] = field(default_factory=set[int])
     written: Sequence[int] = ()
     read: Sequence[int] = ()
@@ -47,22 +47,22 @@ class Event:
 
 @dataclass(slots=True)
 class Stream:
-    """A threadblock in the making."""
+    """A threadblock under construction."""
 
     send: int
     recv: int
     channel: int
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[StreamEvent] = field(default_factory=list[StreamEvent])
 
 
 class Emission:
-    """Runs a program once, in the order that the threadblocks will keep."""
+    """Simulated run of a program, in the order that the threadblocks will keep."""
 
     def __init__(
         self,
         units: Units,
         layout: Layout,
-        groups: list[list[Group]],
+        groups: list[list[LaneGroup]],
         *,
         within_blocks: bool,
         buffered: bool = False,
@@ -77,14 +77,14 @@ class Emission:
             self.streams.append([self._stream(group) for group in lanes])
         self.next = [lane.start for lane in units.of_lane]
         self.written: set[tuple[int, int]] = set()
-        self.homes: dict[tuple[int, int], Place] = {}
+        self.homes: dict[tuple[int, int], Location] = {}
         self.event_of = [-1] * len(units.lane)
         self.number = 0
         self.heap: list[tuple[int, ...]] = []
-        self.sent: dict[int, list[int]] = {}  # first receive -> a message that is on its way
-        self._order_meetings()
+        self.sent: dict[int, list[int]] = {}  # first receive -> a message in flight
+        self._order_rendezvous()
 
-    def _stream(self, group: Group) -> Stream:
+    def _stream(self, group: LaneGroup) -> Stream:
         keys = self.units.lanes
         peers = [keys[lane][2] if lane >= 0 else -1 for lane in (group.send, group.recv)]
         members = [lane for lane in (group.send, group.recv, group.local) if lane >= 0]
@@ -95,8 +95,8 @@ class Emission:
             self.send_lane[group.recv] = group.send
         return stream
 
-    def _order_meetings(self) -> None:
-        """Find what comes after what; a node is a meeting, or one half of it if buffered."""
+    def _order_rendezvous(self) -> None:
+        """Build the precedence graph; a node is a rendezvous, or one half of it if buffered."""
         u = self.units
         every = range(len(u.lane))
         if self.buffered:
@@ -107,7 +107,7 @@ class Emission:
             ]
         self.before: list[list[int]] = [[] for _ in every]
         self.unlocks: list[list[int]] = [[] for _ in every]
-        self.passed_on: dict[int, int] = {}
+        self.forward_of: dict[int, int] = {}
         for unit in every:
             waits = self._waits(unit)
             if self.buffered and u.partner[unit] >= 0 and u.op[unit] != Op.SEND:
@@ -117,7 +117,7 @@ class Emission:
                 self.unlocks[self.node[on]].append(self.node[unit])
             for on in u.after[unit]:
                 if u.slot[on] == u.slot[unit] and self.send_lane.get(u.lane[on]) == u.lane[unit]:
-                    self.passed_on.setdefault(on, unit)
+                    self.forward_of.setdefault(on, unit)
         self.missing = [len(waits) for waits in self.before]
 
     def _waits(self, unit: int) -> list[int]:
@@ -126,14 +126,14 @@ class Emission:
         return list(u.after[unit]) if unit == lane.start else [unit - 1, *u.after[unit]]
 
     def _push(self, node: int) -> None:
-        """Queue what can go on: in the program's order, a receive when it is to be passed on."""
+        """Queue a ready node: in the program's order, a receive when its forward is due."""
         u = self.units
-        onward = self.passed_on.get(node) if self.buffered else None
+        onward = self.forward_of.get(node) if self.buffered else None
         turn = (u.group[node], 1) if onward is None else (u.group[onward], 0)
         heapq.heappush(self.heap, (*turn, node))
 
     def run(self, *, store_all: bool) -> None:
-        """Emit everything, then, unless `store_all`, find what need not be stored."""
+        """Emit everything, then, unless `store_all`, drop stores that are never read."""
         self._copy_untouched()
         for node, own in enumerate(self.node):
             if own == node and not self.missing[node]:
@@ -142,14 +142,14 @@ class Emission:
             *_, node = heapq.heappop(self.heap)
             if node in self.sent:
                 self._arrive(self.sent.pop(node), set(), set())
-            elif self.event_of[node] < 0 and not self._on_its_way(node):
+            elif self.event_of[node] < 0 and not self._in_flight(node):
                 self._take(self._block(node))
         if not store_all:
             self._drop_stores()
         self._mark_reductions()
 
-    def _on_its_way(self, node: int) -> bool:
-        """Whether it is a later part of a message that has been sent: it arrives with the first."""
+    def _in_flight(self, node: int) -> bool:
+        """Return whether `node` is a later part of a sent message: it arrives with the first."""
         return self.buffered and self.units.op[node] in (Op.RECV, Op.RECV_REDUCE)
 
     def _take(self, block: list[int]) -> None:
@@ -158,24 +158,24 @@ class Emission:
         else:
             self._chain(block)
 
-    # ---- what goes together
+    # ---- fusion
 
     def _ready(self, unit: int, taken: Sequence[int]) -> bool:
-        """Whether nothing but `taken`, which is about to go, keeps `unit` from going."""
+        """Return whether `unit` has no predecessors left but `taken`, which come first."""
         if self.missing[unit] != sum(on in taken for on in self.before[unit]):
             return False
         if not self.buffered or self.units.partner[unit] < 0 or not taken:
             return True
-        # Both halves of a message of several units have to be free to go at once.
+        # Both halves of a message of several units have to be ready at once.
         partner = self.units.partner
         there = {unit, partner[unit], *taken, *(partner[other] for other in taken)}
         waits = self.before[partner[unit]]
         return self.missing[partner[unit]] == sum(on in there for on in waits)
 
-    def _block(self, meeting: int) -> list[int]:
-        """Return `meeting` and the units of its message that may come along in one step."""
-        lane = self.units.of_lane[self.units.lane[meeting]]
-        taken = [meeting]
+    def _block(self, unit: int) -> list[int]:
+        """Return `unit` and the units of its message that can join it in one step."""
+        lane = self.units.of_lane[self.units.lane[unit]]
+        taken = [unit]
         while (
             len(taken) < MAX_COUNT - 1
             and taken[-1] + 1 in lane
@@ -191,15 +191,15 @@ class Emission:
             return False
         if u.partner[unit] >= 0 and u.op[u.partner[unit]] != u.op[u.partner[following]]:
             return False
-        for a, b in zip(self._places(unit), self._places(following), strict=True):
+        for a, b in zip(self._locations(unit), self._locations(following), strict=True):
             if a.buffer != b.buffer or b.offset != a.offset + 1:
                 return False
             if self.within_blocks and b.offset % self.chunks == 0:
                 return False
         return True
 
-    def _places(self, unit: int) -> Iterator[Place]:
-        """Every place that the meeting of `unit` touches."""
+    def _locations(self, unit: int) -> Iterator[Location]:
+        """Yield every location that the rendezvous of `unit` touches."""
         u, rank = self.units, self.units.rank(unit)
         partner = u.partner[unit]
         if partner < 0:
@@ -212,20 +212,20 @@ class Emission:
             yield self._home(peer, u.slot[partner])
             yield self._read(peer, u.slot[partner])
 
-    def _read(self, rank: int, slot: int) -> Place:
-        """Return where the value of `slot` is now: out of place, at first, in the input."""
+    def _read(self, rank: int, slot: int) -> Location:
+        """Return the present location of `slot`: out of place, at first, in the input."""
         if not self.layout.in_place and (rank, slot) not in self.written:
-            return self.layout.input_place(rank, slot) or self._home(rank, slot)
+            return self.layout.input_location(rank, slot) or self._home(rank, slot)
         return self._home(rank, slot)
 
-    def _home(self, rank: int, slot: int) -> Place:
+    def _home(self, rank: int, slot: int) -> Location:
         found = self.homes.get((rank, slot))
         if found is None:
             found = self.homes[rank, slot] = self.layout.home(rank, slot)
         return found
 
     def _onward(self, block: list[int], chain: set[int], visited: set[int]) -> list[int]:
-        """Return the sends that pass on all that `block` brought, if they can be fused."""
+        """Return the sends that forward all of `block`, if they can be fused."""
         u = self.units
         receives = [u.partner[unit] for unit in block]
         lane = self.send_lane.get(u.lane[receives[0]], -1)
@@ -249,17 +249,17 @@ class Emission:
         return sends
 
     def _waits_inside(self, send: int, passed: set[int], chain: set[int]) -> bool:
-        """Whether the message of `send` waits for one of the chain that it does not pass on."""
+        """Return whether `send` waits for a message of the chain that it does not forward."""
         u = self.units
         for unit in (send, u.partner[send]):
             if any(self.node[on] in chain and on not in passed for on in self._waits(unit)):
                 return True
         return False
 
-    # ---- taking steps
+    # ---- emitting steps
 
     def _chain(self, block: list[int]) -> None:
-        """Emit a message and all that passes it on."""
+        """Emit a message and all its forwards."""
         u = self.units
         start = self._read(u.rank(block[0]), u.slot[block[0]])
         self._finish(block)
@@ -275,7 +275,7 @@ class Emission:
             block = self._arrive(block, chain, visited)
 
     def _arrive(self, block: list[int], chain: set[int], visited: set[int]) -> list[int]:
-        """Emit what receives `block`; returns what of it was passed on by the same step."""
+        """Emit the receive of `block`; return the sends that the same step forwards."""
         u = self.units
         receives = [u.partner[unit] for unit in block]
         peer, slot = u.rank(receives[0]), u.slot[receives[0]]
@@ -303,7 +303,7 @@ class Emission:
             read=receives if reduce else (),
         )
         if self.buffered and onward:
-            # It arrives when its turn comes; the connection holds it until then.
+            # It arrives at its position in the order; the connection holds it until then.
             self.sent[u.partner[onward[0]]] = onward
         return onward
 
@@ -325,15 +325,15 @@ class Emission:
         self.written.update((rank, u.slot[other]) for other in block)
 
     def _finish(self, block: Sequence[int]) -> None:
-        """Let go on what waits for `block`, and remember that it is taken."""
-        for meeting in block:
-            for later in self.unlocks[meeting]:
+        """Release the successors of `block`, and mark it as taken."""
+        for unit in block:
+            for later in self.unlocks[unit]:
                 self.missing[later] -= 1
                 if not self.missing[later]:
                     self._push(later)
-            self.next[self.units.lane[meeting]] = meeting + 1
-            if self.event_of[meeting] < 0:
-                self.event_of[meeting] = self.number  # for now: it is taken
+            self.next[self.units.lane[unit]] = unit + 1
+            if self.event_of[unit] < 0:
+                self.event_of[unit] = self.number  # for now: it is taken
 
     def _event(
         self,
@@ -342,15 +342,15 @@ class Emission:
         units: Sequence[int],
         *,
         count: int = 0,
-        src: Place = NOWHERE,
-        dst: Place = NOWHERE,
+        src: Location = NOWHERE,
+        dst: Location = NOWHERE,
         written: Sequence[int] = (),
         read: Sequence[int] = (),
-    ) -> Event:
+    ) -> StreamEvent:
         u = self.units
         for unit in units:
             self.event_of[unit] = self.number
-        event = Event(
+        event = StreamEvent(
             number=self.number,
             kind=kind,
             count=count or len(units),
@@ -367,15 +367,15 @@ class Emission:
     # ---- out of place, and afterwards
 
     def _copy_untouched(self) -> None:
-        """Copy from the input what the caller wants in the output and no step writes there."""
+        """Copy results from the input to the output that no step writes."""
         u, layout = self.units, self.layout
         if layout.in_place:
             return
         touched = {(u.rank(unit), u.slot[unit]) for unit, op in enumerate(u.op) if op != Op.SEND}
         for rank, streams in enumerate(self.streams):
-            copies: list[tuple[Place, Place]] = []
+            copies: list[tuple[Location, Location]] = []
             for slot, _, _ in layout.demand.final(rank):
-                src, dst = layout.input_place(rank, slot), layout.home(rank, slot)
+                src, dst = layout.input_location(rank, slot), layout.home(rank, slot)
                 if src is not None and src != dst and (rank, slot) not in touched:
                     copies.append((src, dst))
             if copies:
@@ -385,22 +385,25 @@ class Emission:
                     streams.append(stream)
                 stream.events.extend(self._merged(copies))
 
-    def _merged(self, copies: list[tuple[Place, Place]]) -> Iterator[Event]:
+    def _merged(self, copies: list[tuple[Location, Location]]) -> Iterator[StreamEvent]:
         while copies:
             (src, dst), count = copies[0], 1
             while (
                 count < min(len(copies), MAX_COUNT - 1)
                 and copies[count]
-                == (Place(src.buffer, src.offset + count), Place(dst.buffer, dst.offset + count))
+                == (
+                    Location(src.buffer, src.offset + count),
+                    Location(dst.buffer, dst.offset + count),
+                )
                 and not (self.within_blocks and copies[count][1].offset % self.chunks == 0)
             ):
                 count += 1
-            yield Event(number=self.number, kind=Kind.COPY, count=count, src=src, dst=dst)
+            yield StreamEvent(number=self.number, kind=Kind.COPY, count=count, src=src, dst=dst)
             self.number += 1
             copies = copies[count:]
 
     def _drop_stores(self) -> None:
-        """Turn rrcs into rrs where nobody reads what would be stored."""
+        """Turn rrcs into rrs where the stored value is never read."""
         for rank, streams in enumerate(self.streams):
             live = {slot for slot, _, _ in self.layout.demand.final(rank)}
             events = sorted((e for s in streams for e in s.events), key=lambda e: -e.number)
@@ -413,8 +416,8 @@ class Emission:
     def _mark_reductions(self) -> None:
         """Keep the executor from fusing local reductions of different lengths.
 
-        It takes consecutive ``re`` steps into one place, from one buffer, for one, with the count
-        of the last; a published step ends such a run.
+        It takes consecutive ``re`` steps into one location, from one buffer, for one, with the
+        count of the last; a published step ends such a run.
         """
         for streams in self.streams:
             for stream in streams:

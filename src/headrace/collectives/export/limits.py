@@ -1,6 +1,6 @@
-"""What MSCCL's executor takes: its limits, and the rules of its parser that a value can break.
+"""Limits of MSCCL's executor, and the rules of its parser that a value can break.
 
-Where runtimes differ, these are the limits of the one that takes most; `runtimes` has the others.
+Where runtimes differ, these are the largest limits of any; `runtimes` has the others.
 Nodes are counted as the executor does, which keeps the threadblocks and steps of one GPU only.
 """
 
@@ -13,11 +13,11 @@ from headrace.collectives.export.algorithm import (
     SENDING,
     WRITES_DST,
     Algorithm,
+    BlockStep,
     Finding,
     Gpu,
     Kind,
-    Place,
-    Step,
+    Location,
     Threadblock,
 )
 
@@ -29,9 +29,9 @@ PEERS_PER_CHANNEL = 32
 """Threadblocks a channel and direction."""
 CHANNELS = 32
 THREADBLOCKS = 216
-"""Threadblocks a GPU that every runtime takes."""
+"""Threadblocks a GPU that every runtime accepts."""
 MAX_THREADBLOCKS = 1024
-"""Threadblocks a GPU that some runtime takes."""
+"""Threadblocks a GPU that some runtime accepts."""
 MAX_NODES = 4096
 """Elements of the file, counting the content of one GPU only."""
 MAX_TEXT = 255
@@ -39,7 +39,7 @@ MAX_TEXT = 255
 
 
 def check_limits(algorithm: Algorithm) -> list[Finding]:
-    """Return every rule that `algorithm` breaks by itself, whatever its steps do."""
+    """Return the limits and format rules that `algorithm` breaks."""
     found = list(_of_algorithm(algorithm))
     for gpu in algorithm.gpus:
         found += _of_gpu(algorithm, gpu)
@@ -73,12 +73,12 @@ def _of_algorithm(algorithm: Algorithm) -> Iterator[Finding]:
     if not (algorithm.in_place or algorithm.out_of_place):
         yield Finding(
             rule="format",
-            message="inplace and outofplace are both 0: it serves no call; one needs to be 1",
+            message="inplace and outofplace are both 0: no call selects it; one needs to be 1",
         )
     if algorithm.min_bytes < 0 or 0 < algorithm.max_bytes < algorithm.min_bytes:
         yield Finding(
             rule="format",
-            message=f"serves {algorithm.min_bytes} to {algorithm.max_bytes} bytes, needs minBytes "
+            message=f"is for {algorithm.min_bytes} to {algorithm.max_bytes} bytes, needs minBytes "
             "of at least 0 and a maxBytes not below it (or 0)",
         )
 
@@ -137,7 +137,7 @@ def _of_threadblock(algorithm: Algorithm, gpu: Gpu, tb: Threadblock) -> Iterator
 
 
 def _nop_rules(gpu: Gpu, tb: Threadblock) -> Iterator[Finding]:
-    """Of several dependencies the last sits on the instruction, the others on nops before it."""
+    """Check the nops: of several dependencies only the last is on the instruction itself."""
     chained = False
     for number, step in enumerate(tb.steps):
         if step.kind is Kind.NOP:
@@ -174,7 +174,7 @@ def _nop_rules(gpu: Gpu, tb: Threadblock) -> Iterator[Finding]:
 
 
 def _fusion_rules(gpu: Gpu, tb: Threadblock) -> Iterator[Finding]:
-    """Consecutive ``re`` of one place, from one buffer, run as one, with the last one's count."""
+    """Check consecutive ``re`` of one location: they run as one, with the last one's count."""
     for number, (a, b) in enumerate(zip(tb.steps, tb.steps[1:], strict=False), start=1):
         if (
             a.kind is b.kind is Kind.REDUCE
@@ -189,38 +189,38 @@ def _fusion_rules(gpu: Gpu, tb: Threadblock) -> Iterator[Finding]:
                 tb,
                 number,
                 "format",
-                f"re of {b.count} chunks follows re of {a.count} into the same place: the "
-                "executor fuses them and takes one count; needs equal counts or hasdep=1 before",
+                f"re of {b.count} chunks follows re of {a.count} into the same location: the "
+                "executor fuses them with one count; needs equal counts or hasdep=1 before",
             )
 
 
-def _of_step(gpu: Gpu, tb: Threadblock, step: Step) -> Iterator[tuple[str, str]]:
+def _of_step(gpu: Gpu, tb: Threadblock, step: BlockStep) -> Iterator[tuple[str, str]]:
     kind = step.kind
     if kind is Kind.NOP:
         return
     if not 1 <= step.count < MAX_COUNT:
-        # a step of less than one chunk has no meaning that could be executed
+        # a step of less than one chunk cannot be executed
         rule = "limit" if step.count >= 1 else "format"
         yield rule, f"cnt is {step.count}, needs 1 to {MAX_COUNT - 1}"
     if kind in SENDING and tb.send < 0:
-        yield "format", f"{kind} in a threadblock that sends to nobody; needs a send peer"
+        yield "format", f"{kind} in a threadblock without a send peer; needs one"
     if kind in RECEIVING and tb.recv < 0:
-        yield "format", f"{kind} in a threadblock that receives from nobody; needs a recv peer"
-    for name, place, used in (
+        yield "format", f"{kind} in a threadblock without a recv peer; needs one"
+    for name, location, used in (
         ("src", step.src, kind in READS_SRC),
         ("dst", step.dst, kind in WRITES_DST),
     ):
         if used:
-            yield from _in_bounds(gpu, name, place, step.count)
+            yield from _in_bounds(gpu, name, location, step.count)
 
 
-def _in_bounds(gpu: Gpu, name: str, place: Place, count: int) -> Iterator[tuple[str, str]]:
+def _in_bounds(gpu: Gpu, name: str, location: Location, count: int) -> Iterator[tuple[str, str]]:
     sizes = {"i": gpu.input_chunks, "o": gpu.output_chunks, "s": gpu.scratch_chunks}
-    size = sizes[place.buffer]
-    if place.offset < 0 or place.offset + count > size:
+    size = sizes[location.buffer]
+    if location.offset < 0 or location.offset + count > size:
         yield (
             "format",
-            f"{name} covers {place.buffer}[{place.offset}..{place.offset + count - 1}], "
+            f"{name} covers {location.buffer}[{location.offset}..{location.offset + count - 1}], "
             f"needs offsets within the {size} chunks of that buffer",
         )
 

@@ -1,9 +1,8 @@
 """MSCCL's XML (TACCL-EF): written for the executor's parser, read from any tool.
 
-The parser of the executor is simple: attributes are parted by one space, there is no declaration,
-a node is on one line. What is written here keeps to that. What is read is parsed by expat, with
-everything refused that XML has beyond elements and attributes: a document type, entities,
-processing instructions.
+The parser of the executor is simple: attributes are separated by one space, there is no
+declaration, a node is on one line. Files are written so. They are read with expat, and anything
+beyond elements and attributes is refused: a document type, entities, processing instructions.
 """
 
 from collections.abc import Mapping
@@ -17,19 +16,19 @@ from headrace.collectives.export.algorithm import (
     READS_SRC,
     WRITES_DST,
     Algorithm,
+    BlockStep,
     Buffer,
     Finding,
     Gpu,
     Kind,
-    Place,
-    Step,
+    Location,
     Threadblock,
     Wait,
 )
-from headrace.collectives.export.emission import Event
+from headrace.collectives.export.emission import StreamEvent
 from headrace.collectives.export.limits import MAX_TEXT, check_limits
 from headrace.collectives.export.pause import collection_paused
-from headrace.collectives.export.prove import Verdict, examine, read_bytes
+from headrace.collectives.export.prove import Verdict, examine, read_bounded
 from headrace.collectives.export.runtimes import XML, Runtime, extremes, refused, runtime_of
 from headrace.collectives.export.threadblocks import PROTOCOLS, Lowering, Target, renumbered
 from headrace.collectives.program import Program
@@ -41,14 +40,14 @@ MAX_NUMBER = (1 << 63) - 1
 
 _BUFFERS: Mapping[str, Buffer] = {"i": "i", "o": "o", "s": "s"}
 _INSIDE = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
-"""Which element each element stands in."""
+"""Element -> its parent element."""
 
 
 @collection_paused()
 def export(program: Program, target: Target | None = None) -> str:
     """Return `program` as MSCCL XML, proven from the text alone.
 
-    Threadblocks that are too long for the target's runtime are cut.
+    Threadblocks that are too long for the target's runtime are split.
 
     Raises
     ------
@@ -57,7 +56,7 @@ def export(program: Program, target: Target | None = None) -> str:
     """
     target = target or Target()
     runtime = runtime_of(target.runtime, XML)
-    algorithm = fitted(program, target, runtime)
+    algorithm = fitted_algorithm(program, target, runtime)
     text = write(algorithm)
     relies = () if target.buffered else ("buffering",)
     fatal = refused(extremes(algorithm), runtime)
@@ -72,8 +71,8 @@ def export(program: Program, target: Target | None = None) -> str:
     return text
 
 
-def fitted(program: Program, target: Target, runtime: Runtime) -> Algorithm:
-    """Return the threadblocks of `program`, cut and numbered as `runtime` takes them if they can.
+def fitted_algorithm(program: Program, target: Target, runtime: Runtime) -> Algorithm:
+    """Return the threadblocks of `program`, split and numbered for `runtime` if possible.
 
     Raises
     ------
@@ -86,12 +85,14 @@ def fitted(program: Program, target: Target, runtime: Runtime) -> Algorithm:
     return renumbered(algorithm, runtime.awaited)
 
 
-def _weight(_event: Event, _following: Event | None, acquired: int, _released: int) -> int:
+def _weight(
+    _event: StreamEvent, _following: StreamEvent | None, acquired: int, _released: int
+) -> int:
     return max(1, acquired)
 
 
 def write(algorithm: Algorithm) -> str:
-    """Return `algorithm` as XML that the executor's parser takes."""
+    """Return `algorithm` as XML for the executor's parser."""
     lines = [
         _open(
             "algo",
@@ -134,8 +135,8 @@ def _open(element: str, /, **attributes: object) -> str:
     return f"<{element} {text}>"
 
 
-def _step(number: int, step: Step) -> str:
-    # The parser wants both buffers named, whatever the type: the other end stands in.
+def _step(number: int, step: BlockStep) -> str:
+    # The parser needs both buffers, whatever the type: the other end stands in.
     src = step.src if step.kind in READS_SRC else step.dst
     dst = step.dst if step.kind in WRITES_DST else step.src
     wait = step.depends or Wait(-1, -1)
@@ -157,7 +158,7 @@ def _step(number: int, step: Step) -> str:
 
 def verify_file(path: str | Path) -> Verdict:
     """Prove or refute the collective that a file claims to be; raises XmlError."""
-    return verify_text(read_bytes(path, MAX_FILE_BYTES, XmlError), str(path))
+    return verify_text(read_bounded(path, MAX_FILE_BYTES, XmlError), str(path))
 
 
 @collection_paused()
@@ -168,9 +169,9 @@ def verify_text(text: str | bytes, source: str = "MSCCL XML") -> Verdict:
 
 
 def read(text: str | bytes, source: str = "MSCCL XML") -> tuple[Algorithm, list[Finding]]:
-    """Read MSCCL XML: the algorithm, and which rules of the format the text itself breaks.
+    """Read MSCCL XML: the algorithm, and the format rules that the text itself breaks.
 
-    Whether the algorithm is right is `examine`'s to say.
+    `examine` proves the algorithm.
 
     Raises
     ------
@@ -192,7 +193,7 @@ class _Node:
 
 
 class _Reader:
-    """Builds the tree of known elements; refuses what XML has beyond them."""
+    """Parser to a tree of known elements; refuses anything beyond them."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -277,7 +278,7 @@ class _Reader:
 
 
 class _Fields:
-    """The attributes of one element, each read as what it has to be."""
+    """Typed access to the attributes of one element."""
 
     def __init__(self, node: _Node, source: str) -> None:
         self.node, self.source = node, source
@@ -354,7 +355,7 @@ def _gpu(node: _Node, source: str, findings: list[Finding]) -> Gpu:
 def _threadblock(node: _Node, gpu: int, source: str, findings: list[Finding]) -> Threadblock:
     fields = _Fields(node, source)
     threadblock = fields.number("id")
-    steps: list[Step] = []
+    steps: list[BlockStep] = []
     for number, child in enumerate(node.children):
         steps.append(_read_step(child, source))
         if (claimed := _Fields(child, source).number("s")) != number:
@@ -377,16 +378,16 @@ def _threadblock(node: _Node, gpu: int, source: str, findings: list[Finding]) ->
     )
 
 
-def _read_step(node: _Node, source: str) -> Step:
+def _read_step(node: _Node, source: str) -> BlockStep:
     fields = _Fields(node, source)
     kind = fields.text("type")
     if kind not in tuple(Kind):
         raise fields.error(f"attribute 'type' is {kind[:40]!r}, needs one of {', '.join(Kind)}")
-    src = Place(fields.buffer("srcbuf"), fields.number("srcoff"))
-    dst = Place(fields.buffer("dstbuf"), fields.number("dstoff"))
+    src = Location(fields.buffer("srcbuf"), fields.number("srcoff"))
+    dst = Location(fields.buffer("dstbuf"), fields.number("dstoff"))
     on, step = fields.number("depid"), fields.number("deps")
     count, flagged = fields.number("cnt"), fields.flag("hasdep")
-    return Step(
+    return BlockStep(
         kind=Kind(kind),
         src=src if kind in READS_SRC else NOWHERE,
         dst=dst if kind in WRITES_DST else NOWHERE,

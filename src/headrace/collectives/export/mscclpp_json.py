@@ -6,15 +6,15 @@ channel of its own direction:
 =================  =====================================  ====================================
 receive            at the receiver                        at the sender
 =================  =====================================  ====================================
-into a place       signal (it may be overwritten), wait   wait, put, signal
+into a buffer      signal (it may be overwritten), wait   wait, put, signal
 combined           wait, rre (read remote, reduce),       signal (it may be read), wait (it
                    signal (it has been read)              may be overwritten)
 =================  =====================================  ====================================
 
-So both ends meet, as in the threadblocks' meaning: nothing is buffered. A fused
+So each message is a rendezvous, as for threadblocks: nothing is buffered. A fused
 receive-reduce-send whose receiver only stores is one rres. Waits for other threadblocks of the
-GPU are semaphores, one for each wait, that begin and end at 0. Every thread of the block takes
-every operation, and only a nop makes threads wait for each other (`_parted`).
+GPU are semaphores, one for each wait, that begin and end at 0. Every thread of the block runs
+every operation, and only a nop is a barrier among threads (`_with_barriers`).
 
 Each entry of a GPU's channels stands for one of MSCCL's; the k-th channel from one GPU to another
 is paired with the k-th in reverse; operations name channels and remote buffers by their number in
@@ -31,15 +31,15 @@ from headrace.collectives.export.algorithm import (
     REDUCING,
     SENDING,
     Algorithm,
+    BlockStep,
     Finding,
     Gpu,
     Kind,
-    Place,
-    Step,
+    Location,
     Threadblock,
 )
 from headrace.collectives.export.connections import At, Connections
-from headrace.collectives.export.emission import Event
+from headrace.collectives.export.emission import StreamEvent
 from headrace.collectives.export.mscclpp_read import verify_text
 from headrace.collectives.export.pause import collection_paused
 from headrace.collectives.export.runtimes import JSON, Extreme, Runtime, refused, runtime_of
@@ -76,7 +76,7 @@ def export(program: Program, target: Target | None = None) -> str:
     if target.buffered:
         raise ProgramError("MSCCL++ connections hold nothing: mscclpp-json needs no --buffered")
     runtime = runtime_of(target.runtime, JSON)
-    text = fitted(program, target, runtime)
+    text = fitted_text(program, target, runtime)
     found = verify_text(text).findings
     fatal = [replace(f, fatal=True) for f in found if f.fatal or f.rule == "limit"]
     if fatal:
@@ -88,8 +88,8 @@ def export(program: Program, target: Target | None = None) -> str:
     return text
 
 
-def fitted(program: Program, target: Target, runtime: Runtime) -> str:
-    """Return `program` as a plan, its threadblocks cut as `runtime` takes them if they can.
+def fitted_text(program: Program, target: Target, runtime: Runtime) -> str:
+    """Return `program` as a plan, its threadblocks split for `runtime` if possible.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def fitted(program: Program, target: Target, runtime: Runtime) -> str:
 
 
 def beyond(program: Program, runtime: Runtime) -> list[Finding]:
-    """Return the operations of the longest threadblock if `runtime` takes fewer, once cut."""
+    """Return the operations of the longest threadblock, once split, if `runtime` takes fewer."""
     longest = _longest(_fitted(program, Target(), runtime))
     return refused([] if longest is None else [longest], runtime)
 
@@ -129,7 +129,7 @@ def _longest(plan: Operation) -> Extreme | None:
 
 
 _HANDOVER = 4
-"""Operations at most that parts of a threadblock add at their ends: semaphores and nops."""
+"""Most operations that a part of a threadblock adds at its ends: semaphores and nops."""
 
 _WEIGHTS = {
     Kind.SEND: 5,
@@ -145,8 +145,8 @@ _WEIGHTS = {
 _PUT, _PULLED = 5, 2
 
 
-def _weight(event: Event, following: Event | None, acquired: int, released: int) -> int:
-    """Return how many operations a step takes at most; semaphores come with a nop."""
+def _weight(event: StreamEvent, following: StreamEvent | None, acquired: int, released: int) -> int:
+    """Return the most operations of a step; semaphores come with a nop."""
     semaphores = sum(count > 0 for count in (acquired, released))
     semaphores += sum(-(-count // MAX_SEMAPHORES) for count in (acquired, released))
     pulled = event.kind in (Kind.SEND, Kind.RECV_COPY_SEND) and (
@@ -165,7 +165,7 @@ def _text(plan: Operation) -> str:
 
 
 def _indented(value: Any, line: str) -> str:
-    """Return what ``json.dumps(value, indent=1)`` does, which takes several times as long.
+    """Return ``json.dumps(value, indent=1)``, which takes several times as long.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def _plan(algorithm: Algorithm) -> Operation:
 
 @dataclass(slots=True)
 class _Tables:
-    """What a GPU's operations refer to, numbered as they are first named."""
+    """Channels and remote buffers of a GPU, numbered in order of first use."""
 
     connections: dict[Connection, int]
     remote: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
@@ -230,11 +230,11 @@ class _Semaphores:
 class _Writer:
     def __init__(self, connections: Connections) -> None:
         self.connections = connections
-        self.receiver = dict(connections.meetings)
-        self.sender = {receive: send for send, receive in connections.meetings}
+        self.receiver = dict(connections.rendezvous)
+        self.sender = {receive: send for send, receive in connections.rendezvous}
         # The k-th channel to a peer is paired with the k-th of the peer: both sort alike.
         self.used = sorted(
-            {self._connection(send) for send, _ in connections.meetings},
+            {self._connection(send) for send, _ in connections.rendezvous},
             key=lambda connection: (connection[2], connection[:2]),
         )
 
@@ -304,7 +304,7 @@ class _Writer:
             ops += _semaphores("sem_release", released)
         return {
             "id": tb.id,
-            "ops": list(_parted(ops)),
+            "ops": list(_with_barriers(ops)),
             "channels": [{"channel_type": "memory", "channel_ids": names.channels}]
             if names.channels
             else [],
@@ -316,7 +316,7 @@ class _Writer:
         }
 
     def _step(
-        self, at: At, step: Step, tb: Threadblock, tables: _Tables, names: _Names
+        self, at: At, step: BlockStep, tb: Threadblock, tables: _Tables, names: _Names
     ) -> Iterator[Operation]:
         def sync(name: str, connection: Connection) -> Operation:
             return {"name": name, **_channel(tables, names, connection)}
@@ -328,7 +328,7 @@ class _Writer:
         came: Connection = (tb.recv, at[0], tb.channel)
         goes: Connection = (at[0], tb.send, tb.channel)
         pulled = kind in SENDING and self._step_at(self.receiver[at]).kind in REDUCING
-        # rrs stores nothing; here what it passes on takes the place of what it was combined with
+        # rrs stores nothing; here the result that it forwards replaces its operand
         home = step.dst if kind not in (Kind.SEND, Kind.RECV_REDUCE_SEND) else step.src
         fused = kind in RECEIVING and kind in REDUCING and kind in SENDING and not pulled
         if kind in RECEIVING and kind not in REDUCING:
@@ -355,11 +355,18 @@ class _Writer:
             }
             yield sync("signal", goes)
 
-    def _step_at(self, at: At) -> Step:
+    def _step_at(self, at: At) -> BlockStep:
         return self.connections.threadblocks[at[:2]].steps[at[2]]
 
     def _read_reduce(
-        self, at: At, step: Step, home: Place, tables: _Tables, names: _Names, *, send: bool
+        self,
+        at: At,
+        step: BlockStep,
+        home: Location,
+        tables: _Tables,
+        names: _Names,
+        *,
+        send: bool,
     ) -> Operation:
         sender = self.sender[at]
         sent = self._step_at(sender)
@@ -382,20 +389,22 @@ class _Writer:
         return _remote(tables, names, receiver[0], step.dst, step.count)
 
 
-def _local(step: Step) -> Operation:
+def _local(step: BlockStep) -> Operation:
     src, dst = _own(step.src, step.count), _own(step.dst, step.count)
     if step.kind is Kind.COPY:
         return {"name": "copy", "src_buff": [src], "dst_buff": [dst]}
     return {"name": "re", "src_buff": [dst, src], "dst_buff": [dst], "reduce_op": "sum"}
 
 
-def _own(place: Place, count: int) -> dict[str, Any]:
-    return {"type": place.buffer, "index": place.offset, "size": count}
+def _own(location: Location, count: int) -> dict[str, Any]:
+    return {"type": location.buffer, "index": location.offset, "size": count}
 
 
-def _remote(tables: _Tables, names: _Names, rank: int, place: Place, count: int) -> dict[str, Any]:
-    number = tables.remote.setdefault((rank, place.buffer), len(tables.remote))
-    return {"buffer_id": _named(names.remote, number), "index": place.offset, "size": count}
+def _remote(
+    tables: _Tables, names: _Names, rank: int, location: Location, count: int
+) -> dict[str, Any]:
+    number = tables.remote.setdefault((rank, location.buffer), len(tables.remote))
+    return {"buffer_id": _named(names.remote, number), "index": location.offset, "size": count}
 
 
 def _channel(tables: _Tables, names: _Names, connection: Connection) -> dict[str, Any]:
@@ -417,19 +426,19 @@ def _semaphores(name: str, numbers: Sequence[int]) -> Iterator[Operation]:
 _SYNCHRONISES = frozenset({"signal", "wait", "sem_acquire", "sem_release"})
 
 
-def _parted(ops: list[Operation]) -> Iterator[Operation]:
-    """Put a nop where threads have to wait for others: at both ends of what touches data.
+def _with_barriers(ops: list[Operation]) -> Iterator[Operation]:
+    """Insert a nop where threads have to wait for others: around operations that touch data.
 
-    Signals, waits and single semaphores are one thread's, which needs none among them. Of several
-    semaphores each thread acquires or releases one: what is announced after several were acquired,
-    or by several threads after any wait, comes after all of it only behind a nop.
+    Signals, waits and single semaphores run on one thread, which needs none among them. Of several
+    semaphores each thread acquires or releases one: a signal or release after several acquires,
+    or by several threads after any wait, is ordered after all of them only by a nop.
     """
     before, blocked, spread = "", False, False
     for op in ops:
         name, several = op["name"], len(op.get("semaphore_ids", ())) > 1
-        announces = name in ("signal", "sem_release")
+        publishes = name in ("signal", "sem_release")
         apart = not {before, name} <= _SYNCHRONISES or (
-            announces and (spread or (several and blocked))
+            publishes and (spread or (several and blocked))
         )
         if before and apart:
             yield {"name": "nop"}

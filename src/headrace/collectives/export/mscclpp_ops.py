@@ -1,50 +1,50 @@
-"""The operations of an MSCCL++ plan and the steps that a few of them make.
+"""The operations of an MSCCL++ plan, and the sequences of them that make a step.
 
-Part of `mscclpp_read`: an operation with its references resolved (`Op`), the sequences that are
-understood (`PATTERNS`), and what is known of a step before its other end was looked at (`Half`).
+Part of `mscclpp_read`: an operation with its references resolved (`MscclppOp`), the sequences that
+are read (`PATTERNS`), and a step of which one end has been read (`Half`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headrace.collectives.export.algorithm import NOWHERE, Kind, Place, Step, Wait
+from headrace.collectives.export.algorithm import NOWHERE, BlockStep, Kind, Location, Wait
 
 
 @dataclass(slots=True)
-class Op:
+class MscclppOp:
     """An operation with its references resolved to the GPU's tables.
 
     Attributes
     ----------
-    number : its place among the threadblock's operations, as the plan counts.
-    phase : how many barriers (nops) come before it.
+    number : position among the threadblock's operations, as the plan counts.
+    phase : number of barriers (nops) before it.
     """
 
     name: str
     number: int = -1
     phase: int = 0
     channel: int = -1
-    src: list[tuple[int, Place]] = field(default_factory=list[tuple[int, Place]])
-    dst: list[tuple[int, Place]] = field(default_factory=list[tuple[int, Place]])
+    src: list[tuple[int, Location]] = field(default_factory=list[tuple[int, Location]])
+    dst: list[tuple[int, Location]] = field(default_factory=list[tuple[int, Location]])
     size: int = 0
     semaphores: list[int] = field(default_factory=list[int])
 
 
 @dataclass(slots=True)
 class Half:
-    """A step in the making; channels are the GPU's, or -1; `ops` is what it was made of."""
+    """A step under construction; channels are the GPU's, or -1; `ops` are its operations."""
 
     kind: Kind
     recv: int = -1
     send: int = -1
-    src: Place | None = None
-    dst: Place | None = None
+    src: Location | None = None
+    dst: Location | None = None
     count: int = 0
     acquired: list[int] = field(default_factory=list[int])
     released: list[int] = field(default_factory=list[int])
-    remote: Place | None = None  # where rre reads at the sender
-    lands: Place | None = None  # where put or rres writes at the receiver
-    ops: list[Op] = field(default_factory=list[Op])
+    remote: Location | None = None  # that rre reads at the sender
+    lands: Location | None = None  # that put or rres writes at the receiver
+    ops: list[MscclppOp] = field(default_factory=list[MscclppOp])
 
     @property
     def touches(self) -> bool:
@@ -67,18 +67,18 @@ OPERATIONS = {
 """The operations that are read, and their buffers: local and remote, before and after."""
 
 
-def _copy(ops: list[Op]) -> Half | None:
+def _copy(ops: list[MscclppOp]) -> Half | None:
     return Half(Kind.COPY, src=ops[0].src[0][1], dst=ops[0].dst[0][1], count=ops[0].size)
 
 
-def _reduce(ops: list[Op]) -> Half | None:
+def _reduce(ops: list[MscclppOp]) -> Half | None:
     into, other, result = ops[0].src[0][1], ops[0].src[1][1], ops[0].dst[0][1]
     if into != result:
         return None
     return Half(Kind.REDUCE, src=other, dst=result, count=ops[0].size)
 
 
-def _read_reduce_send(ops: list[Op]) -> Half | None:
+def _read_reduce_send(ops: list[MscclppOp]) -> Half | None:
     came, goes, op = ops[0].channel, ops[1].channel, ops[2]
     if (ops[3].channel, ops[4].channel) != (came, goes):
         return None
@@ -94,7 +94,7 @@ def _read_reduce_send(ops: list[Op]) -> Half | None:
     )
 
 
-def _read_reduce(ops: list[Op]) -> Half | None:
+def _read_reduce(ops: list[MscclppOp]) -> Half | None:
     if ops[0].channel != ops[2].channel:
         return None
     op = ops[1]
@@ -108,21 +108,21 @@ def _read_reduce(ops: list[Op]) -> Half | None:
     )
 
 
-def _put(ops: list[Op]) -> Half | None:
+def _put(ops: list[MscclppOp]) -> Half | None:
     if not ops[0].channel == ops[1].channel == ops[2].channel:
         return None
     op = ops[1]
     return Half(Kind.SEND, send=op.channel, src=op.src[0][1], count=op.size, lands=op.dst[0][1])
 
 
-def _signal_wait(ops: list[Op]) -> Half | None:
-    """A receive of what is put here, or a send of what is read from here: the peer tells."""
+def _signal_wait(ops: list[MscclppOp]) -> Half | None:
+    """Return a receive of a peer's put, or a send that a peer reads; the peer's plan decides."""
     if ops[0].channel != ops[1].channel:
         return None
     return Half(Kind.NOP, send=ops[0].channel)
 
 
-PATTERNS: tuple[tuple[tuple[str, ...], Callable[[list[Op]], Half | None]], ...] = (
+PATTERNS: tuple[tuple[tuple[str, ...], Callable[[list[MscclppOp]], Half | None]], ...] = (
     (("copy",), _copy),
     (("re",), _reduce),
     (("wait", "wait", "rres", "signal", "signal"), _read_reduce_send),
@@ -130,14 +130,14 @@ PATTERNS: tuple[tuple[tuple[str, ...], Callable[[list[Op]], Half | None]], ...] 
     (("wait", "put", "signal"), _put),
     (("signal", "wait"), _signal_wait),
 )
-"""Sequences of operations, nops left out, and what makes a step of them; the first that fits."""
+"""Sequences of operations without nops, and their parsers; the first that fits is used."""
 
 
 _Table = dict[tuple[int, int], list[Half]]
 
 
 def ends_of(halves: list[list[list[Half]]]) -> tuple[_Table, _Table, _Table]:
-    """Return by (gpu, channel): those that put, those that read, and those yet undecided."""
+    """Return by (gpu, channel) the puts, the reads, and those yet undecided."""
     sends: _Table = {}
     receives: _Table = {}
     undecided: _Table = {}
@@ -155,7 +155,7 @@ def ends_of(halves: list[list[list[Half]]]) -> tuple[_Table, _Table, _Table]:
 
 
 def positions(halves: list[list[Half]]) -> dict[int, Wait]:
-    """Return by semaphore the step that releases it, counting nops as they will be."""
+    """Return by semaphore the step that releases it, nops counted."""
     at: dict[int, Wait] = {}
     for k, block in enumerate(halves):
         number = 0
@@ -165,14 +165,14 @@ def positions(halves: list[list[Half]]) -> dict[int, Wait]:
     return at
 
 
-def with_waits(block: list[Half], at: dict[int, Wait]) -> tuple[Step, ...]:
+def with_waits(block: list[Half], at: dict[int, Wait]) -> tuple[BlockStep, ...]:
     """Return the steps of a threadblock; all but the last of a step's waits are nops."""
-    steps: list[Step] = []
+    steps: list[BlockStep] = []
     for half in block:
         waits = [at[semaphore] for semaphore in half.acquired]
-        steps += [Step(kind=Kind.NOP, depends=wait) for wait in waits[:-1]]
+        steps += [BlockStep(kind=Kind.NOP, depends=wait) for wait in waits[:-1]]
         steps.append(
-            Step(
+            BlockStep(
                 kind=half.kind,
                 src=half.src or NOWHERE,
                 dst=half.dst or NOWHERE,

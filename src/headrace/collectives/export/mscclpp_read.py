@@ -1,13 +1,13 @@
 """MSCCL++ execution plans (JSON), checked and read back as threadblocks.
 
-`read` understands plans in the form in which `mscclpp_json` writes them: memory channels, each used
-in one direction by one threadblock at either end, the protocols of its table, semaphores that are
-released once and acquired once. Plans in another form are refused, saying which operation was not
-understood. It shares no code with the writer.
+`read` supports plans in the form that `mscclpp_json` writes: memory channels, each used in one
+direction by one threadblock at either end, the protocols of its table, semaphores that are released
+once and acquired once. Plans in another form are refused with an error that names the operation. It
+shares no code with the writer.
 
-`barriers` checks that the operations are parted by nop wherever threads have to wait for others.
-Checked besides: every number refers to something, channels pair up, buffers are as large as what
-is read and written, each signal has its wait, and which runtimes take it (`runtimes`).
+`barriers` checks for a nop wherever threads have to wait for others. Checked besides: references
+are valid, channels pair up, accesses are within buffers, each signal has its wait, and the limits
+of runtimes (`runtimes`).
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from headrace.collectives.export.algorithm import (
     Finding,
     Gpu,
     Kind,
-    Place,
+    Location,
     Threadblock,
 )
 from headrace.collectives.export.barriers import unordered
@@ -31,13 +31,13 @@ from headrace.collectives.export.mscclpp_ops import (
     OPERATIONS,
     PATTERNS,
     Half,
-    Op,
+    MscclppOp,
     ends_of,
     positions,
     with_waits,
 )
 from headrace.collectives.export.pause import collection_paused
-from headrace.collectives.export.prove import Verdict, demand_of, examine, read_bytes
+from headrace.collectives.export.prove import Verdict, demand_of, examine, read_bounded
 from headrace.collectives.export.runtimes import JSON, Extreme, largest, refusals
 from headrace.errors import PlanError, ProgramError
 from headrace.files import load_json
@@ -49,7 +49,7 @@ _BUFFERS: Mapping[str, Buffer] = {"i": "i", "o": "o", "s": "s"}
 
 def verify_file(path: str | Path) -> Verdict:
     """Prove or refute the collective that a file claims to be; raises PlanError."""
-    return verify_text(read_bytes(path, MAX_FILE_BYTES, PlanError), str(path))
+    return verify_text(read_bounded(path, MAX_FILE_BYTES, PlanError), str(path))
 
 
 @collection_paused()
@@ -64,7 +64,7 @@ def read(text: str | bytes, source: str = "MSCCL++ plan") -> tuple[Algorithm, li
 
     Raises
     ------
-    PlanError : naming GPU, threadblock and operation, for what is not a plan or not understood.
+    PlanError : naming GPU, threadblock and operation, for what is not a plan or not supported.
     """
     if len(text) > MAX_FILE_BYTES:
         raise PlanError(f"{source}: has {len(text)} bytes, needs at most {MAX_FILE_BYTES}")
@@ -123,10 +123,10 @@ class _Reader:
         return PlanError(f"{self.where}: {message}")
 
     def _barriers(self, halves: list[list[list[Half]]], algorithm: Algorithm) -> None:
-        """Find operations without the nop between them that their threads need."""
+        """Find operations that lack a nop between them."""
         try:
             layout = Layout(demand=demand_of(algorithm), in_place=algorithm.in_place)
-        except ProgramError:  # of no known collective: places are what they are called
+        except ProgramError:  # of no known collective: names of locations do not alias
             layout = None
         for gpu, blocks in enumerate(halves):
             memory = _as_named if layout is None else partial(layout.same_memory, gpu)
@@ -206,7 +206,7 @@ class _Reader:
         channels: int,
         remote: list[tuple[int, Buffer]],
         semaphores: int,
-    ) -> list[Op]:
+    ) -> list[MscclppOp]:
         ids = [
             fields.integer(number)
             for entry in fields.items(block["channels"])
@@ -221,7 +221,7 @@ class _Reader:
             for found in numbers:
                 if not 0 <= found < size:
                     raise self._fail(f"{name} has {found}, needs 0 to {size - 1}")
-        ops: list[Op] = []
+        ops: list[MscclppOp] = []
         here, phase = self.where, 0
         named = [remote[ref] for ref in refs]
         for k, entry in enumerate(fields.items(block["ops"])):
@@ -242,8 +242,8 @@ class _Reader:
         ids: list[int],
         refs: list[tuple[int, Buffer]],
         semaphores: int,
-    ) -> Op:
-        op = Op(name=fields.text(entry["name"]))
+    ) -> MscclppOp:
+        op = MscclppOp(name=fields.text(entry["name"]))
         if op.name not in OPERATIONS:
             raise self._fail(
                 f"name is {op.name[:40]!r}, only {', '.join(sorted(OPERATIONS))} are read"
@@ -255,8 +255,8 @@ class _Reader:
             op.channel = ids[numbers[0]]
         elif op.name in ("signal", "wait", "put"):
             raise self._fail(f"{op.name} names no channel")
-        op.src = [self._place(op, buff, refs) for buff in fields.items(entry.get("src_buff", []))]
-        op.dst = [self._place(op, buff, refs) for buff in fields.items(entry.get("dst_buff", []))]
+        op.src = [self._locate(op, buff, refs) for buff in fields.items(entry.get("src_buff", []))]
+        op.dst = [self._locate(op, buff, refs) for buff in fields.items(entry.get("dst_buff", []))]
         wanted = OPERATIONS[op.name]
         shape = "".join("r" if rank >= 0 else "l" for rank, _ in op.src)
         shape += ">" + "".join("r" if rank >= 0 else "l" for rank, _ in op.dst)
@@ -269,27 +269,31 @@ class _Reader:
             raise self._fail(f"semaphore_ids is {op.semaphores[:8]}, needs 0 to {semaphores - 1}")
         return op
 
-    def _place(self, op: Op, entry: Any, refs: list[tuple[int, Buffer]]) -> tuple[int, Place]:
+    def _location(
+        self, op: MscclppOp, entry: Any, refs: list[tuple[int, Buffer]]
+    ) -> tuple[int, Location]:
         buff = fields.table(entry)
         index, size = fields.integer(buff["index"]), fields.integer(buff["size"])
         if op.size and size != op.size:
             raise self._fail(f"buffers of {op.size} and {size} chunks, needs equal sizes")
         op.size = size
         if "buffer_id" not in buff:
-            return -1, Place(self._buffer(buff["type"]), index)
+            return -1, Location(self._buffer(buff["type"]), index)
         number = fields.integer(buff["buffer_id"])
         if not 0 <= number < len(refs):
             raise self._fail(f"buffer_id is {number}, needs 0 to {len(refs) - 1}")
         rank, buffer = refs[number]
-        return rank, Place(buffer, index)
+        return rank, Location(buffer, index)
 
     def _buffer(self, found: Any) -> Buffer:
         if found not in tuple(_BUFFERS):
             raise self._fail(f"type is {str(found)[:40]!r}, needs i, o or s")
         return _BUFFERS[found]
 
-    def _measure(self, gpu: int, number: int, block: Mapping[str, Any], ops: list[Op]) -> None:
-        """Note what of a threadblock runtimes limit."""
+    def _measure(
+        self, gpu: int, number: int, block: Mapping[str, Any], ops: list[MscclppOp]
+    ) -> None:
+        """Record the figures of a threadblock that runtimes limit."""
         channels = sum(len(fields.items(c["channel_ids"])) for c in fields.items(block["channels"]))
         buffers = sum(
             len(fields.items(entry["remote_buffer_ids"]))
@@ -312,8 +316,8 @@ class _Reader:
 
     # ---- steps
 
-    def _steps(self, ops: list[Op]) -> list[Half]:
-        """Take the operations for the protocols of the table in `mscclpp_json`."""
+    def _steps(self, ops: list[MscclppOp]) -> list[Half]:
+        """Parse the operations by the protocols of the table in `mscclpp_json`."""
         halves: list[Half] = []
         here, at = self.where, 0
         while at < len(ops):
@@ -334,16 +338,16 @@ class _Reader:
         self.where = here
         return halves
 
-    def _half(self, ops: list[Op], at: int) -> tuple[Half, int]:
+    def _half(self, ops: list[MscclppOp], at: int) -> tuple[Half, int]:
         names = [op.name for op in ops[at : at + 5]]
-        first = ops[at] if at < len(ops) else Op(name="the end")
+        first = ops[at] if at < len(ops) else MscclppOp(name="the end")
         for pattern, build in PATTERNS:
             if tuple(names[: len(pattern)]) == pattern:
                 half = build(ops[at : at + len(pattern)])
                 if half is not None:
                     return half, len(pattern)
         raise self._fail(
-            f"{first.name} begins nothing that is understood ({', '.join(names)}); needs the "
+            f"{first.name} begins no known sequence ({', '.join(names)}); needs the "
             "protocols that headrace writes"
         )
 
@@ -354,14 +358,14 @@ class _Reader:
             if sorted(numbers) != list(range(count)):
                 raise self._fail(f"semaphores are not {what} once each, or some never")
 
-    # ---- the other end
+    # ---- matching
 
     def _join(
         self,
         halves: list[list[list[Half]]],
         partner: dict[tuple[int, int], tuple[int, int]],
     ) -> None:
-        """Decide which signal-and-waits send and which receive, and give both ends their place."""
+        """Decide which signal-and-waits send and which receive, and set both ends' locations."""
         sends, receives, open_ = ends_of(halves)
         for (gpu, number), found in sorted(open_.items()):
             other = partner[gpu, number]
@@ -427,12 +431,12 @@ class _Reader:
         )
 
 
-def _as_named(place: Place) -> Place:
-    return place
+def _as_named(location: Location) -> Location:
+    return location
 
 
 def _per_loop(collective: str, gpus: list[Gpu]) -> int:
-    """Return what MSCCL calls chunks per loop; the plan says it by its buffers alone."""
+    """Return MSCCL's chunks per loop, which follow from the buffers alone."""
     if not gpus:
         return 0
     by_output = ("allgather", "scatter")

@@ -1,6 +1,6 @@
 """Garbage collection paused while exports are written and read.
 
-They are millions of small objects, none of them in a cycle; the collector would go through all of
+They are millions of small objects, none of them in a cycle; the collector would traverse all of
 them again and again, which takes a third of the time.
 """
 

@@ -1,13 +1,13 @@
 """Proof or refutation of an algorithm, in terms of GPUs, threadblocks and steps.
 
-`examine` puts together, in order: the executor's limits (`limits`), how steps meet
-(`connections`), and the verifier of `headrace.collectives.plan.verify` on the algorithm written
-as a program (`assembly`), once for each kind of call that the algorithm says it serves.
+`examine` checks, in order: the executor's limits (`limits`), the rendezvous of steps
+(`connections`), and the algorithm as a program (`assembly`) by the verifier of
+`headrace.collectives.plan.verify`, once for each kind of call that selects the algorithm.
 
-Deadlock is looked for with nothing buffered. NCCL's connections do hold something: 8 chunks, with
-the Simple protocol 2 (`assembly.chunks_held`). Algorithms of other tools often rely on it (a ring
-whose threadblocks all send before they receive). If one can only run that way, it is proven for
-such connections, and a warning says so and names the cycle. MSCCL++'s hold nothing.
+Deadlocks are detected with nothing buffered. NCCL's connections do buffer: 8 chunks, with the
+Simple protocol 2 (`assembly.chunks_held`). Algorithms of other tools often rely on it (a ring whose
+threadblocks all send before they receive). If one can only run that way, it is proven for such
+connections, with a warning that names the cycle. MSCCL++'s buffer nothing.
 """
 
 import re
@@ -34,23 +34,23 @@ from headrace.collectives.program import Direction
 from headrace.errors import InputError, ProgramError, VerificationError
 
 MAX_CELLS = 1 << 23
-"""Slots of all GPUs together that are taken on: beyond, a file asks for too much memory."""
+"""Most slots of all GPUs together that are proven: more would need too much memory."""
 MAX_STEPS_IN_ALL = 1 << 20
 FREE_CHUNKS, STEP_CHUNKS = 1 << 18, 8
-"""Chunks that the steps move: so many in all, and so many more a step, as in programs."""
+"""Most chunks that the steps move: so many in all, and so many more a step, as in programs."""
 FREE_BUFFERED = 1 << 16
 """The same where connections hold chunks: then every chunk is a step of its own."""
 
-_SHOWN_CIRCLE = 12
+_SHOWN_CYCLE = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What `examine` found.
+    """Result of `examine`.
 
     Attributes
     ----------
-    demand : what the algorithm claims to do; None if that could not be made out.
+    demand : of the algorithm; None if it could not be derived.
     findings : all of them, fatal ones first.
     """
 
@@ -59,14 +59,14 @@ class Verdict:
 
     @property
     def proven(self) -> bool:
-        """Whether the algorithm does what it claims in every call that it says it serves."""
+        """True if the algorithm is correct in every call that selects it."""
         return not any(finding.fatal for finding in self.findings)
 
 
 def demand_of(algorithm: Algorithm) -> Demand:
-    """Return what `algorithm` claims to do.
+    """Return the demand of `algorithm`.
 
-    MSCCL does not write down the root: it is the only GPU with an input (broadcast, scatter) or
+    MSCCL does not record the root: it is the only GPU with an input (broadcast, scatter) or
     output buffer (reduce, gather), or else the only one that never receives, or never sends;
     GPU 0 if neither singles out one.
 
@@ -110,7 +110,7 @@ def _root(algorithm: Algorithm, collective: Collective) -> int:
     return 0
 
 
-def read_bytes(path: str | Path, most: int, error: type[InputError]) -> bytes:
+def read_bounded(path: str | Path, most: int, error: type[InputError]) -> bytes:
     """Return the content of a file of at most `most` bytes; raises `error`."""
     path = Path(path)
     try:
@@ -126,13 +126,13 @@ def read_bytes(path: str | Path, most: int, error: type[InputError]) -> bytes:
 def examine(
     algorithm: Algorithm, found_before: Iterable[Finding] = (), *, msccl: bool = True
 ) -> Verdict:
-    """Prove or refute `algorithm`; never raises for what an algorithm can be.
+    """Prove or refute `algorithm`; raises for no value of it.
 
     Parameters
     ----------
-    found_before : what its reader found; part of the verdict.
-    msccl : it is for MSCCL's executor: hold it to the limits of that, and rely on what NCCL's
-        connections hold where it needs that.
+    found_before : findings of its reader; part of the verdict.
+    msccl : it is for MSCCL's executor: check the limits of that, and rely on the buffers of NCCL's
+        connections where it needs them.
     """
     rules = check_limits(algorithm)
     findings = [*found_before, *(rule for rule in rules if msccl or rule.rule != "limit")]
@@ -153,15 +153,15 @@ def examine(
 
 
 def _blocked(findings: list[Finding]) -> bool:
-    """Whether something is so wrong that the steps have no meaning to go by.
+    """Return whether an error leaves the steps without a meaning.
 
-    A broken limit leaves the meaning; it is only that the executor refuses the file.
+    A broken limit does not: only the executor refuses the file.
     """
     return any(finding.fatal and finding.rule != "limit" for finding in findings)
 
 
 def _size_findings(algorithm: Algorithm, demand: Demand) -> list[Finding]:
-    """Hold the buffers against the caller's, and the whole against what can be proven here."""
+    """Check the buffers against the caller's, and the size against the limits of proofs."""
     found = list(_beyond(algorithm, demand))
     steps = sum(len(tb.steps) for gpu in algorithm.gpus for tb in gpu.threadblocks)
     widest = max(gpu.scratch_chunks for gpu in algorithm.gpus)
@@ -205,14 +205,14 @@ def _beyond(algorithm: Algorithm, demand: Demand) -> Iterator[Finding]:
         sizes = {"i": inputs, "o": outputs, "s": gpu.scratch_chunks}
         for tb in gpu.threadblocks:
             for number, step in enumerate(tb.steps):
-                places = [step.src] if step.kind in READS_SRC else []
-                places += [step.dst] if step.kind in WRITES_DST else []
-                for place in places:
-                    if place.offset + step.count > sizes[place.buffer]:
+                locations = [step.src] if step.kind in READS_SRC else []
+                locations += [step.dst] if step.kind in WRITES_DST else []
+                for location in locations:
+                    if location.offset + step.count > sizes[location.buffer]:
                         yield Finding(
                             rule="format",
-                            message=f"{step.kind} touches {step.count} chunks from {place} on, but "
-                            f"{demand.collective} has {sizes[place.buffer]} chunks in that "
+                            message=f"{step.kind} touches {step.count} chunks from {location}, but "
+                            f"{demand.collective} has {sizes[location.buffer]} chunks in that "
                             "buffer of that GPU",
                             gpu=gpu.id,
                             threadblock=tb.id,
@@ -224,12 +224,12 @@ def _run_findings(algorithm: Algorithm, demand: Demand, held: int) -> list[Findi
     connections, found = Connections.of(algorithm)
     if any(finding.fatal for finding in found):
         return found
-    circle = connections.circle()
-    if circle and held:
+    cycle = connections.cycle()
+    if cycle and held:
         steps = [s for tb in connections.threadblocks.values() for s in tb.steps]
         moved, most = sum(s.count for s in steps), FREE_BUFFERED + STEP_CHUNKS * len(steps)
         if moved > most:
-            what = f"moves {moved} chunks one by one, as connections have to hold some"
+            what = f"moves {moved} chunks one by one, as connections have to buffer some"
             return [*found, _too_large(what, most, len(steps))]
     modes = [
         in_place
@@ -241,7 +241,7 @@ def _run_findings(algorithm: Algorithm, demand: Demand, held: int) -> list[Findi
             found.append(
                 Finding(
                     rule="input",
-                    message="says that it serves alltoall in place, which is not provable here: "
+                    message="is for alltoall in place, which is not provable here: "
                     "the input is part of the postcondition; needs inplace=0",
                 )
             )
@@ -249,7 +249,7 @@ def _run_findings(algorithm: Algorithm, demand: Demand, held: int) -> list[Findi
         layout = Layout(demand=demand, in_place=in_place)
         if not in_place:
             found += _written_input(algorithm)
-        found += _execute(connections, layout, circle, held)
+        found += _execute(connections, layout, cycle, held)
     return list(dict.fromkeys(found))
 
 
@@ -262,7 +262,7 @@ def _written_input(algorithm: Algorithm) -> list[Finding]:
                         Finding(
                             rule="input",
                             message=f"{step.kind} writes the caller's input ({step.dst}) in calls "
-                            "that are out of place; needs outofplace=0 or another place",
+                            "that are out of place; needs outofplace=0 or another location",
                             gpu=gpu.id,
                             threadblock=tb.id,
                             step=number,
@@ -271,11 +271,9 @@ def _written_input(algorithm: Algorithm) -> list[Finding]:
     return []
 
 
-def _execute(
-    connections: Connections, layout: Layout, circle: list[At], held: int
-) -> list[Finding]:
-    """Let the verifier run the algorithm; only if it needs that, with `held` chunks buffered."""
-    assembly = Assembly(connections, layout, held=held if circle else 0)
+def _execute(connections: Connections, layout: Layout, cycle: list[At], held: int) -> list[Finding]:
+    """Verify the algorithm; with `held` chunks buffered only if it needs that."""
+    assembly = Assembly(connections, layout, held=held if cycle else 0)
     mode = "in place" if layout.in_place else "out of place"
     claimed = layout.demand.collective
     agree = claimed is Collective.ALLREDUCE
@@ -289,45 +287,45 @@ def _execute(
         if agree and "in another order than rank 0" in str(error):
             finding = replace(finding, rule="agreement", fatal=False)
         found.append(finding)
-    if circle and held:
-        found.append(_circle_finding(connections, circle, found, held))
+    if cycle and held:
+        found.append(_cycle_finding(connections, cycle, found, held))
     return found
 
 
-def _circle_finding(
-    connections: Connections, circle: list[At], others: list[Finding], held: int
+def _cycle_finding(
+    connections: Connections, cycle: list[At], others: list[Finding], held: int
 ) -> Finding:
-    """Name a cycle of waits, and what connections have to hold for it to be none."""
-    path = _circle_text(connections, circle)
+    """Name a cycle of waits, and the buffering by connections that resolves it."""
+    path = _cycle_text(connections, cycle)
     stuck = any(finding.rule == "deadlock" for finding in others)
-    gpu, tb, step = circle[0]
+    gpu, tb, step = cycle[0]
     if stuck:
-        message = f"with nothing buffered, {path}, where the circle closes"
+        message = f"with nothing buffered, the wait-for graph has a cycle: {path}"
     else:
         message = (
             f"runs only because connections hold at least {held} chunks; "
-            f"with nothing buffered, {path}, where the circle closes"
+            f"with nothing buffered, the wait-for graph has a cycle: {path}"
         )
     return Finding(
         rule="buffering", message=message, fatal=False, gpu=gpu, threadblock=tb, step=step
     )
 
 
-def _circle_text(connections: Connections, circle: list[At]) -> str:
-    """Say a circle of (waiting step, step waited for) in words."""
+def _cycle_text(connections: Connections, cycle: list[At]) -> str:
+    """Return a cycle of (waiting step, step waited for) in words."""
     name = connections.name
-    text, last = name(circle[0]), circle[0]
-    pairs = list(zip(circle[::2], circle[1::2], strict=True))
-    for waiting, on in pairs[:_SHOWN_CIRCLE]:
-        text += f", which meets {name(waiting)}" if waiting != last else ""
+    text, last = name(cycle[0]), cycle[0]
+    pairs = list(zip(cycle[::2], cycle[1::2], strict=True))
+    for waiting, on in pairs[:_SHOWN_CYCLE]:
+        text += f", matched with {name(waiting)}" if waiting != last else ""
         text += f", which waits for {name(on)}"
         last = on
-    if len(pairs) > _SHOWN_CIRCLE:
-        return f"{text}, ... ({len(pairs) - _SHOWN_CIRCLE} more)"
-    return text + (f", which meets {name(circle[0])}" if last != circle[0] else "")
+    if len(pairs) > _SHOWN_CYCLE:
+        return f"{text}, ... ({len(pairs) - _SHOWN_CYCLE} more)"
+    return text + (f", matched with {name(cycle[0])}" if last != cycle[0] else "")
 
 
-# The verifier speaks of ranks, lanes and slots of the program that stands for the algorithm.
+# The verifier's messages name ranks, lanes and slots of the program in place of the algorithm.
 _LANE = re.compile(
     r"rank (?P<rank>\d+), (?:(?P<way>send lane to|receive lane from) rank (?P<peer>\d+)|local lane)"
     r", channel (?P<channel>\d+)(?:, step (?P<step>\d+) \((?P<what>[^()]*)\))?"
@@ -337,7 +335,7 @@ _SLOT = re.compile(r"\bslots? (\d+)(?:\.\.(\d+))?")
 
 
 def _translated(message: str, assembly: Assembly, mode: str) -> Finding:
-    """Say the verifier's message in terms of the algorithm."""
+    """Translate the verifier's message to the terms of the algorithm."""
     first: list[At] = []
     ranks = [int(rank) for rank in re.findall(r"rank (\d+)", message)]
     rank = ranks[0] if ranks else 0

@@ -1,9 +1,9 @@
 """An algorithm as a program again: the same messages between the same slots.
 
-What threadblocks add (their order, copies from input to output) is not kept: the messages are put
-in an order in which they can run, and `lower` finds the dependencies from it. A program that was
-exported comes back with the same lanes, steps and slots, step by step of one chunk
-(`same_plan` compares that); instances come back as the chunks and channels that they are.
+The order of threadblocks and copies from input to output are not kept: the messages are put in an
+order in which they can run, and `lower` finds the dependencies from it. A program that was exported
+is recovered with the same lanes, steps and slots, step by step of one chunk (`same_plan` compares
+that); instances are recovered as chunks and channels.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from headrace.collectives.demand import Demand
 from headrace.collectives.export.algorithm import (
     REDUCING,
     Algorithm,
+    BlockStep,
     Kind,
-    Place,
-    Step,
+    Location,
 )
 from headrace.collectives.export.assembly import Assembly
 from headrace.collectives.export.buffers import Layout
@@ -35,20 +35,20 @@ def recovered(algorithm: Algorithm) -> Program:
 
     Raises
     ------
-    ProgramError, VerificationError : if it has no such form: it relies on what connections
-        hold, or keeps chunks where headrace, whose chunks may differ by an element, would not.
+    ProgramError, VerificationError : if it has no such form: it relies on buffering connections,
+        or keeps chunks where headrace, whose chunks may differ by an element, would not.
     """
     demand = demand_of(algorithm)
     layout = Layout(demand=demand, in_place=algorithm.in_place and not algorithm.out_of_place)
     connections, found = Connections.of(algorithm)
-    if found or connections.circle():
+    if found or connections.cycle():
         raise ProgramError("only an algorithm that runs with nothing buffered has a program")
     assembly = Assembly(connections, layout, held=0)
     program = assembly.program(demand.collective)
     structure = Structure.of(program)
     transfers: list[Transfer] = []
     origin = _origins(assembly)
-    receiver = dict(connections.meetings)
+    receiver = dict(connections.rendezvous)
     seen: set[tuple[int, int, int]] = set()
     for number in running_order(structure).tolist():
         at = origin[number]
@@ -95,7 +95,7 @@ def recovered(algorithm: Algorithm) -> Program:
 
 
 def same_plan(first: Program, second: Program) -> str:
-    """Return in which way two programs differ, or "" if they move the same in the same order.
+    """Return the difference of two programs, or "" if they move the same in the same order.
 
     They are the same plan if their demands are equal and each lane does the same to the same
     slots, one chunk after another. How many chunks a step covers, and which dependencies are
@@ -122,7 +122,7 @@ def _streams(program: Program) -> dict[tuple[int, int, int, int], list[tuple[int
 def divided(program: Program, instances: int) -> Program:
     """Return `program` with every chunk divided, each part on its own channel.
 
-    It is what `threadblocks.instanced` makes of an algorithm, written for programs: part j of
+    It does to programs what `threadblocks.instanced` does to an algorithm: part j of
     chunk k of a block of c chunks is chunk ``j*c + k``, on channel ``h*instances + j``.
     """
     u, chunks = Units.of(program), program.demand.chunks
@@ -184,8 +184,8 @@ def _origins(assembly: Assembly) -> list[tuple[int, int, int]]:
     return [assembly.origin[sub] for key in sorted(assembly.lanes) for sub in assembly.lanes[key]]
 
 
-def _before_reduction(layout: Layout, rank: int, step: Step) -> list[Transfer]:
-    """What ``rrc`` reads elsewhere than it writes has to be copied first."""
+def _before_reduction(layout: Layout, rank: int, step: BlockStep) -> list[Transfer]:
+    """Return the copy before an ``rrc`` that reads another location than it writes."""
     if step.kind not in REDUCING or step.kind is Kind.RECV_REDUCE_SEND:
         return []
     src, dst = layout.slot(rank, step.src), layout.slot(rank, step.dst)
@@ -194,9 +194,9 @@ def _before_reduction(layout: Layout, rank: int, step: Step) -> list[Transfer]:
     return [Transfer(src=rank, dst=rank, src_slot=src, dst_slot=dst, count=step.count)]
 
 
-def _sent_from(step: Step) -> Place:
+def _sent_from(step: BlockStep) -> Location:
     return step.dst if step.kind in (Kind.RECV_COPY_SEND, Kind.RECV_REDUCE_COPY_SEND) else step.src
 
 
-def _received_at(step: Step) -> Place:
+def _received_at(step: BlockStep) -> Location:
     return step.src if step.kind is Kind.RECV_REDUCE_SEND else step.dst

@@ -1,7 +1,7 @@
-"""Limits of runtimes: one table, and which of them an algorithm breaks.
+"""Limits of runtimes: one table, and the check of an algorithm against it.
 
-`limits` has the rules that every executor of MSCCL XML keeps; here is where they differ. A plan
-is exported for a runtime, by default for the strictest: for all that read its format.
+`limits` has the rules of every executor of MSCCL XML; here are those that differ. A plan is
+exported for a runtime, by default for the strictest: for all that read its format.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,8 +36,8 @@ class Runtime:
     offset : the highest offset in chunks.
     channels, buffers : of a threadblock, those of peers (MSCCL++).
     semaphores : of one operation (MSCCL++).
-    per_call : element counts are held against the chunks as the call gives them (an allgather's
-        elements of one rank), not as the whole buffer has them.
+    per_call : element counts of the call (an allgather's elements of one rank) must be multiples
+        of the chunks, not those of the whole buffer.
     align_bytes : bytes that each chunk has to be a multiple of; 0: elements count instead.
     """
 
@@ -92,7 +92,7 @@ RUNTIMES: Mapping[str, Runtime] = {
 
 
 def runtime_of(name: str, form: str) -> Runtime:
-    """Return a runtime by name, or what all that read `form` take; raises ProgramError."""
+    """Return a runtime by name, or the strictest of all that read `form`; raises ProgramError."""
     readers = [runtime for runtime in RUNTIMES.values() if runtime.form == form]
     if name == STRICTEST:
         return replace(
@@ -116,12 +116,12 @@ def runtime_of(name: str, form: str) -> Runtime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extreme:
-    """The most of something that a file has, where, and how a runtime's limit of it is called.
+    """Largest value in a file of a figure that runtimes limit, and its location.
 
     Attributes
     ----------
     limit : the field of `Runtime`.
-    text : what was found, without its place.
+    text : the figure in words, without its location.
     """
 
     limit: str
@@ -132,7 +132,7 @@ class Extreme:
     step: int = -1
 
     def finding(self, refused_by: str, *, fatal: bool = False) -> Finding:
-        """Return a finding that says who refuses it."""
+        """Return a finding that names the runtimes in `refused_by`."""
         return Finding(
             rule="limit",
             fatal=fatal,
@@ -144,7 +144,7 @@ class Extreme:
 
 
 def refused(extremes: Iterable[Extreme], runtime: Runtime) -> list[Finding]:
-    """Return which limits of `runtime` are broken, one line each."""
+    """Return the broken limits of `runtime`, one line each."""
     return [
         extreme.finding(f"{runtime.name} (at most {most})", fatal=True)
         for extreme in extremes
@@ -153,9 +153,9 @@ def refused(extremes: Iterable[Extreme], runtime: Runtime) -> list[Finding]:
 
 
 def refusals(extremes: Iterable[Extreme], form: str) -> list[Finding]:
-    """Return, one line a rule, which runtimes that read `form` refuse or misread a file.
+    """Return, one line a rule, the runtimes that read `form` and refuse or misread a file.
 
-    Fatal is only a wait for a threadblock beyond a signed byte: nothing reports that one.
+    Fatal is only a wait for a threadblock beyond a signed byte: no runtime reports that one.
     """
     found: list[Finding] = []
     for extreme in extremes:
@@ -170,7 +170,7 @@ def refusals(extremes: Iterable[Extreme], form: str) -> list[Finding]:
 
 
 def extremes(algorithm: Algorithm) -> list[Extreme]:
-    """Return what of threadblocks, written as they are, runtimes limit."""
+    """Return the largest figures of threadblocks that runtimes limit."""
     found: list[Extreme] = []
     for gpu in algorithm.gpus:
         blocks = len(gpu.threadblocks)
@@ -215,10 +215,10 @@ def _of_threadblock(gpu: int, tb: Threadblock) -> Iterator[Extreme]:
 
 
 def selection(algorithm: Algorithm, runtime: Runtime) -> tuple[str, int]:
-    """Return which calls select the file, in words, and what their whole buffers are multiples of.
+    """Return the calls that select the file, in words, and the divisor of their whole buffers.
 
     The second is in bytes for a runtime that aligns chunks, else in elements. For other counts a
-    runtime takes another algorithm, and does not say so.
+    runtime silently takes another algorithm.
     """
     loop, collective = algorithm.chunks_per_loop, COLLECTIVES[algorithm.collective]
     ranks = len(algorithm.gpus)
@@ -235,7 +235,7 @@ def selection(algorithm: Algorithm, runtime: Runtime) -> tuple[str, int]:
     return f"element counts that are multiples of {loop}", loop
 
 
-def crowded(algorithm: Algorithm) -> str:
+def oversubscription(algorithm: Algorithm) -> str:
     """Return a warning if a GPU has more threadblocks than some have processors, or ''."""
     most = max((len(gpu.threadblocks) for gpu in algorithm.gpus), default=0)
     short = [f"{name} ({count})" for name, count in PROCESSORS.items() if count < most]

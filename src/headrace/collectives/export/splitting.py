@@ -1,21 +1,21 @@
-"""Threadblocks that are too long for a runtime, cut into several on channels of their own.
+"""Threadblocks that are too long for a runtime, split into several on channels of their own.
 
-A message has one channel, so both of its ends are cut at the same place; so is a chain of fused
+A message has one channel, so both of its ends are split at the same point; so is a chain of fused
 steps, as a threadblock has one channel. Every chain, in the order of all, gets a *part*: the least
 that leaves each of its threadblocks' parts ascending and none of them too long. The parts of a
 threadblock run one after another: each waits for the one before.
 
-Where connections have to hold something, fused steps tie nearly everything together; what is too
-long there stays so.
+With buffering connections, fused steps tie nearly everything together; threadblocks that are too
+long there stay so.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from headrace.collectives.export.algorithm import RECEIVING
-from headrace.collectives.export.emission import Event, Stream
+from headrace.collectives.export.emission import Stream, StreamEvent
 
-Weigh = Callable[[Event, Event | None], int]
-"""At most how many steps (or operations) an event takes, given the one that its message goes to."""
+Weigh = Callable[[StreamEvent, StreamEvent | None], int]
+"""Most steps (or operations) of an event, given the event that receives its message."""
 
 
 def parts(streams: Sequence[Sequence[Stream]], weigh: Weigh, most: int) -> dict[int, int]:
@@ -32,7 +32,7 @@ def parts(streams: Sequence[Sequence[Stream]], weigh: Weigh, most: int) -> dict[
         for event in stream.events
     }
     part: dict[int, int] = {}
-    reached: dict[int, int] = {}  # by stream: its last part, and what that weighs
+    reached: dict[int, int] = {}  # by stream: its last part, and the weight of that
     weight: dict[int, int] = {}
     for chain in _chains([home[number] for number in sorted(home)]):
         onward = [event for _, event in chain[1:]]
@@ -49,17 +49,17 @@ def parts(streams: Sequence[Sequence[Stream]], weigh: Weigh, most: int) -> dict[
     return part
 
 
-def cut(stream: Stream, part: Mapping[int, int]) -> list[list[Event]]:
-    """Return the events of `stream` by part, those without any left out."""
-    pieces: dict[int, list[Event]] = {}
+def split_stream(stream: Stream, part: Mapping[int, int]) -> list[list[StreamEvent]]:
+    """Return the events of `stream` by part, without empty parts."""
+    pieces: dict[int, list[StreamEvent]] = {}
     for event in stream.events:
         pieces.setdefault(part.get(event.number, 0), []).append(event)
     return [pieces[number] for number in sorted(pieces)]
 
 
-def _chains(events: list[tuple[Stream, Event]]) -> Iterator[list[tuple[Stream, Event]]]:
-    """Yield a message with all that passes it on; local events by themselves."""
-    chain: list[tuple[Stream, Event]] = []
+def _chains(events: list[tuple[Stream, StreamEvent]]) -> Iterator[list[tuple[Stream, StreamEvent]]]:
+    """Yield each message with all its forwards; local events by themselves."""
+    chain: list[tuple[Stream, StreamEvent]] = []
     for stream, event in events:
         if chain and event.kind not in RECEIVING:
             yield chain

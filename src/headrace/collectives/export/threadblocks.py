@@ -3,15 +3,15 @@
 After TACCL, 5.6.2: instructions, dependencies, threadblocks, instances; with the fused
 receive-reduce-copy-send that it lacked. In order:
 
-1. `pairing` groups the lanes of a rank: a receive lane and the send lane that passes on most of
-   what it brings become one threadblock; they are parted again if hardly any of it can be fused,
-   as each would only wait for the other.
-2. `emission` puts all messages in one order that the program allows. What was received is passed
-   on at once if nothing else has to come first: then both are one fused step. Slots of one
-   message that lie next to each other become one step.
-3. Each threadblock takes its steps in that order. So no threadblocks can wait for each other in a
-   circle: of the messages that have not ended, the first has nothing left to wait for.
-4. A threadblock that would be too long for the runtime is cut (`splitting`).
+1. `pairing` groups the lanes of a rank: a receive lane and the send lane that forwards most of its
+   units become one threadblock; they are separated again if hardly any of it can be fused, as each
+   would only wait for the other.
+2. `emission` puts all messages in one order that the program allows. A received message is
+   forwarded at once if nothing else has to come first: then both are one fused step. Adjacent slots
+   of one message become one step.
+3. Each threadblock runs its steps in that order. So the wait-for graph of threadblocks has no
+   cycle: of the messages that have not ended, the first has nothing left to wait for.
+4. A threadblock that would be too long for the runtime is split (`splitting`).
 5. Dependencies between threadblocks are the program's, less those that the order inside a
    threadblock or an earlier wait implies.
 """
@@ -24,19 +24,19 @@ from headrace.collectives.export.algorithm import (
     RECEIVING,
     SENDING,
     Algorithm,
+    BlockStep,
     Gpu,
     Kind,
-    Place,
-    Step,
+    Location,
     Threadblock,
     Wait,
 )
 from headrace.collectives.export.buffers import NAMES, Layout, chunks_per_loop
-from headrace.collectives.export.emission import Emission, Event
+from headrace.collectives.export.emission import Emission, StreamEvent
 from headrace.collectives.export.limits import THREADBLOCKS
 from headrace.collectives.export.pairing import paired_lanes, separated
 from headrace.collectives.export.runtimes import STRICTEST
-from headrace.collectives.export.splitting import Weigh, cut, parts
+from headrace.collectives.export.splitting import Weigh, parts, split_stream
 from headrace.collectives.export.units import Units
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program
@@ -46,26 +46,26 @@ from headrace.topology import BYTES_PER_MB
 INSTANCES = (1, 2, 4, 8)
 PROTOCOLS = ("Simple", "LL", "LL128")
 
-Weight = Callable[[Event, Event | None, int, int], int]
-"""Steps of an event at most: the event that receives its message, waits acquired and released."""
+Weight = Callable[[StreamEvent, StreamEvent | None, int, int], int]
+"""Most steps of an event: given the event that receives its message, waits and releases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What to make of a program.
+    """Parameters of an export.
 
     Attributes
     ----------
     instances : parallel copies, each moving 1/instances of every chunk (5.6.2). For small sizes
         (where a sketch would say ``uc-max``) one, for large ones (``uc-min``) eight (5.8.3).
     in_place : for calls whose input and output overlap; out of place otherwise.
-    buffered : rely on what every connection of NCCL holds: 2 chunks with the Simple protocol, 8
-        with the others. Rings then take fewer rounds; what relies on more is refused. Not for
-        MSCCL++, which holds nothing.
-    runtime : whose limits it has to keep (`runtimes.RUNTIMES`); by default all that read the form.
-    processors : cut threadblocks are no more than this, where they have to be cut; 0: any number.
-    name : what the algorithm is called; made up from the collective if empty.
-    min_bytes, max_bytes : sizes that it serves; a `max_bytes` of 0 is no limit.
+    buffered : rely on the buffers of NCCL's connections: 2 chunks with the Simple protocol, 8 with
+        the others. Rings then take fewer rounds; what relies on more is refused. Not for MSCCL++,
+        which has none.
+    runtime : its limits apply (`runtimes.RUNTIMES`); by default those of all that read the form.
+    processors : most threadblocks, where they have to be split; 0: any number.
+    name : of the algorithm; derived from the collective if empty.
+    min_bytes, max_bytes : sizes that select it; a `max_bytes` of 0 is no limit.
     """
 
     instances: int = 1
@@ -97,7 +97,7 @@ def lowered(program: Program, target: Target, *, store_all: bool = False) -> Alg
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
-    """A program in the order that threadblocks keep, to be cut into threadblocks."""
+    """A program in the order of its threadblocks, before it is split into them."""
 
     target: Target
     layout: Layout
@@ -113,8 +113,8 @@ class Lowering:
 
         Raises
         ------
-        VerificationError : if the program does not do what it claims.
-        ProgramError : if it cannot serve the call (all_to_all in place).
+        VerificationError : if the program is wrong.
+        ProgramError : if the call is not supported (all_to_all in place).
         """
         verify(program)
         layout = Layout(demand=program.demand, in_place=target.in_place)
@@ -126,7 +126,7 @@ class Lowering:
 
         Parameters
         ----------
-        weigh, most : cut them so that none weighs more (see `splitting`); not at all unless given.
+        weigh, most : split them so that none weighs more (see `splitting`); default: do not split.
         """
         demand, target = self.layout.demand, self.target
         streams = self.emission.streams
@@ -153,18 +153,18 @@ class Lowering:
         most = max(len(gpu.threadblocks) for gpu in gpus) * target.instances
         if part and 0 < target.processors < most:
             raise VerificationError(
-                f"makes {most} threadblocks where they have to be cut, needs at most "
+                f"makes {most} threadblocks where they have to be split, needs at most "
                 f"{target.processors}: export fewer instances"
             )
         return instanced(one, target.instances, demand.chunks)
 
     def _gpu(self, rank: int, part: Mapping[int, int]) -> Gpu:
         streams = [s for s in self.emission.streams[rank] if s.events]
-        pieces = [cut(stream, part) for stream in streams]
+        pieces = [split_stream(stream, part) for stream in streams]
         waits = _waits(_needed(stream.events for stream in streams), pieces)
         threadblocks: list[Threadblock] = []
-        for stream, cut_up in zip(streams, pieces, strict=True):
-            for events in cut_up:
+        for stream, split in zip(streams, pieces, strict=True):
+            for events in split:
                 number = len(threadblocks)
                 threadblocks.append(
                     Threadblock(
@@ -186,23 +186,23 @@ class Lowering:
 
     @property
     def _channels(self) -> int:
-        """Channels of the threadblocks before they are cut; those of each part come after."""
+        """Channels of the threadblocks before they are split; those of each part come after."""
         channels = (keys[3] for keys in self.emission.units.lanes)
         return 1 + max(channels, default=0)
 
 
 def _weighing(weigh: Weight, needed: Mapping[int, Sequence[int]]) -> Weigh:
-    """Return `weigh` for events by themselves: how many waits each acquires and releases."""
+    """Return `weigh` as a function of events, with their numbers of waits and releases."""
     released = Counter(on for waits in needed.values() for on in waits)
 
-    def of(event: Event, following: Event | None) -> int:
+    def of(event: StreamEvent, following: StreamEvent | None) -> int:
         return weigh(event, following, len(needed[event.number]), released[event.number])
 
     return of
 
 
 def _emitted(units: Units, layout: Layout, target: Target, *, store_all: bool) -> Emission:
-    """Put everything in order, pairing only lanes of which most messages can be fused."""
+    """Return the emission, with only those lanes paired of which most messages can be fused."""
     limit = THREADBLOCKS // target.instances
     groups = paired_lanes(units, layout.demand.ranks, limit)
     while True:
@@ -221,14 +221,14 @@ def _emitted(units: Units, layout: Layout, target: Target, *, store_all: bool) -
         groups = apart
 
 
-def _fuses(events: list[Event]) -> bool:
-    """Whether at least half of what is received is sent on by the same step."""
+def _fuses(events: list[StreamEvent]) -> bool:
+    """Return whether at least half of the receives are forwarded by the same step."""
     received = [event.kind in SENDING for event in events if event.kind in RECEIVING]
     return 2 * sum(received) >= len(received)
 
 
 def renumbered(algorithm: Algorithm, awaited: int) -> Algorithm:
-    """Return `algorithm` with the threadblocks first that others wait for, where ids need that.
+    """Return `algorithm` with awaited threadblocks numbered first, where ids need that.
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ def renumbered(algorithm: Algorithm, awaited: int) -> Algorithm:
         order = sorted(g.threadblocks, key=lambda tb: (tb.id not in waited, tb.id))
         number = {tb.id: k for k, tb in enumerate(order)}
 
-        def step(s: Step) -> Step:
+        def step(s: BlockStep) -> BlockStep:
             wait = s.depends and Wait(number[s.depends.threadblock], s.depends.step)
             return replace(s, depends=wait)
 
@@ -267,15 +267,15 @@ def instanced(algorithm: Algorithm, instances: int, chunks: int) -> Algorithm:
     if instances == 1:
         return algorithm
 
-    def place(at: Place, j: int) -> Place:
+    def location(at: Location, j: int) -> Location:
         if at.offset < 0:
             return at
         block, k = divmod(at.offset, chunks)
-        return Place(at.buffer, block * chunks * instances + j * chunks + k)
+        return Location(at.buffer, block * chunks * instances + j * chunks + k)
 
-    def step(s: Step, j: int, threadblocks: int) -> Step:
+    def step(s: BlockStep, j: int, threadblocks: int) -> BlockStep:
         wait = s.depends and Wait(s.depends.threadblock + j * threadblocks, s.depends.step)
-        return replace(s, src=place(s.src, j), dst=place(s.dst, j), depends=wait)
+        return replace(s, src=location(s.src, j), dst=location(s.dst, j), depends=wait)
 
     def gpu(g: Gpu) -> Gpu:
         count = len(g.threadblocks)
@@ -307,14 +307,14 @@ def instanced(algorithm: Algorithm, instances: int, chunks: int) -> Algorithm:
 
 @dataclass(slots=True)
 class _Waits:
-    """By event: which events it waits for, its place, whether anyone waits for it."""
+    """By event: the events that it waits for, its position, and whether it is waited for."""
 
     on: dict[int, list[int]]
     at: dict[int, Wait]
     flagged: set[int]
 
 
-def _needed(streams: Iterable[list[Event]]) -> dict[int, list[int]]:
+def _needed(streams: Iterable[list[StreamEvent]]) -> dict[int, list[int]]:
     """Return by event the events that it waits for, ascending, less the waits that are implied."""
     streams = list(streams)
     home = {event.number: (t, k) for t, s in enumerate(streams) for k, event in enumerate(s)}
@@ -332,7 +332,7 @@ def _needed(streams: Iterable[list[Event]]) -> dict[int, list[int]]:
     return found
 
 
-def _waits(needed: dict[int, list[int]], pieces: Iterable[list[list[Event]]]) -> _Waits:
+def _waits(needed: dict[int, list[int]], pieces: Iterable[list[list[StreamEvent]]]) -> _Waits:
     """Number the steps with the nops that waits need; each piece waits for the one before.
 
     Parameters
@@ -355,15 +355,15 @@ def _waits(needed: dict[int, list[int]], pieces: Iterable[list[list[Event]]]) ->
     return waits
 
 
-def _steps(events: list[Event], waits: _Waits, *, threadblock: int) -> tuple[Step, ...]:
+def _steps(events: list[StreamEvent], waits: _Waits, *, threadblock: int) -> tuple[BlockStep, ...]:
     """Turn events into steps; all but the last of an event's waits are nops before it."""
-    steps: list[Step] = []
+    steps: list[BlockStep] = []
     for event in events:
         assert waits.at[event.number].threadblock == threadblock
         on = [waits.at[number] for number in waits.on[event.number]]
-        steps += [Step(kind=Kind.NOP, depends=wait) for wait in on[:-1]]
+        steps += [BlockStep(kind=Kind.NOP, depends=wait) for wait in on[:-1]]
         steps.append(
-            Step(
+            BlockStep(
                 kind=event.kind,
                 src=event.src,
                 dst=event.dst,
@@ -379,7 +379,7 @@ def _scratch_used(threadblocks: Iterable[Threadblock]) -> int:
     used = 0
     for threadblock in threadblocks:
         for step in threadblock.steps:
-            for place in (step.src, step.dst):
-                if place.buffer == "s" and step.kind is not Kind.NOP:
-                    used = max(used, place.offset + step.count)
+            for location in (step.src, step.dst):
+                if location.buffer == "s" and step.kind is not Kind.NOP:
+                    used = max(used, location.offset + step.count)
     return used

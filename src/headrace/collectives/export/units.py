@@ -1,7 +1,7 @@
-"""A program cut into units: steps of one slot, in meetings.
+"""A program split into units: steps of one slot, matched in rendezvous.
 
-Threadblocks may be cut differently from steps, so everything here works on the least part that
-can be moved. A send and its receive are one *meeting*; so is a local step by itself.
+Threadblocks may group slots differently from steps, so export works on the least part that can be
+moved. A send and its receive are one *rendezvous*; so is a local step by itself.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ class Units:
     lanes : by lane, (rank, direction, peer, channel).
     of_lane : by lane, its units in running order.
     lane, op, slot, src_slot : by unit.
-    group : by unit, what may be moved at once: units of one message have the same number.
+    group : by unit, the message; units of one may be moved at once.
     step : by unit, the program's step that it is part of.
-    partner : by unit, the other half of its meeting; -1 for local units.
+    partner : by unit, the other half of its rendezvous; -1 for local units.
     after : by unit, the units of other lanes that it waits for.
     """
 
@@ -41,7 +41,7 @@ class Units:
 
     @classmethod
     def of(cls, program: Program) -> "Units":
-        """Cut `program`, of which it is known that its lanes pair and agree.
+        """Split `program`, whose lanes must pair and agree.
 
         A unit that streams behind another waits for the same slot of it only; any other
         dependency is on the last unit (the lane keeps those before it).

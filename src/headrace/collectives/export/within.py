@@ -1,4 +1,4 @@
-"""Check of a program against a runtime's limits, without the proof that an export takes."""
+"""Check of a program against a runtime's limits, without the proof of an export."""
 
 from headrace.collectives.export import msccl_xml, mscclpp_json
 from headrace.collectives.export.limits import check_limits
@@ -25,7 +25,7 @@ def chunk_counts() -> list[int]:
 
 
 def forbidden(program: Program, runtime: str) -> str:
-    """Return which limit keeps `program` from being exported for a runtime, or ''.
+    """Return the limit that keeps `program` from being exported for a runtime, or ''.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def forbidden(program: Program, runtime: str) -> str:
             if form == JSON:
                 found = mscclpp_json.beyond(program, limits)
             else:
-                algorithm = msccl_xml.fitted(program, Target(), limits)
+                algorithm = msccl_xml.fitted_algorithm(program, Target(), limits)
                 found = [*refused(extremes(algorithm), limits), *check_limits(algorithm)]
             if fatal := [finding for finding in found if finding.fatal]:
                 return f"{form}: {fatal[0]}"
