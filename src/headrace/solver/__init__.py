@@ -1,7 +1,7 @@
 """A thin layer over mixed-integer and constraint solvers.
 
-`LinearModel` is the problem, `Parameters` how to solve it, `Result` what came back. A limit or an
-interrupt is a result with a gap. Solver libraries are loaded when first used.
+`LinearModel` is the problem, `Parameters` the limits and options of a solve, `Result` its outcome.
+A limit or an interrupt is a result with a gap. Solver libraries are loaded when first used.
 """
 
 from headrace.solver.cpsat import import_cp_model, solve_cpsat
@@ -32,7 +32,7 @@ def solve(model: LinearModel, parameters: Parameters | None = None) -> Result:
     Raises
     ------
     InputError : if that backend is not installed.
-    ModelError : if it refuses the model.
+    ModelError : if it rejects the model.
     """
     parameters = parameters or Parameters()
     backends = {"highs": solve_highs, "gurobi": solve_gurobi}

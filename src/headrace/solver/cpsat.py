@@ -15,7 +15,7 @@ from headrace.solver.result import Proved, Result, Stop, relative_gap
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-_LISTEN_S = 0.05
+_POLL_S = 0.05
 
 
 def import_cp_model() -> Any:
@@ -24,7 +24,7 @@ def import_cp_model() -> Any:
     Raises
     ------
     InputError : where it cannot be loaded beside the installed highspy. Both then bring a shared
-        library of one name in different versions, and whichever comes second fails.
+        library of one name in different versions, and the second one loaded fails.
     """
     try:
         return importlib.import_module("ortools.sat.python.cp_model")
@@ -43,12 +43,12 @@ def solve_cpsat(
     Parameters
     ----------
     variables : those whose values are wanted, in the order of `Result.values`.
-    parameters : `start` gives hints for `variables`, `deterministic` the limit of counted work;
-        with one thread (or more: they are interleaved) equal parameters give equal results.
+    parameters : `start` gives hints for `variables`, `deterministic` limits counted work; equal
+        parameters give equal results, with several threads too (they are interleaved).
 
     Raises
     ------
-    ModelError : if CP-SAT refuses the model.
+    ModelError : if CP-SAT rejects the model.
     KeyboardInterrupt : if interrupted by the user.
     """
     cp_model = import_cp_model()
@@ -71,17 +71,17 @@ def solve_cpsat(
     began = time.monotonic()
     watch = _watch(parameters, began)
     if parameters.interrupt is not None:
-        solver.best_bound_callback = lambda _bound: _ask(solver, parameters)
+        solver.best_bound_callback = lambda _bound: _poll_interrupt(solver, parameters)
     status = _solved(solver, model, watch)
     if status == cp_model.MODEL_INVALID:
-        raise ModelError(f"CP-SAT refuses the model: {model.validate()}")
+        raise ModelError(f"CP-SAT rejects the model: {model.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     values = np.array([solver.value(v) for v in variables], float) if found else None
     return _result(solver, status, values, watch.stopped, parameters, time.monotonic() - began)
 
 
 def _solved(solver: Any, model: "cp_model.CpModel", watch: Any) -> Any:
-    """Solve in a thread of its own, so that this one hears the user's interrupt."""
+    """Solve in a thread of its own, so that this one receives the user's interrupt."""
     done: list[Any] = []
     failed: list[BaseException] = []
     ended = threading.Event()
@@ -98,8 +98,8 @@ def _solved(solver: Any, model: "cp_model.CpModel", watch: Any) -> Any:
     thread.start()
     try:
         # Not `join`: interrupted, it takes the thread for ended. And a signal may wake another
-        # thread than this, so look up now and then.
-        while not ended.wait(_LISTEN_S):
+        # thread than this, so poll.
+        while not ended.wait(_POLL_S):
             pass
     except BaseException:  # an interrupt, or a time limit of the caller's
         solver.stop_search()
@@ -112,7 +112,7 @@ def _solved(solver: Any, model: "cp_model.CpModel", watch: Any) -> Any:
     return done[0]
 
 
-def _ask(solver: Any, parameters: Parameters) -> None:
+def _poll_interrupt(solver: Any, parameters: Parameters) -> None:
     if parameters.interrupt is not None and parameters.interrupt():
         solver.stop_search()
 

@@ -1,4 +1,4 @@
-"""Gurobi, for users who have it: the same models through gurobipy's matrix interface."""
+"""Gurobi, an optional backend: the same models through gurobipy's matrix interface."""
 
 import importlib
 import time

@@ -14,19 +14,19 @@ from headrace.solver.result import Proved, Result, Stop, relative_gap
 def solve_highs(model: LinearModel, parameters: Parameters) -> Result:
     """Solve `model` with HiGHS.
 
-    Progress is reported on every improvement and whenever HiGHS logs; `interrupt` is asked
-    wherever HiGHS looks for interrupts, in the simplex method too.
+    Progress is reported on every improvement and whenever HiGHS logs; `interrupt` is polled
+    wherever HiGHS checks for interrupts, in the simplex method too.
 
     Raises
     ------
-    ModelError : if HiGHS refuses the model.
+    ModelError : if HiGHS rejects the model.
     """
     import highspy
 
     solver = highspy.Highs()
     _set_options(solver, parameters, whole=bool(model.integers().any()))
     if solver.passModel(_lp(model, highspy)) == highspy.HighsStatus.kError:
-        raise ModelError("HiGHS refuses the model: check that its numbers are finite")
+        raise ModelError("HiGHS rejects the model: check that its numbers are finite")
     if parameters.start is not None:
         start = np.asarray(parameters.start, float)
         solver.setSolution(len(start), np.arange(len(start), dtype=np.int32), start)
@@ -73,7 +73,7 @@ def _lp(model: LinearModel, highspy: Any) -> Any:
 
 
 class _Watch:
-    """Reports progress, and stops HiGHS when asked or when it did enough."""
+    """Callbacks: report progress, and stop HiGHS on an interrupt or at the work limit."""
 
     def __init__(self, solver: Any, parameters: Parameters, highspy: Any) -> None:
         self._parameters = parameters

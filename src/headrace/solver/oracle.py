@@ -1,4 +1,4 @@
-"""Exhaustive enumeration: the answer to hold solvers against on tiny models."""
+"""Exhaustive enumeration: the reference for solvers on tiny models."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""How to solve: limits, seed, start, and who watches."""
+"""Parameters of a solve: limits, seed, start, callbacks and backend."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ BACKENDS = ("highs", "gurobi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverProgress:
-    """What a solver has so far.
+    """Progress of a solver.
 
     Attributes
     ----------
     incumbent : objective of the best solution so far; infinite without one.
-    bound : no solution is better.
+    bound : lower bound of all solutions.
     gap : (incumbent - bound) / |incumbent|; infinite without an incumbent.
     nodes, iterations : work done: branch-and-bound nodes (CP-SAT: branches); simplex iterations
         (CP-SAT: conflicts; -1 where HiGHS does not say).
@@ -33,7 +33,7 @@ class SolverProgress:
     seconds: float
 
     def __str__(self) -> str:
-        """Return it as people watch it: objectives in the model's unit, which it does not know."""
+        """Return it in words, objectives without a unit: the model has none."""
         if not isfinite(self.incumbent):
             return f"no incumbent, bound {self.bound:.4g}"
         return f"incumbent {self.incumbent:.4g}, bound {self.bound:.4g}, gap {self.gap:.1%}"
@@ -41,22 +41,22 @@ class SolverProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parameters:
-    """How to solve. Equal counted limits and seeds give equal results; time is a safety net.
+    """Parameters of a solve: equal counted limits and seeds give equal results.
 
     Attributes
     ----------
     nodes : limit on branch-and-bound nodes (CP-SAT: conflicts).
-    iterations : limit on simplex iterations of a linear program (with integers: see `looks`).
-    looks : limit on how often HiGHS looks for an interrupt: the finest work that it counts while
-        it branches; others ignore it.
+    iterations : limit on simplex iterations of a linear program (with integers: see `work`).
+    work : limit on HiGHS's interrupt checks, the finest unit of work that it counts while it
+        branches; others ignore it.
     deterministic : CP-SAT's own measure of work (about seconds, but counted); others ignore it.
-    limit_s : wall clock; the result says if it struck.
+    limit_s : wall clock; the result tells whether it was reached.
     gap : stop once the relative gap is at most this.
     seed : of the solver's random choices.
     threads : 1 is deterministic.
     start : values of all variables to start from; it need not be feasible.
-    progress : called now and then with what the solver has.
-    interrupt : asked now and then; true stops the solver, and the best so far comes back.
+    progress : called now and then with the solver's progress.
+    interrupt : polled; true stops the solver, which returns the best so far.
     backend : "highs", or "gurobi" where gurobipy is installed.
 
     Raises

@@ -1,4 +1,4 @@
-"""What came back: why the solver stopped, apart from what it proved."""
+"""Result of a solve: the reason why it stopped, apart from the status that it proved."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +20,7 @@ class Stop(StrEnum):
 
 
 class Proved(StrEnum):
-    """What a solver knows at the end."""
+    """Status that a solver proved."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -31,14 +31,14 @@ class Proved(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
-    """A limit that struck is a result, not an error.
+    """Result of a solve; a limit that is reached is a result, not an error.
 
     Attributes
     ----------
-    stop, proved : why it ended; what is known.
+    stop, proved : reason for the end; proven status.
     values : of all variables in the best solution, or None.
     objective : of that solution; infinite without one.
-    bound : no solution is better.
+    bound : lower bound of all solutions.
     nodes, iterations : work done.
     seconds : wall clock.
     """

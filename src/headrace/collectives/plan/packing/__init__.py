@@ -1,4 +1,4 @@
-"""Trees and paths that together use every link as the throughput bound wants them used."""
+"""Tree and path packing: trees and paths that together attain the throughput bound."""
 
 from headrace.collectives.plan.packing.packing import Packing, PackSettings, pack
 

@@ -1,8 +1,8 @@
 """Cheapest spanning arborescences on dense graphs: Chu-Liu and Edmonds by growing a path.
 
-Starting anywhere, follow the cheapest way in, backwards. When the path bites its own tail, the
-cycle becomes one node, whose ways in cost what they add; when it reaches the tree, all of it
-joins the tree. Every step costs a few vector operations of n numbers, and there are fewer than
+Starting anywhere, follow the cheapest way in, backwards. When the path closes a cycle, the cycle
+is contracted to one node with reduced inbound costs; when it reaches the tree, all of it joins the
+tree. Every step costs a few vector operations of n numbers, and there are fewer than
 2 n of them: O(n^2), as in Gabow, Galil, Spencer and Tarjan, "Efficient algorithms for finding
 minimum spanning trees in undirected and directed graphs", section 4.
 """
@@ -28,13 +28,13 @@ def cheapest_arborescence(cost: np.ndarray, root: int) -> np.ndarray:
 
     Raises
     ------
-    TopologyError : if the root does not reach everyone.
+    TopologyError : if the root does not reach every node.
     """
     return _Contraction(cost, root).parents()
 
 
 class _Contraction:
-    """Nodes 0 to n-1 are the graph's, higher ones are cycles, in the order of their making."""
+    """Nodes 0 to n-1 are the graph's, higher ones contracted cycles, in order of contraction."""
 
     def __init__(self, cost: np.ndarray, root: int) -> None:
         n = len(cost)
@@ -99,7 +99,7 @@ class _Contraction:
         return made
 
     def _expand(self) -> np.ndarray:
-        """Open the cycles from outside in: each is entered once, there its own link falls out."""
+        """Expand the cycles from outside in: each drops its own link where it is entered."""
         parents = np.full(self._n, -1, dtype=np.int64)
         left = [int(node) for node in set(self._top.tolist()) if node != self._root]
         while left:

@@ -1,4 +1,4 @@
-"""What a packing carries, over what: commodities, their columns, loads, and symmetric images."""
+"""Commodities of a packing, the columns of its linear program, loads, and symmetric images."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class Commodity:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TreeColumn:
-    """A tree (or path) of a commodity and the MB that go down it.
+    """A column of the packing: a tree (or path) of a commodity and the MB that go down it.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class TreeColumn:
     links : (links,) int32, indices into ``topology.links``; a link comes after the one that
         leads to it.
     mb : its weight.
-    depth_us : what a chunk takes to the farthest target with the network to itself.
+    depth_us : time of a chunk to the farthest target on the unloaded network.
     """
 
     commodity: int
@@ -47,7 +47,7 @@ def commodities(
 ) -> tuple[tuple[Commodity, ...], np.ndarray]:
     """Return the commodities of `deliveries`, and for every chunk its commodity's index or -1.
 
-    Chunks that nobody wants have none. Commodities are in the order of their first chunks.
+    Chunks without targets have none. Commodities are in the order of their first chunks.
     """
     index: dict[tuple[int, bytes], int] = {}
     of = np.full(deliveries.chunks, -1, dtype=np.int64)
@@ -70,16 +70,16 @@ def commodities(
 
 
 class Loads:
-    """What the links load: their own capacity and those they share, without superfluous ones.
+    """Resources that the links load: their own and shared capacities, without redundant ones.
 
-    Where a group of permutations makes images alike, one resource stands for an orbit, with its
-    mean load: what each of them has once all images of a tree are added up.
+    With a group of permutations one resource represents each orbit, with its mean load: the load of
+    each of them once all images of a tree are added up.
 
     Attributes
     ----------
     betas : (resources,) us/MB of every resource that can be the busiest.
-    names : int64, the places among links and then shared capacities of all that are stood for.
-    stands : int64, the resource that stands for each of `names`.
+    names : int64, the places among links and then shared capacities of all that are represented.
+    stands : int64, the resource that represents each of `names`.
     """
 
     def __init__(self, topology: Topology, images: np.ndarray | None = None) -> None:
@@ -105,12 +105,12 @@ class Loads:
         self._first = np.cumsum([0, *map(len, self.rows)])
 
     def of(self, links: np.ndarray) -> np.ndarray:
-        """(resources,): what 1 MB on each of `links` keeps busy, in us."""
+        """(resources,): load of 1 MB on each of `links`, in us."""
         rows = np.concatenate([np.empty(0, dtype=np.int64), *(self.rows[k] for k in links)])
         return np.bincount(rows, minlength=len(self.betas)) * self.betas
 
     def link_costs(self, prices: np.ndarray) -> np.ndarray:
-        """(links,): what 1 MB on each link pays at the resources' prices."""
+        """(links,): cost of 1 MB on each link at the resources' prices."""
         paid = np.append(0.0, np.cumsum((prices * self.betas)[self._flat]))
         return paid[self._first[1:]] - paid[self._first[:-1]]
 
@@ -165,7 +165,7 @@ class CommodityOrbits:
             self.ways.append(ways)
 
     def image(self, element: int, links: np.ndarray) -> np.ndarray:
-        """Where an element takes a tree's links."""
+        """Return the image of a tree's links under an element."""
         return links if self.links is None else self.links[element][links].astype(np.int32)
 
     def of(self, orbit: int, links: np.ndarray, share: float, depth_us: float) -> list[TreeColumn]:
@@ -191,8 +191,8 @@ def _commodity_images(wanted: tuple[Commodity, ...], perm: np.ndarray) -> list[i
         key = (int(perm[k.origin]), tuple(sorted(perm[list(k.targets)].tolist())))
         if key not in index:
             raise ProgramError(
-                f"what rank {k.origin} sends has no image at rank {key[0]}; use permutations that "
-                "map the collective to itself"
+                f"the commodity of rank {k.origin} has no image at rank {key[0]}; use permutations "
+                "that map the collective to itself"
             )
         images.append(index[key])
     return images

@@ -1,7 +1,7 @@
 """List scheduling in plain Python: every chunk down its route, the most urgent first.
 
-What the native engine does with restarts, done once: for tests, for hints to exact solvers, and
-where there is no native module.
+The native engine's heuristic without restarts: for tests, for hints to exact solvers, and where
+there is no native module.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from headrace.topology import Topology
 __all__ = ["in_order", "needed"]
 
 _SAME_MOMENT = 1 + 1e-9
-"""Times closer than this ratio are one moment, as in the simulator."""
+"""Times closer than this ratio are equal, as in the simulator."""
 
 
 def in_order(
@@ -30,9 +30,8 @@ def in_order(
 ) -> tuple[Sends, float]:
     """Send every chunk down its route under the full cost model; return sends and total in us.
 
-    Whenever resources are free, of the sends that could start that one goes first behind which
-    most is left to do: what the busiest resource it needs still has to carry, and the longest way
-    down its tree.
+    Whenever resources are free, of the sends that could start the one with the most remaining work
+    goes first: the load left on the busiest resource it needs, plus the longest path down its tree.
 
     Parameters
     ----------
@@ -42,7 +41,7 @@ def in_order(
 
     Raises
     ------
-    ProgramError : if a route does not reach a target, or uses a link before it is led to.
+    ProgramError : if a route does not reach a target, or uses a link before it reaches its source.
     """
     return _ListSchedule(topology, deliveries, chunk_mb, through, batch_share).run()
 
@@ -87,7 +86,7 @@ class _ListSchedule:
         self._starts: list[int] = []
         for chunk in range(deliveries.chunks):
             self._chain(deliveries, through, chunk)
-        # How long the way down is, and who is at its end: all start with another neighbour.
+        # Length of the path down, and its last rank: each origin starts with another neighbour.
         count = len(self._link)
         self._tail, self._turn = [0.0] * count, [0] * count
         for send in reversed(range(count)):
@@ -131,11 +130,11 @@ class _ListSchedule:
             for resource, beta in self._ways[link]:
                 self._left[resource] += self._alpha[link] + beta * self._mb
         self._ready: dict[int, list[tuple[float, int, int]]] = {link: [] for link in self._ends}
-        # The same in columns, by place among the links: what is asked of all links at every event.
+        # The same in columns, by place among the links, for the tests of all links at every event.
         self._links = np.array(list(self._ends), dtype=np.int64)
         self._place = {link: place for place, link in enumerate(self._ends)}
         self._waits = np.zeros(len(self._ends), dtype=bool)
-        self._busy = np.append(np.zeros(self._resources), -np.inf)  # the last one is nobody's
+        self._busy = np.append(np.zeros(self._resources), -np.inf)  # the last one is a placeholder
         widest = max(map(len, self._ways.values()), default=0)
         self._needs = np.full((len(self._ends), widest), self._resources)
         for place, link in enumerate(self._ends):
@@ -172,7 +171,7 @@ class _ListSchedule:
         self._waits[self._place[self._link[send]]] = True
 
     def _urgent(self, now: float) -> list[int]:
-        """Links with something to send and all they need, the most urgent first."""
+        """Links with a send ready and all resources free, the most urgent first."""
         can = self._waits & (self._busy[self._needs] <= now).all(axis=1)
         rows: list[tuple[float, int, int, int]] = []
         for link in self._links[can].tolist():
@@ -182,7 +181,7 @@ class _ListSchedule:
         return [row[-1] for row in sorted(rows)]
 
     def _start(self, link: int, now: float) -> tuple[tuple[int, ...], set[float], float]:
-        """Start a message; return its sends, when resources are free again, when it arrives."""
+        """Start a message; return its sends, the times that free resources, and its arrival."""
         ready = self._ready[link]
         count = min(len(ready), max(1, int(self._share * self._expected[link])))
         message = tuple(heapq.heappop(ready)[2] for _ in range(count))

@@ -1,4 +1,4 @@
-"""Throughput-optimal routes: how much of every chunk's data goes down which tree or path.
+"""Throughput-optimal routes: the share of every chunk's data on each tree or path.
 
 With latency left out, a resource (link or shared capacity) that carries x MB is busy for
 ``beta * x``, and a collective takes as long as its busiest resource. The least T is a linear
@@ -7,18 +7,18 @@ program with one variable for every tree:
     min T   s.t.   sum over trees of k of weight = MB of k            for every commodity k
                    beta_r * sum over trees of weight * uses of r <= T     for every resource r
 
-A *commodity* is what starts at the same rank and has the same targets. There are far too many
-trees to write down; *column generation* (Dantzig and Wolfe 1960) starts with a few and asks, at
-the prices p of the resources that the linear program returns, for the cheapest tree of every
-commodity: a spanning arborescence where everybody is a target (Edmonds 1967), a shortest path
-where there is one. If none is cheaper than those in use, the optimum is found. Any prices that
+A *commodity* is all data with the same origin and the same targets. There are far too many trees
+to enumerate; *column generation* (Dantzig and Wolfe 1960) starts with a few and finds, at the
+prices p (duals) of the resources in the linear program, the cheapest tree of every commodity: a
+spanning arborescence if all ranks are targets (Edmonds 1967), a shortest path if one is. If none
+is cheaper than those in use, the optimum is found. Any prices that
 sum to 1 prove
 
     T >= sum over k of MB of k * cost of its cheapest tree,
 
 so the search can stop anywhere with its gap known (Farley's bound). Edmonds' theorem on disjoint
 branchings says that with a single source T is the min-cut bound; with several it may be above the
-flows in `bound`, and is what no schedule can beat that sends bytes down trees.
+flows in `bound`, and is a lower bound of all schedules that send bytes down trees.
 
 Combining collectives are packed on the transposed topology.
 """
@@ -44,23 +44,23 @@ from headrace.topology import Topology
 __all__ = ["PackSettings", "Packing", "pack"]
 
 _FLOOR = 1e-4
-"""Share of the prices that is spread over all resources: among equals, detours cost more."""
+"""Share of the prices that is spread over all resources, so that detours cost more: a tie-break."""
 
 _SMOOTHING = 0.6
-"""Weight of the best prices so far when pricing (Wentges 1997): the master's own jump about."""
+"""Weight of the best prices so far when pricing (Wentges 1997), as the master's oscillate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Packing:
-    """The answer of `pack`.
+    """Result of `pack`.
 
     Attributes
     ----------
-    commodities : what was asked for.
+    commodities : all of the deliveries'.
     columns : trees and paths, by commodity; the weights of a commodity's add up to its MB. Those
-        without weight are spare: hardly dearer at the prices, of use for whole chunks.
-    throughput_us : when the busiest resource is done.
-    bound_us : no set of trees does better; `prices` prove it.
+        without weight are spare: hardly dearer at the prices, for rounding to whole chunks.
+    throughput_us : load of the busiest resource.
+    bound_us : lower bound of all sets of trees; `prices` certify it.
     prices : (links + shared capacities,), the resources' prices, with sum 1.
     iterations : of column generation.
     stopped : "gap", "iterations" or "time".
@@ -84,16 +84,16 @@ class Packing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSettings:
-    """How long to search.
+    """Search limits.
 
     Attributes
     ----------
-    gap : relative gap at which it is good enough.
+    gap : relative gap at which to stop.
     iterations : of column generation.
-    spread_rounds : how often all data is spread over the network first, to begin with good trees.
-    depth_slack : throughput that may be given up for trees that are shallow.
-    depth_rounds : rounds of looking for shallow trees.
-    spare : so many trees without weight are kept for a commodity.
+    spread_rounds : passes of the greedy heuristic that generates the first trees.
+    depth_slack : relative throughput that may be given up for shallow trees.
+    depth_rounds : rounds of column generation for shallow trees.
+    spare : number of trees without weight to keep for a commodity.
     limit_s : a safety net.
     """
 
@@ -202,7 +202,7 @@ class _Packer:
                     break
                 smoothing = 0.0
             if not new:
-                stopped = "gap"  # the floor of the prices is all that is left
+                stopped = "gap"  # only the floor of the prices is left
                 break
             smoothing = _SMOOTHING
         weights = self._shallow(master, top)
@@ -213,7 +213,7 @@ class _Packer:
         """The weights of the least mean depth at (nearly) the least load.
 
         More columns are generated for it, by a heuristic: cheap at the prices of that linear
-        program and short. `top` stays valid whatever it finds.
+        program and short. `top` stays valid in any case.
         """
         depths = [depth for _, _, depth in self._columns]
         scale = max(depths)
@@ -245,7 +245,7 @@ class _Packer:
         return np.append(weights, np.zeros(len(self._columns) - len(weights)))
 
     def _spread(self) -> float:
-        """Send everything a share at a time where there is least load; return the busiest's."""
+        """Route all data greedily, a share at a time by load; return the largest load."""
         resources = len(self._loads.betas)
         load = np.zeros(resources)
         used = np.zeros(resources)
@@ -279,7 +279,7 @@ class _Packer:
         return True
 
     def _price(self, prices: np.ndarray) -> tuple[float, list[int]]:
-        """The bound that `prices` prove, and the new columns."""
+        """The bound that `prices` certify, and the new columns."""
         costs = self._loads.link_costs(prices)
         found = self._pricing.cheapest(costs, range(len(self._wanted)))
         value, first = 0.0, len(self._columns)

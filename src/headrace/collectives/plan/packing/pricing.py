@@ -1,4 +1,4 @@
-"""Column generation: the linear program over the trees known so far, and the cheapest new ones."""
+"""Column generation: the master problem over the trees so far, and pricing of new trees."""
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class Pricing:
         self.length_us = np.array(
             [link.alpha_us + link.beta_us_per_mb * chunk_mb for link in topology.links]
         )
-        """(links,): what a chunk takes."""
+        """(links,): time of a chunk, in us."""
         self._length[self._src, self._dst] = self.length_us
 
     def cheapest(
@@ -55,7 +55,7 @@ class Pricing:
                     parents = cheapest_arborescence(matrix, origin)
                     trees[origin] = shallower(parents, matrix, self._length)
                 links = self._walk(trees[origin], origin, targets)
-                least = float(costs[links].sum()) * (1 - 1e-7)  # what `shallower` may add
+                least = float(costs[links].sum()) * (1 - 1e-7)  # the tolerance of `shallower`
             made.append((links, least, self.depth_us(links, origin)))
         return made
 
@@ -86,7 +86,7 @@ class Pricing:
         return np.array(links, dtype=np.int32)
 
     def depth_us(self, links: np.ndarray, origin: int) -> float:
-        """What a chunk takes from `origin` to the farthest end of `links`."""
+        """Time of a chunk from `origin` to the farthest end of `links`, in us."""
         far = {origin: 0.0}
         for link in links.tolist():
             u, v = int(self._src[link]), int(self._dst[link])

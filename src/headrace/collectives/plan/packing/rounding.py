@@ -25,7 +25,7 @@ _EXACT_NODES = 200
 """Nodes of its branch and bound."""
 
 _EXACT_SECONDS = 20.0
-"""A safety net; what it cuts off depends on the machine, and is logged."""
+"""A safety net; its effect depends on the machine, and is logged."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,10 +38,10 @@ def rounded(
     symmetry: np.ndarray | None = None,
     exact: bool = True,
 ) -> np.ndarray:
-    """Return for every chunk the index of its tree in ``packing.columns``; -1 if nobody wants it.
+    """Return for every chunk the index of its tree in ``packing.columns``; -1 if it has no targets.
 
     Minimises the load of the busiest resource; a commodity's first chunks get its deepest trees,
-    because what has a long way should leave early.
+    because chunks with a long way should leave early.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def rounded(
 
 
 class _Rounding:
-    """How many of its commodity's chunks each tree carries, so that the busiest has least.
+    """Number of chunks on each tree that minimises the load of the busiest resource.
 
     With a group of permutations a choice is one for all images: only the trees of each orbit's
     first commodity are chosen, with the load of all their images.
@@ -130,7 +130,7 @@ class _Rounding:
         ]
 
     def largest_remainders(self) -> np.ndarray:
-        """Every tree its whole chunks; what is left over by remainder, as loads stand."""
+        """Every tree its whole chunks; the rest by remainder, ties by load."""
         ideal = self._share * self._chunks[self._of]
         counts = np.floor(ideal + 1e-6).astype(np.int64)
         left = self._chunks - np.bincount(self._of, weights=counts).astype(np.int64)
@@ -155,7 +155,7 @@ class _Rounding:
         return counts
 
     def improved(self, counts: np.ndarray, rounds: int = 400) -> np.ndarray:
-        """Move one chunk at a time from the busiest resource to the tree that hurts least."""
+        """Move one chunk at a time from the busiest resource to the tree that adds least load."""
         counts = counts.copy()
         load = counts @ self._load
         for _ in range(rounds):
@@ -179,7 +179,7 @@ class _Rounding:
         return counts
 
     def shallower(self, counts: np.ndarray) -> np.ndarray:
-        """Move chunks to shallower trees as long as the busiest resource stays as it is."""
+        """Move chunks to shallower trees as long as the largest load does not grow."""
         counts = counts.copy()
         load = counts @ self._load
         top = load.max() * (1 + 1e-9)
@@ -199,7 +199,7 @@ class _Rounding:
         return counts
 
     def solved(self, counts: np.ndarray) -> np.ndarray:
-        """What the integer program finds, from `counts`, in a fixed number of nodes."""
+        """Return the integer program's solution, started from `counts`, within `_EXACT_NODES`."""
         import highspy
 
         top = float((counts @ self._load).max())
@@ -258,14 +258,14 @@ class _Rounding:
 
 
 def _weights(loads: np.ndarray) -> np.ndarray:
-    """What a move must lower, row by row: high loads count for nearly all."""
+    """Objective of a move, row by row: the highest loads dominate."""
     top = loads.max(axis=1)
     share = loads / np.where(top > 0, top, 1.0)[:, None]
     return top * (share**24).sum(axis=1) ** (1 / 24)
 
 
 def load_us(topology: Topology, packing: Packing, tree: np.ndarray, chunk_mb: float) -> float:
-    """How long the busiest resource is busy when every chunk goes down its `tree`."""
+    """Load of the busiest resource, in us, when every chunk goes down its `tree`."""
     loads = Loads(topology)
     total = np.zeros(len(loads.betas))
     for column, count in enumerate(np.bincount(tree[tree >= 0], minlength=len(packing.columns))):
