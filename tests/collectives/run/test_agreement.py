@@ -181,7 +181,7 @@ def test_a_proposer_that_is_stopped_aborts() -> None:
         outcome = Proposer(job.store(99), 2, stop=stop).propose("change", b"1")
         assert time.monotonic() - started < 5
         job.go_on()
-    assert outcome.reason == "it was given up, as the group ends"
+    assert outcome.reason == "it was aborted, as the group ends"
     job.check([])
 
 

@@ -75,7 +75,7 @@ def test_all_ranks_get_the_book_of_what_was_measured_and_the_next_job_too(
     assert len({book.digest for book in books}) == 1
     assert books[0].topology.hosts == tuple(host.address for host in HOSTS)
     assert {entry.collective for entry in books[0].entries} >= {Collective.ALLREDUCE}
-    assert re.search(r"network measured in .* s: .*hosts.* plans serve the job", caplog.text)
+    assert re.search(r"network measured in .* s: .*hosts.* the job uses .* plans", caplog.text)
 
     caplog.clear()
     monkeypatch.setattr(automatic, "measure_ranks", never)
@@ -139,7 +139,7 @@ def test_without_plans_templates_serve_the_job(
 
     monkeypatch.setattr(automatic, "quick_book", fail)
     assert job(HOSTS, Settings(cache=tmp_path)) == [None, None, None]
-    assert "templates serve the job: no plan today" in caplog.text
+    assert "the job uses templates: no plan today" in caplog.text
 
 
 def test_a_host_that_is_lost_while_measuring_is_named_at_every_rank(tmp_path: Path) -> None:

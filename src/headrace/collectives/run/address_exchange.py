@@ -1,7 +1,7 @@
-"""Connecting a group's ranks once more, while they go on with other calls.
+"""Exchange of addresses for additional connections of a group while its calls are under way.
 
-The addresses go as messages over the connections that there are: the store is of no use here, as a
-thread that waits for it keeps all others of its process from using it.
+The addresses are sent as messages over the existing connections: the store is unsuitable here, as a
+thread that waits for it blocks all others of its process that use it.
 """
 
 import zlib
@@ -17,11 +17,11 @@ _FIRST_TAG = TAGS + TAGS // 2  # `Caller.next_tag` counts up to it
 
 
 def allgather_addresses(executor: Executor, name: str, mine: str, deadline_s: float) -> list[str]:
-    """Return every rank's `mine`, by rank; all ranks call this with the same `name`, once.
+    """Return every rank's `mine`, by rank; collective: once per `name`, which is the same on all.
 
     Raises
     ------
-    CommunicationError : a rank did not, in time.
+    CommunicationError : a rank did not call it in time.
     """
     encoded = mine.encode()
     if len(encoded) > _ADDRESS_BYTES:
@@ -37,7 +37,7 @@ def allgather_addresses(executor: Executor, name: str, mine: str, deadline_s: fl
             handles.append(executor.recv(row, _ADDRESS_BYTES, peer, tag, deadline_s=deadline_s))
             handles.append(executor.send(source, _ADDRESS_BYTES, peer, tag, deadline_s=deadline_s))
     errors: list[CommunicationError] = []
-    for handle in handles:  # all: the buffers are theirs until then
+    for handle in handles:  # all: the buffers are in use until then
         try:
             executor.wait(handle)
         except CommunicationError as error:

@@ -1,4 +1,4 @@
-"""Aggregation by any function, for what no operator says: medians, votes, trimmed means."""
+"""Aggregation by any function that is no reduce operator: medians, votes, trimmed means."""
 
 from collections.abc import Callable
 
@@ -15,11 +15,11 @@ def aggregate(
     function: Callable[[torch.Tensor], torch.Tensor],
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Replace `tensor` on all ranks by what `function` makes of the ranks' tensors.
+    """Replace `tensor` on all ranks by `function` of the ranks' tensors.
 
-    Every rank aggregates one part of the vector and sends the result to all: like an allreduce,
-    2(n-1)/n of the vector out of every rank. The function need be neither associative nor
-    commutative: it gets all contributions at once, in the order of the ranks.
+    Every rank aggregates one part of the vector and sends the result to all: as in an allreduce,
+    every rank sends 2(n-1)/n of the vector. The function need be neither associative nor
+    commutative: it gets all contributions at once, in rank order.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def aggregate(
     Raises
     ------
     InputError : the tensor is not contiguous, or the result has another shape or dtype. This and
-        whatever the function raises ends the group for all ranks, as they cannot go on without it.
+        any exception of the function ends the group for all ranks, as they cannot continue.
     """
     if not tensor.is_contiguous():
         raise InputError("aggregate needs a contiguous tensor: call .contiguous() before")
@@ -52,7 +52,7 @@ def aggregate(
 
 
 def _end(group: dist.ProcessGroup | None, device: torch.device, reason: str) -> None:
-    """Spare the other ranks the wait for a result that will not come."""
+    """Abort the group, so that no rank waits for a result until the deadline."""
     backend = (group or dist.group.WORLD)._get_backend(device)  # pyright: ignore
     executor = getattr(backend, "executor", None)
     if executor is not None:

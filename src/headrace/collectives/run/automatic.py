@@ -1,7 +1,7 @@
-"""Measuring and planning at the start of a job that brings no plan book.
+"""Measuring and planning at the start of a job without a plan book.
 
-Rank 0 looks for a profile of the job's hosts in its cache, or has all ranks measure over the
-connections that were just made; it plans, and hands the plan book to the others through the store.
+Rank 0 takes a profile of the job's hosts from its cache, or all ranks measure over the connections
+that were just made; it plans, and publishes the plan book to the others through the store.
 """
 
 import logging
@@ -28,7 +28,7 @@ from headrace.settings import Settings
 __all__ = ["EFFORT", "found_book", "invalidate", "quick_book"]
 
 EFFORT = ProbeEffort(budget_s=10.0)
-"""What measuring at the start of a job may cost."""
+"""Budget of measuring at the start of a job."""
 
 FIRST = (
     Collective.ALLREDUCE,
@@ -36,17 +36,17 @@ FIRST = (
     Collective.ALLGATHER,
     Collective.BROADCAST,
 )
-"""What training calls, in the order in which it is planned."""
+"""Collectives of training, in the order in which they are planned."""
 
 PLANNING_S = 4.0
-"""No further collective is begun after that."""
+"""Time in seconds after which no further collective is planned."""
 
 _SIZES = tuple(4**k << 10 for k in range(9))  # 1 KiB to 64 MiB
-_ROOTED_FROM = 9  # ranks; with fewer, books plan for every root, which takes longer
+_ROOTED_FROM = 9  # ranks; with fewer, books have plans for every root, which takes longer
 _PROFILE_KEY = "profile_key"
 
 _measured: set[tuple[HostId, ...]] = set()
-"""By this job, whose later groups need not measure again, whatever the settings say."""
+"""Hosts measured by this job, whose later groups do not measure again, whatever the settings."""
 
 log = logging.getLogger(__name__)
 
@@ -58,20 +58,20 @@ def found_book(
     settings: Settings,
     timeout_s: float,
 ) -> PlanBook | None:
-    """Return a plan book for the network that the job runs on; every rank calls this.
+    """Return a plan book for the network that the job runs on; collective: every rank calls it.
 
     Parameters
     ----------
     executor : connected, and idle.
     store : the group's part of torch's store.
     hosts : every rank's host.
-    settings : rank 0's `measure` and `cache` count.
-    timeout_s : longest wait for rank 0, beside measuring itself.
+    settings : rank 0's `measure` and `cache` apply.
+    timeout_s : longest wait for rank 0, apart from measuring itself.
 
     Returns
     -------
     PlanBook | None
-        The same at every rank; None if rank 0's settings say so, or planning failed.
+        The same at every rank; None if rank 0's settings disable it, or planning failed.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def found_book(
     if first:
         must = settings.measure != "off" and known is None
         store.set("measure/begin", "measure" if must else settings.measure)
-    begin = _heard(store, "measure/begin", timeout_s)
+    begin = _read_key(store, "measure/begin", timeout_s)
     if begin == b"off":
         return None
     profile = None
@@ -96,7 +96,7 @@ def found_book(
             log.info("measuring the network, for at most about %.0f s", EFFORT.budget_s)
         profile = measure_ranks(executor, [host.address for host in hosts], effort=EFFORT)
     if not first:
-        raw = _heard(store, "measure/book", timeout_s)
+        raw = _read_key(store, "measure/book", timeout_s)
         return _book(zlib.decompress(raw)) if raw else None
     if profile is not None:
         known = (cache.save(profile, hosts), profile)
@@ -107,10 +107,10 @@ def found_book(
 
 
 def invalidate(book: PlanBook, settings: Settings, reason: str) -> bool:
-    """Forget the cached profile that `book` was made of, as the network is no longer like it.
+    """Invalidate the cached profile that `book` was made from, as the network has changed.
 
-    Returns whether there was one; a book of the user's own has none. For rank 0, whose cache it
-    is.
+    Returns whether there was one; a book of the user's own has none. For rank 0, which has the
+    cache.
     """
     key = book.provenance.get(_PROFILE_KEY)
     return isinstance(key, str) and ProfileCache(settings.cache_folder).invalidate(key, reason)
@@ -123,7 +123,7 @@ def quick_book(
     sizes: Sequence[int] = _SIZES,
     limit_s: float = PLANNING_S,
 ) -> PlanBook:
-    """Plan what training calls first, from templates, for as many collectives as time allows."""
+    """Plan the collectives of training from templates, as many as fit into `limit_s`."""
     started = time.monotonic()
     topology, groups = profile.topology, aggregation_groups(profile)
     books: list[PlanBook] = []
@@ -131,7 +131,7 @@ def quick_book(
         if books and time.monotonic() - started > limit_s:
             break
         if collective is Collective.BROADCAST and topology.ranks < _ROOTED_FROM:
-            continue  # one at the start of a job: a template will do
+            continue  # called once at the start of a job: a template suffices
         books.append(build_book(topology, groups=groups, collectives=[collective], sizes=sizes))
     entries = [entry for book in books for entry in book.entries]
     return replace(
@@ -140,7 +140,7 @@ def quick_book(
 
 
 def _planned(cache: ProfileCache, key: str, profile: Profile, *, fresh: bool) -> PlanBook | None:
-    """Rank 0's plan book; None, with a warning, if there is none to be had."""
+    """Return rank 0's plan book; None, with a warning, if planning fails."""
     started = time.monotonic()
     book = cache.find_book(profile)
     try:
@@ -148,11 +148,11 @@ def _planned(cache: ProfileCache, key: str, profile: Profile, *, fresh: bool) ->
             book = quick_book(profile)
             cache.save_book(profile, book)
     except HeadraceError as error:
-        log.warning("no plans for the network that was found, templates serve the job: %s", error)
+        log.warning("no plans for the measured network, the job uses templates: %s", error)
         return None
     left_s = profile.measured_at + profile.valid_for_s - time.time()
     log.info(
-        "network %s: %s; %d plans serve the job (made or read in %.1f s); the profile holds for "
+        "network %s: %s; the job uses %d plans (made or read in %.1f s); the profile is valid for "
         "another %.0f min",
         f"measured in {profile.took_s:.1f} s" if fresh else "known from an earlier job",
         in_words(profile),
@@ -165,7 +165,7 @@ def _planned(cache: ProfileCache, key: str, profile: Profile, *, fresh: bool) ->
     return replace(book, provenance={**book.provenance, _PROFILE_KEY: key})
 
 
-def _heard(store: Any, key: str, timeout_s: float) -> bytes:
+def _read_key(store: Any, key: str, timeout_s: float) -> bytes:
     what = "waiting for rank 0's plans"
     if not wait_for(store, [key], timeout_s, what):
         raise CommunicationError(f"{what}: rank 0 published none within {timeout_s:g} s")

@@ -1,9 +1,9 @@
-"""Every call that torch makes of a process group, bound to memory and given to the executor.
+"""Calls of torch's process group, bound to memory and passed to the executor.
 
 A synchronous call runs on the caller's thread and returns a finished work; an asynchronous one is
 submitted and returns a pending work. torch's Python layer calls the methods here directly; its
-C++ layer (DDP's reducer, functional collectives) reaches the same methods through pybind's
-trampolines, always asynchronously. `staged` takes tensors of other devices to the CPU and back.
+C++ layer (DDP's reducer, functional collectives) calls the same methods through pybind's
+trampolines, always asynchronously. `staged` copies tensors of other devices to the CPU and back.
 """
 
 import time
@@ -45,7 +45,7 @@ TensorLists = Sequence[Sequence[torch.Tensor]]
 
 @untraced
 class Calls:
-    """The calls of one rank in one group.
+    """Calls of one rank in one group.
 
     Parameters
     ----------
@@ -57,12 +57,12 @@ class Calls:
 
     Attributes
     ----------
-    background : ends what goes on beside the group's calls; called once, before it closes.
-    origin : what it was made from; set once it is made.
-    observed : whether torch's hooks are to be called for every call; see `dispatch`.
+    background : ends the group's background threads; called once, before it closes.
+    origin : parameters that it was made from; set once it is made.
+    observed : whether torch's hooks are called for every call; see `dispatch`.
     """
 
-    # What torch's Python layer asks of a "backend".
+    # Queried by torch's Python layer.
     supports_coalescing = False
     supports_splitting = True
     supports_shrinking = False
@@ -84,7 +84,7 @@ class Calls:
         self.origin: Origin | None = None
         self.observed = False
 
-    # ---- what a group is ------------------------------------------------------------------
+    # ---- properties of the group ----------------------------------------------------------
 
     def rank(self) -> int:
         return self._rank
@@ -102,12 +102,12 @@ class Calls:
         return False
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the deadline of later calls that bring none."""
+        """Set the default deadline of later calls."""
         for caller in (self._main, *self._others.values()):
             caller.timeout_s = timeout.total_seconds()
 
     def _get_sequence_number_for_group(self) -> int:
-        """Return how many collectives the group has begun; alike where ranks began the same."""
+        """Return the number of collectives begun; equal on ranks that began the same."""
         return self._main.sequence()
 
     def _set_sequence_number_for_group(self) -> None:
@@ -116,7 +116,7 @@ class Calls:
     def _split_off(
         self, store: Any, ranks: Sequence[int], name: str, timeout: timedelta | None
     ) -> Any:
-        """Make a group of some of this one's ranks; see `Origin.part`."""
+        """Make a group of some ranks of this group; see `Origin.part`."""
         assert self.origin is not None
         limit = timeout or timedelta(seconds=self._main.timeout_s)
         return self.origin.part(store, self._rank, ranks, name, limit)
@@ -132,12 +132,12 @@ class Calls:
 
     @property
     def executor(self) -> Executor:
-        """What runs the group's calls."""
+        """Executor of the group's calls."""
         return self._main.executor
 
     @property
     def switch(self) -> PlanSwitch:
-        """Where the group's plans are changed."""
+        """Switch of the group's plans."""
         return self._main.switch
 
     @property
@@ -147,11 +147,11 @@ class Calls:
 
     @property
     def _caller(self) -> Caller:
-        """Caller of the collectives that are begun here: in the main program, or a callback."""
+        """Caller for collectives begun in this context: the main program, or a callback."""
         name = space()
         if not name:
             return self._main
-        # one thread at a time is in callbacks of this name
+        # callbacks of one name run on one thread at a time
         return self._others.get(name) or self._connect(name)
 
     def _connect(self, name: str) -> Caller:
@@ -161,9 +161,9 @@ class Calls:
             caller = self._others[name] = self._connect_again(name, self._main.timeout_s)
         except CommunicationError as error:
             raise CommunicationError(
-                f"{error}: the ranks connect anew for the calls of callbacks of group "
-                f"{self._name!r}, as this one is; do the same callbacks begin the same calls on "
-                "all ranks?"
+                f"{error}: the ranks connect again for the calls of callbacks of group "
+                f"{self._name!r}, of which this is one; do the same callbacks begin the same calls "
+                "on all ranks?"
             ) from error
         caller.timeout_s, caller.region = self._main.timeout_s, self._main.region
         if self._closed:  # meanwhile
@@ -177,7 +177,7 @@ class Calls:
         (tensor,) = tensors
         if tensor.layout is not torch.strided:
             return sparse.all_reduce(self._caller, tensor, opts)
-        if not tensor.is_cpu:  # asked here, as `staged` would take a tenth of a small call's time
+        if not tensor.is_cpu:  # checked here: `staged` would take a tenth of a small call's time
             return self._staged_allreduce(tensors, opts)
         op, caller = opts.reduceOp, self._caller
         elements = tensor.numel()
@@ -385,14 +385,14 @@ class Calls:
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Barrier through the store that names the ranks which did not come."""
+        """Barrier through the store that names the ranks that did not reach it."""
         limit = timeout or timedelta(seconds=self._main.timeout_s)
         self._barriers += 1
         monitored_barrier(
             self._store, self._rank, self._ranks, self._barriers, limit, all_ranks=wait_all_ranks
         )
 
-    # the names that torch had for these before
+    # torch's former names
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     gather_into_tensor = gather_single
@@ -419,14 +419,14 @@ class Calls:
 
     recvAnysource = recv_anysource  # noqa: N815 - called from C++ by this name
 
-    # Calls inside a coalescing region run as they come.
+    # Calls inside a coalescing region run at once.
 
     def start_coalescing(self, _device: Any = None) -> None:
-        """Begin a region, forgetting one that an error has cut short."""
+        """Begin a region, discarding one that an error left open."""
         self._main.region.works = []
 
     def end_coalescing(self, _device: Any = None) -> dist.Work:
-        """Return the one work of all that the region left pending."""
+        """Return one work for all pending works of the region."""
         region = self._main.region
         works, region.works = region.works, None
         return _together(works or ())
@@ -437,15 +437,15 @@ class Calls:
     # ---- the end --------------------------------------------------------------------------
 
     def shutdown(self, drain_s: float = 5.0) -> None:
-        """Close all connections, `drain_s` seconds later at most if calls are under way.
+        """Close all connections once calls under way have ended, after `drain_s` seconds at most.
 
-        Those that are then still under way fail. Doing it twice is harmless.
+        Calls that are then still under way fail. Calling it twice is harmless.
         """
         if self._closed:
             return
         self._closed = True
         if self.executor.forked:
-            return  # it is the parent's
+            return  # owned by the parent
         if self.background is not None:
             self.background()
         end = time.monotonic() + drain_s
@@ -460,7 +460,7 @@ class Calls:
         """Close all connections at once; calls under way fail."""
         self.shutdown(0.0)
 
-    # ---- what several calls share ---------------------------------------------------------
+    # ---- shared by several calls ----------------------------------------------------------
 
     def _gathered(self, blocks: Tensors | None, own: torch.Tensor, ready: Ready) -> Binding:
         return binding.gathered(

@@ -1,8 +1,8 @@
-"""Tensors into what the executor takes: segments of memory, a dtype's name, an operator's name.
+"""Tensors as arguments of the executor: segments of memory, a dtype's name, an operator's name.
 
-Every function here returns a `Binding`: the segments, what must be copied out afterwards, and the
-staging buffers that must live until then. Calls that only move data are bound as bytes. Tensors
-that are not contiguous, or that the collective would clobber, go through staging buffers.
+Binding functions return a `Binding`: the segments, the function that copies results out afterwards,
+and the staging buffers that must live until then. Calls that only move data are bound as bytes.
+Tensors that are not contiguous, or that the collective would clobber, go through staging buffers.
 """
 
 import operator
@@ -24,12 +24,12 @@ SegmentRow = tuple[int, int, int, int]
 
 
 class Binding(NamedTuple):
-    """A call's memory.
+    """Memory of a call.
 
     Attributes
     ----------
     segments : rows in slot order.
-    after : copies results out of the staging buffers; None if nothing has to be copied.
+    after : copies results out of the staging buffers; None if there is nothing to copy.
     keep : buffers to hold until the call ends.
     """
 
@@ -39,7 +39,7 @@ class Binding(NamedTuple):
 
 
 MOVED = "uint8"
-"""The dtype under which data that is only moved is submitted."""
+"""Dtype of data that is only moved."""
 
 _DTYPES = {
     torch.float32: "float32",
@@ -58,7 +58,7 @@ _DTYPES = {
     torch.uint64: "uint64",
     torch.bool: "bool",
 }
-# torch's ReduceOp compares equal to its RedOpType, but only the former finds the former in a dict
+# torch's ReduceOp compares equal to its RedOpType, but a dictionary of ReduceOps finds only those
 _OPERATORS = {
     ReduceOp(op): name
     for op, name in (
@@ -76,11 +76,11 @@ _ELEMENTS = {
     getattr(torch, name): number for number, name in enumerate(ELEMENTS, 1) if hasattr(torch, name)
 }
 _SCALED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""The dtypes that PREMUL_SUM is defined for, as with NCCL."""
+"""Dtypes that PREMUL_SUM is defined for, as with NCCL."""
 
-# What torch returns of tensors that it refuses to copy to.
+# Returned by torch for tensors that it refuses to copy to.
 _OVERLAP = 1
-# The size of a frame is told in 32 bits.
+# The size of a frame has 32 bits.
 _LARGEST_FRAME_BYTES = (1 << 32) - 1
 _BITWISE = frozenset({"band", "bor", "bxor"})
 _LINEAR = frozenset({"sum", "avg"})
@@ -121,12 +121,12 @@ def check_writable(tensor: torch.Tensor) -> None:
     check_dense(tensor)
     if tensor.is_conj():
         raise InputError(
-            "a tensor that is to take a result is a lazy conjugate (of conj() or mH): pass a plain "
-            "one, tensor.resolve_conj(), and conjugate the result"
+            "an output tensor is a lazy conjugate (of conj() or mH): pass a plain one, "
+            "tensor.resolve_conj(), and conjugate the result"
         )
     if not tensor.is_contiguous() and has_internal_overlap(tensor) == _OVERLAP:
         raise InputError(
-            f"a tensor that is to take a result has several elements in the same memory (shape "
+            f"an output tensor has several elements in the same memory (shape "
             f"{tuple(tensor.shape)}, strides {tensor.stride()}, as expand() makes them): pass "
             "tensor.clone()"
         )
@@ -174,25 +174,25 @@ def is_premul_sum(op: ReduceOp) -> bool:
 
 
 def premultiplied(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
-    """Return what is to be summed of `tensor`: a new one for PREMUL_SUM, else `tensor`."""
+    """Return the summand of `tensor`: a new, scaled tensor for PREMUL_SUM, else `tensor`."""
     return tensor.detach() * _factor(tensor, op) if is_premul_sum(op) else tensor
 
 
 def premultiply(tensor: torch.Tensor, op: ReduceOp) -> None:
-    """Make `tensor` what is to be summed of it."""
+    """Scale `tensor` in place for PREMUL_SUM."""
     if is_premul_sum(op):
         tensor.detach().mul_(_factor(tensor, op))
 
 
 def element(dtype: torch.dtype) -> int:
-    """Return the number that messages of a dtype go by; 0 if it has none."""
+    """Return the number of a dtype in messages; 0 if it has none."""
     return _ELEMENTS.get(dtype, 0)
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a complex tensor's real view (two numbers per element), any other as it is.
+    """Return a complex tensor's real view (two numbers per element), any other unchanged.
 
-    Of a lazy conjugate it is the view of a copy: good to read from only.
+    For a lazy conjugate it is the view of a copy: read only.
     """
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
@@ -216,7 +216,7 @@ def outgoing(tensor: torch.Tensor) -> Binding:
 
 
 def read_only(tensor: torch.Tensor, chunks: int) -> Binding:
-    """Bind a copy of a buffer that the caller wants untouched (reduce, except at the root)."""
+    """Bind a copy of a buffer that the call must not change (reduce, except at the root)."""
     staged = plain(tensor).clone()
     return Binding(((staged.data_ptr(), _size(staged, False), 1, chunks),), None, (staged,))
 
@@ -233,8 +233,8 @@ def gathered(
     """Bind one block per rank, the own one in place: allgather and gather.
 
     `outputs` are the tensors for the blocks in rank order, or one tensor for all of them; None
-    where nothing is wanted (gather, except at the root). With `blockwise` the blocks are used
-    where they are; otherwise they have to follow one another in memory.
+    where there is no output (gather, except at the root). With `blockwise` the blocks are used in
+    place; otherwise they have to be contiguous in memory.
     """
     size = own.nbytes
     if outputs is not None and len(outputs) == 1:
@@ -274,7 +274,7 @@ def scattered(
 ) -> Binding:
     """Bind one block per rank of which the own one is the result: reduce_scatter and scatter.
 
-    The inputs are copied: such plans overwrite them. None where there are none (scatter, except
+    The inputs are copied, as the plans overwrite them. None where there are none (scatter, except
     at the root).
     """
     check_result(output)
@@ -301,14 +301,14 @@ def scattered_from(
     *,
     moved: bool,
 ) -> Binding:
-    """Bind like `scattered`, for plans that write to the own block only: nothing is staged.
+    """Bind like `scattered`, without staging, for plans that write to the own block only.
 
-    The own block is the output, the others are the inputs where they are.
+    The own block is the output, the others are the inputs in place.
     """
     landing = _landing(output)
     own, size = landing.data_ptr(), landing.nbytes
     read: list[torch.Tensor] = []
-    addresses = [own] * ranks  # where nobody reads
+    addresses = [own] * ranks  # never read without inputs
     if inputs is not None:
         read = [plain(tensor.detach()) for tensor in inputs]
         addresses = _block_addresses(read, size, ranks)
@@ -342,7 +342,7 @@ def exchanged_rows(
     output_splits: Sequence[int],
     input_splits: Sequence[int],
 ) -> Binding:
-    """Bind an all-to-all whose blocks have the given sizes (along the first dimension)."""
+    """Bind an all-to-all of blocks of the given sizes (along the first dimension)."""
     sent, landing = plain(source), _landing(output)
     if sent.data_ptr() == landing.data_ptr() and sent.nbytes:
         sent = sent.clone()
@@ -359,7 +359,7 @@ def exchanged_lists(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tens
 
 
 def flattened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
-    """Return the tensors' elements in one new buffer, and what copies them back."""
+    """Return the tensors' elements in one new buffer, and a function that copies them back."""
     for tensor in tensors:
         check_result(tensor)
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
@@ -383,7 +383,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _landing(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` itself if data can be received into it, else a buffer of its size."""
+    """Return `tensor` itself if data can be received into it, else a buffer of its size."""
     check_result(tensor)
     if tensor.is_contiguous() and not tensor.is_neg():
         return tensor
@@ -395,13 +395,13 @@ def _size(tensor: torch.Tensor, moved: bool) -> int:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a contiguous tensor, as a flat view."""
+    """Return the bytes of a contiguous tensor, as a flat view."""
     # a contiguous tensor of less than two elements may have any strides
     return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _block_addresses(tensors: Sequence[torch.Tensor], size: int, ranks: int) -> list[int]:
-    """Where every rank's block of `size` bytes is: a tensor each, or one tensor for all."""
+    """Return the address of every rank's block of `size` bytes: a tensor each, or one for all."""
     if len(tensors) > 1:
         return [tensor.data_ptr() for tensor in tensors]
     first = tensors[0].data_ptr()
@@ -419,18 +419,18 @@ def _split_rows(tensor: torch.Tensor, splits: Sequence[int]) -> list[SegmentRow]
 
 
 def _block_row(address: int, size: int) -> SegmentRow:
-    """Return the row of a block that travels in one frame, as blocks of any sizes do."""
+    """Return the row of a block that is sent in one frame, as blocks of any sizes are."""
     if size > _LARGEST_FRAME_BYTES:
         raise InputError(
-            f"a block of {size} bytes is more than blocks that may differ in size can have "
-            f"({_LARGEST_FRAME_BYTES} bytes): use a call whose blocks are equal (all_to_all_single "
+            f"a block has {size} bytes, blocks that may differ in size at most "
+            f"{_LARGEST_FRAME_BYTES}: use a call whose blocks are equal (all_to_all_single "
             "without split sizes, all_gather_into_tensor), or make several calls"
         )
     return (address, size, 1, 1)
 
 
 def _place(tensor: torch.Tensor, target: torch.Tensor) -> None:
-    """Copy `tensor` to the bytes `target`, unless it is there already."""
+    """Copy `tensor` to the bytes `target`, unless they are its own."""
     source = plain(tensor)
     if source.data_ptr() != target.data_ptr():
         target.copy_(_bytes_of(source))

@@ -1,4 +1,4 @@
-"""The job's plan book, if it fits the job."""
+"""The plan book of a job, and the check that it fits the job."""
 
 import warnings
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def load_book(path: Path | None) -> "PlanBook | None":
 
 
 def channels(book: "PlanBook | None") -> int:
-    """Return how many connections per pair of ranks the book's programs use."""
+    """Return the number of connections per pair of ranks that the book's programs use."""
     programs = () if book is None else book.programs
     return max(
         (int(program.lanes["channel"].max(initial=0)) + 1 for program, _ in programs), default=1
@@ -41,13 +41,13 @@ def fitting(
     *,
     warn: bool,
 ) -> "PlanBook | None":
-    """Return `book` if it was made for ranks placed like these, else None.
+    """Return `book` if it was made for the same placement of ranks, else None.
 
     Parameters
     ----------
     rank_host : for every rank of the whole job, the index of the host it runs on.
-    addresses : where every rank listens, "host:port"; empty if not known.
-    warn : warn if the book does not fit; one rank of the job should.
+    addresses : listening addresses by rank, "host:port"; empty if not known.
+    warn : warn if the book does not fit; set on one rank of the job.
     """
     if book is None:
         return None
@@ -58,17 +58,17 @@ def fitting(
         return book
     if warn:
         warnings.warn(
-            f"the plan book in HEADRACE_PLAN_BOOK does not fit this job: {problem}. Templates "
-            "serve the job instead; measure again with this placement and order, then plan again",
+            f"the plan book in HEADRACE_PLAN_BOOK does not fit this job: {problem}. The job uses "
+            "templates instead; measure again with this placement and order, then plan again",
             stacklevel=2,
         )
     return None
 
 
 def describe_book(book: "PlanBook | None") -> str:
-    """Say in one line what will serve the calls of a group."""
+    """Return one line on the plan book, or the templates, that a group uses."""
     if book is None:
-        return "templates, as no plan book serves it"
+        return "templates, as it has no plan book"
     groups = "no groups" if book.groups is None else f"groups {[list(g) for g in book.groups]}"
     return (
         f"plan book {book.digest[:12]} with {len(book.entries)} plans, made for hosts "
@@ -88,13 +88,13 @@ def _misfit(planned: Sequence[int], found: Sequence[int]) -> str | None:
 
 
 def _known_addresses(topology: "Topology") -> list[str]:
-    """By rank: hosts measured under torchrun are named by address, others may have one beside."""
+    """Return addresses by rank; hosts measured under torchrun have theirs as names."""
     located = topology.addresses or topology.hosts
     return [located[host] for host in topology.rank_host]
 
 
 def _other_order(planned: Sequence[str], found: Sequence[str]) -> str | None:
-    """Compare addresses by rank; those of hosts that were not measured say nothing."""
+    """Compare addresses by rank, except those of hosts that were not measured."""
     for rank, (before, now) in enumerate(zip(planned, found, strict=False)):
         if before != now and now in planned:
             return (

@@ -1,29 +1,28 @@
-"""Callbacks of collectives' futures: in which order they run, and which calls are theirs.
+"""Callbacks of collectives' futures: their order, and the connections of the calls they begin.
 
-A callback may begin calls and wait for them. When it runs depends on when its call ends, which
-differs from rank to rank, while every rank has to begin the same calls in the same order. So:
+A callback may begin calls and wait for them. It runs when its call ends, at a time that differs
+from rank to rank, while every rank has to begin the same calls in the same order. So:
 
-- Callbacks of one group that are given in the same place (the main program, or the callbacks of
-  one queue) form a queue: they run one at a time, in the order in which they were given. That is
-  program order, the same on all ranks, so what they begin is in one order on all ranks. One whose
-  call ends early waits for those before it.
-- The calls that the callbacks of a queue begin go over connections of their own
-  (`backend.Calls`), so that nothing orders them relative to the main program's.
-- A callback that is given within a callback goes to a queue one level deeper. So a callback can
+- Callbacks of one group that are added in the same context (the main program, or the callbacks of
+  one queue) form a queue: they run one at a time, in the order in which they were added. That is
+  program order, the same on all ranks, so the calls they begin are in one order on all ranks. One
+  whose call ends early waits for those before it.
+- The calls that the callbacks of a queue begin use connections of their own (`backend.Calls`), so
+  that they need no order relative to the main program's.
+- A callback that is added within a callback goes to a queue one level deeper. So a callback can
   wait for what it starts, to any depth. If it waits for a callback that comes later in its own
   queue, its thread runs the queue up to that one first.
 
 A callback runs in the completion thread that completes the future, or, if that is done already, in
-another one: never in the thread that gives it, which may have to go on before the callback can.
-Meanwhile other completion threads complete futures, so a callback delays those behind it, and
-nothing else.
+another one: never in the thread that adds it, which may have to continue before the callback can.
+Meanwhile other completion threads complete futures, so a callback delays only those behind it.
 A thread in a callback waits for calls, which end by their deadlines, or for callbacks of deeper
 queues or later ones of its own; none of these waits for the first, unless the program has a cycle.
 
-torch runs a callback of a future that is done at once and unseen, and makes the futures of chained
-callbacks in C++. So that these, too, come here, `then`, `add_done_callback` and `wait` of torch's
-futures, and what is behind `collect_all`, are replaced by functions that do as before for all
-futures but those of headrace's collectives and what is chained to them.
+torch runs a callback of a completed future immediately, and makes the futures of chained callbacks
+in C++. To queue these, too, `then`, `add_done_callback` and `wait` of torch's futures, and the
+function behind `collect_all`, are replaced by functions that differ for the futures of headrace's
+collectives, and those chained to them, only.
 """
 
 import os
@@ -43,8 +42,8 @@ Future = torch.futures.Future[Any]
 RunAction = Callable[[Callable[[], object]], None]
 
 LEVELS = 16
-"""Queues nested deeper than that use the connections of so many in turn: a callback may begin a
-call whose callback begins a call, and so on, without end."""
+"""Number of nested queues with connections of their own; deeper ones use these in turn, as a chain
+of callbacks that begin calls may have any length."""
 
 _Base: Any = torch._C.Future  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 _then, _add_done_callback, _wait = _Base.then, _Base.add_done_callback, _Base.wait
@@ -52,11 +51,11 @@ _collect_all: Any = torch._C._collect_all  # pyright: ignore[reportPrivateUsage,
 
 
 _Entry = tuple[Future, Callable[[], object]]
-"""A callback that has not run yet: the future that has to be done, and what runs it."""
+"""A callback that has not run yet: the future it waits for, and the function that runs it."""
 
 
 class _Queue:
-    """Callbacks that run one at a time, in the order in which they were given."""
+    """Callbacks that run one at a time, in the order in which they were added."""
 
     def __init__(
         self, name: str, hand_over: RunAction, may_block: RunAction, level: int = 1, stem: str = ""
@@ -72,7 +71,7 @@ class _Queue:
         self._owner: int | None = None  # the thread that runs callbacks now
 
     def below(self, group: str) -> "_Queue":
-        """Return the queue of callbacks that this one's give to futures of `group`."""
+        """Return the queue of callbacks that those of this queue add to futures of `group`."""
         known = self._below.get(group)
         if known is None:
             level = self._level + 1
@@ -93,7 +92,7 @@ class _Queue:
             context.reset(token)
 
     def add(self, entry: _Entry) -> None:
-        """Put an entry at the end; it never runs in this thread, which may have to go on first."""
+        """Append an entry; it never runs in this thread, which may have to continue first."""
         with self._lock:
             self._entries.append(entry)
         adding = threading.get_ident()
@@ -108,7 +107,7 @@ class _Queue:
         adding = None
 
     def _advance(self) -> None:
-        """Run the callbacks whose turn has come, unless a thread is at it."""
+        """Run the callbacks at the front that are ready, unless another thread does."""
         with self._lock:
             if self._owner is not None:
                 return
@@ -117,7 +116,7 @@ class _Queue:
             self._may_block(entry[1])
 
     def _ready(self) -> _Entry | None:
-        """Take the first entry if its source is done; give the queue up if not."""
+        """Take the first entry if its source is done; release the queue if not."""
         with self._lock:
             if self._entries and self._entries[0][0].done():
                 return self._entries.popleft()
@@ -125,11 +124,11 @@ class _Queue:
             return None
 
     def run_until(self, future: Future) -> None:
-        """Run callbacks until `future`, one's result, is done, if this thread is within one here.
+        """Run callbacks until `future`, the result of one, is done, if this thread owns the queue.
 
         Raises
         ------
-        CommunicationError : the callback of `future` is one that is waiting, in this thread.
+        CommunicationError : the callback of `future` is itself waiting, in this thread.
         """
         if self._owner != threading.get_ident():
             return
@@ -142,16 +141,16 @@ class _Queue:
                     "for it: return the future, or chain to it with then()"
                 )
             source, run = entry
-            _settle(source)
+            _wait_done(source)
             run()
 
 
 context: ContextVar[_Queue | None] = ContextVar("callback_context", default=None)
-"""The queue whose callback this thread runs; None in the main program."""
+"""Queue whose callback this thread runs; None in the main program."""
 
 
 def space() -> str:
-    """Return the name of the connections for calls that are begun here; empty: the group's."""
+    """Return the name of the connections for calls of this context; empty: the group's."""
     queue = context.get()
     return "" if queue is None else queue.name
 
@@ -162,10 +161,10 @@ class Callbacks:
     Parameters
     ----------
     group : its name, the same on all ranks.
-    hand_over : has a completion thread run something.
-    may_block : runs something here that may block, while other threads complete futures.
-    whole : whether all callbacks given in Python come here: of a group that has other backends,
-        torch returns another object for a future each time it is asked, unknown here.
+    hand_over : runs a function on a completion thread.
+    may_block : runs a function here that may block, while other threads complete futures.
+    whole : whether all callbacks added in Python are queued: in a group with other backends torch
+        makes a new Python object at each access to a future, which is not tracked.
     """
 
     def __init__(
@@ -178,11 +177,11 @@ class Callbacks:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all callbacks that have not run, and the threads that run any."""
+        """Discard all callbacks that have not run, and the ownership of queues."""
         self._top = _Queue(self._group, self._hand_over, self._may_block)
 
     def queue(self) -> _Queue:
-        """Return the queue of callbacks that are given here and now."""
+        """Return the queue of callbacks that are added in this context."""
         outer = context.get()
         return self._top if outer is None else outer.below(self._group)
 
@@ -192,8 +191,8 @@ class _Tracked(NamedTuple):
 
     Attributes
     ----------
-    queue : where the callback is whose result the future is, if it is one's.
-    parts : the futures that it combines, if it does.
+    queue : of the callback whose result the future is, if any.
+    parts : futures that it combines, if any.
     """
 
     callbacks: Callbacks
@@ -202,7 +201,7 @@ class _Tracked(NamedTuple):
     parts: Sequence[Future] = ()
 
 
-# As a WeakKeyDictionary, whose methods in Python would be a microsecond of every call's.
+# Like a WeakKeyDictionary, whose methods in Python would add a microsecond to every call.
 _tracked: dict["weakref.ref[Future]", _Tracked] = {}
 
 
@@ -211,7 +210,7 @@ def _track(future: Future, what: _Tracked) -> None:
 
 
 _orphans: "weakref.WeakSet[Future]" = weakref.WeakSet()
-"""In a forked child: the futures of the parent."""
+"""Futures of the parent, in a forked child."""
 
 
 def _after_fork() -> None:
@@ -228,30 +227,30 @@ os.register_at_fork(after_in_child=_after_fork)
 def _check_owned(future: Future) -> None:
     if _orphans and future in _orphans:
         raise CommunicationError(
-            "the future is of a call of this process's parent, which alone can wait for it: a "
+            "the future is of a call of the parent process, and only that can wait for it: a "
             "forked child cannot use its groups"
         )
 
 
 def track(future: Future, callbacks: Callbacks, devices: Sequence[torch.device]) -> Future:
-    """Have the callbacks of a collective's future run by `callbacks`; returns the future."""
+    """Queue the callbacks of a collective's future in `callbacks`; returns the future."""
     _track(future, _Tracked(callbacks, devices))
     return future
 
 
 def combine(futures: Sequence[Future]) -> Future:
-    """Return a future that is done when all are, whose callbacks run as soon as it is."""
+    """Return a future that is done when all are, whose callbacks are not queued."""
     return _collect_all(list(futures))
 
 
 def _enqueue(
     source: Future, known: _Tracked, attach: Callable[..., Any], callback: Callable[[Future], Any]
 ) -> Any:
-    """Have `callback` run in its turn; returns what torch's `attach` does."""
+    """Append `callback` to its queue; returns the result of torch's `attach`."""
     _check_owned(source)
     queue = known.callbacks.queue()
-    # Done when the callback's turn has come. torch runs it then, as it runs any: with the streams
-    # of its devices, and with its error as the result's.
+    # Done when the callback is at the front and ready. torch runs it then as usual: with the
+    # streams of its devices, and with its error as the result's.
     turn: Future = _Base(list(known.devices))
     result = attach(turn, lambda _: queue.within(callback, source))
     if result is not None:
@@ -267,11 +266,11 @@ def _enqueue(
     return result
 
 
-def _settle(future: Future) -> None:
-    """Wait until `future` is done, well or not."""
+def _wait_done(future: Future) -> None:
+    """Wait until `future` is done, with a value or an error."""
     try:
         future.wait()
-    except Exception:  # a wait for its value raises it
+    except Exception:  # raised again by a wait for its value
         return
 
 
@@ -298,7 +297,7 @@ def _helping_wait(self: Future) -> Any:
         if known.queue is not None:
             known.queue.run_until(self)
         for part in known.parts:
-            _settle(part)
+            _wait_done(part)
     return _wait(self)
 
 

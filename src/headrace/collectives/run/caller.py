@@ -1,4 +1,4 @@
-"""From a bound call to a finished one: choose the program, load it once, run or submit it."""
+"""Execution of bound calls: choose the program, load it once, run or submit it."""
 
 import logging
 import threading
@@ -33,12 +33,12 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 DONE = CompletedWork()
-"""The work of every synchronous call: nobody looks into it."""
+"""Work of every synchronous call, shared as it has no state."""
 
-# Calls of so few bytes do not wait behind larger ones.
+# Largest calls of urgent priority, which do not wait behind larger ones.
 _URGENT_BYTES = 64 << 10
 in_background: ContextVar[bool] = ContextVar("in_background", default=False)
-"""Whether the calls that this thread begins are to yield to others; see `headrace.torch`."""
+"""Set if the calls that this thread begins yield to others; see `headrace.torch.background`."""
 
 _CACHED_CALLS = 256
 _LOOSE_WORKS = 64
@@ -47,7 +47,7 @@ _POLL_S = 0.002
 
 
 class Ready(NamedTuple):
-    """A program loaded into the executor, its priority, and how its buffers are cut."""
+    """A program loaded into the executor, its priority, and the division of its buffers."""
 
     program: LoadedProgram
     priority: str
@@ -57,9 +57,9 @@ class Ready(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """All about an allreduce of one (dtype, elements, operator) but its address.
+    """Parameters of an allreduce of one (dtype, elements, operator), apart from its address.
 
-    `direct` says that the tensor's own memory will do if it is contiguous.
+    `direct`: the tensor's own memory is used if it is contiguous.
     """
 
     program: LoadedProgram
@@ -71,7 +71,7 @@ class Reduction(NamedTuple):
 
 
 class Region(threading.local):
-    """The works that a thread has begun in the coalescing region that it has open.
+    """Works that a thread has begun in its open coalescing region.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Region(threading.local):
         """Add a work to the open region."""
         assert self.works is not None
         self.works.append(work)
-        if len(self.works) % _REGION_WORKS == 0:  # an error may keep one from ever being closed
+        if len(self.works) % _REGION_WORKS == 0:  # after an error a region may never be closed
             self.works = [w for w in self.works if not w.is_completed() or w.exception()]
 
 
@@ -94,14 +94,14 @@ class Caller:
     Parameters
     ----------
     executor : connected; closed by `close`.
-    timeout_s : deadline of calls that bring none, in seconds.
+    timeout_s : default deadline of calls, in seconds.
     callbacks : run the callbacks of the futures of collectives.
 
     Attributes
     ----------
-    switch : where plans are changed between calls; every call looks at its `armed` first.
+    switch : changes plans between calls; every call checks its `armed` first.
     reductions : by (dtype, elements, operator), for the plan in force.
-    region : the coalescing region that this thread has open, if any.
+    region : this thread's open coalescing region, if any.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Caller:
         self._before = executor.submitted()
 
     def sequence(self) -> int:
-        """Return how many collectives were begun: the sequence number of the last."""
+        """Return the number of collectives begun: the sequence number of the last."""
         return self.executor.submitted() - self._before
 
     def ready(self, collective: Collective, total_bytes: int, root: int = 0) -> Ready:
@@ -139,7 +139,7 @@ class Caller:
             choice = self._chooser.choose(*key)
             log.debug("%s of %d bytes from %d: %s", *key, choice.origin)
             collective, total_bytes, _ = key
-            # of an all-to-all other ranks may know only the sizes of their own blocks
+            # the ranks of an all-to-all may know the sizes of their own blocks only
             small = total_bytes <= _URGENT_BYTES and collective is not Collective.ALL_TO_ALL
             known = self._load(choice, "urgent" if small else "normal")
             _remember(self._ready, key, known)
@@ -152,7 +152,7 @@ class Caller:
         return self._load(self._chooser.block_by_block(collective), "normal")
 
     def reduction(self, tensor: torch.Tensor, op: Any) -> Reduction:
-        """Return what there is to know of an allreduce of `tensor` (after `switch.turn`)."""
+        """Return the parameters of an allreduce of `tensor` (after `switch.turn`)."""
         binding.check(tensor)
         dtype, operator = binding.arithmetic(tensor.dtype, op)
         ready = self._chosen((Collective.ALLREDUCE, tensor.nbytes, 0))
@@ -176,7 +176,7 @@ class Caller:
         dtype: str = MOVED,
         operator: str = "sum",
     ) -> dist.Work:
-        """Run a collective here and now, or submit it, as torch's `opts` say."""
+        """Run a collective to its end, or submit it if torch's `opts` are asynchronous."""
         if opts.asyncOp:
             return self.submit(ready, bound, tensors, opts, dtype, operator)
         if profiling():
@@ -258,17 +258,17 @@ class Caller:
         )
 
     def next_tag(self) -> int:
-        """Return a tag for messages within a collective; ranks that call alike get the same."""
+        """Return a tag for messages within a collective; equal on ranks that make equal calls."""
         self._calls_with_messages += 1
         return TAGS + self._calls_with_messages % TAGS
 
     def begin_thread(self, work: PendingWork, run: Callable[[], None]) -> None:
-        """Start a thread that does `run` and then ends `work`."""
+        """Start a thread that calls `run` and then ends `work`."""
 
         def target() -> None:
             try:
                 run()
-            except Exception as error:  # which belongs to those that wait for the work
+            except Exception as error:  # raised by waits for the work
                 work.end(error.with_traceback(None))
             else:
                 work.end(None)
@@ -287,7 +287,7 @@ class Caller:
         return seconds if seconds > 0 else self.timeout_s
 
     def drain(self, limit_s: float) -> None:
-        """Give what was submitted and not waited for (receives apart) a chance to finish."""
+        """Wait up to `limit_s` for calls that were not waited for, except receives."""
         if self._attached:
             completion_threads.drain(self.executor, limit_s)
         end = time.monotonic() + limit_s
@@ -304,8 +304,8 @@ class Caller:
         if self._attached:
             completion_threads.detach()
         for work in list(self._loose.values()):
-            work.is_completed()  # takes over the executor's verdict
-        # torch may keep the group for good; what it held natively goes now
+            work.is_completed()  # takes the outcome from the executor
+        # torch may keep the group for good: release native resources now
         self.executor = cast(Executor, _Closed(group))
         self._starting.clear()
         for table in (self._loose, self._programs, self._ready, self.reductions):
@@ -319,7 +319,7 @@ class Caller:
         return Ready(program, priority, choice.chunks, choice.blockwise, choice.keeps_inputs)
 
     def _loaded(self, book: "PlanBook") -> Activation:
-        """Make a book's programs ready to run; returns what puts them in force."""
+        """Load a book's programs; returns the function that puts them in force."""
         executor = self.executor
         if book.topology.ranks != executor.ranks:
             raise InputError(
@@ -337,7 +337,7 @@ class Caller:
             programs[loaded.digest] = loaded
 
         def begin() -> None:
-            # What was chosen before is used no more, but by calls that are under way.
+            # earlier choices remain in use by calls under way only
             self._chooser, self._programs = chooser, programs
             self._ready, self.reductions = {}, {}
 
@@ -346,8 +346,8 @@ class Caller:
     def _loosely(
         self, tensor: torch.Tensor, bound: Binding, begin: Callable[[], int]
     ) -> PendingWork:
-        # A message is usually waited for at once, so the completion threads are left asleep. The
-        # table keeps the buffers of those that nobody waits for.
+        # A message is usually waited for at once, so no completion thread is notified. The table
+        # keeps the buffers of those that are not waited for.
         if len(self._loose) >= _LOOSE_WORKS:
             for work in list(self._loose.values()):
                 work.is_completed()
@@ -370,12 +370,12 @@ class Caller:
         """Begin the task whose buffers `work` holds, and enter it in a table that keeps it.
 
         An interrupt (a signal handler that raises) may come at any point, also when the executor
-        has the buffers and nobody its handle: then they are kept until the group is closed.
+        has the buffers and its handle is lost: then they are kept until the group is closed.
         """
         self._starting.add(work)
         try:
             handle = work.handle = begin()
-        except (CommunicationError, InputError):  # nothing was begun
+        except (CommunicationError, InputError):  # not begun
             self._starting.discard(work)
             raise
         enter(handle, work)
@@ -390,7 +390,7 @@ def _priority(ready: Ready | Reduction) -> str:
 
 
 class _Closed:
-    """Stands for the executor of a group that was destroyed: every use is an error."""
+    """Placeholder for the executor of a destroyed group: every use is an error."""
 
     def __init__(self, group: str) -> None:
         self._group = group

@@ -1,4 +1,4 @@
-"""Argument checks of the process group: what is wrong, what was found, what would do."""
+"""Argument checks of the process group; errors name the argument, its value and what is needed."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from headrace.collectives.run.binding import Tensors, check_dense
 from headrace.errors import InputError
 
 TAGS = 1 << 31
-"""Tags of the user's messages are below; those of messages within collectives are not."""
+"""Bound on tags of the user's messages; those of messages within collectives are not below it."""
 
 
 def tag(found: int) -> None:
@@ -38,7 +38,7 @@ def blocks(
 ) -> None:
     """Check a list of one tensor per rank against the own one.
 
-    Without `even` the sizes may differ, but for the own block.
+    Without `even` the sizes of all but the own block may differ.
     """
     if len(tensors) != ranks:
         raise InputError(
@@ -81,7 +81,7 @@ def list_of(call: str, name: str, tensors: Tensors, ranks: int) -> None:
 
 
 def even_split(tensor: torch.Tensor, ranks: int) -> int:
-    """Return the rows of dimension 0 that each rank gets; they must come out even."""
+    """Return the rows of dimension 0 per rank; raises InputError if they do not divide evenly."""
     rows = tensor.shape[0] if tensor.dim() else 1
     if rows % ranks:
         raise InputError(
@@ -92,7 +92,7 @@ def even_split(tensor: torch.Tensor, ranks: int) -> int:
 
 
 def splits(name: str, tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> Sequence[int]:
-    """Return the split sizes, checked; even ones if none are given."""
+    """Return the checked split sizes; equal ones if none are given."""
     if not sizes:
         return [even_split(tensor, ranks)] * ranks
     if not tensor.dim():

@@ -1,8 +1,8 @@
-"""Which verified program serves a call.
+"""Choice of the verified program for a call.
 
-The choice is a pure function of (plan book, collective, bytes, root, group size): every rank
-makes it alone and all agree. A collective that the book has no plan for gets a template, lowered
-and verified at first use and kept for the life of the process.
+The choice is a pure function of (plan book, collective, bytes, root, group size), so that all ranks
+make the same without communication. A collective that the book has no plan for gets a template,
+lowered and verified at first use and kept for the life of the process.
 """
 
 import functools
@@ -28,18 +28,19 @@ _MIDDLING_BYTES = 256 * 1024
 _FEW_RANKS = 4
 _CHAIN_RANKS = 16
 
-# A frame on the wire tells its size in 32 bits; half of that leaves room for chunks that are
-# larger by an element than others.
+# The size of a frame on the wire has 32 bits; half of that leaves room for chunks that are larger
+# by an element than others.
 _LONGEST_STEP_BYTES = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A program with its proof, and where it came from, in words.
+    """A program with its proof.
 
     Attributes
     ----------
-    blockwise : no step reaches over the end of a block, so blocks may lie anywhere in memory.
+    origin : description of its source.
+    blockwise : no step spans blocks, so blocks may be anywhere in memory.
     keeps_inputs : no step writes to another rank's block (of a reduce_scatter or scatter).
     """
 
@@ -51,19 +52,19 @@ class Choice:
 
     @property
     def chunks(self) -> int:
-        """Chunks per block: what the segments of a call have to be cut into."""
+        """Return the number of chunks per block into which the segments of a call are divided."""
         return self.program.demand.chunks
 
 
 class Chooser:
-    """The choices of one group of `ranks` ranks.
+    """Chooses the programs of one group of `ranks` ranks.
 
     Parameters
     ----------
-    book : a plan book that holds for this group; else None.
-    first : the book that the group began with, for what `book` has no plans for.
+    book : a plan book that is valid for this group; else None.
+    first : the book that the group began with, for calls that `book` has no plans for.
     one_host : all ranks are on one host and share its memory.
-    channels : connections per pair of ranks; calls that are worth it are spread over all of them.
+    channels : connections per pair of ranks; large calls are spread over all of them.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Chooser:
                 return self._from_plan(plan)
         find = _template_within_a_host if self._one_host else _template
         template, chunks = find(collective, total_bytes, self._ranks)
-        # Rings in shared memory are no faster for being several.
+        # several rings in shared memory are no faster than one
         spread = not self._one_host and total_bytes > _MIDDLING_BYTES
         channels = self._channels if spread else 1
         demand = Demand(
@@ -108,7 +109,7 @@ class Chooser:
         return _from_template(template, collective, self._ranks, chunks, root, pieces, channels)
 
     def planned(self) -> list[Choice]:
-        """Return all that the book can lead to, each once."""
+        """Return all choices of the book, each once."""
         for entry in () if self._book is None else self._book.entries:
             self._from_plan(entry.plan)
         return list(self._planned.values())
@@ -116,7 +117,7 @@ class Chooser:
     def block_by_block(self, collective: Collective) -> Choice:
         """Return a program with one chunk per block, for blocks that differ in size.
 
-        It does not depend on the sizes, which not every rank knows.
+        It is independent of the sizes, which not every rank knows.
         """
         return _from_template("direct", collective, self._ranks, 1, 0)
 
@@ -138,7 +139,7 @@ class Chooser:
 
 
 def _template(collective: Collective, total_bytes: int, ranks: int) -> tuple[str, int]:
-    """(name of the template, chunks) for a network of which nothing is known."""
+    """Return (name of the template, chunks) for a network that was not measured."""
     short = total_bytes <= _SHORT_BYTES
     match collective:
         case Collective.ALLREDUCE:
@@ -162,7 +163,7 @@ def _template(collective: Collective, total_bytes: int, ranks: int) -> tuple[str
 def _template_within_a_host(
     collective: Collective, total_bytes: int, ranks: int
 ) -> tuple[str, int]:
-    """(name of the template, chunks) where messages are cheap and processors copy all bytes.
+    """Return (name of the template, chunks) where messages are cheap and processors copy all bytes.
 
     Every pair has a ring of its own, so the fewest copies and the fewest rounds are best.
     """
@@ -190,7 +191,7 @@ def _from_template(
     """Make a template's program.
 
     Several `pieces` a chunk keep the steps of huge calls short; for several channels a chunk is cut
-    into as many times more, and each connection of a pair carries its share of them.
+    into as many times more, spread over the connections of a pair.
     """
     template: Callable[[Demand], Schedule] = getattr(templates, name)
     cuts = pieces * channels
@@ -207,7 +208,7 @@ def _from_template(
 
 
 def _chunk_by_chunk(schedule: Schedule, channels: int) -> Schedule:
-    """Cut transfers into chunks, each for the connection of its pair that has the least so far."""
+    """Cut transfers into chunks, each on the connection of its pair with the least so far."""
     sent: Counter[tuple[int, int]] = Counter()  # all chunks are of one size
     transfers: list[Transfer] = []
     for whole in schedule.transfers:

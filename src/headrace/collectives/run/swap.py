@@ -61,7 +61,7 @@ class _Change:
 
     epoch: int
     at: int
-    action: Activation
+    activate: Activation
     until_s: float  # when a rank that waits for the verdict gives up
 
 
@@ -144,8 +144,8 @@ class PlanSwitch:
         """Load a book; returns what puts it in force (for `promise`)."""
         return self._load(book)
 
-    def drained(self, action: Activation, deadline_s: float) -> Activation:
-        """Return `action` preceded by a wait until all earlier collectives have ended here."""
+    def drained(self, activate: Activation, deadline_s: float) -> Activation:
+        """Return `activate` preceded by a wait until all earlier collectives have ended here."""
 
         def drained() -> None:
             end = time.monotonic() + deadline_s
@@ -156,19 +156,19 @@ class PlanSwitch:
                         f"{self.sequence()} did not end within {deadline_s:g} s"
                     )
                 time.sleep(_POLL_S)
-            action()
+            activate()
 
         return drained
 
     def promise(
-        self, epoch: int, action: Activation, *, margin: int = MARGIN, hold_s: float | None = None
+        self, epoch: int, activate: Activation, *, margin: int = MARGIN, hold_s: float | None = None
     ) -> int:
         """Promise not to make a call before the verdict on change `epoch` is heard.
 
         Parameters
         ----------
         epoch : number of the change, above all before it.
-        action : what the change is; run by the calling thread between two calls. Collectives that
+        activate : what the change is; run by the calling thread between two calls. Collectives that
             it makes are of the new epoch.
         margin : how many calls more may be made, at least 1.
         hold_s : give up waiting this long after the promise (default: the switch's).
@@ -196,7 +196,7 @@ class PlanSwitch:
             self.armed = True
             last = self._due[-1].at if self._due else 0
             at = max(self._executor.submitted(), last) + margin
-            self._promised = _Change(epoch, at, action, until_s)
+            self._promised = _Change(epoch, at, activate, until_s)
             return at
 
     def commit(self, epoch: int, at: int) -> None:
@@ -216,7 +216,7 @@ class PlanSwitch:
                 )
             if at < change.at:
                 raise InputError(f"at is {at}, needs at least the promised {change.at}")
-            self._due.append(_Change(epoch, at, change.action, change.until_s))
+            self._due.append(_Change(epoch, at, change.activate, change.until_s))
             self._promised = None
             self._state.notify_all()
 
@@ -261,7 +261,7 @@ class PlanSwitch:
 
         Raises
         ------
-        CommunicationError : if the group is closed meanwhile; and what a change's action raises.
+        CommunicationError : if the group is closed meanwhile; and what a change's activate raises.
         """
         calls = self._calls
         if calls is not None:
@@ -271,7 +271,7 @@ class PlanSwitch:
         with self._turning:
             while (change := self._next()) is not None:
                 self._executor.epoch = change.epoch
-                change.action()
+                change.activate()
                 log.info(
                     "rank %d: plan %d from call %d on",
                     self._executor.rank,
