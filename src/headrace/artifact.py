@@ -1,4 +1,4 @@
-"""Artifacts: the frozen values stages hand each other, on disk byte for byte.
+"""Artifacts: the frozen values passed between stages, in reproducible files.
 
 An artifact is a *head* (JSON) and named *tables* of NumPy columns. In a file the first line is
 canonical JSON (the envelope: kind, schema version, digest, provenance, head, table sizes); the
@@ -41,11 +41,11 @@ class Artifact:
 
     Attributes
     ----------
-    kind : what it is ("topology", "profile", "plan", "plan-book", ...).
+    kind : type of artifact ("topology", "profile", "plan", "plan-book", ...).
     schema : version of the head's layout for that kind.
     head : JSON-serializable mapping.
     tables : table name -> column name -> one-dimensional array.
-    provenance : what it was made from and with what settings; not part of the digest.
+    provenance : sources and settings that it was made from; not part of the digest.
     """
 
     kind: str
@@ -67,7 +67,7 @@ class Artifact:
         return sha.hexdigest()
 
     def save(self, path: str | Path) -> None:
-        """Write to `path` atomically: a kill leaves the old file or the new one, never half.
+        """Write to `path` atomically: a kill leaves the old file or the new one, never a part.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Artifact:
 
 
 def write_file(path: str | Path, content: bytes) -> None:
-    """Write a file atomically: a kill leaves the old file or the new one, never half.
+    """Write a file atomically: a kill leaves the old file or the new one, never a part.
 
     Raises
     ------
@@ -112,10 +112,9 @@ def write_file(path: str | Path, content: bytes) -> None:
 
 
 def check_target(path: str | Path) -> None:
-    """Raise ArtifactError if `path` cannot be written, as far as one can tell beforehand.
+    """Raise ArtifactError if `path` cannot be written, as far as that can be checked beforehand.
 
-    For commands that work long before they save: their folder has to be there. Leaves nothing
-    behind.
+    For commands that run long before they save: their folder has to exist. Leaves no file.
     """
     path = Path(path)
     try:
@@ -189,7 +188,7 @@ def from_bytes(
 
 
 def _refuse_what_is_no_file(path: Path) -> None:
-    # replacing a device or a pipe by a file would take it from everybody else
+    # a file in place of a device or a pipe would remove it for all other processes
     if path.exists() and not path.is_file():
         raise OSError("it exists and is not a regular file")
 
@@ -261,11 +260,11 @@ def _read_tables(source: str, sizes: Any, body: bytes) -> dict[str, dict[str, np
 
 
 def _refuse_what_expands(blob: bytes) -> None:
-    """Raise ValueError for columns that take more room than their bytes in the file.
+    """Raise ValueError for columns that take more memory than their bytes in the file.
 
-    Arrow can compress, and has types whose values take no room or stand for many: a short file
-    could fill the memory. Columns of numbers as they are, which `save` writes, are as long as
-    their bytes.
+    Arrow can compress, and has types whose values take no space or stand for many: a short file
+    could fill the memory. Plain columns of numbers, which `save` writes, are as long as their
+    bytes.
     """
     for column in pa.ipc.read_schema(pa.py_buffer(blob)):
         if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
@@ -287,7 +286,7 @@ def _compressed(metadata: bytes) -> bool:
         return int(struct.unpack_from(kind, metadata, at)[0])
 
     def field_of(table: int, index: int) -> int:
-        """Where field `index` of the table is, or 0."""
+        """Return the position of field `index` of the table, or 0."""
         fields = table - number("<i", table)
         place = 4 + 2 * index
         offset = number("<H", fields + place) if place < number("<H", fields) else 0

@@ -1,9 +1,9 @@
-"""Every exception headrace raises on purpose.
+"""All exceptions that headrace raises deliberately.
 
 ::
 
     HeadraceError
-    ├── InputError (ValueError)       what the user gave is wrong
+    ├── InputError (ValueError)       an input is wrong
     │   ├── ArtifactError             a file is not the artifact it claims to be
     │   ├── TopologyError             a topology is inconsistent
     │   │   └── SymmetryError         a permutation of ranks is no automorphism of it
@@ -17,7 +17,7 @@
     ├── UnverifiedPlanError           an unproven or altered plan was given to the executor
     └── CommunicationError (RuntimeError)  a peer died, a deadline passed, a stream broke
 
-A message names the field or the rank, says what was found, and what would do.
+A message names the field or the rank, the value found, and the values allowed.
 """
 
 
@@ -26,7 +26,7 @@ class HeadraceError(Exception):
 
 
 class InputError(HeadraceError, ValueError):
-    """What the user gave is wrong; the message says where and what would do."""
+    """An input of the user is wrong; the message names it, and the values allowed."""
 
 
 class ArtifactError(InputError):
@@ -42,7 +42,7 @@ class SymmetryError(TopologyError):
 
 
 class XmlError(InputError):
-    """A file is not MSCCL XML; the message says where and what would do."""
+    """A file is not MSCCL XML; the message names the place, and the values allowed."""
 
 
 class PlanError(InputError):

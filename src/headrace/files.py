@@ -1,4 +1,4 @@
-"""Reading the files that users hand us, with errors that say which and why."""
+"""Reading of users' files, with errors that name the file and the reason."""
 
 import json
 import math
@@ -16,7 +16,7 @@ def read_text(path: str | Path, error: type[InputError] = InputError) -> str:
 
     Raises
     ------
-    error : naming the file, if it cannot be read or is no text.
+    error : naming the file, if it cannot be read or is not text.
     """
     try:
         return Path(path).read_text(encoding="utf-8")
@@ -31,8 +31,8 @@ def load_json(
 ) -> Any:
     """Parse JSON whose numbers are finite and whose integers have at most 64 bits.
 
-    Python reads any, and would fail far from here: no column holds them, and sums of very long
-    ones cannot even be printed.
+    Python accepts any, which would fail later: no column holds them, and sums of very long ones
+    cannot even be printed.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""The registration of the backend with torch.
+"""Registration of the backend with torch.
 
-torch calls `register`, by way of `headrace.torch`, at the end of its own import: which may be one
-that `headrace.torch` has just begun. So nothing here imports torch before it is called.
+torch calls `register`, through `headrace.torch`, at the end of its own import, which
+`headrace.torch` may have begun. So this module imports torch in `register` only.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ NAME = "headrace"
 
 
 def register() -> None:
-    """Register the backend "headrace" for CPU and CUDA tensors; doing it twice is harmless."""
+    """Register the backend "headrace" for CPU and CUDA tensors; calling it twice is harmless."""
     import torch.distributed as dist
 
     if dist.is_available() and NAME not in dist.Backend.backend_list:

@@ -1,4 +1,4 @@
-"""The one place that reads the environment: every variable is a documented field."""
+"""Settings from the environment, read here only: every variable is a documented field."""
 
 import difflib
 import os
@@ -19,45 +19,44 @@ _MAX_THREADS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the environment says, checked.
+    """Checked settings from the environment.
 
     Attributes
     ----------
     plan_book : HEADRACE_PLAN_BOOK, file with the plan book to choose plans from; unset: templates.
-    deadline_s : HEADRACE_DEADLINE_S, seconds (above 0) that any wait may take before it becomes
-        an error; torch's own default.
+    deadline_s : HEADRACE_DEADLINE_S, timeout of any wait in seconds (above 0), as torch's default.
     channels : HEADRACE_CHANNELS, connections per pair of ranks, 1 to 64. Calls of over 256 KiB
         between hosts are spread evenly over them: for networks that limit each connection.
-    threads : HEADRACE_THREADS, how many threads of this rank may move a group's bytes at one time,
-        1 to 64: for hosts with processors to spare, where one cannot keep up with all connections.
+    threads : HEADRACE_THREADS, limit of this rank's threads that move a group's bytes concurrently,
+        1 to 64: for hosts with idle processors, where one thread is too slow for all connections.
     socket_interface : HEADRACE_SOCKET_IFNAME, name of the network interface to listen on, by IPv4
         if all ranks' interfaces have such an address, else by IPv6; unset: the one that routes to
         the rendezvous.
-    pace : HEADRACE_PACE, pacing file of the loopback testbed: rates that the transport keeps to
-        where the kernel cannot shape them. Set by ``headrace testbed``.
+    pace : HEADRACE_PACE, pacing file of the loopback testbed: rate limits of the transport where
+        the kernel cannot shape traffic. Set by ``headrace testbed``.
     testbed_address : HEADRACE_TESTBED_ADDRESS, this host's address in a testbed. Set by
         ``headrace testbed``.
-    log_level : HEADRACE_LOG_LEVEL, one of debug, info, warning, error: what the backend writes to
-        stderr. An application that sets up logging itself decides instead.
+    log_level : HEADRACE_LOG_LEVEL, one of debug, info, warning, error: lowest level that the
+        backend writes to stderr. An application that sets up logging overrides it.
     shared_memory : HEADRACE_SHARED_MEMORY, on or off: whether ranks of one host move data through
-        memory that they share (else through TCP).
-    tls : HEADRACE_TLS, on or off: whether what goes between hosts is encrypted (TLS 1.3); alike on
-        all ranks.
-    measure : HEADRACE_MEASURE, whether the start of a job on several hosts that brings no plan book
+        shared memory (else through TCP).
+    tls : HEADRACE_TLS, on or off: whether traffic between hosts is encrypted (TLS 1.3); the same
+        on all ranks.
+    measure : HEADRACE_MEASURE, whether the start of a job on several hosts without a plan book
         measures the network (some 10 s) and plans for it: auto (unless a profile of these hosts is
-        cached and valid), always, or off. Rank 0's counts.
-    cache : HEADRACE_CACHE, folder for profiles and plan books that such jobs keep; unset:
+        cached and valid), always, or off. Rank 0's applies.
+    cache : HEADRACE_CACHE, folder for profiles and plan books of such jobs; unset:
         ~/.cache/headrace.
-    adapt : HEADRACE_ADAPT, on or off: whether plans follow the network while the job runs, where a
-        plan book serves a job of several hosts.
-    adapt_log : HEADRACE_ADAPT_LOG, file to which rank 0 appends what adaptation did, as lines of
-        JSON.
-    metrics : HEADRACE_METRICS, where metrics for Prometheus go: a file ("{rank}" in its name stands
-        for the rank) or a port on 127.0.0.1, to which the rank is added; unset: nowhere.
+    adapt : HEADRACE_ADAPT, on or off: whether plans are adapted to the network while the job runs,
+        for jobs on several hosts with a plan book.
+    adapt_log : HEADRACE_ADAPT_LOG, file to which rank 0 appends the events of adaptation, as lines
+        of JSON.
+    metrics : HEADRACE_METRICS, destination of metrics for Prometheus: a file ("{rank}" in its name
+        stands for the rank) or a port on 127.0.0.1, to which the rank is added; unset: none.
     recorder_entries : TORCH_FR_BUFFER_SIZE, calls that torch's flight recorder keeps; those of
         headrace are recorded if it is set, and above 0.
     nccl_recorder_entries : TORCH_NCCL_TRACE_BUFFER_SIZE, the same where the former is not set.
-    nan_check : TORCH_DIST_NAN_CHECK, "1" for torch to look for NaN in what every call takes.
+    nan_check : TORCH_DIST_NAN_CHECK, "1" for torch to check the inputs of every call for NaN.
     rank, world_size : RANK, WORLD_SIZE as torchrun sets them; None outside.
     """
 
@@ -84,7 +83,7 @@ class Settings:
 
     @property
     def cache_folder(self) -> Path | None:
-        """Where profiles and plan books are kept; None where this user has no home folder."""
+        """Folder of cached profiles and plan books; None if this user has no home folder."""
         if self.cache is not None:
             return self.cache
         try:
@@ -94,7 +93,7 @@ class Settings:
 
     @property
     def observed(self) -> bool:
-        """Whether torch's own tools are to see every call."""
+        """Return whether torch's own tools observe every call."""
         recorded = self.recorder_entries
         if recorded is None:
             recorded = self.nccl_recorder_entries
@@ -102,15 +101,15 @@ class Settings:
 
     @property
     def paced_address(self) -> str | None:
-        """The address that stands for this host where several share loopback, else None."""
+        """Address that stands for this host where several share loopback, else None."""
         return self.testbed_address if self.pace is not None else None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
         """Read the settings from `environment` (default: this process's).
 
-        A variable that is set but empty counts as not set. One that starts with HEADRACE_ and is
-        none of headrace's is warned of, once in a process.
+        A variable that is set but empty counts as not set. An unknown one that starts with
+        HEADRACE_ gives a warning, once per process.
 
         Raises
         ------
@@ -130,7 +129,7 @@ class Settings:
 
 
 def child_environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """Return this process's environment for a child, with `changes` made (None: removed)."""
+    """Return this process's environment for a child, with `changes` applied (None: removed)."""
     environment = dict(os.environ)
     for variable, value in (changes or {}).items():
         if value is None:
@@ -278,10 +277,10 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str, str], object]]] = {
     "rank": ("RANK", _whole(0)),
     "world_size": ("WORLD_SIZE", _whole(1)),
 }
-"""Field of `Settings` -> (environment variable, how its text is read)."""
+"""Field of `Settings` -> (environment variable, parser of its text)."""
 
 _MARKS = ("HEADRACE_TESTBED_HOST", "HEADRACE_TEST_THREADS")
-"""Set by ``headrace testbed`` for scripts on its hosts, and for native tests: nothing to read."""
+"""Set by ``headrace testbed`` for scripts on its hosts, and for native tests: not read here."""
 
 _warned: set[str] = set()
-"""Unknown variables that this process has warned of."""
+"""Unknown variables that this process has warned about."""

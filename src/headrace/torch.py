@@ -1,8 +1,8 @@
-"""The torch backend's front door: ``import headrace.torch`` makes "headrace" known to torch.
+"""Public interface of the torch backend; ``import headrace.torch`` registers "headrace".
 
-Torch also calls `register` by itself, through the package's entry points, so that
-``init_process_group("headrace")`` needs no import. Nothing heavy is loaded before a process
-group is made.
+Torch also calls `register` itself, through the package's entry points, so that
+``init_process_group("headrace")`` needs no import. Large modules are loaded when a process group
+is made.
 """
 
 # isort: off
@@ -19,9 +19,10 @@ import torch
 
 
 def step() -> None:
-    """Say that a training step ends here; for loops whose calls do not show it by themselves.
+    """Mark the end of a training step; for loops whose steps cannot be detected.
 
-    Steps are otherwise found in the sequence of collectives. Once said, this is what counts.
+    Steps are otherwise detected in the sequence of collectives. After the first mark, only marks
+    count.
     """
     from headrace.collectives.run.create import mark_step
 
@@ -30,9 +31,9 @@ def step() -> None:
 
 @contextmanager
 def background() -> Generator[None]:
-    """Let the collectives that this thread begins inside yield to all others.
+    """Give the collectives that this thread begins inside background priority.
 
-    Their bytes move when no others can. All ranks have to do so with the same calls.
+    Their bytes move when no others can. All ranks have to use it for the same calls.
     """
     from headrace.collectives.run.caller import in_background
 
@@ -44,10 +45,10 @@ def background() -> Generator[None]:
 
 
 def empty(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return a CPU tensor of any content in memory that ranks of this host may read.
+    """Return an uninitialized CPU tensor in memory shared with the ranks of this host.
 
-    Collectives work on any tensor; blocks of such a one are taken, or reduced, straight from where
-    they are. It is for buffers that are used again and again; a forked child shares it.
+    Collectives work on any tensor; blocks of this one are copied, or reduced, in place (zero copy).
+    It is for buffers that are reused; a forked child shares it.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ def empty(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
 
     Raises
     ------
-    CommunicationError : there is no memory left to share.
+    CommunicationError : there is no shared memory left.
     """
     from headrace.collectives.run import shared_buffer
 

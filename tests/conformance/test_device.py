@@ -77,12 +77,12 @@ def said(*backends: str) -> list[str]:
 def test_without_a_gpu_what_cannot_be_served_is_refused_and_the_rest_works() -> None:
     lines = said("cuda:headrace", "cpu:gloo,cuda:headrace", "xpu:headrace", "headrace")
     for line, backend in zip(lines, ("cuda:headrace", "cpu:gloo,cuda:headrace"), strict=False):
-        assert line.startswith(f"{backend} refused: the headrace backend cannot serve CUDA")
+        assert line.startswith(f"{backend} refused: the headrace backend does not support CUDA")
         assert "no GPU" in line or "without CUDA" in line
         assert 'init_process_group("headrace")' in line
-    assert lines[2].startswith("xpu:headrace refused: the headrace backend does not serve xpu")
+    assert lines[2].startswith("xpu:headrace refused: the headrace backend does not support xpu")
     assert lines[3] == "headrace served by HeadraceGroup on cpu"
-    assert lines[4].startswith("no cuda: the headrace backend cannot serve CUDA tensors here")
+    assert lines[4].startswith("no cuda: the headrace backend does not support CUDA tensors here")
 
 
 def test_backends_beside_headrace_get_what_is_theirs() -> None:

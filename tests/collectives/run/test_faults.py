@@ -88,7 +88,7 @@ def test_a_rank_that_comes_late_gets_the_error_of_those_that_gave_up() -> None:
         assert "went well" not in text
         assert len(re.findall(r"failed: .*ran out of time", text)) == 2, text
         if rank != VICTIM:  # waits of their own, in a group that goes on
-            assert re.search(r"^a short wait failed: .*gave up after 0\.2 s", text, re.M), text
+            assert re.search(r"^a short wait failed: .*timed out after 0\.2 s", text, re.M), text
             assert re.search(r"^a short barrier failed: .*monitored_barrier", text, re.M), text
         assert f"then {[float(RANKS)] * 4}" in text
 

@@ -119,7 +119,7 @@ def test_tls_on_some_ranks_only_is_an_error_that_names_them() -> None:
 
     for error in together(3, lambda r, s: act(r, s, [True, False, True])):
         assert isinstance(error, InputError)
-        assert "ranks [0, 2] want TLS and ranks [1] do not" in str(error)
+        assert "ranks [0, 2] use TLS and ranks [1] do not" in str(error)
     for all_ranks in (True, False):
         configs = together(3, lambda r, s, wanted=all_ranks: act(r, s, [wanted] * 3))
         assert [config.tls for config in configs] == [all_ranks] * 3

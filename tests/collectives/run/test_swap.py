@@ -120,7 +120,7 @@ def test_without_a_verdict_a_rank_keeps_its_plan_and_says_so(
         rank.call(3)
     assert 0.1 <= time.monotonic() - started < 5
     assert rank.epochs == [0] * 3
-    assert "goes on with plan 0" in caplog.text
+    assert "stays with plan 0" in caplog.text
     with pytest.raises(CommunicationError, match="too late"):
         rank.switch.commit(1, 5)
 

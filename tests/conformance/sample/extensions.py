@@ -54,7 +54,7 @@ def lengths_that_only_the_sender_knows() -> None:
     for src, block in enumerate(all_to_all_variable(sent, limit)):
         assert torch.equal(block, torch.full((src + me(),), 10 * src + me()))
     # one rank is over the limit: all are told, by the same call
-    with raises(RuntimeError, f"rank {n - 1} brings {limit} rows", f"limit is {limit - 1}"):
+    with raises(RuntimeError, f"rank {n - 1} has {limit} rows", f"limit is {limit - 1}"):
         all_gather_variable(torch.ones(limit if me() == n - 1 else 1), limit - 1)
     with raises(RuntimeError, "limit"):
         all_to_all_variable(

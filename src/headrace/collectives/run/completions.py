@@ -1,4 +1,4 @@
-"""The threads of a process that learn of finished calls, end their works, complete futures."""
+"""Completion threads of a process: take finished calls, end their works, complete futures."""
 
 import contextlib
 import os
@@ -13,13 +13,13 @@ from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.work import PendingWork
 from headrace.errors import CommunicationError
 
-# The last group to leave wakes the threads, so this only bounds how long a slip could last, and how
-# long it waits for threads that are in callbacks.
+# The last group to detach wakes the threads, so this only bounds a missed wake-up, and the wait for
+# threads that are in callbacks.
 _DRAIN_TIMEOUT_S = 5.0
 
 
 class _Early:
-    """The outcome of a call that ended before its work was entered in the table."""
+    """Outcome of a call that ended before its work was entered in the table."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
@@ -28,9 +28,9 @@ class _Early:
 class CompletionThreads:
     """Ends the works of all groups of this process as their calls complete.
 
-    Callbacks of futures may wait for other futures. So before a thread runs one, it sees to it that
-    another one waits for completions, which a callback then may wait for, to any depth: there are
-    as many threads as callbacks that block, and one or two more. Without callbacks there is one.
+    Callbacks of futures may wait for other futures, to any depth. So before a thread runs one, it
+    makes sure that another thread waits for completions: there are as many threads as callbacks
+    that block, and one or two more. Without callbacks there is one.
 
     The threads run while a group uses them. Their table also keeps a work, and so its buffers,
     alive when the caller dropped it.
@@ -44,24 +44,24 @@ class CompletionThreads:
         self._lock = threading.Lock()
         self._users = 0
         self._threads: set[threading.Thread] = set()
-        self._kept: set[threading.Thread] = set()  # in what may block
+        self._kept: set[threading.Thread] = set()  # in functions that may block
 
     @property
     def queue(self) -> _native.Completions:
-        """Where every executor of this process reports."""
+        """Completion queue of every executor of this process."""
         if self._queue is None:
             self._queue = _native.Completions()
         return self._queue
 
     def forget(self) -> None:
-        """Let go of the queue, when the process ends and no group is left."""
+        """Release the queue, when the process ends and no group is left."""
         self._queue = None
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child, where the threads and the calls are not."""
+        """Reset in a forked child, which has neither the threads nor the calls."""
         parents = self._queue
         self.__init__()
-        self._parents = parents  # the parent's threads count as waiting: to delete it would wait
+        self._parents = parents  # the parent's threads count as waiting: its deletion would block
 
     def attach(self) -> None:
         """Start a thread for its first user."""
@@ -73,7 +73,7 @@ class CompletionThreads:
     def detach(self) -> None:
         """End the threads after their last user, whose executor has been closed before.
 
-        Those that are in a callback for long (this one may be) end after it.
+        Threads in a long callback (this one may be) end after it.
         """
         with self._lock:
             self._users = max(0, self._users - 1)  # 0 in a forked child
@@ -85,7 +85,7 @@ class CompletionThreads:
         for thread in threads - {threading.current_thread()}:
             self.queue.wake()
             thread.join(max(0.0, end - time.monotonic()))
-        while self._finish_next(0.0):  # what the closing executors failed last
+        while self._finish_next(0.0):  # calls that failed when the executors were closed
             pass
 
     def enter(self, handle: int, work: PendingWork) -> None:
@@ -97,7 +97,7 @@ class CompletionThreads:
             work.complete()
 
     def run(self, action: Callable[[], object]) -> None:
-        """Have one of the threads run `action`, which may block; without threads, run it here."""
+        """Run `action`, which may block, on one of the threads; without threads, run it here."""
         if not self._threads:
             action()
             return
@@ -105,7 +105,7 @@ class CompletionThreads:
         self.queue.wake()
 
     def may_block(self, action: Callable[[], object]) -> None:
-        """Do here what may block; if this is one of the threads, another one does its work."""
+        """Run `action`, which may block, here; if this is one of the threads, replace it."""
         me = threading.current_thread()
         with self._lock:
             replaced = me in self._threads and me not in self._kept
@@ -121,17 +121,17 @@ class CompletionThreads:
             if replaced:
                 with self._lock:
                     self._kept.discard(me)
-                    # one to wait, one to run callbacks: more were for a nesting
+                    # one waits, one runs callbacks: more were needed for nested ones
                     if len(self._threads) - len(self._kept) > 2:
                         self._threads.discard(me)
 
     def drain(self, executor: Executor, limit_s: float) -> None:
-        """Wait until `executor` has no calls under way, or for `limit_s`."""
+        """Wait until `executor` has no calls under way, for `limit_s` at most."""
         end = time.monotonic() + limit_s
         for work in list(self._inflight.values()):
             left = end - time.monotonic()
             if isinstance(work, PendingWork) and work.executor is executor and left > 0:
-                # the work keeps the error
+                # kept by the work
                 with contextlib.suppress(CommunicationError):
                     work.wait(timedelta(seconds=left))
 
@@ -145,7 +145,7 @@ class CompletionThreads:
         me = threading.current_thread()
         while me in self._threads:
             self._finish_next(_DRAIN_TIMEOUT_S)
-        self.queue.wake()  # the next one that is to end
+        self.queue.wake()  # the next thread to end
 
     def _finish_next(self, timeout_s: float) -> bool:
         """End a work whose call completed; returns False if none has within `timeout_s`."""
@@ -167,7 +167,7 @@ class CompletionThreads:
                 work.executor.log_failure()
             work.end(error)
             if work.callbacks is not None and work.callbacks.whole:
-                work.complete()  # callbacks that may block say so
+                work.complete()  # its callbacks call `may_block` themselves
             elif work.has_future:
                 self.may_block(work.complete)
         return True

@@ -1,4 +1,4 @@
-"""Making a process group: the ranks meet, compare plan books, connect."""
+"""Creation of a process group: rendezvous of the ranks, comparison of plan books, connections."""
 
 import atexit
 import hmac
@@ -32,7 +32,7 @@ from headrace.settings import Settings
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
 
-# A process that ends without destroy_process_group may have crashed: its peers want to know soon.
+# A process that ends without destroy_process_group may have crashed: its peers must detect it soon.
 _LAST_CHANCE_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ _live: "weakref.WeakSet[HeadraceGroup | HeadraceBackend]" = weakref.WeakSet()
 Follow = Callable[
     [Any, Executor, PlanSwitch, "PlanBook | None", Settings], Callable[[], None] | None
 ]
-"""Begins to adapt a group's plans, given its store and more; returns what ends that."""
+"""Starts to adapt a group's plans, given its store and more; returns the function that ends it."""
 
 
 def create(
@@ -51,20 +51,20 @@ def create(
     follow: Follow | None = None,
     kind: type[HeadraceGroup | HeadraceBackend] | None = None,
 ) -> HeadraceGroup | HeadraceBackend:
-    """Make what torch's `init_process_group` or `new_group` asked for.
+    """Make a group for torch's `init_process_group` or `new_group`.
 
-    That is a whole process group, or the backend of one device in a group that has others.
+    It is a whole process group, or the backend of one device in a group that has others.
 
     Parameters
     ----------
     options : torch's ``_DistributedBackendOptions``.
-    follow : adapts the plans of a group that a plan book serves, for as long as it lives.
-    kind : which of the two to make; found out if absent.
+    follow : adapts the plans of a group with a plan book, while it exists.
+    kind : which of the two to make; detected if absent.
 
     Raises
     ------
-    InputError : the device cannot be served here; the ranks' plan books differ; a setting is wrong.
-    CommunicationError : naming the ranks that did not come in time, or the store if it does not
+    InputError : the device is not supported here; the ranks' plan books differ; a setting is wrong.
+    CommunicationError : naming the ranks that did not arrive in time, or the store if it does not
         answer.
     """
     with answering(options.store, f"rank {options.group_rank}: making a group"):
@@ -92,9 +92,9 @@ def create(
         executor, addresses = _connected(
             rank, ranks, config, settings, rendezvous.addresses, timeout_s
         )
-    finally:  # nothing listens any more: it is of no use to a rank that comes later
+    finally:  # nothing listens any more: a rank that comes later cannot use it
         rendezvous.forget_secret()
-    # after the connections, whose addresses tell hosts apart
+    # after connecting, as the addresses identify the hosts
     pinned = settings.plan_book is not None
     book = fitting(book, config.rank_host, addresses, warn=rank == 0)
     if whole_job and not pinned and len(set(config.rank_host)) > 1:
@@ -179,9 +179,9 @@ def _connected(
 
 
 def _device(store: Any, rank: int) -> str:
-    """The kind of device that torch makes this backend for; the first one if it is for several.
+    """Return the device kind that torch makes this backend for; the first one if it has several.
 
-    torch tells it only by giving every backend the part of its store that is named after it.
+    It shows only in the part of torch's store that the backend gets, which is named after it.
     """
     key = f"headrace/device/{rank}"
     store.set(key, "")
@@ -194,10 +194,10 @@ def _device(store: Any, rank: int) -> str:
 
 
 def _alone(process_group: Any, device: str) -> bool:
-    """Whether no other backend is to have a part in the group that torch is making.
+    """Return whether the group that torch is making gets no other backend.
 
-    Those before this one are registered with the group already. Of those after it torch tells
-    only by what it calls the group's main backend, which is one for an accelerator if there is any.
+    Those before this one are registered with the group already. Those after it show only in the
+    name of the group's main backend, which is one for an accelerator if there is any.
     """
     return (
         device == "cpu"
@@ -214,7 +214,7 @@ def _automatic(
     settings: Settings,
     timeout_s: float,
 ) -> "PlanBook | None":
-    """A plan book for the network as it is found; see `automatic.found_book`."""
+    """Return a plan book for the network of the job; see `automatic.found_book`."""
     from headrace.collectives.run.automatic import HostId, found_book  # it loads all of planning
 
     hosts = [
@@ -229,7 +229,7 @@ def _automatic(
 
 
 def mark_step() -> None:
-    """Note that a training step of this process ends here."""
+    """Record the end of a training step of this process."""
     for group in list(_live):
         group.switch.mark()
 
@@ -241,7 +241,7 @@ def _hosts(rank_host: Sequence[int]) -> str:
 
 @atexit.register
 def _close_all() -> None:
-    """Close what the script left open: no thread may outlive the interpreter."""
+    """Close groups that the script left open: no thread may outlive the interpreter."""
     for group in list(_live):
         group.shutdown(_LAST_CHANCE_S)
     completion_threads.forget()

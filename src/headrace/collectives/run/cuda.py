@@ -1,7 +1,7 @@
-"""CUDA tensors by way of pinned host memory.
+"""CUDA tensors through pinned host memory.
 
-The pinned buffers are those of torch's caching host allocator: it keeps what is freed for the next
-call (sizes go up to powers of two), and gives no buffer away that a copy still reads.
+The pinned buffers are those of torch's caching host allocator: it keeps freed buffers for the next
+call (sizes are rounded up to powers of two), and reuses none that a copy still reads.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from headrace.errors import InputError
 
 @cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream of all copies back to `device`: they need not wait for computation."""
+    """Return the stream of all copies back to `device`, which need not wait for computation."""
     return torch.cuda.Stream(device)
 
 
 class CudaCopies:
-    """The copies of one call; see `staging.Copies`.
+    """Copies of one call; see `staging.Copies`.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class CudaCopies:
         """Copy on the current stream, and wait in this thread, without the GIL."""
         hosts = [self.room(tensor) for tensor in tensors]
         for host, tensor in zip(hosts, tensors, strict=True):
-            # lazy conjugates and negatives would be resolved in host memory, before the copy ends
+            # else lazy conjugates and negatives would be resolved in host memory too early
             plain = tensor.detach().resolve_conj().resolve_neg()
             host.copy_(plain, non_blocking=True)
         if hosts:
@@ -64,7 +64,7 @@ class CudaCopies:
         """Begin to copy on the side stream."""
         stream = _side_stream(self._device)
         with torch.cuda.stream(stream):
-            stream.wait_event(self._begun)  # what used the tensors before may not have run yet
+            stream.wait_event(self._begun)  # earlier kernels may still use the tensors
             for tensor, host in pairs:
                 check_writable(tensor)  # its storage may have been resized since
                 tensor.copy_(host, non_blocking=True)
@@ -73,10 +73,10 @@ class CudaCopies:
             self._arrived.record(stream)
 
     def wait(self) -> None:
-        """Let the current stream wait for `to_device`'s copies."""
+        """Make the current stream wait for `to_device`'s copies."""
         if self._arrived is not None:
             torch.cuda.current_stream(self._device).wait_event(self._arrived)
 
     def done(self) -> bool:
-        """Whether `to_device`'s copies are complete."""
+        """Return whether `to_device`'s copies are complete."""
         return self._arrived is not None and self._arrived.query()

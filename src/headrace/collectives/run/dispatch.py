@@ -1,11 +1,11 @@
-"""The way of calls through torch's dispatcher, for those of torch's tools that observe them there.
+"""Calls through torch's dispatcher, for torch's tools that observe them there.
 
-A call of Gloo's passes the operators `c10d::*`, where the profiler records names, shapes and types,
+A call of Gloo passes the operators `c10d::*`, where the profiler records names, shapes and types,
 and where hooks run (the flight recorder's, the NaN check's, `register_pre_hook`'s). A group written
-in Python is called past them, which is as much as 5 us faster. So calls of a `HeadraceGroup` take
-the detour only while something observes them: torch's C++ implementation of the method calls the
-operator, and its kernel the backend of the tensors' device, here a `Dispatched`, which calls the
-group's method. Results and errors are the same.
+in Python bypasses them, which is up to 5 us faster. So calls of a `HeadraceGroup` are dispatched
+only while they are observed: torch's C++ implementation of the method calls the operator, and its
+kernel the backend of the tensors' device, here a `Dispatched`, which calls the group's method.
+Results and errors are the same.
 """
 # pyright: reportPrivateUsage=false
 
@@ -49,7 +49,7 @@ OPERATIONS: Mapping[str, int] = {
     "recv": int(OpType.RECV),
     "recv_anysource": int(OpType.RECVANYSOURCE),
 }
-"""Name of a method of `Calls` -> the type of its works: Gloo's, where Gloo gives one."""
+"""Name of a method of `Calls` -> type of its works: that of Gloo, where Gloo has one."""
 
 ALIASES: Mapping[str, str] = {
     "_allgather_base": "all_gather_single",
@@ -60,16 +60,16 @@ ALIASES: Mapping[str, str] = {
     "alltoall_base": "all_to_all_single",
     "recvAnysource": "recv_anysource",
 }
-"""Other names of these methods -> the names above."""
+"""Aliases of these methods -> the names above."""
 
 
 class _Under(threading.local):
-    """The call that a thread has under way through the dispatcher.
+    """Call of a thread through the dispatcher.
 
     Attributes
     ----------
-    way : whether there is one: what it calls in turn is part of it.
-    work : what the group's method returned. torch's C++ wraps it, and the wrapper has neither its
+    way : whether one is under way; nested calls are part of it.
+    work : result of the group's method. torch's C++ wraps it, and the wrapper has neither its
         exception nor its result.
     """
 
@@ -88,7 +88,7 @@ under = _Under()
 
 @untraced
 class Dispatched(Backend):
-    """The backend of a `HeadraceGroup` in torch's C++: passes calls on to the group's methods."""
+    """Backend of a `HeadraceGroup` in torch's C++: forwards calls to the group's methods."""
 
     def __init__(self, calls: Calls) -> None:
         Backend.__init__(self, calls.rank(), calls.size())
@@ -119,7 +119,7 @@ Dispatched.allreduce_sparse = Dispatched.allreduce  # type: ignore[attr-defined]
 
 
 def observable(group: type[_Group]) -> type[_Group]:
-    """Let torch's tools observe the calls of a class of groups, and give works their type."""
+    """Make the calls of a class of groups observable by torch's tools, and set types of works."""
     for name, kind in OPERATIONS.items():
         method = _observed(name, kind)
         setattr(group, name, _briefly(method) if name == "allreduce" else method)
@@ -130,7 +130,7 @@ def observable(group: type[_Group]) -> type[_Group]:
 
 def _alias(alias: str, name: str) -> Callable[[Any], Any]:
     def attribute(self: Any) -> Any:
-        # Torch's C++ looks for an override of the alias, too. It shall find its own, and go on.
+        # torch's C++ looks up overrides of the alias, too: return its own, to avoid recursion
         return getattr(dist.ProcessGroup if under.way else self, alias if under.way else name)
 
     return untraced(attribute)
@@ -152,15 +152,15 @@ def _observed(name: str, kind: int) -> Callable[..., dist.Work]:
             work.op_type = kind  # type: ignore[attr-defined]
         return work
 
-    # pybind11 calls torch's implementation, and not this override of it again, if it finds itself
-    # called from a function of the override's name
+    # pybind11 calls torch's implementation, and not this override again, if the calling function
+    # has the override's name
     in_cpp = "recvAnysource" if name == "recv_anysource" else name
     method.__code__ = method.__code__.replace(co_name=in_cpp)
     return untraced(method)
 
 
 def _briefly(allreduce: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
-    """Do the same as the observed `allreduce`, at half the cost while nothing observes it."""
+    """Return the observed `allreduce` at half the cost while it is not observed."""
     call, kind = Calls.allreduce, OPERATIONS["allreduce"]
 
     def method(self: Any, tensors: Tensors, opts: Any = None) -> dist.Work:
@@ -175,11 +175,11 @@ def _briefly(allreduce: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
 
 
 def _dispatches(args: Any) -> bool:
-    """Return whether such a call ends in the group's method, with the same tensors."""
+    """Return whether the dispatcher passes these arguments unchanged to the group's method."""
     if under.way:
         return False
     devices = _device_kinds()
-    # of conjugate and negative views torch's dispatcher makes copies, which get the results
+    # torch's dispatcher copies conjugate and negative views, and the copies would get the results
     return all(
         t.device.type in devices and not (t.is_conj() or t.is_neg()) for t in tensors_in(args)
     )
@@ -190,7 +190,7 @@ def _device_kinds() -> tuple[str, ...]:
 
 
 def register_backend(group: Any) -> Dispatched:
-    """Have torch's dispatcher find a backend in `group`; returns it, for the group to keep."""
+    """Register a backend of `group` for torch's dispatcher; returns it, for the group to keep."""
     backend = Dispatched(group)
     custom = dist.ProcessGroup.BackendType.CUSTOM
     for kind in _device_kinds():

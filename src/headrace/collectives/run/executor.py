@@ -1,8 +1,7 @@
-"""The Python face of the native executor.
+"""Python interface of the native executor.
 
 An `Executor` belongs to one rank of one group. It listens on construction, so that its address
-can be exchanged; `connect` connects every pair of ranks. It runs only programs that come with their
-proof.
+can be exchanged; `connect` connects every pair of ranks. It runs proven programs only.
 """
 
 import logging
@@ -57,20 +56,20 @@ OPERATORS: dict[str, tuple[_native.Operator, bool]] = {
     },
     "avg": (_native.Operator.sum, True),
 }
-"""Reduce operators: the native one, and whether the result is divided by the number of ranks."""
+"""Reduce operators: (native operator, whether the result is divided by the number of ranks)."""
 
 
 ELEMENTS = (*DTYPES, "complex32", "complex64", "complex128", "float8_e4m3fnuz", "float8_e5m2fnuz")
-"""Element types that a message can be said to be of, by their numbers less one."""
+"""Element types of messages, indexed by their number less one."""
 
 PRIORITIES: dict[str, _native.Priority] = {
     name: getattr(_native.Priority, name) for name in ("urgent", "normal", "background")
 }
-"""What collectives may be, on every rank alike. Each priority has connections of its own: those of
-one do not wait for those of another, and in the background bytes move when no others can."""
+"""Priorities of collectives, the same on every rank. Each has connections of its own, so that none
+waits for those of another; background bytes move when no others can."""
 
-# Two rings and a page for their state. A ring should hold what a rank sends to one other in the
-# first round of a middling collective, and all rings together should stay in a processor's cache.
+# Two rings and a page for their state. A ring should hold the bytes that a rank sends to one other
+# in the first round of a medium collective, and all rings together should fit a processor's cache.
 _RING_BYTES = 512 << 10
 _MEMORY_BYTES = 4096 + 2 * _RING_BYTES
 
@@ -78,7 +77,7 @@ _MEMORY_BYTES = 4096 + 2 * _RING_BYTES
 class Segment(NamedTuple):
     """`blocks` blocks of `elements` elements each, contiguous from `address` (a pointer).
 
-    Every block is cut into `chunks` slots: slot k of a block covers its elements
+    Every block is divided into `chunks` slots: slot k of a block covers its elements
     [k * elements // chunks, (k + 1) * elements // chunks).
     """
 
@@ -90,7 +89,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedProgram:
-    """A proven program, made ready for one rank."""
+    """A proven program, loaded for one rank."""
 
     native: _native.Program
     collective: Collective
@@ -105,25 +104,25 @@ class Executor:
     ----------
     rank, ranks : this member and the size of the group.
     host : numeric address to listen on and to connect from.
-    secret : known to the members only; strangers are turned away.
+    secret : known to the members only; unauthenticated peers are rejected.
     channels : data connections per pair of ranks and priority; a program may use fewer.
-    threads : how many threads may move bytes at one time, each those of another connection.
+    threads : limit of threads that move bytes concurrently, each those of another connection.
     shared_memory : whether ranks that listen on the same address share memory.
     tls : whether connections by TCP are encrypted, by TLS 1.3; the same on all ranks.
-    completions : where tasks submitted with `notify` are reported; made if absent.
+    completions : queue for tasks submitted with `notify`; made if absent.
     fail_at_call : for tests: the n-th send or receive fails as if the connection had been reset.
 
     Attributes
     ----------
-    epoch : number of the plan in force, which goes with every message of a collective: ranks that
-        run one by different plans get an error, not wrong data.
+    epoch : number of the plan in force, part of every message of a collective: ranks that run one
+        by different plans get an error, not wrong data.
 
-    forked : whether this process is a child of the one that made it: then nothing can be called.
+    forked : whether this process is a child of the one that made it: then calls are errors.
 
     Raises
     ------
     CommunicationError : if `host` cannot be listened on.
-    InputError : if `tls` is asked of a build that has none.
+    InputError : if `tls` is set and the build has none.
     """
 
     def __init__(
@@ -142,8 +141,8 @@ class Executor:
     ) -> None:
         if tls and not _native.has_tls():
             raise InputError(
-                "TLS is asked for, but headrace was built without it: install OpenSSL 3 with its "
-                "headers (Debian: libssl-dev) and build headrace again, or set HEADRACE_TLS=off"
+                "TLS is on, but headrace was built without it: install OpenSSL 3 with its headers "
+                "(Debian: libssl-dev) and build headrace again, or set HEADRACE_TLS=off"
             )
         self.rank = rank
         self.ranks = ranks
@@ -177,7 +176,7 @@ class Executor:
 
     @property
     def address(self) -> str:
-        """Where this executor listens until it is connected: "host:port"."""
+        """Listening address until it is connected: "host:port"."""
         return self._listener.address
 
     def connect(self, addresses: Sequence[str], deadline_s: float = 30.0) -> None:
@@ -193,7 +192,7 @@ class Executor:
             self._native.connect(links, max(0.0, deadline - time.monotonic()))
 
     def load(self, program: Program, proof: Proof) -> LoadedProgram:
-        """Make a proven program ready to run.
+        """Load a proven program.
 
         Raises
         ------
@@ -224,7 +223,7 @@ class Executor:
         priority: str = "normal",
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> _native.Call:
-        """Return a collective on buffers, by the plan in force, to be run as often as wanted.
+        """Return a collective on buffers, by the plan in force; it can be run any number of times.
 
         Raises
         ------
@@ -281,7 +280,7 @@ class Executor:
             raise InputError(str(error)) from None
 
     def submit(self, call: _native.Call, *, notify: bool = False) -> int:
-        """Start a collective and return its handle; the buffers are borrowed until it is done.
+        """Start a collective and return its handle; the buffers are in use until it is done.
 
         Every rank must submit the same collectives in the same order and with the same priorities.
         A handle is either waited for, or, with `notify`, reported by `completions`.
@@ -322,24 +321,24 @@ class Executor:
         )
 
     def poll(self, handle: int) -> bool:
-        """Whether the task is finished (it still has to be waited for)."""
+        """Return whether the task is finished (it still has to be waited for)."""
         with _translated():
             return self._native.poll(handle)
 
     def cancel(self, handle: int) -> None:
-        """Withdraw a receive nobody has sent to; anything else ends the group for all ranks."""
+        """Cancel a receive without a matching send; anything else ends the group for all ranks."""
         with _translated():
             self._native.cancel(handle)
 
     def abort(self, reason: str) -> None:
-        """End the group for all ranks: what is under way fails everywhere and tells the reason.
+        """End the group for all ranks: tasks under way fail everywhere with the reason.
 
-        For when membership changes: nobody waits for a rank that will not come.
+        For changes of membership: no rank waits for one that has left.
         """
         self._native.abort(reason)
 
     def completions(self, timeout_s: float) -> list[tuple[int, str]]:
-        """Wait for tasks submitted with `notify`; (handle, error text or "") of those finished."""
+        """Wait for tasks submitted with `notify`; returns finished (handle, error or "")."""
         return self._completions.take(timeout_s)
 
     def send(
@@ -355,8 +354,8 @@ class Executor:
     ) -> int:
         """Start sending `nbytes` to rank `dst`; returns a handle. Tags are 0 to 2^32 - 1.
 
-        `element` is 1 + the place in `ELEMENTS` of what is sent, or 0: a receive of another type is
-        warned of.
+        `element` is 1 + the index in `ELEMENTS` of the type sent, or 0; a receive of another type
+        logs a warning.
         """
         with _translated():
             return self._native.send(address, nbytes, dst, tag, deadline_s, notify, element)
@@ -377,7 +376,7 @@ class Executor:
             return self._native.receive(address, nbytes, src, tag, deadline_s, notify, element)
 
     def log_failure(self) -> None:
-        """Log, the first time, what was under way when an error came."""
+        """Log the tasks that were under way at the first error; once."""
         if self._failure_logged:
             return
         self._failure_logged = True
@@ -385,30 +384,30 @@ class Executor:
             log.error("rank %d of %d, when it failed:\n%s", self.rank, self.ranks, report.rstrip())
 
     def report(self) -> str:
-        """What is under way, lane by lane; after a failure, what was when it came."""
+        """Return the tasks under way, lane by lane; after a failure, those at the failure."""
         return self._native.report()
 
     def counters(self) -> dict[str, int | list[int]]:
-        """Finished collectives and messages; bytes sent and received per peer, while connected.
+        """Return finished collectives and messages, and bytes per peer while connected.
 
-        "unexpected_bytes" came before their receives were posted, and were copied once more.
+        "unexpected_bytes" arrived before their receives were posted, and were copied once more.
         """
         return self._native.counters()
 
     def submitted(self) -> int:
-        """Collectives begun so far: the sequence number of the next."""
+        """Return the number of collectives begun: the sequence number of the next."""
         return self._native.submitted()
 
     def finished(self) -> int:
-        """Collectives that have ended so far, well or not."""
+        """Return the number of collectives that have ended, with or without an error."""
         return self._native.finished()
 
     def statistics(self) -> ConnectionStatistics:
-        """What the connections did since this was last asked; cheap, from any thread."""
+        """Return connection statistics since the last call; cheap, from any thread."""
         return self._statistics.read()
 
     def statistics_reader(self) -> StatisticsReader:
-        """Return a reader whose windows are its own."""
+        """Return a reader with windows of its own."""
         return StatisticsReader(self._native.statistics)
 
     def set_pacing(self, peer: int, bytes_per_s: int) -> None:
@@ -416,14 +415,14 @@ class Executor:
         self._native.set_pacing(peer, bytes_per_s)
 
     def abandon(self) -> None:
-        """Drop every connection without a word; only for a forked child of the owner.
+        """Drop every connection without notice to peers; only for a forked child of the owner.
 
         Every later use but `close` raises CommunicationError.
         """
         if hasattr(self, "_native"):
             self._listener.close()
             self._native.abandon()
-            self._abandoned = self._native  # threads of the parent count as using it: never deleted
+            self._abandoned = self._native  # never deleted: the parent's threads count as users
             self._native = cast(_native.Executor, _Parents(self.rank))
             self.forked = True
 
@@ -433,7 +432,7 @@ class Executor:
             raise _forked_error("the call", self.rank)
 
     def close(self) -> None:
-        """Say goodbye and close every connection; unfinished tasks fail."""
+        """Notify the peers and close every connection; unfinished tasks fail."""
         if self.forked:
             return
         self._listener.close()
@@ -448,7 +447,7 @@ _made: "weakref.WeakSet[Executor]" = weakref.WeakSet()
 
 
 def _abandon_all() -> None:
-    """Let a forked child (a data loader's worker) go of connections that are its parent's."""
+    """Drop the parent's connections in a forked child (a data loader's worker)."""
     for executor in list(_made):
         executor.abandon()
 
@@ -457,7 +456,7 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 
 class _Parents:
-    """Stands for the native executor in a forked child: every use is an error."""
+    """Placeholder for the native executor in a forked child: every use is an error."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -469,13 +468,13 @@ class _Parents:
 def _forked_error(what: str, rank: int) -> CommunicationError:
     return CommunicationError(
         f"{what}: the group is that of rank {rank}, of which this process is a forked child: only "
-        "the parent can make calls and wait for them. Start processes that are to communicate with "
-        "the start method 'spawn', and give them a group of their own"
+        "the parent can make calls and wait for them. Start processes that communicate with the "
+        "start method 'spawn', and give them a group of their own"
     )
 
 
 class _translated:  # noqa: N801 - reads as a phrase: `with _translated():`
-    """Turns native exceptions into headrace's."""
+    """Context that turns native exceptions into headrace's."""
 
     def __enter__(self) -> None:
         return None
@@ -488,7 +487,7 @@ class _translated:  # noqa: N801 - reads as a phrase: `with _translated():`
 
 
 def _rank_program(program: Program, rank: int, digest: str) -> _native.Program:
-    """Cut one rank's lanes, steps and dependencies out of `program`, with local indices."""
+    """Return one rank's lanes, steps and dependencies of `program`, with local indices."""
     lanes, steps, dependencies = program.lanes, program.steps, program.dependencies
     first_lane, end_lane = np.searchsorted(lanes["rank"], [rank, rank + 1])
     first_step, end_step = np.searchsorted(steps["lane"], [first_lane, end_lane])

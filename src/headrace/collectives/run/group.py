@@ -1,6 +1,6 @@
-"""What torch gets: a process group of its own, or a backend of one that has others beside it."""
-# torch's stubs name parameters otherwise than its callers do, who pass them by position, and
-# declare as methods what its callers also accept as properties.
+"""Process group for torch, or backend of one that has other backends, too."""
+# torch's stubs name parameters otherwise than its callers, which pass them by position, and
+# declare as methods members that its callers also accept as properties.
 # pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
 # pyright: reportPrivateUsage=false, reportIncompatibleVariableOverride=false
 
@@ -24,9 +24,9 @@ _CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
 @untraced
 @observable
 class HeadraceGroup(Calls, dist.ProcessGroup):
-    """A process group that is headrace's alone, for all devices that it serves.
+    """Process group of headrace alone, for all devices that it supports.
 
-    torch's Python layer calls it without a detour through C++, unless torch's tools observe it.
+    torch's Python layer calls it directly, not through C++, unless torch's tools observe it.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # While it makes a group, torch hangs its flight recorder on every group that has devices,
-        # if the environment does not say otherwise. It would see no calls unless it is asked for.
+        # While it makes a group, torch attaches its flight recorder to every group that has
+        # devices, by default. It would record no calls unless it is set up.
         if not (self.observed or self._just_split or self in dist.distributed_c10d._world.pg_map):
             return []
         return [_CPU, _CUDA] if torch.cuda.is_available() else [_CPU]
@@ -57,7 +57,7 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
         try:
             check_device(torch.device(device).type)
         except InputError as error:
-            raise RuntimeError(str(error)) from None  # which torch looks out for
+            raise RuntimeError(str(error)) from None  # caught by torch
         self._just_split = False
         return self
 
@@ -66,12 +66,12 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
         return None if self.origin is None else self.origin.store
 
     def register_pre_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
-        """Have `hook` called before every call."""
+        """Register a hook to run before every call."""
         self.observed = True
         super().register_pre_hook(hook_id, hook)
 
     def register_post_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
-        """Have `hook` called when a call was begun."""
+        """Register a hook to run when a call was begun."""
         self.observed = True
         super().register_post_hook(hook_id, hook)
 
@@ -84,14 +84,14 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
         group_desc: str | None = None,
         device_types: Sequence[torch.device] | None = None,  # noqa: ARG002 - all it can have
     ) -> "HeadraceGroup | None":
-        """Make a group of some of this one's ranks; None if this rank is not one of them.
+        """Make a group of some ranks of this group; None if this rank is not one of them.
 
         All members of the new group have to call it, with the same ranks in the same order.
 
         Raises
         ------
         InputError : the ranks are not different ranks of this group.
-        CommunicationError : naming the ranks that did not come in time.
+        CommunicationError : naming the ranks that did not arrive in time.
         """
         if group_name is None or group_desc is None:  # numbered, as torch does it
             group_name = group_name or f"{self._name}:split:{self._splits}"
@@ -103,7 +103,7 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
         part: HeadraceGroup | None = self._split_off(store, new_ranks, group_name, timeout)
         if part is not None:
             part._set_group_desc(group_desc)
-            # torch looks up a backend by its devices, and then hangs its recorder on the group
+            # torch looks up a backend by its devices, and then attaches its recorder to the group
             part._just_split = True
         return part
 
@@ -112,7 +112,7 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
 
 @untraced
 class HeadraceBackend(Calls, Backend):
-    """The part of a process group that serves one device, as in "cpu:headrace,cuda:nccl"."""
+    """Backend for one device of a process group, as in "cpu:headrace,cuda:nccl"."""
 
     def __init__(
         self, caller: Caller, name: str, store: Any, connect_again: Callable[[str, float], Caller]
@@ -122,7 +122,7 @@ class HeadraceBackend(Calls, Backend):
 
     @property
     def options(self) -> Backend.Options:
-        """Options that torch copies, and changes, to split the group."""
+        """Options that torch copies and changes to split the group."""
         return Backend.Options("headrace", timedelta(seconds=self._main.timeout_s))
 
     def split(self, store: Any, ranks: Sequence[int], opts: Backend.Options) -> Any:
@@ -130,32 +130,32 @@ class HeadraceBackend(Calls, Backend):
 
         Raises
         ------
-        InputError : this rank is not one of them. torch's C++ would take a null for it, but reads
-            what a null points to if it comes from Python.
+        InputError : this rank is not one of them. torch's C++ allows null for this case, but
+            dereferences it if it comes from Python.
         """
         part = self._split_off(store, ranks, opts.group_name, opts._timeout)
         if part is None:
             raise InputError(
                 f"rank {self._rank} is in no part of the group that is to be split, and torch ends "
-                "the process then if the group has another backend beside headrace: give every "
+                "the process then if the group has another backend besides headrace: give every "
                 'rank a part, use new_group(), or make the group with "headrace" alone'
             )
         return part
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
-        """Do what `Calls.monitored_barrier` does, called from C++."""
+        """Run `Calls.monitored_barrier`, called from C++."""
         timeout = opts.timeout if opts.timeout > timedelta(0) else None
         super().monitored_barrier(timeout, wait_all_ranks)
 
 
 def check_device(kind: str) -> None:
-    """Raise InputError unless tensors of devices of this kind can be served here."""
+    """Raise InputError unless tensors of devices of this kind are supported here."""
     if kind == "cpu":
         return
     if kind != "cuda":
         raise InputError(
-            f"the headrace backend does not serve {kind} tensors, but CPU tensors, and CUDA "
-            f'tensors by way of host memory: give {kind} another backend, or use "cpu:headrace" '
+            f"the headrace backend does not support {kind} tensors, but CPU tensors, and CUDA "
+            f'tensors through host memory: give {kind} another backend, or use "cpu:headrace" '
             "and pass tensor.cpu()"
         )
     if not torch.cuda.is_available():
@@ -165,6 +165,6 @@ def check_device(kind: str) -> None:
             else "torch finds no GPU (see nvidia-smi, CUDA_VISIBLE_DEVICES)"
         )
         raise InputError(
-            f"the headrace backend cannot serve CUDA tensors here: {why}; "
-            'init_process_group("headrace") serves CPU tensors'
+            f"the headrace backend does not support CUDA tensors here: {why}; "
+            'init_process_group("headrace") supports CPU tensors'
         )

@@ -1,8 +1,8 @@
-"""Groups for two-level plans of a measured network: its racks, or, where none show, the best.
+"""Groups for two-level plans of a measured network: its racks, or, if none were found, clusters.
 
 Noise can hide racks, and hosts without racks may still be nearer to some than to others. Then
-clusters of the embedding are tried, sqrt(n) of them and other numbers (PLink 4.1.3). Who decides is
-the simulator, on the topology that was measured.
+clusters of the embedding are tried, sqrt(n) of them and other numbers (PLink 4.1.3), and compared
+by simulation on the topology that was measured.
 """
 
 import numpy as np
@@ -16,19 +16,19 @@ from headrace.collectives.plan.two_level import chunk_count, fitted_masters, two
 
 __all__ = ["aggregation_groups"]
 
-_WORTH = 0.05
-"""Groups that measurements do not show have to be predicted this much faster than none."""
+_MIN_GAIN = 0.05
+"""Least predicted gain over no groups, for groups that are not measured racks."""
 
 _BYTES = 4 << 20
 _LEAST_HOSTS, _MOST_HOSTS = 4, 32
-"""Fewer make no two groups of two; of more, trying takes longer than a job should wait."""
+"""Fewer make no two groups of two; with more, trying takes longer than a job should wait."""
 
 
 def aggregation_groups(profile: Profile, total_bytes: int = _BYTES) -> Grouping:
     """Return the groups of ranks over which to aggregate.
 
     The racks of the profile; if it has none, those over which an allreduce of `total_bytes` is
-    predicted to be fastest; a single group if none promise 5%, or not all pairs were measured.
+    predicted to be fastest; a single group if the gain is below 5%, or not all pairs were measured.
     """
     topology, racks = profile.topology, profile.groups
     if len(racks) > 1:
@@ -57,4 +57,4 @@ def aggregation_groups(profile: Profile, total_bytes: int = _BYTES) -> Grouping:
         )
 
     best = candidate_groups(bandwidth, cost=lambda groups: predicted_us(of_ranks(groups)))[0]
-    return of_ranks(best.groups) if best.cost < (1 - _WORTH) * predicted_us(racks) else racks
+    return of_ranks(best.groups) if best.cost < (1 - _MIN_GAIN) * predicted_us(racks) else racks

@@ -1,8 +1,8 @@
-"""A part of torch's store for one incarnation of a group, that no other incarnation touches.
+"""Private part of torch's store for one incarnation of a group.
 
 torch names the groups made after destroy_process_group like those before, and the store may
 outlive them all (torchrun's agent keeps it). Ranks cannot count: one may have made more groups of
-a name than another, or have given up an attempt that the others never began.
+a name than another, or have abandoned an attempt that the others never began.
 
 The members of a group (one list of global ranks in one namespace of the store) keep a log: slots 0,
 1, ... that are written once, by compare-and-set, so every rank reads the same entries in the same
@@ -12,20 +12,20 @@ order. An attempt of a rank to make the group
 2. once every member has arrived, writes an *acknowledgement* of the newest arrival, and again after
    every further arrival;
 3. ends when every member has acknowledged the same newest arrival. That slot's number is the name
-   of the incarnation; the log goes on behind the last acknowledgement without arrivals.
+   of the incarnation; the log continues after the last acknowledgement, without arrivals.
 
 **Two incarnations never mix.** The state (newest arrival of each rank, acknowledgements of the
 newest arrival) is a function of the log's prefix, which is the same for all ranks: so all agree on
-where an incarnation ends, and on its name. A rank acknowledges only while its own arrival, told
-from others by a random number, is its newest; so each acknowledgement that counts was written after
+the end of an incarnation, and on its name. A rank acknowledges only while its own arrival,
+identified by a random number, is its newest; so each acknowledgement that counts was written after
 the newest arrival of *every* member, by the attempt that made that member's arrival. An incarnation
 therefore consists of exactly one attempt of every member, all under way at one time, and names are
-slots, which are used once. An arrival that was left behind by a rank that died, timed out or
-belongs to another life of the job is never acknowledged, and is replaced when that rank comes
-again. Other members, another number of ranks, or another group's name make another log.
+slots, which are used once. An arrival left by a rank that died, timed out or belongs to an earlier
+run of the job is never acknowledged, and is replaced at that rank's next attempt. Other members,
+another number of ranks, or another group's name make another log.
 
-A rank that dies after its acknowledgement is in the incarnation: no protocol can know better. The
-others miss it at the rendezvous, fail by their deadline, and the next attempt begins anew.
+A rank that dies after its acknowledgement is in the incarnation, which no protocol can avoid. The
+others wait for it at the rendezvous, fail by their deadline, and the next attempt begins anew.
 """
 
 import hashlib
@@ -37,15 +37,15 @@ from typing import Any
 from headrace.collectives.run.store import answering, wait_for
 from headrace.errors import CommunicationError
 
-_START = "start"  # a slot that an incarnation begins at: reading may begin there, too
+_START = "start"  # a slot at which an incarnation begins: readers may begin there, too
 
 
 class Log:
-    """The state after a prefix of the log, for groups of `ranks` members.
+    """State after a prefix of the log, for groups of `ranks` members.
 
     Attributes
     ----------
-    attempts : rank -> random number of the attempt that its newest arrival belongs to.
+    attempts : rank -> random number of the attempt of its newest arrival.
     newest : slot of the newest arrival of all.
     acknowledged : ranks that acknowledged it.
     """
@@ -65,7 +65,7 @@ class Log:
         return len(self.acknowledged) == self._ranks
 
     def apply(self, slot: int, entry: str) -> None:
-        """Go on by one entry."""
+        """Apply the next entry."""
         if self.is_agreed:
             self.__init__(self._ranks)
         kind, rank, detail, attempt = entry.split()
@@ -77,7 +77,7 @@ class Log:
             self.acknowledged.add(int(rank))
 
     def answer(self, rank: int, attempt: str) -> str | None:
-        """Return the entry that an attempt has to write now, if any."""
+        """Return the entry that an attempt has to write next, if any."""
         if self.is_agreed or self.attempts.get(rank) != attempt:
             return f"arrival {rank} - {attempt}"
         if self.all_arrived and rank not in self.acknowledged:
@@ -90,16 +90,16 @@ def own_part(store: Any, rank: int, members: Sequence[int], timeout_s: float) ->
 
     Parameters
     ----------
-    store : the group's, as torch gives it.
-    rank : this rank's place in `members`.
+    store : the group's, from torch.
+    rank : this rank's index in `members`.
     members : the group's ranks in the whole job, in the group's order.
     timeout_s : longest wait for the slowest rank, in seconds.
 
     Raises
     ------
-    CommunicationError : naming the ranks that did not come in time; the store does not answer.
+    CommunicationError : naming the ranks that did not arrive in time; the store does not answer.
     """
-    from torch._C._distributed_c10d import PrefixStore  # not all that read this module load torch
+    from torch._C._distributed_c10d import PrefixStore  # not all importers of this load torch
 
     part = PrefixStore(f"headrace/{digest_of(members)}", store)
     what = f"rank {rank}: making a group of {len(members)} ranks"
@@ -109,7 +109,7 @@ def own_part(store: Any, rank: int, members: Sequence[int], timeout_s: float) ->
 
 
 def digest_of(members: Sequence[int]) -> str:
-    """Return a name for a list of members, of the same length for any number of them."""
+    """Return a name of fixed length for a list of members."""
     return hashlib.sha256(",".join(map(str, members)).encode()).hexdigest()[:16]
 
 
@@ -126,7 +126,7 @@ def _agreed(store: Any, rank: int, ranks: int, timeout_s: float, what: str) -> i
         log.apply(slot, entry)
         slot += 1
         if log.is_agreed and log.attempts[rank] == attempt:
-            if entry == wanted:  # one writer will do: readers may begin anywhere before
+            if entry == wanted:  # one writer suffices: readers may begin at any slot before
                 store.set(_START, str(slot))
             return log.newest
 

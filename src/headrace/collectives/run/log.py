@@ -1,12 +1,12 @@
-"""What HEADRACE_LOG_LEVEL asks for, where the application has no logging of its own."""
+"""Log output of HEADRACE_LOG_LEVEL, for applications without logging of their own."""
 
 import logging
 
 
 def show_log(level: str, rank: int) -> None:
-    """Send the log of "headrace" to stderr, from `level` on, with this process's rank.
+    """Write the log of "headrace" to stderr, from `level` on, with this process's rank.
 
-    An application that has set up logging decides what becomes of ours: then this does nothing.
+    Does nothing if the application has set up logging.
     """
     logger = logging.getLogger("headrace")
     if logger.hasHandlers():
@@ -15,4 +15,4 @@ def show_log(level: str, rank: int) -> None:
     handler.setFormatter(logging.Formatter(f"headrace[{rank}] %(levelname)s: %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(level.upper())
-    logger.propagate = False  # or an application that sets up logging later says everything twice
+    logger.propagate = False  # else records appear twice if the application sets up logging later

@@ -1,4 +1,4 @@
-"""monitored_barrier: a barrier through torch's store that says who is missing."""
+"""monitored_barrier: a barrier through torch's store that names the missing ranks."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,16 +10,16 @@ from headrace.errors import CommunicationError
 def monitored_barrier(
     store: Any, rank: int, ranks: int, round_: int, timeout: timedelta, *, all_ranks: bool
 ) -> None:
-    """Return when all ranks are here; rank 0 finds out who is not and tells the others.
+    """Return when all ranks have called it; rank 0 detects missing ranks and publishes them.
 
     Parameters
     ----------
-    round_ : how many such barriers the group had before; the ranks must agree.
+    round_ : number of such barriers of the group before, equal on all ranks.
     all_ranks : name every missing rank; else only the first.
 
     Raises
     ------
-    CommunicationError : naming the ranks that did not come within `timeout`; the store does not
+    CommunicationError : naming the ranks that did not arrive within `timeout`; the store does not
         answer.
     """
     prefix, what = f"monitored_barrier/{round_}", f"rank {rank}: monitored_barrier"

@@ -1,4 +1,4 @@
-"""Rates that the transport keeps to where the kernel shapes nothing."""
+"""Rate limits of the transport, for testbeds without traffic shaping by the kernel."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from headrace.testbed.loopback import pace_rate
 
 
 def pace(executor: Executor, addresses: Sequence[str], settings: Settings) -> None:
-    """Hold every connection to its rate, on a testbed without shaped links."""
+    """Limit the rate of every connection, on a testbed without shaped links."""
     if settings.pace is None:
         return
     table: Mapping[str, Any] = json.loads(Path(settings.pace).read_text())

@@ -1,4 +1,4 @@
-"""What one rank records of a traced collective."""
+"""Record of one rank of a traced collective."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ class Recorded:
 
     Attributes
     ----------
-    called_ns, ended_ns : when the call came, and when it returned.
+    called_ns, ended_ns : times of the call, and of its return.
     began_ns, passed_ns, bytes : int64, one for each of the rank's steps, in the program's order.
-        A step begins with the attempt that moves its first byte (a send then hands it to the
-        kernel, or copies it to the shared ring), and is passed when its lane goes on. One that
-        moves nothing begins when it is passed.
+        A step begins with the attempt that moves its first byte (a send then passes it to the
+        kernel, or copies it to the shared ring), and is passed when its lane continues. One that
+        moves no data begins when it is passed.
     """
 
     called_ns: int
@@ -26,7 +26,7 @@ class Recorded:
 
     @classmethod
     def of(cls, called_ns: int, ended_ns: int, steps: np.ndarray) -> "Recorded":
-        """Make it of rows (began_ns, passed_ns, bytes)."""
+        """Make a record from rows (began_ns, passed_ns, bytes)."""
         began, passed, moved = steps.T
         return cls(
             called_ns=called_ns, ended_ns=ended_ns, began_ns=began, passed_ns=passed, bytes=moved

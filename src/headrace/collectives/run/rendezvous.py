@@ -1,7 +1,7 @@
-"""How the ranks of one process group find each other: through torch's store, in two rounds.
+"""Rendezvous of the ranks of one process group through torch's store, in two rounds.
 
-Round one tells who sits on which host, so that nobody offers a loopback address to another
-host, and compares the plan books. Round two exchanges the addresses the executors listen on.
+Round one exchanges the hosts of the ranks, so that no rank offers a loopback address to another
+host, and compares the plan books. Round two exchanges the listening addresses of the executors.
 """
 
 import json
@@ -27,23 +27,23 @@ from headrace.collectives.run.connect.addresses import (
 from headrace.collectives.run.store import answering, innermost, wait_for
 from headrace.errors import CommunicationError, InputError
 
-_SECRET = "secret"  # the key it has in the group's part of the store
+_SECRET = "secret"  # key in the group's part of the store
 _LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """What every rank knows after round one.
+    """Configuration of a group, after round one.
 
     Attributes
     ----------
-    secret : of this group; executors refuse connections that do not know it.
-    host : the address this rank's executor is to listen on.
+    secret : of this group; executors reject peers without it.
+    host : listening address for this rank's executor.
     rank_host : for every rank, the index of its host (in order of first appearance).
-    identities : for every rank, what tells its host's network stack from all others until it boots.
-    channels : connections per pair of ranks: the most that any rank asked for.
-    shared_memory : whether ranks of one host share memory: unless any rank is against it.
-    tls : whether what goes between hosts is encrypted: all ranks say the same.
+    identities : for every rank, a unique name of its host's network stack, until it boots.
+    channels : connections per pair of ranks: the maximum over the ranks' settings.
+    shared_memory : whether ranks of one host share memory: if all ranks' settings allow it.
+    tls : whether traffic between hosts is encrypted: the same setting on all ranks.
     """
 
     secret: str
@@ -56,12 +56,12 @@ class GroupConfig:
 
 
 class Rendezvous:
-    """One rank's view of the exchange.
+    """Rendezvous of one rank with the others of its group.
 
     Parameters
     ----------
     store : private to the group, see `incarnation.own_part`.
-    timeout_s : how long to wait for the slowest rank, in seconds.
+    timeout_s : longest wait for the slowest rank, in seconds.
     """
 
     def __init__(self, store: Any, rank: int, ranks: int, timeout_s: float) -> None:
@@ -84,17 +84,17 @@ class Rendezvous:
 
         Parameters
         ----------
-        listen : the address to listen on whatever the routes say; ranks with different ones
-            count as on different hosts (a testbed on loopback).
-        channels : how many connections per pair of ranks this rank asks for.
-        shared_memory : whether this rank would share memory with others of its host.
-        tls : whether this rank wants what goes between hosts to be encrypted.
+        listen : address to listen on regardless of routes; ranks with different ones count as on
+            different hosts (a testbed on loopback).
+        channels : this rank's setting of connections per pair of ranks.
+        shared_memory : whether this rank may share memory with others of its host.
+        tls : whether this rank encrypts traffic between hosts.
 
         Raises
         ------
         InputError : the ranks' plan books differ, or their settings of TLS; the interface has no
             address, or the ranks have no address family in common.
-        CommunicationError : naming the ranks that did not appear in time; the store does not
+        CommunicationError : naming the ranks that did not arrive in time; the store does not
             answer.
         """
         with self._answering():
@@ -148,7 +148,7 @@ class Rendezvous:
         return [json.loads(row) for row in rows]
 
     def _get(self, keys: list[str]) -> list[bytes]:
-        """Return the values of keys that end in the rank that writes them, or of rank 0's."""
+        """Return the values of keys that end in the rank that writes them, or of rank 0's key."""
         if not wait_for(self._store, keys, self._timeout_s, self._what):
             with self._answering():
                 found = [self._store.check([key]) for key in keys]
@@ -167,7 +167,7 @@ class Rendezvous:
         return answering(self._store, self._what)
 
     def _route(self) -> ByFamily:
-        """Return our addresses on the way to the store: what the others can reach, too."""
+        """Return our source addresses towards the store, which the others can reach, too."""
         found = addresses_towards(getattr(innermost(self._store), "host", _LOOPBACK))
         return found or {IPV4: _LOOPBACK}
 
@@ -177,9 +177,9 @@ def _chosen(offers: Sequence[ByFamily], rank: int, *, hosts: int, fixed: bool) -
 
     Parameters
     ----------
-    offers : by rank, what each could listen on.
-    hosts : how many hosts the ranks are on.
-    fixed : the addresses were given, and not found by their routes: loopback is meant.
+    offers : by rank, the addresses it can listen on.
+    hosts : number of hosts of the ranks.
+    fixed : the addresses were given, not found by routes: loopback is intended.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def _chosen(offers: Sequence[ByFamily], rank: int, *, hosts: int, fixed: bool) -
         if all(family in offer for offer in able):
             if family in routable[rank]:
                 return routable[rank][family]
-            # the store is on our host, and only loopback leads there: take the others' way
+            # the store is on our host, reached through loopback: use the route to a peer
             peer = next(offer[family] for offer in able)
             return addresses_towards(peer).get(family) or offers[rank].get(family, _LOOPBACK)
     without = {
@@ -229,7 +229,7 @@ def _of_interface(name: str) -> ByFamily:
 
 
 def _host_identity() -> str:
-    """Equal exactly for processes that share a network stack (containers, namespaces count)."""
+    """Return a name that is equal exactly for processes in one network namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
@@ -257,5 +257,5 @@ def _compare_tls(wanted: list[bool]) -> None:
         on = [rank for rank, wants in enumerate(wanted) if wants]
         off = [rank for rank, wants in enumerate(wanted) if not wants]
         raise InputError(
-            f"ranks {on} want TLS and ranks {off} do not: set HEADRACE_TLS alike on every rank"
+            f"ranks {on} use TLS and ranks {off} do not: set HEADRACE_TLS alike on every rank"
         )

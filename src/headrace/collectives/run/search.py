@@ -1,4 +1,4 @@
-"""The native search engine, as planning asks for it (`plan.search.SearchEngine`)."""
+"""The native search engine as a `plan.search.SearchEngine`."""
 
 from functools import lru_cache
 
@@ -139,7 +139,7 @@ class NativeSearch:
 
 
 def _look() -> None:
-    """Do nothing, but in Python: exceptions that wait for this thread are raised here."""
+    """Do nothing; pending exceptions of this thread (KeyboardInterrupt) are raised here."""
 
 
 def _messages(topology: Topology, sends: Sends) -> tuple[np.ndarray, np.ndarray]:
@@ -184,7 +184,7 @@ def _network(topology: Topology) -> _native.Network:
 
 
 def _groups(topology: Topology) -> np.ndarray:
-    """For every rank its group: ranks of one host, or behind one shared way in."""
+    """Return the group of every rank: ranks of one host, or behind one shared ingress."""
     hosts = np.array(topology.rank_host, dtype=np.int32)
     if len(set(topology.rank_host)) < topology.ranks:
         return np.unique(hosts, return_inverse=True)[1].astype(np.int32)

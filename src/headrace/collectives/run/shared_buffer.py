@@ -1,4 +1,4 @@
-"""Memory that ranks of the same host may read: what lies in it needs no copy into a ring."""
+"""Shared buffers for zero copy: memory that ranks of the same host read without a ring."""
 
 from collections.abc import Sequence
 
@@ -10,16 +10,16 @@ from headrace.errors import CommunicationError
 
 
 def empty_shared(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray:
-    """Return an array of any content, for buffers that are used again and again.
+    """Return an uninitialized array in shared memory, for buffers that are reused.
 
-    Collectives work on any memory; from this one the ranks of this host take, or reduce, a block
-    straight from where it is. The memory is given back once nothing refers to the array: to the
-    next one of about its size, or to the system beyond 64 MiB of it. A forked child shares it with
-    its parent.
+    Collectives work on any memory; from a shared buffer the ranks of this host copy, or reduce, a
+    block in place (zero copy). The memory is released once nothing refers to the array: for the
+    next one of about its size, or to the system beyond 64 MiB. A forked child shares it with its
+    parent.
 
     Raises
     ------
-    CommunicationError : there is no memory left to share.
+    CommunicationError : there is no shared memory left.
     """
     wanted = np.dtype(dtype)
     extents = (shape,) if isinstance(shape, int) else tuple(shape)

@@ -1,8 +1,8 @@
 """Spans of headrace's calls in torch.profiler: each from its beginning to its end.
 
-A profiler that stops drops the memory that ending a span writes to. A call that is still under way
-is therefore shown up to there: its span ends before, for which the function that stops torch's
-profilers is replaced.
+A profiler that stops frees the memory that ending a span writes to. The span of a call that is
+still under way is therefore ended just before, by a replacement of the function that stops torch's
+profilers.
 """
 # torch has no public names for these
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
@@ -26,7 +26,7 @@ _open: set[Span] = set()
 
 
 def span(name: str) -> AbstractContextManager[Any]:
-    """Show what is done inside as a call of `name`."""
+    """Return a context that is shown as a call of `name`."""
     return record_function(f"headrace:{name}")
 
 

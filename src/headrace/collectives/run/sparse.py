@@ -1,9 +1,9 @@
-"""The sum of sparse tensors, of which every rank has other elements.
+"""Sum of sparse tensors, of which the ranks have different elements.
 
-Every rank tells all others, in an allgather, what tensor it has and how many elements of it, and
-then sends them as messages. Lengths and indices are checked before they are used. Messages are
-matched by their tags, not in the order of calls, so those of an asynchronous call are sent and
-received in a thread of its own when the allgather is done, beside later collectives.
+The ranks exchange the type, shape and number of elements of their tensors in an allgather, and then
+the elements as messages. Lengths and indices are checked before they are used. Messages are matched
+by their tags, not in the order of calls, so those of an asynchronous call are sent and received in
+a thread of its own when the allgather is done, concurrently with later collectives.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class _Part(NamedTuple):
 
 @untraced
 class SparseWork(PendingWork):
-    """An asynchronous sum; its thread ends it, at the deadline at the latest."""
+    """An asynchronous sum, ended by its thread, at the deadline at the latest."""
 
     def _wait_natively(self) -> None:
         self._wait_for_end(None)
@@ -51,7 +51,7 @@ def all_reduce(caller: "Caller", tensor: torch.Tensor, opts: Any) -> dist.Work:
 
     Raises
     ------
-    InputError : another layout; another operator than SUM; a device that is not served; the ranks'
+    InputError : another layout; another operator than SUM; an unsupported device; the ranks'
         tensors differ (on all ranks).
     CommunicationError : a rank sent indices outside of the tensor; a peer failed.
     """
@@ -98,14 +98,14 @@ def _own_part(tensor: torch.Tensor) -> _Part:
 
 
 def _current_stream(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Return a context for other threads: copies to `tensor` go on this thread's stream."""
+    """Return a context for other threads, in which copies to `tensor` use this thread's stream."""
     if not tensor.is_cuda:
         return contextlib.nullcontext()
     return torch.cuda.stream(torch.cuda.current_stream(tensor.device))
 
 
 def _head(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """Encode a rank's tensor: its number of elements, then text, the same on all ranks."""
+    """Encode a rank's tensor: its number of elements, then text that is the same on all ranks."""
     text = f"{tensor.dtype} {tuple(tensor.shape)}, {tensor.sparse_dim()} dimensions of it sparse"
     encoded = text.encode()
     if len(encoded) > _TEXT_BYTES:
@@ -124,7 +124,7 @@ def _tell(caller: "Caller", heads: torch.Tensor, own: torch.Tensor, opts: Any) -
 
 
 def _parts(heads: torch.Tensor, tensor: torch.Tensor, own: _Part, rank: int) -> list[_Part]:
-    """Return every rank's part, this one's as it is and room for the others'."""
+    """Return every rank's part: the own one, and uninitialized ones for the others'."""
     rows = [bytes(row.tolist()) for row in heads]
     texts = [row[8:].rstrip(b"\0").decode(errors="replace") for row in rows]
     if len(set(texts)) > 1:
@@ -153,7 +153,7 @@ def _exchange(caller: "Caller", parts: Sequence[_Part], tag: int, end: float) ->
     deadline_s = max(end - time.monotonic(), 1e-3)
     others = [(rank + step) % len(parts) for step in range(1, len(parts))]
     works: list[PendingWork] = []
-    for receiving in (True, False):  # messages that are waited for need not be kept
+    for receiving in (True, False):  # messages whose receives are posted need no buffering
         for other in others:
             begin = caller.receive if receiving else caller.send
             for tensor in parts[other if receiving else rank]:

@@ -12,7 +12,7 @@ from headrace.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartOptions:
-    """What torch would tell of a part of a group, if it made that as it makes others."""
+    """Options of a part of a group, like those that torch passes for other groups."""
 
     store: Any
     group_rank: int
@@ -25,12 +25,12 @@ class PartOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a group was made from, and parts of it can be.
+    """Parameters that a group was made from, to make parts of it.
 
     Attributes
     ----------
-    store : as torch gave it.
-    device : the kind of device that the group was made for.
+    store : the group's, from torch.
+    device : kind of device that the group was made for.
     members : its ranks in the whole job.
     make : makes a part.
     """
@@ -43,7 +43,7 @@ class Origin:
     def part(
         self, store: Any, rank: int, ranks: Sequence[int], name: str, timeout: timedelta
     ) -> Any:
-        """Make the part of some ranks of the group, in the order given; None without this one.
+        """Make the part of `ranks`, in their order; None if this rank is not one of them.
 
         Parameters
         ----------
@@ -64,7 +64,7 @@ class Origin:
             return None
         return self.make(
             PartOptions(
-                # as torch does: a group's part of the store tells the kind of device
+                # as torch does: the prefix of the store is the kind of device
                 store=PrefixStore(f"{self.device}/", store),
                 group_rank=list(ranks).index(rank),
                 group_size=len(ranks),

@@ -1,8 +1,8 @@
-"""Tensors that are not in host memory: copied there, moved as CPU tensors are, copied back.
+"""Staging of device tensors: copied to host memory, moved as CPU tensors are, copied back.
 
-What a call reads is in host memory before any rank is sent a byte of it; what it writes is copied
-back by whoever learns first that the call ended, and waited for by the streams that wait for the
-call. How one kind of device copies is said by its `Copies`, of which every call has its own.
+Inputs of a call are in host memory before any byte of them is sent; outputs are copied back by the
+thread that ends the call, and streams that wait for the call wait for the copies. Each kind of
+device implements `Copies`, of which every call has its own.
 """
 
 import functools
@@ -18,10 +18,10 @@ from headrace.errors import InputError
 
 
 class Copies(Protocol):
-    """The copies of one call between its tensors' device and host memory.
+    """Copies of one call between its tensors' device and host memory.
 
-    Made when the call begins: what the calling thread's current stream was given before comes
-    before all of them.
+    Made when the call begins: all copies come after earlier work of the calling thread's current
+    stream.
 
     Attributes
     ----------
@@ -31,28 +31,28 @@ class Copies(Protocol):
     devices: list[torch.device]
 
     def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return contiguous copies in host memory, complete."""
+        """Return completed, contiguous copies in host memory."""
         ...
 
     def room(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return host memory for what will be copied to `tensor`, contiguous."""
+        """Return contiguous host memory of the size of `tensor`, for its new values."""
         ...
 
     def to_device(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Begin to copy to the first of every pair what the second holds, in any thread."""
+        """Begin to copy the second of every pair to the first, in any thread."""
         ...
 
     def wait(self) -> None:
-        """Let what the current stream is given from now on come after `to_device`'s copies."""
+        """Order later work of the current stream after `to_device`'s copies."""
         ...
 
     def done(self) -> bool:
-        """Whether `to_device`'s copies are complete."""
+        """Return whether `to_device`'s copies are complete."""
         ...
 
 
 class Use(Flag):
-    """What a call does with the tensors of one argument."""
+    """Access of a call to the tensors of one argument."""
 
     READ = 1
     WRITE = 2
@@ -60,11 +60,11 @@ class Use(Flag):
 
 
 def copies_for(tensor: torch.Tensor) -> Copies | None:
-    """Return what copies for a call on `tensor`'s device; None if it is in host memory.
+    """Return the copies of a call on `tensor`'s device; None if it is in host memory.
 
     Raises
     ------
-    InputError : the backend does not serve the device.
+    InputError : the backend does not support the device.
     """
     if tensor.is_cpu:
         return None
@@ -73,8 +73,8 @@ def copies_for(tensor: torch.Tensor) -> Copies | None:
 
         return CudaCopies(tensor.device)
     raise InputError(
-        f"a tensor is on {tensor.device}; the headrace backend serves CPU tensors, and CUDA "
-        "tensors by way of host memory: pass tensor.cpu(), or give that device another backend, "
+        f"a tensor is on {tensor.device}; the headrace backend supports CPU tensors, and CUDA "
+        "tensors through host memory: pass tensor.cpu(), or give that device another backend, "
         f'as in init_process_group("cpu:headrace,{tensor.device.type}:...")'
     )
 
@@ -82,11 +82,11 @@ def copies_for(tensor: torch.Tensor) -> Copies | None:
 def staged(
     *uses: Use, at_root: Use | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let a call on CPU tensors take those of other devices, too.
+    """Extend a call on CPU tensors to those of other devices.
 
     Parameters
     ----------
-    uses : for each of the leading arguments, which hold tensors, how the call uses them.
+    uses : access to each of the leading arguments, which hold tensors.
     at_root : the same for the only such argument, at the root.
     """
 
@@ -156,7 +156,7 @@ def _check(by_argument: Sequence[Sequence[torch.Tensor]], uses: Sequence[Use]) -
 
 
 def _first(args: Sequence[Any]) -> torch.Tensor | None:
-    """The first tensor of the arguments, which are tensors or (lists of) lists of them."""
+    """Return the first tensor of the arguments, which are tensors or (lists of) lists of them."""
     for arg in args:
         found = arg
         while isinstance(found, (list, tuple)):
@@ -183,7 +183,7 @@ def tensors_in(arg: Any) -> Iterator[torch.Tensor]:
 
 
 def _like(arg: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """`arg` with other tensors in the places of its own."""
+    """Return `arg` with its tensors replaced by others."""
     if isinstance(arg, torch.Tensor):
         return next(tensors)
     return [_like(part, tensors) for part in arg]

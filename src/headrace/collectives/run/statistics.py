@@ -1,9 +1,9 @@
-"""What one rank's connections did: bytes, round-trip times, and how fast they really were.
+"""Statistics of one rank's connections: bytes, round-trip times, and achieved rates.
 
-The kernel keeps the account (TCP_INFO); reading it is one system call per connection and waits
-for nobody. The rate of a connection is what the peer acknowledged over the time in which there was
-something to send and the peer had room for it: an idle connection and a peer that does not read
-say nothing about the network between them.
+The kernel maintains them (TCP_INFO); reading them is one system call per connection and does not
+block. The rate of a connection is the acknowledged bytes over the time in which there was data to
+send and the peer had room for it: an idle connection, or a peer that does not read, tells nothing
+about the network between them.
 """
 
 import threading
@@ -16,14 +16,14 @@ import numpy as np
 
 __all__ = ["ConnectionStatistics", "StatisticsReader"]
 
-# The kernel counts busy time in ticks of 1 to 10 ms: over less than this a rate would be chance.
+# The kernel counts busy time in ticks of 1 to 10 ms: over less than this a rate would be noise.
 _LEAST_BUSY_US = 20_000
-# Shorter messages spend their time on the way, whatever the bandwidth.
+# The time of shorter messages is latency, whatever the bandwidth.
 _LEAST_SEND_BYTES = 8 << 10
 
 
 class Stat(IntEnum):
-    """The columns of the native table, whose rows are connections."""
+    """Columns of the native table, whose rows are connections."""
 
     PEER = 0
     CHANNEL = 1
@@ -54,7 +54,7 @@ class ConnectionStatistics:
     busy_us : float64, in the window: time in which data waited to be sent or acknowledged and the
         peer had room; of several channels, the longest.
     rate_bytes_per_s : float64, acknowledged in the window over `busy_us`; nan if there was too
-        little to tell, or only short messages (a few KB).
+        little data, or only short messages (a few KB).
     delivery_rate_bytes_per_s : float64, the kernel's newest estimates, summed over channels.
     rtt_us : float64, smoothed, of the slowest channel that was used in the window (else of all);
         nan if not known.
@@ -77,7 +77,7 @@ class ConnectionStatistics:
 class StatisticsReader:
     """Reads an executor's connections; each reading covers the time since the one before.
 
-    Any thread may read.
+    Thread-safe.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class StatisticsReader:
         self._lock = threading.Lock()
 
     def read(self) -> ConnectionStatistics:
-        """Return what happened since the last reading; no rows once the executor is closed."""
+        """Return the changes since the last reading; no rows once the executor is closed."""
         with self._lock:
             rows, now_s = self._table(), self._clock_s()
             keys = [(peer, channel) for peer, channel in rows[:, :2].tolist()]
@@ -107,7 +107,7 @@ class StatisticsReader:
 
 
 def _by_peer(rows: np.ndarray, moved: np.ndarray, window_s: float) -> ConnectionStatistics:
-    """Put the channels of each peer together; `moved` are the changes in the window."""
+    """Combine the channels of each peer; `moved` are the changes in the window."""
     peers, of_peer = np.unique(rows[:, Stat.PEER], return_inverse=True)
     data = rows[:, Stat.CHANNEL] >= 0
     used = data & (moved[:, Stat.SENT_BYTES] > 0)

@@ -1,8 +1,8 @@
-"""Memory of tensors while the executor uses it.
+"""Protection of tensors' memory while the executor uses it.
 
 A storage that is held outlives its tensor, which may get another one (`set_`, or an assignment to
 `data`). Resizing a storage cannot be prevented: it moves the bytes and frees the memory that the
-executor goes on to use. It is found when the call has ended, before results are copied.
+executor still uses. It is detected when the call has ended, before results are copied.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,10 +15,10 @@ from headrace.errors import InputError
 def guarded(
     tensors: Iterable[torch.Tensor], after: Callable[[], None] | None
 ) -> Callable[[], None]:
-    """Hold the storages of `tensors`, and return what checks them and then does `after`.
+    """Hold the storages of `tensors`; returns a function that checks them and then calls `after`.
 
-    What is returned raises InputError if a storage has been resized by then. One that is back at
-    its old address with its old size is not noticed.
+    That function raises InputError if a storage was resized. One that is back at its old address
+    with its old size is not detected.
     """
     storages = ((tensor, tensor.untyped_storage()) for tensor in tensors)
     held = [(tensor, s, s.data_ptr(), s.nbytes()) for tensor, s in storages]

@@ -1,4 +1,4 @@
-"""torch's stores: their names in messages, and errors that tell a dead store from absent ranks."""
+"""torch's stores: their names in messages, and errors that separate lost stores from timeouts."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ def innermost(store: Any) -> Any:
 
 
 def describe_store(store: Any) -> str:
-    """Return a name for a store: by its address, by its file, or in general."""
+    """Return a name for a store: with its address or file, if it has one."""
     store = innermost(store)
     host, port, path = (getattr(store, name, None) for name in ("host", "port", "path"))
     if host:
@@ -27,10 +27,10 @@ def describe_store(store: Any) -> str:
 
 
 def is_lost(store: Any, error: BaseException) -> bool:
-    """Return whether `error`, which an operation on `store` raised, means that the store is gone.
+    """Return whether `error`, raised by an operation on `store`, means that the store is lost.
 
-    torch raises the same type for a wait that ran out and, from some stores, for a connection
-    that broke: a store that is there answers the next operation.
+    torch raises the same type for a wait that timed out and, from some stores, for a connection
+    that broke: a store that is alive answers the next operation.
     """
     if type(error).__name__ == "DistNetworkError":  # not all users of this module load torch
         return True
@@ -51,7 +51,7 @@ def answering(store: Any, what: str) -> Generator[None]:
 
     Raises
     ------
-    CommunicationError : the store does not answer. Errors of a store that does pass unchanged.
+    CommunicationError : the store does not answer. Errors of a live store pass unchanged.
     """
     try:
         yield
@@ -67,7 +67,7 @@ def answering(store: Any, what: str) -> Generator[None]:
 
 
 def wait_for(store: Any, keys: Sequence[str], timeout_s: float, what: str) -> bool:
-    """Wait for all `keys`; returns whether they came within `timeout_s` seconds.
+    """Wait for all `keys`; returns whether they were set within `timeout_s` seconds.
 
     Raises
     ------

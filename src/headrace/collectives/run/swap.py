@@ -1,10 +1,10 @@
-"""Changing plans between two collectives, at the same one on every rank, while training runs.
+"""Change of plans between two collectives, at the same one on every rank, while training runs.
 
-Every rank makes the same collectives in the same order, so their sequence numbers mean the same
-everywhere. A change takes two phases. First each rank *promises* not to make the call with a
-certain number before it has heard the verdict. When all have promised, the change is *committed* at
-the highest of those numbers, which nobody has passed. Who carries the words is `agreement`'s
-business; here is what they mean on one rank.
+Every rank makes the same collectives in the same order, so their sequence numbers are equal on all
+ranks. A change is a two-phase commit. First each rank *promises* not to make the call with a
+certain number before it has the verdict. When all have promised, the change is *committed* at the
+highest of those numbers, which no rank has passed. `agreement` exchanges the messages; this module
+is the state of one rank.
 """
 
 import logging
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Counted", "PlanSwitch", "RecordedCall"]
 
 MARGIN = 64
-"""How many more calls a rank promises to make at most; enough, and it never has to wait."""
+"""Bound on the calls from a promise to the promised one; if it is large enough, no rank waits."""
 
 HOLD_S = 30.0
 """Longest wait for a verdict, in seconds."""
@@ -35,38 +35,39 @@ _POLL_S = 0.001
 log = logging.getLogger(__name__)
 
 RecordedCall = tuple[tuple[Collective, int] | None, float]
-"""((collective, total bytes), when it was made by `time.monotonic`); None: a step ends here."""
+"""((collective, total bytes), time of the call by `time.monotonic`); None: end of a step."""
 
 Activation = Callable[[], None]
+"""Puts a change in force, between two calls."""
 
 
 class Counted(Protocol):
-    """What a switch needs of an executor."""
+    """Interface of an executor that a switch uses."""
 
     rank: int
     epoch: int
 
     def submitted(self) -> int:
-        """Collectives begun so far."""
+        """Return the number of collectives begun so far."""
         ...
 
     def finished(self) -> int:
-        """Collectives ended so far."""
+        """Return the number of collectives ended so far."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What happens before the call number `at`, or, while it is only promised, not before it."""
+    """A change at call number `at`, or, while it is only promised, not before that call."""
 
     epoch: int
     at: int
     activate: Activation
-    until_s: float  # when a rank that waits for the verdict gives up
+    until_s: float  # deadline of waiting for the verdict
 
 
 class _Ended:
-    """What is left of an executor when its group is closed."""
+    """Counters of an executor whose group is closed."""
 
     def __init__(self, executor: Counted) -> None:
         self.rank, self.epoch = executor.rank, executor.epoch
@@ -79,21 +80,20 @@ class _Ended:
 
 
 class PlanSwitch:
-    """The plans of one group, one after another.
+    """Switch between the plans of one group.
 
-    Calls are made by one thread at a time (as torch demands of its users); promises and verdicts
-    come from another.
+    Calls are made by one thread at a time (as torch requires); promises and verdicts come from
+    another.
 
     Parameters
     ----------
     executor : counts the group's collectives and marks their messages with the epoch.
-    load : makes a plan book ready and returns what puts it in force.
+    load : loads a plan book and returns its activation.
     hold_s : longest wait for a verdict, in seconds.
 
     Attributes
     ----------
-    armed : whether calls have to come by `turn` first. The one thing that is looked at in every
-        call.
+    armed : whether `turn` has to be called before a call; the only check that every call makes.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class PlanSwitch:
         self._executor = executor
         self._load = load
         self._hold_s = hold_s
-        # `_turning` is held by the calling thread from looking at its number to having changed,
-        # `_state` for a moment by anybody; in this order.
+        # The calling thread holds `_turning` from reading its number to the end of the change, any
+        # thread `_state` for a moment; lock order: `_turning`, `_state`.
         self._turning = threading.RLock()
         self._state = threading.Condition()
         self._promised: _Change | None = None
@@ -123,10 +123,10 @@ class PlanSwitch:
         return self._executor.epoch
 
     def sequence(self) -> int:
-        """Return the number of collectives that the group has made so far."""
+        """Return the number of collectives that the group has begun so far."""
         return self._executor.submitted()
 
-    # ---- the agent's side -----------------------------------------------------------------
+    # ---- called by the agent --------------------------------------------------------------
 
     def prepare(
         self, epoch: int, book: "PlanBook", *, margin: int = MARGIN, hold_s: float | None = None
@@ -136,12 +136,12 @@ class PlanSwitch:
         Raises
         ------
         InputError : if the book is not for this group.
-        UnverifiedPlanError : if a program comes without its proof.
+        UnverifiedPlanError : if a program has no valid proof.
         """
         return self.promise(epoch, self.loaded(book), margin=margin, hold_s=hold_s)
 
     def loaded(self, book: "PlanBook") -> Activation:
-        """Load a book; returns what puts it in force (for `promise`)."""
+        """Load a book; returns its activation (for `promise`)."""
         return self._load(book)
 
     def drained(self, activate: Activation, deadline_s: float) -> Activation:
@@ -163,20 +163,20 @@ class PlanSwitch:
     def promise(
         self, epoch: int, activate: Activation, *, margin: int = MARGIN, hold_s: float | None = None
     ) -> int:
-        """Promise not to make a call before the verdict on change `epoch` is heard.
+        """Promise not to make a call before the verdict on change `epoch`.
 
         Parameters
         ----------
-        epoch : number of the change, above all before it.
-        activate : what the change is; run by the calling thread between two calls. Collectives that
+        epoch : number of the change, above those of all earlier ones.
+        activate : makes the change; run by the calling thread between two calls. Collectives that
             it makes are of the new epoch.
-        margin : how many calls more may be made, at least 1.
-        hold_s : give up waiting this long after the promise (default: the switch's).
+        margin : number of further calls that may be made, at least 1.
+        hold_s : longest wait for the verdict, from the promise (default: the switch's).
 
         Returns
         -------
         int
-            The number of the call: the verdict must not be to change before it.
+            The number of the call; the verdict must not be to change before it.
         """
         if margin < 1:
             raise InputError(f"margin is {margin}, needs at least 1: a call may be under way")
@@ -204,15 +204,15 @@ class PlanSwitch:
 
         Raises
         ------
-        CommunicationError : if this rank does not wait for that verdict any more.
+        CommunicationError : if this rank no longer waits for that verdict.
         InputError : if it may have passed that call already.
         """
         with self._state:
             change = self._promised
             if change is None or change.epoch != epoch:
                 raise CommunicationError(
-                    f"rank {self._executor.rank} heard too late that plan {epoch} is to begin at "
-                    f"call {at}: it has given up waiting and goes on with plan {self.epoch}"
+                    f"rank {self._executor.rank} got the verdict that plan {epoch} begins at call "
+                    f"{at} too late: it has stopped waiting and stays with plan {self.epoch}"
                 )
             if at < change.at:
                 raise InputError(f"at is {at}, needs at least the promised {change.at}")
@@ -221,7 +221,7 @@ class PlanSwitch:
             self._state.notify_all()
 
     def abort(self, epoch: int) -> None:
-        """Forget the promise (of any other change than the promised: do nothing)."""
+        """Drop the promise of change `epoch`; does nothing for any other change."""
         with self._state:
             if self._promised is not None and self._promised.epoch == epoch:
                 self._promised = None
@@ -229,39 +229,39 @@ class PlanSwitch:
                 self._state.notify_all()
 
     def record(self) -> None:
-        """Begin to keep a record of the calls."""
+        """Begin to record the calls."""
         with self._state:
             self._calls = deque(maxlen=_RECORDED_CALLS)
             self._rearm()
 
     def recorded(self) -> list[RecordedCall]:
-        """Return, once, the calls made since this was asked last (the last few thousand)."""
+        """Return the calls recorded since the last call of this (the last few thousand)."""
         calls = self._calls
         return [] if calls is None else [calls.popleft() for _ in range(len(calls))]
 
     def mark(self) -> None:
-        """Note in the record, if one is kept, that a training step ends here."""
+        """Record the end of a training step, if calls are recorded."""
         calls = self._calls
         if calls is not None:
             calls.append((None, time.monotonic()))
 
     def close(self) -> None:
-        """Let go of everything; who waits for a verdict gets an error."""
+        """Release all resources; a wait for a verdict ends in an error."""
         with self._state:
             self._closed = True
             self._promised = self._calls = None
             self._due.clear()
-            self._executor = _Ended(self._executor)  # whoever keeps us keeps no connections
+            self._executor = _Ended(self._executor)  # references to this keep no connections
             self._state.notify_all()
 
-    # ---- the calling thread's side --------------------------------------------------------
+    # ---- called by the calling thread -----------------------------------------------------
 
     def turn(self, collective: Collective, total_bytes: int) -> None:
-        """Do what is due before the next call, which is of `collective`; may wait for a verdict.
+        """Make changes due before the next call, which is of `collective`; may wait for a verdict.
 
         Raises
         ------
-        CommunicationError : if the group is closed meanwhile; and what a change's activate raises.
+        CommunicationError : if the group is closed meanwhile; also errors of an activation.
         """
         calls = self._calls
         if calls is not None:
@@ -280,7 +280,7 @@ class PlanSwitch:
                 )
 
     def _next(self) -> _Change | None:
-        """Return the change that is due now, after the verdict if there is one to wait for."""
+        """Return the change that is due now, after a wait for a pending verdict."""
         with self._state:
             number = self._executor.submitted()
             while True:
@@ -301,8 +301,8 @@ class PlanSwitch:
     def _give_up(self, change: _Change) -> None:
         self._promised = None
         log.warning(
-            "rank %d: nobody said in time whether plan %d is to begin; it goes on with plan %d. "
-            "Should others have changed, the next collective ends in an error that says so",
+            "rank %d: no verdict on plan %d came in time; it stays with plan %d. If others have "
+            "changed, the next collective ends in an error that names the plans",
             self._executor.rank,
             change.epoch,
             self.epoch,

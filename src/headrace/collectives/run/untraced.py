@@ -1,8 +1,8 @@
-"""Code that torch.compile runs as it is, instead of tracing it.
+"""Exclusion of code from torch.compile, which runs it eagerly instead of tracing it.
 
-Dynamo cannot trace a process group written in Python: it takes groups for opaque objects, of which
-it knows the members of torch's own class. After a graph break, however, it compiles every Python
-function that is then called, methods of groups and works included.
+Dynamo cannot trace a process group written in Python: it takes groups for opaque objects with the
+members of torch's own class only. After a graph break, however, it compiles every Python function
+that is then called, methods of groups and works included.
 """
 
 from collections.abc import Callable
@@ -17,24 +17,24 @@ _SKIP = eval_frame._FrameExecStrategy(  # pyright: ignore[reportPrivateUsage]
     eval_frame._FrameAction.SKIP,  # pyright: ignore[reportPrivateUsage]
     eval_frame._FrameAction.SKIP,  # pyright: ignore[reportPrivateUsage]
 )
-"""For a function, and for all that it calls."""
+"""Strategy for a function and its callees."""
 
 _REASON = "headrace runs it eagerly"
 
 
 def untraced(target: _T) -> _T:
-    """Exclude a function, or all functions of a class, from compilation; a call costs no more.
+    """Exclude a function, or all functions of a class, from compilation, at no cost per call.
 
-    It has the effect of ``torch.compiler.disable``, which puts a wrapper in every call's way and
-    loads dynamo: a frame of the function, or below one, is not compiled, and a call of it in a
-    traced function is a graph break.
+    It has the effect of ``torch.compiler.disable``, which wraps every call and loads dynamo: a
+    frame of the function, or below one, is not compiled, and a call of it in a traced function is
+    a graph break.
     """
     entity: Any = target
     for member in vars(entity).values() if isinstance(entity, type) else (entity,):
         function = member.fget if isinstance(member, property) else member
         while isinstance(function, FunctionType):
             eval_frame.set_code_exec_strategy(function.__code__, _SKIP)
-            # for functions that are traced, which look for these before they inline a call
+            # read by dynamo before it inlines a call in a traced function
             function._torchdynamo_disable = True  # type: ignore[attr-defined]
             function._torchdynamo_disable_msg = _REASON  # type: ignore[attr-defined]
             function = getattr(function, "__wrapped__", None)

@@ -1,8 +1,8 @@
-"""Exchanges in which only the sender knows how much it sends.
+"""Exchanges of variable length: only the sender knows how much it sends.
 
-Lengths go first and are checked against a limit that all ranks name, so that no rank gives memory
-to whatever another one claims. They are told by every rank even if they are wrong: then all ranks
-raise the same error, and none is left waiting.
+Lengths are exchanged first and checked against a limit that all ranks give, so that no rank
+allocates whatever memory another one claims. Every rank sends its lengths even if they are invalid:
+then all ranks raise the same error, and none is left waiting.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def all_gather_variable(
     Parameters
     ----------
     tensor : this rank's, of shape (n, ...); dtype and other dimensions are the same on all ranks.
-    limit : the largest n that any rank may bring; the same on all ranks.
+    limit : the largest n of any rank; the same on all ranks.
 
     Raises
     ------
@@ -31,10 +31,10 @@ def all_gather_variable(
     InputError : the ranks' limits differ.
     """
     ranks = dist.get_world_size(group)
-    said = torch.tensor([len(tensor), limit])
-    heard = [torch.empty_like(said) for _ in range(ranks)]
-    dist.all_gather(heard, said, group=group)
-    lengths = _lengths(torch.stack(heard), limit)
+    own = torch.tensor([len(tensor), limit])
+    received = [torch.empty_like(own) for _ in range(ranks)]
+    dist.all_gather(received, own, group=group)
+    lengths = _lengths(torch.stack(received), limit)
     blocks = [tensor.new_empty((length, *tensor.shape[1:])) for length in lengths]
     dist.all_gather(blocks, tensor.contiguous(), group=group)
     return blocks
@@ -43,34 +43,34 @@ def all_gather_variable(
 def all_to_all_variable(
     tensors: Sequence[torch.Tensor], limit: int, group: dist.ProcessGroup | None = None
 ) -> list[torch.Tensor]:
-    """Send ``tensors[r]`` to rank r; returns what each rank sent here.
+    """Send ``tensors[r]`` to rank r; returns the tensors received, by rank.
 
     Parameters and errors are as in `all_gather_variable`; `limit` holds for every tensor.
     """
     ranks = dist.get_world_size(group)
     if len(tensors) != ranks:
         raise InputError(f"{len(tensors)} tensors for {ranks} ranks")
-    said = torch.tensor([[len(tensor), limit] for tensor in tensors])
-    heard = torch.empty_like(said)
-    dist.all_to_all_single(heard, said, group=group)
-    # a length that only its receiver would refuse must be refused by all
-    wrong = torch.tensor([int((heard[:, 0] > limit).any() or (heard[:, 1] != limit).any())])
+    own = torch.tensor([[len(tensor), limit] for tensor in tensors])
+    received = torch.empty_like(own)
+    dist.all_to_all_single(received, own, group=group)
+    # a length that only its receiver would reject must be rejected by all
+    wrong = torch.tensor([int((received[:, 0] > limit).any() or (received[:, 1] != limit).any())])
     dist.all_reduce(wrong, dist.ReduceOp.MAX, group=group)
-    lengths = _lengths(heard, limit)
+    lengths = _lengths(received, limit)
     if wrong:
-        raise CommunicationError(f"another rank was sent over {limit} rows, or named another limit")
+        raise CommunicationError(f"another rank was sent over {limit} rows, or has another limit")
     blocks = [tensors[0].new_empty((length, *tensors[0].shape[1:])) for length in lengths]
     dist.all_to_all(blocks, [tensor.contiguous() for tensor in tensors], group=group)
     return blocks
 
 
 def _lengths(rows: torch.Tensor, limit: int) -> list[int]:
-    """Check the (length, limit) that each rank told; returns the lengths."""
+    """Check every rank's (length, limit); returns the lengths."""
     limits = rows[:, 1].tolist()
     if any(other != limit for other in limits):
         raise InputError(f"the ranks' limits differ: {limits}")
     lengths = [int(length) for length in rows[:, 0]]
     for rank, length in enumerate(lengths):
         if not 0 <= length <= limit:
-            raise CommunicationError(f"rank {rank} brings {length} rows, the limit is {limit}")
+            raise CommunicationError(f"rank {rank} has {length} rows, the limit is {limit}")
     return lengths

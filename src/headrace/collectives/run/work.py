@@ -25,7 +25,7 @@ _LONGEST_PAUSE_S = 1e-3
 
 @untraced
 class CompletedWork(dist.Work):
-    """What a call that already finished returns."""
+    """Work of a call that has finished."""
 
     def __init__(self, tensors: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class CompletedWork(dist.Work):
         return self._tensors
 
     def synchronize(self) -> None:
-        """Nothing to order: the tensors are on the CPU."""
+        """Do nothing: the tensors are on the CPU."""
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
@@ -58,9 +58,9 @@ class CompletedWork(dist.Work):
 
 @untraced
 class PendingWork(dist.Work):
-    """A submitted call.
+    """Work of a submitted call.
 
-    It ends once, in whichever thread learns of it first: the one in `wait`, or a completion
+    It is ended once, by the first thread that gets the outcome: the one in `wait`, or a completion
     thread. Ending runs `after` (copies out of staging buffers), then begins the copies to another
     device if there are any (`land`). The future, which runs callbacks, is completed by a completion
     thread, or when it is made.
@@ -68,10 +68,10 @@ class PendingWork(dist.Work):
     Attributes
     ----------
     handle : the executor's, once the call has begun.
-    is_send : a message on its way out, which a group that closes should let go.
-    op_type : torch's number of what the call does.
-    sequence : the number of a collective among the group's, from 1; None of a message.
-    span : what the profiler shows of the call; closed when it ends, before any wait returns.
+    is_send : whether it is an outgoing message, which a closing group drains.
+    op_type : torch's number of the operation.
+    sequence : number of a collective among the group's, from 1; None for a message.
+    span : of the call in the profiler; closed when it ends, before any wait returns.
     """
 
     is_send = False
@@ -80,7 +80,7 @@ class PendingWork(dist.Work):
     sequence: int | None = None
     span: Span | None = None
 
-    # What most works never set is the class's: DDP's hooks make them with cold caches.
+    # Class defaults of fields that most works never set: DDP's hooks make works with cold caches.
     _source = -1
     _ended = False
     _error: BaseException | None = None
@@ -107,9 +107,9 @@ class PendingWork(dist.Work):
         self.executor: Executor | None = executor  # until the call ended
         self._tensors = list(tensors)
         self._after = after
-        self._keep = keep  # buffers that the executor borrows
-        self._loose = loose  # not reported by the executor: ends when somebody asks
-        self._timeout_s = timeout_s  # how long an outcome may stay away that another wait() took
+        self._keep = keep  # buffers in use by the executor
+        self._loose = loose  # not reported by the executor: ended by a wait or a poll
+        self._timeout_s = timeout_s  # longest wait for an outcome that another wait() took
         self._lock = threading.Lock()
 
     def land(
@@ -118,12 +118,12 @@ class PendingWork(dist.Work):
         pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
         tensors: Sequence[torch.Tensor],
     ) -> None:
-        """Have results copied to another device when the call ends; done before anyone waits.
+        """Copy results to another device when the call ends; called before any wait.
 
         Parameters
         ----------
-        pairs : tensors of that device, and the host memory that they get their values from.
-        tensors : what the call is to return.
+        pairs : tensors of that device, and the host memory with their new values.
+        tensors : results of the call.
         """
         with self._lock:
             self._copies, self._pairs, self._tensors = copies, pairs, list(tensors)
@@ -135,8 +135,8 @@ class PendingWork(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block, without the GIL, until the call ended.
 
-        Tensors of another device are then as after any call of torch: there for what the current
-        stream is given next.
+        Tensors of another device are then ready for later work of the current stream, as after any
+        call of torch.
 
         Raises
         ------
@@ -148,8 +148,8 @@ class PendingWork(dist.Work):
             if seconds <= 0:
                 self._wait_natively()
             elif not (self._wait_for_end if self._loose is None else self._poll_for_end)(seconds):
-                raise CommunicationError(  # from this wait alone: the call goes on
-                    f"wait() gave up after {seconds:g} s; the operation is still running"
+                raise CommunicationError(  # of this wait only: the call continues
+                    f"wait() timed out after {seconds:g} s; the operation is still running"
                 )
         if self._error is not None:
             raise self._error.with_traceback(None)
@@ -163,16 +163,16 @@ class PendingWork(dist.Work):
         try:
             source = executor.wait(self.handle)
         except CommunicationError as error:
-            # a new one: the old one's traceback leads back here, and so would keep all this alive
+            # a new one: the traceback of the old one would keep this work alive
             self.end(CommunicationError(str(error)))
-        except ValueError:  # the handle is gone: its completion is on the way
+        except ValueError:  # the handle is taken: its completion is pending
             if not self._wait_for_end(None if self._loose is None else self._timeout_s):
                 self.end(CommunicationError("the outcome was lost when a wait() was interrupted"))
         else:
             self.end(None, source)
 
     def _wait_for_end(self, seconds: float | None) -> bool:
-        """Wait for the thread that ends this work; whether it did so in time."""
+        """Wait for the thread that ends this work; returns whether it did so in time."""
         with self._lock:
             if self._ended:
                 return True
@@ -181,7 +181,7 @@ class PendingWork(dist.Work):
         return self._event.wait(seconds)
 
     def _poll_for_end(self, seconds: float) -> bool:
-        """Do the same for a loose work, which no other thread ends."""
+        """Like `_wait_for_end`, for a loose work, which no other thread ends."""
         end, pause = time.monotonic() + seconds, _FIRST_PAUSE_S
         while not self.is_completed():
             left = end - time.monotonic()
@@ -249,12 +249,12 @@ class PendingWork(dist.Work):
         return self._tensors
 
     def synchronize(self) -> None:
-        """Let what the current stream is given next come after the copies to its device."""
+        """Order later work of the current stream after the copies to its device."""
         if self._copies is not None and self._ended:
             self._copies.wait()
 
     def source_rank(self) -> int:
-        """Rank (in the group) that a finished receive came from."""
+        """Return the source rank (in the group) of a finished receive."""
         return self._source
 
     _source_rank = source_rank
@@ -273,16 +273,15 @@ class PendingWork(dist.Work):
         ending = self.ending()
         with self._lock:
             if self._future is None:
-                # set_exception() would complete the future with a *value* as far as torch's C++
-                # is concerned (DDP's reducer would take it for a gradient): raising in a callback
-                # is the way to a real error.
+                # set_exception() would complete the future with a *value* for torch's C++ (DDP's
+                # reducer would use it as a gradient): only raising in a callback makes it an error.
                 self._future = on_devices(ending, self.devices).then(self._outcome)
                 if self.callbacks is not None:
                     track(self._future, self.callbacks, self.devices)
             return self._future
 
     def ending(self) -> torch.futures.Future[None]:
-        """Return the future of the call's end, well or not."""
+        """Return a future that is done when the call ends, with or without an error."""
         self._check_owned()
         with self._lock:
             if self._promise is not None:
@@ -297,11 +296,11 @@ class PendingWork(dist.Work):
 
     @property
     def has_future(self) -> bool:
-        """Whether there is a future to complete."""
+        """Return whether there is a future to complete."""
         return self._promise is not None
 
     def complete(self) -> None:
-        """Complete the future of the call, which has ended: callbacks run, here and now."""
+        """Complete the future of the ended call; runs callbacks in this thread."""
         with self._lock:
             promise = self._promise
             if promise is None or self._completed:
@@ -315,7 +314,7 @@ class PendingWork(dist.Work):
 
     @property
     def devices(self) -> list[torch.device]:
-        """Where the tensors are, but for the CPU."""
+        """Devices of the tensors, except the CPU."""
         return [] if self._copies is None else self._copies.devices
 
     def _outcome(self, _ending: Any) -> list[torch.Tensor]:
@@ -328,7 +327,7 @@ class PendingWork(dist.Work):
 def on_devices(
     future: torch.futures.Future[Any], devices: Sequence[torch.device]
 ) -> torch.futures.Future[Any]:
-    """Return a future that is done when `future` is, and whose callbacks may return `devices`'."""
+    """Return a future done when `future` is, whose callbacks may return tensors of `devices`."""
     if not devices:
         return future
     gate: torch.futures.Future[None] = torch.futures.Future(devices=list(devices))
@@ -338,7 +337,7 @@ def on_devices(
 
 @untraced
 class SeveralWorks(dist.Work):
-    """Works that are one to the caller: coalesced calls."""
+    """Work of several coalesced calls."""
 
     op_type = int(OpType.UNKNOWN)
 
@@ -371,7 +370,7 @@ class SeveralWorks(dist.Work):
         return self._works[-1].number()
 
     def synchronize(self) -> None:
-        """Let what the current stream is given next come after all copies to its device."""
+        """Order later work of the current stream after all copies to its device."""
         for work in self._works:
             work.synchronize()
 
