@@ -50,7 +50,7 @@ class Parameters:
     work : limit on HiGHS's interrupt checks, the finest unit of work that it counts while it
         branches; others ignore it.
     deterministic : CP-SAT's own measure of work (about seconds, but counted); others ignore it.
-    limit_s : wall clock; the result tells whether it was reached.
+    limit_s : wall clock, a safety net; the result tells whether it was reached.
     gap : stop once the relative gap is at most this.
     seed : of the solver's random choices.
     threads : 1 is deterministic.

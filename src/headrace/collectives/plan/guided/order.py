@@ -64,7 +64,7 @@ def _all(
             if lead == "rule":  # the same order, but no link stands idle for it
                 made = list_schedule(work, made.start_us)
         else:
-            # Backwards in time what is still to come is what has been.
+            # Backwards in time the path from now is the path until now.
             rest = [whole - lat for whole, lat in zip(onward, work.lats, strict=True)]
             key = _ranks(until, rest) if rule == "longest" else _ranks(rest, until, True)
             made = list_schedule(work.reversed(), key, by_time=lead == "time")

@@ -249,7 +249,7 @@ def _causality(
 
 
 def _delivery(model: LinearModel, problem: RouteProblem, sent: np.ndarray) -> None:
-    """Deliver once where wanted, at most once elsewhere; forward only what came; 5.15."""
+    """Deliver once where wanted, at most once elsewhere; forward only received chunks; 5.15."""
     deliveries, costs = problem.deliveries, problem.costs
     chunk, link = np.nonzero(sent >= 0)
     dst = costs.dst[link]
@@ -257,7 +257,7 @@ def _delivery(model: LinearModel, problem: RouteProblem, sent: np.ndarray) -> No
     place, columns = chunk * n + dst, sent[chunk, link]
     wanted = deliveries.targets.ravel()
     _unique_rows(model, place, columns, np.ones(len(place)), np.where(wanted, 1.0, 0.0), 1.0)
-    # A send from a rank that need not get the chunk must not exceed what comes to that rank.
+    # Sends from a rank that does not want the chunk must not exceed its receives.
     src = costs.src[link]
     relays = ~deliveries.targets[chunk, src] & (src != deliveries.origin[chunk])
     out = np.flatnonzero(relays)

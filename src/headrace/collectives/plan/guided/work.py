@@ -119,7 +119,7 @@ class WorkTimeline:
 
     Attributes
     ----------
-    work : what was scheduled.
+    work : the messages.
     start_us : of every message.
     order : message numbers; equal starts in the order in which they were scheduled.
     total_us : arrival of the last message.

@@ -69,7 +69,7 @@ def grow(
     Parameters
     ----------
     levels : from `levels_of`, the slowest first.
-    batch_share : the most of what a level has left that goes as one message.
+    batch_share : largest share of a level's remaining items in one message.
     step : on the last level, the most that a message may take longer than the shortest of those
         that could begin with it.
     by_chunk : whether groups take items by chunk first, or by block.

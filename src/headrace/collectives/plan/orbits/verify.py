@@ -1,6 +1,6 @@
 """Prove an orbit plan correct at the size of one rank's sends.
 
-Nothing here is shared with what makes such plans. The proof has three parts.
+No code here is shared with the generators of such plans. The proof has three parts.
 
 1. *The group.* The generators' images of rank 0 are all ranks, and no element but the identity
    fixes a rank. If generators commute the second follows from the first; else every element is
@@ -72,7 +72,7 @@ def verify_orbits(plan: OrbitPlan) -> OrbitProof:
 
 
 class _Names:
-    """Rows of a plan with the names that sender and receiver have for what is sent."""
+    """Rows of a plan with the sender's and the receiver's name of every chunk sent."""
 
     def __init__(self, plan: OrbitPlan) -> None:
         self.ranks, self.chunks = plan.demand.ranks, plan.block_chunks

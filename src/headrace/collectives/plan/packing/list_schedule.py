@@ -36,8 +36,8 @@ def in_order(
     Parameters
     ----------
     through : links of every chunk, each after the one that leads to it; they form a tree or path.
-    batch_share : of the chunks that could go on a link now, at most this share of what the link
-        is still expected to carry goes as one message; 0 sends every chunk by itself.
+    batch_share : largest message, as a share of the chunks that the link is still expected to
+        carry; 0 sends every chunk by itself.
 
     Raises
     ------

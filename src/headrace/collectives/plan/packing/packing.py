@@ -193,11 +193,11 @@ class _Packer:
                 stopped = "time"
                 break
             while True:
-                asked = smoothing * best + (1 - smoothing) * prices
-                asked = (1 - _FLOOR) * asked + _FLOOR * self._even
-                value, new = self._price(asked)
+                tried = smoothing * best + (1 - smoothing) * prices
+                tried = (1 - _FLOOR) * tried + _FLOOR * self._even
+                value, new = self._price(tried)
                 if value > bound:
-                    bound, best = value, asked
+                    bound, best = value, tried
                 if new or not smoothing:
                     break
                 smoothing = 0.0

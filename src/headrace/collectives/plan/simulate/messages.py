@@ -7,10 +7,10 @@ whole after ``alpha + max over r of beta_r * MB`` (TACCL 5.17, 5.18, with severa
 
 Combining is free, but has its turn. A message received ahead of its turn is kept beside the slot,
 in buffers of its connection: its transfer does not wait for another message that is combined into
-the same slot before it. Each of its parts is *taken* when the message has arrived, what it is
-combined after has been taken, and so has the part before it in its lane; what reads the slot waits
-for that. So every dependency of the program is kept, and sums come out the same every time; what is
-assumed is that the buffers are large enough.
+the same slot before it. Each of its parts is *taken* when the message has arrived, and the
+parts before it in its slot and in its lane have been taken; readers of the slot wait for that. So
+every dependency of the program is kept, and sums are the same in every run; the buffers are assumed
+to be large enough.
 
 The schedule is work-conserving: whenever resources become free, of the messages that could begin
 the one with the lowest number does, then the next that still can, and so on. Times closer than a
@@ -181,7 +181,7 @@ class _Run:
             self._start_all(now)
 
     def _start_all(self, now: float) -> None:
-        """Begin what can begin, lowest number first."""
+        """Begin all messages that can begin, lowest number first."""
         ready, free, queue, events = self._ready, self._free, self._queue, self._events
         limit = now * (1.0 + _SAME_MOMENT)
         while ready:

@@ -1,4 +1,4 @@
-"""A program cut into pieces, and what each piece waits for: the simulator's input."""
+"""A program cut into pieces, with their dependencies: the simulator's input."""
 
 import numpy as np
 

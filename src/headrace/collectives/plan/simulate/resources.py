@@ -42,7 +42,7 @@ class _Resources:
         index = len(self.betas)
         for link in links:
             self.through[link].append(index)
-        # Bytes leave through what few sources share and arrive through what few sinks share.
+        # Bytes leave through resources that few sources share, and arrive by those of few sinks.
         sources = len({self._links[link].src for link in links})
         sinks = len({self._links[link].dst for link in links})
         self._place.append((index >= self._used, sources, -sinks, index))

@@ -1,7 +1,7 @@
 """Proof that a program delivers its collective: always, without deadlock, without data races.
 
 An interpreter written from the semantics of programs alone (the docstring of
-`headrace.collectives.program`); it shares no code with what makes or runs programs. In order:
+`headrace.collectives.program`); it shares no code with generators or executors. In order:
 
 1. `structure`: every send lane has its receive lane and both agree step by step; steps fit their
    lanes, buffers and each other; a message is a run of steps, alike at both ends; dependencies
@@ -10,16 +10,16 @@ An interpreter written from the semantics of programs alone (the docstring of
    wait-for graph of the steps has no cycle.
 3. `races`: any two conflicting accesses of a slot at one rank are ordered by that rank's lanes
    and dependencies alone.
-4. `values`: the program, executed once over ``(item, mask, expression)`` values, never reads what
-   is undefined, never adds a contribution twice, and leaves what the demand wants.
+4. `values`: the program, executed once over ``(item, mask, expression)`` values, never reads
+   undefined slots, never adds a contribution twice, and ends in the demand's postcondition.
 
 One execution stands for all: by 3 each byte of each slot sees its accesses in the same
 order however ranks and lanes interleave, so it takes the same values; by 2 each execution ends.
 Both hold for executors that move the parts of a message apart, and for those that move a message
 as one: the latter only wait for more.
 
-What the executor must keep for the proof to hold
--------------------------------------------------
+Requirements on the executor for the proof to hold
+--------------------------------------------------
 - A send's byte is done once the slot may be overwritten (copied out, not merely queued).
 - A step that covers no bytes (a vector shorter than its chunks) still waits for all of its
   dependencies to end, and still takes its turn in its lane: order is transitive through it.

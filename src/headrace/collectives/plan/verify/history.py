@@ -1,7 +1,7 @@
 """Access history: reads and writes of every slot by a program's steps, in running order.
 
 A send reads its slots, a receive writes them; a local step reads from `src_slot` on and writes from
-`slot` on. What combines counts as a write. Written slots are numbered: `Writes`.
+`slot` on. A combining step counts as a write. Written slots are numbered: `Writes`.
 """
 
 from collections.abc import Iterator

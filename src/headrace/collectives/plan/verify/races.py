@@ -5,8 +5,8 @@ They must be ordered by lanes and dependencies of their own rank; an order throu
 of other ranks is not accepted. As ordering is transitive for each byte, it is enough to compare
 every access with the slot's last writer before it, and a write with the readers since.
 
-What orders bytes
------------------
+Order of bytes
+--------------
 A step *finishes before* another if a path leads there on which one edge at least makes the later
 step wait for all of the earlier one: the next step of a lane, or a dependency between different
 ranges. Streaming edges before it keep this true, as their later step ends after their earlier

@@ -24,7 +24,7 @@ _ALLOWED = {
 }
 
 _Problem = tuple[np.ndarray, Callable[[int], str]]
-"""(of every row whether it is wrong, what is wrong with a row that is)."""
+"""(of every row whether it fails, a function that describes the failure of a row)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -216,7 +216,7 @@ class _Numbers:
     Attributes
     ----------
     item, mask : by number.
-    first : the numbers of what is there before the call, row by row of the conditions.
+    first : the numbers of the initial values, by row of the precondition.
     """
 
     def __init__(self, demand: Specification) -> None:
@@ -229,7 +229,7 @@ class _Numbers:
         self._masks = {mask: mask for mask in self.mask}  # each kept once: they are long
 
     def combined(self, held: int, arriving: int) -> int | str:
-        """The number of the two combined, or what would have to be there to combine it with."""
+        """Return the number of the two combined, or the operand that would be needed."""
         pair = held << 32 | arriving if held <= arriving else arriving << 32 | held
         number = self._combined.get(pair)
         if number is not None:
