@@ -1,7 +1,7 @@
-"""A demand's pre- and postconditions as columns: what planners read in bulk.
+"""A demand's pre- and postconditions as columns, for planners.
 
-`Demand.initial` and `Demand.final` say the same rank by rank, and are what is meant; for thousands
-of ranks and slots these columns take a fraction of their time and memory.
+Equal to `Demand.initial` and `Demand.final`, which define them rank by rank; for thousands of ranks
+and slots these columns take a fraction of their time and memory.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class Values:
 
     Attributes
     ----------
-    rank, slot, item : who holds which item where.
-    by : whose contributions are combined into it: an index into `Conditions.masks`.
+    rank, slot, item : the item is in that slot of that rank.
+    by : contributors combined into it, as an index into `Conditions.masks`.
     """
 
     rank: np.ndarray
@@ -29,7 +29,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Conditions:
-    """What holds before, and what is wanted after; `masks` are distinct bit masks of ranks."""
+    """Precondition and postcondition; `masks` are distinct bit masks of ranks."""
 
     before: Values
     after: Values
@@ -37,7 +37,7 @@ class Conditions:
 
 
 def conditions(demand: Demand) -> Conditions:
-    """Return what `demand.initial` and `demand.final` say of all ranks, in their order."""
+    """Return `demand.initial` and `demand.final` of all ranks, in their order."""
     if demand.collective not in STANDARD:
         return _listed(demand)
     n = demand.ranks
@@ -70,18 +70,18 @@ def _before(demand: Demand) -> Values:
             return Values(rank=rank, slot=slot, item=slot, by=rank)
 
 
-def _after(demand: Demand, everyone: int) -> Values:
+def _after(demand: Demand, all_ranks: int) -> Values:
     ranks = np.arange(demand.ranks)
     slot = np.arange(demand.slots)
     own = slot // demand.chunks
     root = [demand.root] if demand.collective in ROOTED else ranks
     match demand.collective:
         case Collective.ALLREDUCE | Collective.REDUCE:
-            return _alike(slot, slot, everyone, root)
+            return _alike(slot, slot, all_ranks, root)
         case Collective.BROADCAST:
             return _alike(slot, slot, demand.root, ranks)
         case Collective.SCATTER | Collective.REDUCE_SCATTER:
-            by = everyone if demand.collective is Collective.REDUCE_SCATTER else demand.root
+            by = all_ranks if demand.collective is Collective.REDUCE_SCATTER else demand.root
             return Values(rank=own, slot=slot, item=slot, by=np.full(len(slot), by))
         case Collective.ALL_TO_ALL:
             half = demand.ranks * demand.chunks

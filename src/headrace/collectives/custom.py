@@ -1,6 +1,6 @@
-"""Demands as JSON: the collectives with a name, uneven exchanges, and those that nobody named.
+"""Demands as JSON: standard collectives, uneven exchanges and custom demands.
 
-A custom demand says what every slot of every rank holds before and must hold after:
+A custom demand lists the value of every slot of every rank before and after:
 
 .. code-block:: json
 
@@ -17,7 +17,7 @@ A custom demand says what every slot of every rank holds before and must hold af
 ``before`` or ``after`` is ``[rank, slot, item, contributors]``: the slot holds the item, combined
 from the contributing ranks. Items are numbered from 0 without gaps. Contributors may be left out:
 in ``before`` it is then the rank itself, in ``after`` all that the item has anywhere in ``before``.
-``collective`` may be left out, as may ``chunks``: how many chunks every slot is cut into. Slots
+``collective`` may be left out, as may ``chunks``, into which every slot is cut. Slots
 that ``after`` does not name may be overwritten.
 
 The demand above moves item 0 from rank 0 to ranks 1 and 2, and item 1 from rank 1 to rank 2. One
@@ -26,7 +26,7 @@ rank 1.
 
 An uneven exchange has ``"collective": "all_to_all_v"`` and ``"counts"``: a row for every source
 with the number of equal parts for every destination. Any other collective has ``ranks``, ``chunks``
-and, if it has one, ``root``. The layout of slots is told in `headrace.collectives.demand`.
+and, if it has one, ``root``. `headrace.collectives.demand` has the layout of slots.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ def demand_from_json(path: str | Path) -> Demand:
 
 
 def demand_to_head(demand: Demand) -> dict[str, Any]:
-    """Return the JSON form, with everything that may be left out."""
+    """Return the JSON form, with all optional fields."""
     head: dict[str, Any] = {
         "collective": demand.collective.value,
         "ranks": demand.ranks,
@@ -81,7 +81,7 @@ def demand_to_head(demand: Demand) -> dict[str, Any]:
 
 
 def demand_from_head(head: Mapping[str, Any], source: str = "demand") -> Demand:
-    """Parse the JSON form; fields that are no demand's are passed over.
+    """Parse the JSON form; other fields are ignored.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def _rows(
         raise ProgramError(f"{source}: field '{name}' is missing")
     made: list[Held] = []
     named = 0
-    everyone = {item: tuple(sorted(by)) for item, by in known.items()}
+    in_before = {item: tuple(sorted(by)) for item, by in known.items()}
     try:
         rows = fields.items(head[name])
     except TypeError as error:
@@ -190,7 +190,7 @@ def _rows(
                 raise TypeError(f"{fields.shown(cells)} has {len(cells)} entries")
             rank, slot, item = map(fields.integer, cells[:3])
             given = map(fields.integer, fields.items(cells[3])) if len(cells) == 4 else None
-            contributors = everyone.get(item, (rank,)) if given is None else tuple(given)
+            contributors = in_before.get(item, (rank,)) if given is None else tuple(given)
             made.append((rank, slot, item, contributors))
             named += len(made[-1][3])
         except TypeError as error:

@@ -1,4 +1,4 @@
-"""What a collective asks for: pre- and postconditions over the slots of one data buffer.
+"""Demand of a collective: pre- and postconditions over the slots of one data buffer.
 
 Every rank has one *data buffer* divided into slots of one chunk each. A slot holds a *value*: an
 ``(item, mask)`` pair, where ``item`` names the logical datum and ``mask`` is the set of ranks
@@ -8,12 +8,12 @@ of which values the slots hold before and after:
 ==============  ==============  =======================  ===============================
 collective      slots           before, at rank r        after
 ==============  ==============  =======================  ===============================
-allreduce       c               k: (k, {r})              all ranks, k: (k, everyone)
-reduce          c               k: (k, {r})              root, k: (k, everyone)
+allreduce       c               k: (k, {r})              all ranks, k: (k, all)
+reduce          c               k: (k, {r})              root, k: (k, all)
 broadcast       c               root, k: (k, {root})     all ranks, k: (k, {root})
 allgather       n*c             own block b=r            all ranks, block b: {b}
 gather          n*c             own block b=r            root, block b: {b}
-reduce_scatter  n*c             every slot s: (s, {r})   own block: (s, everyone)
+reduce_scatter  n*c             every slot s: (s, {r})   own block: (s, all)
 scatter         n*c             root, every slot: {root} own block: {root}
 all_to_all      2*n*c           input block d            inputs kept, then output block s
 all_to_all_v    (in + out)*c    input blocks, packed     inputs kept, then output blocks
@@ -71,7 +71,7 @@ STANDARD = (
     Collective.SCATTER,
     Collective.ALL_TO_ALL,
 )
-"""The collectives that a name, ranks, chunks and a root say all about."""
+"""The collectives that are defined by name, ranks, chunks and root."""
 
 Value = tuple[int, int]
 """(item, bit mask of the ranks combined)."""
@@ -183,7 +183,7 @@ class Demand:
 
     @property
     def conditions(self) -> int:
-        """Number of values that `initial` and `final` name, over all ranks; nothing is listed."""
+        """Number of values of `initial` and `final` over all ranks, without listing them."""
         n, c = self.ranks, self.chunks
         match self.collective:
             case Collective.ALLREDUCE:
@@ -203,12 +203,12 @@ class Demand:
 
     @property
     def in_place(self) -> bool:
-        """Whether item k lies in slot k wherever it is: all but exchanges and custom demands."""
+        """Return whether item k lies in slot k everywhere: all but exchanges and custom demands."""
         return self.collective in STANDARD and self.collective is not Collective.ALL_TO_ALL
 
     @property
     def buffers(self) -> tuple[int, ...]:
-        """Slots at which another buffer begins, scratch included: no step may reach across."""
+        """Slots at which another buffer begins, scratch included: steps must not span them."""
         if self.collective in (Collective.ALL_TO_ALL, Collective.ALL_TO_ALL_V):
             return (self.blocks * self.chunks, self.slots)
         return (self.slots,)
@@ -244,20 +244,20 @@ class Demand:
                 return self._expanded(self.before, rank)
 
     def final(self, rank: int) -> list[tuple[int, int, int]]:
-        """(slot, item, mask) for every slot whose value the caller wants at `rank` after."""
-        everyone = (1 << self.ranks) - 1
+        """(slot, item, mask) for every slot with a postcondition at `rank`."""
+        all_ranks = (1 << self.ranks) - 1
         match self.collective:
             case Collective.ALLREDUCE:
-                return [(slot, slot, everyone) for slot in range(self.slots)]
+                return [(slot, slot, all_ranks) for slot in range(self.slots)]
             case Collective.REDUCE:
                 slots = range(self.slots) if rank == self.root else range(0)
-                return [(slot, slot, everyone) for slot in slots]
+                return [(slot, slot, all_ranks) for slot in slots]
             case Collective.BROADCAST:
                 return [(slot, slot, 1 << self.root) for slot in range(self.slots)]
             case Collective.SCATTER:
                 return [(slot, slot, 1 << self.root) for slot in self.block(rank)]
             case Collective.REDUCE_SCATTER:
-                return [(slot, slot, everyone) for slot in self.block(rank)]
+                return [(slot, slot, all_ranks) for slot in self.block(rank)]
             case Collective.ALLGATHER | Collective.GATHER:
                 if self.collective is Collective.GATHER and rank != self.root:
                     return []

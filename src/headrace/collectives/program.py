@@ -1,8 +1,8 @@
 """Schedules and programs: the two forms of a plan's body.
 
-A `Schedule` is what planners make: a list of transfers between ranks in one global order that
-respects cause and effect. A `Program` is what the executor runs: per rank, *lanes* (an ordered
-stream of steps to one peer in one direction, or of local steps) with explicit dependencies.
+A `Schedule` is the output of generators: a list of transfers between ranks in one causal global
+order. A `Program` is the input of the executor: per rank, *lanes* (an ordered stream of steps to
+one peer in one direction, or of local steps) with explicit dependencies.
 `plan.lower` turns the first into the second; `plan.verify` proves the second.
 
 Meaning of a program
@@ -20,10 +20,10 @@ Meaning of a program
 - Slots from ``demand.slots`` on are scratch; scratch slot k is as large as data slot
   ``k % demand.slots``.
 - Steps with the same `message` number are one *message*: they follow one another in one lane, and
-  the two ends of a send and receive pair have the same number. Numbers grow in the order in which
-  the plan wants messages to begin, over all ranks. A local step is by itself. Cost models charge
-  alpha once a message; an executor may move the parts of a message apart, or all as one: it then
-  begins when all of its steps may, and ends all of them together.
+  the two ends of a send and receive pair have the same number. Numbers grow in the planned order of
+  starts, over all ranks. A local step is a message by itself. Cost models charge alpha once a
+  message; an executor may move the parts of a message separately, or all as one: it then begins
+  when all of its steps may, and ends all of them together.
 """
 
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ from headrace.errors import ProgramError
 
 
 class Op(IntEnum):
-    """What a step does."""
+    """Operation of a step."""
 
     SEND = 0
     RECV = 1
@@ -51,7 +51,7 @@ class Op(IntEnum):
 
 
 class Direction(IntEnum):
-    """What a lane is."""
+    """Direction of a lane."""
 
     SEND = 0
     RECV = 1
@@ -84,9 +84,9 @@ class Schedule:
     ----------
     transfers : in order; `lower` derives every dependency from this order.
     scratch_slots : slots after ``demand.slots`` available at every rank.
-    begins : for every message, in the order of transfers, its place in the order in which messages
-        begin (a local transfer counts as one): who comes first on a link that two want, which need
-        not be who is combined first. Empty: as in `transfers`.
+    begins : for every message, in the order of transfers, its position in the order of starts (a
+        local transfer counts as one), which is the priority on links; it may differ from the order
+        of combining. Empty: as in `transfers`.
     """
 
     demand: Demand
@@ -122,20 +122,20 @@ STEP_COLUMNS = _columns(
 DEPENDENCY_COLUMNS = _columns({"step": np.int32, "on": np.int32})
 
 MAX_CHANNELS = 64
-"""Channels of a plan that is read: between two ranks every one is a connection of its own."""
+"""Most channels of a plan that is read: each is a connection between two ranks."""
 
 _FREE_SLOTS, _STEP_SLOTS = 1 << 18, 8
-"""Slots that steps move, and a demand names, at most: in any program, and more for every step.
+"""Most slots that steps move and a demand names: fixed part, and part per step.
 
-What is checked and run takes time and memory by the slot, so that a short file must not stand for
-very many. No step needs more than its share: templates of thousands of ranks move one or two.
+Checking and running take time and memory by the slot, so a short file must not stand for very many.
+The part per step is ample: templates of thousands of ranks move one or two slots a step.
 """
 
 _FREE_SCRATCH = 64
 """Scratch slots of any program; more need steps that move as many slots."""
 
 _FREE_BITS, _STEP_BITS = 1 << 32, 1 << 12
-"""The same of the sets of ranks whose contributions are combined, a bit for every rank."""
+"""The same for the sets of contributing ranks of combined values, in bits."""
 
 PROGRAM_SCHEMA = 2
 """Version 2 groups steps into messages."""
@@ -193,7 +193,7 @@ class Program:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the program: two programs that run alike byte for byte are equal here."""
+        """SHA-256 of the program's content."""
         return self.to_artifact().digest
 
     def to_artifact(self) -> Artifact:
@@ -257,7 +257,7 @@ def _check_columns(table: str, columns: dict[str, np.ndarray], wanted: dict[str,
 
 
 def _check_size(program: Program) -> None:
-    """Hold what the program stands for against its steps, before anything is as large as that."""
+    """Check the program's sizes against its number of steps, before anything is allocated."""
     demand, op, count = program.demand, program.steps["op"], program.steps["count"]
     steps = len(op)
     most = _FREE_SLOTS + _STEP_SLOTS * steps
@@ -272,7 +272,7 @@ def _check_size(program: Program) -> None:
             f"scratch_slots is {program.scratch_slots}, needs at most {max(moved, _FREE_SCRATCH)}: "
             f"the steps move {moved} slots"
         )
-    # A value that has to come is written by a step, and few are there from the start for each.
+    # A value of the postcondition is written by a step, or held from the start by few for each.
     if demand.conditions > _FREE_SLOTS + 4 * moved:
         raise ProgramError(
             f"a {demand.collective} of {demand.ranks} ranks in {demand.chunks} chunks has "

@@ -1,12 +1,12 @@
-"""A time limit that holds whatever the limited code does, and Ctrl-C that it may defer.
+"""Enforced time limit of a function, with deferrable Ctrl-C.
 
 Planning is limited by counted work, so that equal arguments give equal plans. This is the safety
-net behind it. The code runs in a thread of its own. Past the limit `TimeLimit` is raised in it,
-wherever it is (an asynchronous exception of CPython), and again until it ends; it is no
-`Exception`, so that handlers of those let it pass. Code that goes on in spite of that, or in native
-code that never comes back to the interpreter, is abandoned: what it does is ignored from then on.
+net behind it. The function runs in a thread of its own. Past the limit `TimeLimit` is raised in it
+(an asynchronous exception of CPython), and again until it ends; it is no `Exception`, so that
+handlers of those let it pass. A thread that continues regardless, or in native code that never
+returns to the interpreter, is abandoned: its results are ignored from then on.
 
-KeyboardInterrupt, which Python raises in the main thread alone, is handed on to the code.
+KeyboardInterrupt, which Python raises in the main thread only, is forwarded to the thread.
 """
 
 import contextlib
@@ -26,21 +26,21 @@ T = TypeVar("T")
 _POLL_S = 0.02
 _RAISE_EVERY_S = 0.25
 _GRACE_S = 3.0
-"""Wall clock from the limit until code that does not end is abandoned."""
+"""Wall clock from the limit until a thread that does not end is abandoned."""
 
 _WALL_SHARE = 0.25
-"""Share of a second of wall clock that counts: a busy machine must not change plans, but a thread
+"""Share of wall clock that counts as used: load of the machine must not change plans, but a thread
 that only waits uses no processor time at all."""
 
 _current = threading.local()
 
 
 class TimeLimit(BaseException):
-    """Raised in code whose time limit has passed, and by `run_limited`."""
+    """Time limit exceeded: raised in the limited code, and by `run_limited`."""
 
 
 def run_limited(work: Callable[[], T], limit_s: float) -> T:
-    """Return what `work` returns, or raise what it raises.
+    """Run `work` in a thread; return its result or raise its exception.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ def run_limited(work: Callable[[], T], limit_s: float) -> T:
 
     Raises
     ------
-    TimeLimit : once the limit has passed and the code has ended or is abandoned.
-    KeyboardInterrupt : if interrupted, unless `work` deferred it; a third one abandons the code.
+    TimeLimit : once the limit has passed and the thread has ended or is abandoned.
+    KeyboardInterrupt : if interrupted, unless `work` deferred it; a third one abandons the thread.
     """
     return _Run(work).result(limit_s)
 
@@ -58,9 +58,9 @@ def run_limited(work: Callable[[], T], limit_s: float) -> T:
 def first_interrupt() -> Generator[Callable[[], bool]]:
     """Turn the first Ctrl-C within the block into a flag; a second one raises KeyboardInterrupt.
 
-    Stages then end with what they have, instead of losing it. Yields a function that returns
-    whether the first one came. It stays false in threads that neither are the main one nor belong
-    to `run_limited`, and where SIGINT is ignored.
+    Stages then end with their best result so far. Yields a function that returns whether the flag
+    is set. It stays false in threads that neither are the main one nor belong to `run_limited`, and
+    where SIGINT is ignored.
     """
     run: _Run[object] | None = getattr(_current, "run", None)
     came = threading.Event()
@@ -89,7 +89,7 @@ def first_interrupt() -> Generator[Callable[[], bool]]:
 
 
 class _Run(Generic[T]):
-    """One piece of code, the thread that runs it, and what came of it."""
+    """A function, the thread that runs it, and its result or exception."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self.deferred: threading.Event | None = None
@@ -110,7 +110,7 @@ class _Run(Generic[T]):
         self._began.set()
         try:
             try:
-                # Asked here, as the id of a thread that has ended must not be used.
+                # In the thread, as the id of a thread that has ended must not be used.
                 self._clock = time.pthread_getcpuclockid(threading.get_ident())
                 self._returned.append(self._work())
             except BaseException as error:
@@ -118,17 +118,17 @@ class _Run(Generic[T]):
             with self._lock:
                 self._open = False
                 _raise_in(threading.get_ident(), None)
-        except BaseException:  # one that was raised while the above ended
+        except BaseException:  # an asynchronous one, raised while the above ended
             self._open = False
         finally:
             self._ended.set()
 
     def result(self, limit_s: float) -> T:
-        """Wait for the code, stop it at its limit, and hand interrupts on."""
+        """Wait for the thread, stop it at its limit, and forward interrupts."""
         interrupts = self._start()
         began, late, raised = time.monotonic(), float("inf"), 0.0
-        # Not `join`: interrupted, it takes the thread for ended. And a signal may wake another
-        # thread than this, so look up now and then.
+        # Not `join`: interrupted, it takes the thread for ended. A signal may wake another thread
+        # than this one, hence polling.
         while not self._ended.is_set():
             try:
                 self._ended.wait(_POLL_S)
@@ -152,7 +152,7 @@ class _Run(Generic[T]):
         raise self._error
 
     def _start(self) -> int:
-        """Start the thread; return how many interrupts came meanwhile."""
+        """Start the thread; return the number of interrupts meanwhile."""
         try:
             self._thread.start()  # waits for it to begin
         except KeyboardInterrupt:
@@ -183,6 +183,6 @@ class _Run(Generic[T]):
 
 
 def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """Raise `kind` in a thread; None: take back what has been raised but not delivered."""
+    """Raise `kind` in a thread; None: clear an exception that has not been delivered."""
     what = None if kind is None else ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)

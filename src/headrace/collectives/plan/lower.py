@@ -1,12 +1,12 @@
 """Lowering: from a schedule's one global order to the lanes and dependencies of a program.
 
 Every transfer becomes a send step at its source and a receive step at its destination (a local
-step where they are the same rank). The global order fixes, at every rank, who reads and writes
-each slot after whom; the order of two conflicting accesses is kept by the lane they share or by
-an explicit dependency. Nothing else is ordered, so all else runs concurrently.
+step where they are the same rank). The global order fixes the order of accesses to each slot of
+every rank; two conflicting accesses are ordered by the lane they share or by an explicit
+dependency. Nothing else is ordered, so all else runs concurrently.
 
-Whatever is done to every transfer, step or access is done to columns: schedules of large machines
-have a million of them.
+Transfers, steps and accesses are processed as columns: schedules of large machines have a million
+of them.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _SEND, _RECV, _LOCAL = int(Direction.SEND), int(Direction.RECV), int(Direction.L
 _NO_EDGES = np.empty((2, 0), dtype=np.int64)
 
 _ACCESSES = 1 << 18
-"""About so many accesses of slots are looked at together, which takes some tens of MB."""
+"""Accesses of slots processed at a time, which takes some tens of MB."""
 
 
 def lower(schedule: Schedule) -> Program:
@@ -81,7 +81,7 @@ def _typed(values: list[np.ndarray], dtypes: dict[str, np.dtype]) -> dict[str, n
 
 
 def _check(schedule: Schedule, rows: np.ndarray, slots: int) -> None:
-    """Sound transfers are seen to be so in bulk; what is wrong with one is said by `_explain`."""
+    """Check all transfers in bulk; `_explain` raises the error of the first bad one."""
     src, dst, src_slot, dst_slot, _, count, _, joined = rows.T
     ranks = schedule.demand.ranks
     bad = (np.minimum(src, dst) < 0) | (np.maximum(src, dst) >= ranks) | (count < 1)
@@ -117,7 +117,7 @@ def _explain(index: int, transfer: Transfer, ranks: int, slots: int) -> None:
 
 
 def _messages(schedule: Schedule, rows: np.ndarray) -> np.ndarray:
-    """The number of every transfer's message."""
+    """Message number of every transfer."""
     number = np.cumsum(rows[:, 7] == 0) - 1
     begins = np.array(schedule.begins, dtype=np.int64)
     if not len(begins):
@@ -176,12 +176,12 @@ class _Steps:
 def _hazards(
     steps: _Steps, when: np.ndarray, slots: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield who has to wait for whom, some ranks at a time; the same more than once.
+    """Yield (waiting, on) pairs of steps, some ranks at a time, with duplicates.
 
     Parameters
     ----------
     steps : sorted by rank.
-    when : of every step its place in the order that is to be kept.
+    when : position of every step in the order to preserve.
     """
     if not len(when):
         return
@@ -199,7 +199,7 @@ def _hazards(
 def _conflicts(
     steps: _Steps, index: np.ndarray, when: np.ndarray, slots: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The hazards among the steps `index`, all those of some ranks."""
+    """Hazards among the steps `index`, which are all steps of some ranks."""
     sends, local = steps.op[index] == int(Op.SEND), steps.src_slot[index] >= 0
     reads, writes = np.append(index[sends], index[local]), index[~sends]
     step = np.append(reads, writes)
@@ -213,7 +213,7 @@ def _conflicts(
     order = np.lexsort((when[step], cell))
     step, cell, is_write = step[order], cell[order], is_write[order]
     row = np.arange(len(step))
-    # The rows of a cell are consecutive, in the order to keep.
+    # The rows of a cell are consecutive, in the order to preserve.
     first = np.maximum.accumulate(np.where(np.append(True, np.diff(cell) != 0), row, 0))
     written = np.append(-1, np.maximum.accumulate(np.where(is_write, row, -1))[:-1])
     later = np.minimum.accumulate(np.where(is_write, row, len(row))[::-1])[::-1]
@@ -226,7 +226,7 @@ def _conflicts(
 
 
 def _waits(lane: np.ndarray, waiting: np.ndarray, on: np.ndarray) -> np.ndarray:
-    """Return (2, edges): of these pairs those that the order of lanes does not imply, sorted.
+    """Return (2, edges): the pairs that the order of lanes does not imply, sorted.
 
     A step starts after everything earlier in its lane has finished, so of several steps of one
     lane only the last needs an edge, and none if this lane waited that far already.
@@ -237,7 +237,7 @@ def _waits(lane: np.ndarray, waiting: np.ndarray, on: np.ndarray) -> np.ndarray:
         return _NO_EDGES
     base = int(min(waiting.min(), on.min()))
     wide = int(max(waiting.max(), on.max())) - base + 1
-    # By the lane waited for, then by who waits, then by how far: lanes are runs of steps.
+    # By the lane waited for, then the waiting step, then the step waited for: lanes are runs.
     pairs = np.sort(((lane[on] - lane[base]) * wide + waiting - base) * wide + on - base)
     rest, on = np.divmod(pairs[np.append(True, np.diff(pairs) != 0)], wide)
     waiting, on = rest % wide + base, on + base

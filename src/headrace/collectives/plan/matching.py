@@ -1,10 +1,10 @@
-"""Matching over time for any collective: chunk counts, symmetries and routes chosen by trying.
+"""Time-expanded matching for any collective: chunk count, symmetry, routes by successive halving.
 
 The engine (`plan.search`) searches for one way to cut the data. `match` tries many, first briefly
-and then, of those that did best, for longer (successive halving): chunk counts, groups of
-symmetries to impose, and, where data has to be relayed, routes from a flow (`plan.packing`).
-Reducing collectives are searched for as their duals on the transposed topology and turned round;
-an allreduce is a reduce_scatter, and an allgather that is searched for to go with it.
+and then the best of them for longer (successive halving): chunk counts, groups of symmetries to
+impose, and, where data has to be relayed, routes from a flow (`plan.packing`). Reducing collectives
+are searched for as their duals on the transposed topology, and reversed; an allreduce is a
+reduce_scatter, and an allgather searched for given that reduce_scatter.
 """
 
 import time
@@ -43,27 +43,27 @@ if TYPE_CHECKING:
 __all__ = ["EFFORTS", "Attempt", "Match", "match", "symmetry_groups"]
 
 EFFORTS = {"quick": 3e6, "normal": 4e7, "thorough": 2e8}
-"""Chunk deliveries that may be tried out, all restarts together: about 4e6 a second."""
+"""Work limits: chunk deliveries tried, all restarts together; about 4e6 a second."""
 
 _CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _WHOLE_CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _ROUNDS = ((1.0, 0.4), (0.34, 0.3), (0.1, 0.3))
-"""Share of the candidates that is still in each round, and of the effort that it gets."""
+"""Share of the candidates kept in each round, and of the work that the round gets."""
 
 _ENOUGH = 1.0002
-"""Times a proven bound: nothing is left to gain."""
+"""Ratio to a proven bound at which the search ends."""
 
 _SCATTER_SHARE = 0.7
-"""Of an allreduce's effort: its reduce_scatter tries all chunk counts, its allgather only one."""
+"""Of an allreduce's work: its reduce_scatter tries all chunk counts, its allgather only one."""
 
 _FEWEST = 12
-"""Restarts below which a candidate has had no chance."""
+"""Fewest restarts of a candidate."""
 
 _MOST_IMAGES = 4_000_000
-"""Elements of a group times links; beyond, its tables cost more than it saves."""
+"""Most elements of a group times links: beyond, its tables cost more than it saves."""
 
 _MOST_COMMODITIES = 300
-"""Origins times sets of targets for which routes are solved for."""
+"""Most pairs of origin and set of targets for which routes are computed."""
 
 _DUALS = {
     Collective.REDUCE: Collective.BROADCAST,
@@ -73,7 +73,7 @@ _DUALS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One row of what was tried.
+    """One candidate of the search.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Attempt:
     symmetry : number of elements of the group imposed, 1 for none.
     routed : along the paths of a flow.
     restarts : in all rounds.
-    total_us : the best found; infinite if none, and then `problem` says why.
+    total_us : the best found; infinite if none, with the reason in `problem`.
     """
 
     chunks: int
@@ -101,9 +101,9 @@ class Match:
     demand : with the chunk count chosen.
     sends : with `start_us` and `arrive_us`.
     total_us : under the full cost model.
-    attempts : what was tried.
+    attempts : all candidates.
     struck : the time limit ended it.
-    interrupted : a KeyboardInterrupt ended it; pass it on once this is in safety.
+    interrupted : a KeyboardInterrupt ended it; raise it again once the result is stored.
     """
 
     demand: Demand
@@ -127,18 +127,18 @@ def match(
     chunk_counts: Sequence[int] = (),
     bound_us: float = 0.0,
 ) -> Match:
-    """Return the best way found to do `collective` with `total_bytes` (see `Demand.chunk_bytes`).
+    """Return the best sends found for `collective` of `total_bytes` (see `Demand.chunk_bytes`).
 
-    Equal arguments give equal results unless the time limit strikes. An interrupt ends the search
-    with the best so far, and `Match.interrupted` set, if there is one.
+    Equal arguments give equal results unless the time limit is reached. An interrupt ends the
+    search with the best so far, and `Match.interrupted` set, if there is one.
 
     Parameters
     ----------
-    effort : how much to try, a key of `EFFORTS`.
-    max_seconds : a safety net.
+    effort : work limit, a key of `EFFORTS`.
+    max_seconds : time limit, as a safety net.
     chunk_counts : chunks per block to try, fewest first; empty: a standard choice. An allreduce
         has ranks times as many in all.
-    bound_us : a proven bound, if known; what attains it ends the search.
+    bound_us : a proven bound, if known; the search ends when it is attained.
 
     Raises
     ------
@@ -183,13 +183,13 @@ class _Job:
     before: Sends | None = None
 
     def chunk_mb(self, demand: Demand) -> float:
-        # A message of no bytes costs alpha all the same: next to nothing stands for nothing.
+        # A message of no bytes still costs alpha, so the size is next to nothing instead of 0.
         return max(demand.chunk_bytes(self.total_bytes), 1e-3) / BYTES_PER_MB
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Candidate:
-    """A way to cut the data and to search, and how it fares."""
+    """A chunk count and restrictions of the search, with the best result so far."""
 
     demand: Demand
     deliveries: Deliveries
@@ -203,7 +203,7 @@ class _Candidate:
     problem: str = ""
 
     def cost(self, topology: Topology) -> float:
-        """What one restart costs, in deliveries of a small case."""
+        """Estimated work of one restart, in deliveries of a small case."""
         neighbours = len(topology.links) / topology.ranks
         cost = (
             max(1, self.delivery_count) * (1 + neighbours / 10) * (1 + self.deliveries.chunks / 500)
@@ -235,7 +235,8 @@ def _carrying(job: _Job, collective: Collective, root: int) -> Match:
     best = candidates[0]
     if best.sends is None:
         raise ProgramError(
-            f"topology '{job.topology.name}': no way found to do {collective.value}: {best.problem}"
+            f"topology '{job.topology.name}': found no schedule of {collective.value}: "
+            f"{best.problem}"
         )
     return Match(
         demand=best.demand,
@@ -248,16 +249,16 @@ def _carrying(job: _Job, collective: Collective, root: int) -> Match:
 
 
 def _rounds(job: _Job, candidates: list[_Candidate], ended: "_Ended") -> None:
-    """Search with all candidates, then with those that did best."""
+    """Successive halving: search with all candidates, then with the best ones."""
     packed: list[Packing] = []
     for candidate in candidates if len(candidates) > 1 else ():
         if candidate.symmetry is not None and not ended.interrupted:
-            # A group may want two links of one port at once wherever it sends: that shows soon.
+            # A group may use two links of one port at once wherever it sends: few restarts show it.
             _try(job, candidate, 0, _FEWEST, packed, ended)
     if ended.interrupted:
         return
     for number, (share, effort) in enumerate(_ROUNDS):
-        # The fewer chunks, the better, where the time is the same: fewer steps.
+        # At equal times, fewer chunks first: fewer steps.
         candidates.sort(key=lambda c: (c.total_us, c.demand.chunks))
         count = max(1, round(share * len(candidates)))
         runners = [c for c in candidates[:count] if not c.problem]
@@ -265,7 +266,7 @@ def _rounds(job: _Job, candidates: list[_Candidate], ended: "_Ended") -> None:
             best = min(c.total_us for c in candidates)
             if best <= job.bound_us * _ENOUGH:
                 break
-            # All get as much to do: the finer the cut, the fewer the restarts.
+            # Equal work for all: the finer the cut, the fewer restarts.
             each = job.work * effort / len(runners) / candidate.cost(job.topology)
             _try(job, candidate, number, max(_FEWEST, int(each)), packed, ended)
             if ended.interrupted:
@@ -274,7 +275,7 @@ def _rounds(job: _Job, candidates: list[_Candidate], ended: "_Ended") -> None:
 
 @dataclass(slots=True)
 class _Ended:
-    """What cut the search short."""
+    """Reasons why the search ended early."""
 
     struck: bool = False
     interrupted: bool = False
@@ -288,10 +289,10 @@ def _try(
     packed: "list[Packing]",
     ended: _Ended,
 ) -> None:
-    """Search on with one candidate."""
+    """Continue the search with one candidate."""
     left = job.ends - time.monotonic()
     if left <= 0 and number + candidate.restarts > 0:
-        ended.struck = True  # the first round gives everybody a look, however short
+        ended.struck = True  # but the first round searches with every candidate, however short
         return
     if candidate.routed and candidate.routes is None:
         candidate.routes = _flow_routes(job, candidate, packed)
@@ -356,8 +357,8 @@ def _few_kinds(deliveries: Deliveries) -> bool:
 
 
 def _flow_routes(job: _Job, candidate: _Candidate, packed: "list[Packing]") -> Routes:
-    """Whole chunks on the paths of one packing, which is kept for all chunk counts."""
-    # Only who relays pays for the solver.
+    """Whole chunks on the paths of one packing, which is shared by all chunk counts."""
+    # imported here: only routed candidates need the solver
     from headrace.collectives.plan.packing import PackSettings, pack
     from headrace.collectives.plan.packing.rounding import rounded, tree_routes
 
@@ -371,14 +372,14 @@ def _flow_routes(job: _Job, candidate: _Candidate, packed: "list[Packing]") -> R
 
 
 def symmetry_groups(topology: Topology, fixed: int | None = None) -> tuple[np.ndarray, ...]:
-    """Return groups worth imposing on a search, each int32 (elements, ranks); none is trivial.
+    """Return groups to impose on a search, each int32 (elements, ranks); none is trivial.
 
     The translations; the group of all automorphisms, if it is small; groups of rotations, each
-    with a further one than the last.
+    generated by one more than the last.
 
     Parameters
     ----------
-    fixed : a rank that must stay where it is: the root.
+    fixed : a rank that must map to itself: the root.
     """
     most = max(2, _MOST_IMAGES // max(1, len(topology.links)))
     made: list[np.ndarray] = []
@@ -409,7 +410,7 @@ def symmetry_groups(topology: Topology, fixed: int | None = None) -> tuple[np.nd
 
 
 def _reducing(job: _Job, collective: Collective, root: int) -> Match:
-    """The dual on the transposed topology, backwards."""
+    """The dual on the transposed topology, reversed."""
     dual = replace(job, topology=transposed(job.topology), backwards=True)
     there = _carrying(dual, _DUALS[collective], root)
     demand = Demand(
@@ -422,9 +423,9 @@ def _reducing(job: _Job, collective: Collective, root: int) -> Match:
 
 
 def _allreduce(job: _Job) -> Match:
-    """Scatter, then search for the gather that suits best what there is: it begins chunk by chunk.
+    """Search for the reduce_scatter, then for the allgather given it, overlapped chunk by chunk.
 
-    Of two halves that are each at their best, one is in the other's way: nobody waits on purpose.
+    Two halves searched for separately would contend, as list scheduling never delays a send.
     """
     now = time.monotonic()
     share = _SCATTER_SHARE
@@ -442,7 +443,7 @@ def _allreduce(job: _Job) -> Match:
         chunk_counts=(chunks,),
         before=scatter.sends,
     )
-    if scatter.interrupted:  # half of it is no use: one look at the other half
+    if scatter.interrupted:  # the other half is needed too: only its shortest search
         second = replace(second, ends=time.monotonic())
     gather = _carrying(second, Collective.ALLGATHER, 0)
     demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks * chunks)

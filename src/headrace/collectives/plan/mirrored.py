@@ -1,14 +1,13 @@
-"""Allreduce over trees that are used both ways: reduced up to a root, then sent down again.
+"""Allreduce over trees used in both directions: reduction up to a root, then multicast down.
 
-An allreduce as a reduce_scatter and an allgather, each at its best, need not be at its best where
-links differ: each half takes ways that the other one needs. Here every chunk has one tree for both,
-so that whatever crosses a link on the way down has crossed its mirror image on the way up. An
-allgather whose links share their capacity with their mirror images (a network of half-duplex
-links) has exactly these loads: its time is what the allreduce needs at full duplex, wherever the
-roots are. `mirrored` lets the search engine find that allgather, keeps its trees, and orders all
-sends like a systolic array: a chunk starts when the one before has moved on, and every further hop
-of a tree waits a fixed number of chunks more, so that no lane is held up by a chunk that is still
-on its way.
+The best reduce_scatter and the best allgather need not compose to the best allreduce where links
+differ: the halves contend for the same routes. Here every chunk has one tree for both, so that
+every send down a link has a counterpart up its mirror image. An allgather whose links share their
+capacity with their mirror images (a network of half-duplex links) has exactly these loads: its time
+is that of the allreduce at full duplex, wherever the roots are. `mirrored` searches for that
+allgather, keeps its trees, and orders all sends like a systolic array: a chunk starts after the one
+before it has left, and every further hop of a tree waits a fixed number of chunks more, so that no
+lane is blocked by a chunk in flight.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,10 +32,10 @@ Edge = tuple[int, int]
 
 _CHUNKS_PER_RANK = (4, 16, 32, 64)
 _HOPS = (2, 4)
-"""Chunks that a further hop waits for."""
+"""Chunks by which every further hop is delayed."""
 
 _MOST_EDGES = 6000
-"""Edges of all trees together: beyond, planning takes more than seconds."""
+"""Most edges of all trees together: beyond, planning takes more than seconds."""
 
 _SAME = 1e-9
 _SINGLE_ROOTS = 3
@@ -71,7 +70,7 @@ def mirrored(
     restarts : of each search; there is one for every choice of roots, chunks and batching.
     max_chunks : finer cuts are left out.
     chunk_counts : chunks of the whole data; empty: multiples of the ranks.
-    limit_s : a safety net for each search.
+    limit_s : time limit of each search, as a safety net.
 
     Raises
     ------
@@ -131,7 +130,7 @@ def half_duplex(topology: Topology, *, latency: bool = True) -> Topology:
     try:
         mirror = [index[link.dst, link.src] for link in topology.links]
     except KeyError as error:
-        raise ProgramError(f"no link {error}: a tree is used both ways") from None
+        raise ProgramError(f"no link {error}: trees are used in both directions") from None
     capacities: dict[frozenset[int], float] = {}
     own = [((i,), link.beta_us_per_mb) for i, link in enumerate(topology.links)]
     for links, beta in own + [(each.links, each.beta_us_per_mb) for each in topology.shared]:
@@ -153,7 +152,7 @@ def half_duplex(topology: Topology, *, latency: bool = True) -> Topology:
 def systolic(trees: Trees, hop: int) -> Sends:
     """Return all sends of an allreduce over `trees`: up with reduction, then down.
 
-    A send of chunk c is ordered as if at time ``c + hop * (hops that lie before it)``.
+    A send of chunk c is ordered as if at time ``c + hop * (number of hops before it)``.
     """
     rows: list[tuple[int, int, int, int, int, bool]] = []
     for chunk, (root, edges) in enumerate(zip(trees.roots, trees.edges, strict=True)):
@@ -186,7 +185,7 @@ def _trees(
     engine: SearchEngine,
     settings: SearchSettings,
 ) -> Trees:
-    """Every chunk's tree in the best broadcast of all of them; roots take turns."""
+    """Every chunk's tree in the best broadcast of all of them; roots alternate."""
     origin = np.resize(np.array(roots, dtype=np.int32), chunks)
     targets = np.ones((chunks, network.ranks), dtype=bool)
     targets[np.arange(chunks), origin] = False
@@ -201,7 +200,7 @@ def _trees(
 
 
 def _root_choices(topology: Topology) -> list[tuple[int, ...]]:
-    """All ranks in turn, or one of those that the rest reach fastest: loads are the same."""
+    """All ranks in turn, or one of those with the fastest links: loads are the same."""
     ranks = range(topology.ranks)
     cost = [0.0] * topology.ranks
     for link in topology.links:

@@ -1,11 +1,11 @@
-"""All-to-all in fewer messages: blocks that go along with another, and are handed on by a relay.
+"""All-to-all in fewer messages: blocks aggregated with others and forwarded by a relay.
 
 An exchange of n ranks sends n (n - 1) messages, and where many share an uplink each costs its alpha
-there. What rank s sends to rank d may as well go along with what s sends to r, who hands it on to d
-(or the other way: with what r sends to d, once r has it): one message less on the uplink for one
-more inside, where there is room. The two-level all-to-all of MPI libraries does so for whole
-groups, and its first and last steps leave the uplink idle. Here it is done block by block, as long
-as it pays: local search from the direct exchange, timed by list scheduling.
+there. The block from rank s to rank d may be part of the message from s to r, which forwards it to
+d (or of the message from r to d, once r has it): one message less on the uplink for one more
+inside, where capacity is left. The two-level all-to-all of MPI libraries does so for whole groups,
+and its first and last steps leave the uplink idle. Here it is done block by block, by local search
+from the direct exchange, timed by list scheduling.
 """
 
 from collections.abc import Sequence
@@ -40,14 +40,14 @@ def relayed(
     seed: int = 0,
     trials: int = 2000,
 ) -> SearchResult:
-    """Return the sends of `exchange` with blocks that go by way of a relay where that is faster.
+    """Return the sends of `exchange`, with blocks forwarded by relays where that is faster.
 
     Equal arguments give equal results, never slower than `exchange` itself.
 
     Parameters
     ----------
-    exchange : sends every chunk straight to the one rank that wants it, in a message of its own.
-    trials : changes that are tried; each is kept unless it takes longer.
+    exchange : sends every chunk directly to its single target, in a message of its own.
+    trials : changes tried; each is kept unless it takes longer.
 
     Raises
     ------
@@ -71,13 +71,13 @@ def relayed(
 
 
 def _rerouted(messages: list[_Message], random: np.random.Generator) -> list[_Message] | None:
-    """Take one message's only chunk along with another; None if that cannot be."""
+    """Merge a message of one chunk into another; None if that is impossible."""
     at = int(random.integers(len(messages)))
     src, dst, chunks = messages[at]
     if len(chunks) != 1 or sum(chunks[0] in each.chunks for each in messages) > 1:
         return None
     chunk, first = chunks[0], bool(random.integers(2))
-    # First along with another from here, and on from there; or there first, then along with it.
+    # Either the first hop is merged into a message from `src`, or the second into one to `dst`.
     along = [
         k
         for k, each in enumerate(messages)
@@ -89,7 +89,7 @@ def _rerouted(messages: list[_Message], random: np.random.Generator) -> list[_Me
     changed = list(messages)
     changed[host] = messages[host].with_chunk(chunk)
     rest = (messages[host].dst, dst) if first else (src, messages[host].src)
-    if random.integers(2):  # the rest of the way along with others, too
+    if random.integers(2):  # merge the other hop, too
         later = range(host + 1, len(messages)) if first else range(host)
         more = [k for k in later if messages[k][:2] == rest]
         if not more:
@@ -106,7 +106,7 @@ def _rerouted(messages: list[_Message], random: np.random.Generator) -> list[_Me
 
 
 def _moved(messages: list[_Message], random: np.random.Generator) -> list[_Message] | None:
-    """Move one message in the order; None if a chunk would be handed on before it is there."""
+    """Move one message in the order; None if a chunk would be forwarded before its arrival."""
     at, to = random.integers(len(messages), size=2).tolist()
     mine = messages[at]
     low, high = min(at, to), max(at, to)

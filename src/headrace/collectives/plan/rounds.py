@@ -1,10 +1,10 @@
 """Exact schedules in rounds of equal length, by CP-SAT.
 
 Where costs are multiples of one another, the best bandwidth is reached in rounds: in a round every
-link carries a fixed number of chunks as one message. Boolean x[c, l, t] says that chunk c goes
-over link l in round t; a rank sends what it has got in earlier rounds, gets a chunk once, and the
-capacities of links and of what they share hold in every round. A group of permutations makes
-images equal, which divides the variables by its size (and may lose solutions).
+link carries a fixed number of chunks as one message. Boolean x[c, l, t]: chunk c is sent over link
+l in round t; a rank sends chunks received in earlier rounds, receives a chunk once, and the
+capacities of links and of what they share hold in every round. A group of permutations identifies
+the variables of images, which divides their number by its size (and may lose solutions).
 
 The time-expanded view is that of Ford and Fulkerson's flows over time (1958), with copies.
 """
@@ -29,13 +29,13 @@ _EXACTLY = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InRounds:
-    """What was found.
+    """Result of the search.
 
     Attributes
     ----------
     sends : one message a link and round; None if there is no such schedule, or none was found.
-    rounds, round_us : how many, and their length.
-    proved : there is none with this many rounds (and symmetry), if `sends` is None.
+    rounds, round_us : number of rounds, and their length.
+    proved : if `sends` is None, it is infeasible with this number of rounds (and symmetry).
     stop : why the solver stopped.
     """
 
@@ -56,9 +56,9 @@ def solve_rounds(
     symmetry: np.ndarray | None = None,
     parameters: Parameters | None = None,
 ) -> InRounds:
-    """Look for a schedule that carries `deliveries` in so many rounds.
+    """Search for a schedule of `deliveries` in a number of rounds.
 
-    A link carries as many chunks a round as its alpha and beta let arrive within it.
+    A link carries as many chunks a round as arrive within it by its alpha and beta.
 
     Parameters
     ----------
@@ -91,14 +91,14 @@ def fewest_rounds(
     tries: int = 3,
     parameters: Parameters | None = None,
 ) -> InRounds:
-    """Look for a schedule in as few rounds as the ranks' links allow, then in one more, and so on.
+    """Search in as few rounds as the ranks' links allow, then in one more, and so on.
 
-    A round is as long as the slowest link takes for one chunk.
+    A round is the time of one chunk on the slowest link.
 
     Parameters
     ----------
-    at_least_us : no schedule is faster than this, as `lower_bound` or a packing says.
-    tries : how many numbers of rounds; with none of them found, the last answer comes back.
+    at_least_us : a lower bound, say of `lower_bound` or a packing.
+    tries : numbers of rounds to try; if none is feasible, the last result is returned.
     symmetry, parameters : as for `solve_rounds`, for each try.
 
     Raises
@@ -128,7 +128,7 @@ def fewest_rounds(
 
 
 def _least_rounds(topology: Topology, deliveries: Deliveries, capacity: np.ndarray) -> int:
-    """Enough for every rank to get what it wants, and to give away what only it has."""
+    """Lower bound by the ranks' links: chunks wanted in, chunks held by one rank only out."""
     n = topology.ranks
     ends = np.array([(link.src, link.dst) for link in topology.links], dtype=np.int64)
     wanted = deliveries.targets.any(axis=1)
@@ -178,7 +178,7 @@ class _Rounds:
         self._fit()
 
     def _hops(self) -> np.ndarray:
-        """(ranks, ranks): rounds from one to the other, at least."""
+        """(ranks, ranks): least number of rounds from one to the other."""
         n = self._topology.ranks
         far = np.full((n, n), math.inf)
         far[np.arange(n), np.arange(n)] = 0
@@ -190,13 +190,13 @@ class _Rounds:
         return far
 
     def _var(self, chunk: int, link: int, turn: int) -> Any:
-        """The variable of chunk, link and round; None where it cannot be."""
+        """The variable of chunk, link and round; None where it would be 0."""
         ends, origin = self._topology.links[link], int(self._deliveries.origin[chunk])
         if ends.dst == origin or not self._capacity[link]:
             return None
         if turn < self._earliest[origin, ends.src]:
             return None
-        # Of use only if somebody who wants it can still be reached.
+        # Useful only if a target can still be reached.
         after = self._earliest[ends.dst][self._deliveries.targets[chunk]].min(initial=math.inf)
         if turn + 1 + after > self._rounds:
             return None
@@ -217,7 +217,7 @@ class _Rounds:
             for rank in range(self._topology.ranks):
                 if rank == origin:
                     continue
-                # Images say the same again.
+                # Images have the same constraint.
                 key = tuple(sorted(int(k) for k in self._class[chunk, into[rank]]))
                 if key in seen:
                     continue

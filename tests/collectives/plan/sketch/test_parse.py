@@ -110,7 +110,7 @@ def changed(path: str, value: object) -> str:
         ("internode_sketch.internode_conn", "all", "needs one of fully-connected, direct-map"),
         ("internode_sketch.internode_conn", {"x": [1]}, "key 'x' is no GPU"),
         ("internode_sketch.gpus_to_sender_rev_map", {"1": [0], "3": [0]}, "GPU 0 to senders 1"),
-        ("internode_sketch.chunk_to_relay_map", [2, 1], "say the same: give one"),
+        ("internode_sketch.chunk_to_relay_map", [2, 1], "define the same: give one"),
         ("internode_sketch.beta_split", {"1": 0}, "0.0 needs to be 0.001 to"),
         ("internode_sketch.enforce_ordering", 1, "needs to be true or false"),
         ("internode_sketch.speed", 1, "field 'internode_sketch.speed' is unknown"),

@@ -1,4 +1,4 @@
-"""JSON with comments: what sketches are written in."""
+"""JSON with comments, the syntax of sketch files."""
 
 import json
 import re
@@ -17,7 +17,7 @@ def load_commented(text: str, source: str) -> Any:
 
     Raises
     ------
-    SketchError : naming `source`, line and column; also for a key that is given twice.
+    SketchError : naming `source`, line and column; also for a duplicate key.
     """
     if len(text) > _MAX_BYTES:
         raise SketchError(f"{source}: is {len(text)} characters long, needs at most {_MAX_BYTES}")

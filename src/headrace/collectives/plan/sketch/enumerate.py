@@ -1,8 +1,7 @@
-"""Sketches that a topology suggests by itself (TACCL 8.2, automatic sketches).
+"""Sketches derived from a topology (TACCL 8.2, automatic sketches).
 
-What a sketch says has four parts: which links between nodes to keep, how to use switches, what is
-symmetric, into how many chunks to cut. The parts are enumerated here one by one; `plan.autosketch`
-puts them together and tries.
+A sketch has four parts: links between nodes, switch policies, symmetries, number of chunks. The
+parts are enumerated here one by one; `guided.autosketch` combines and evaluates them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ from headrace.topology.symmetry import offset_symmetries
 _RECEIVERS = (2, 4)
 _KINDS_OF_PAIRS = 3
 _FINER = 2
-"""Rotations within a node that are proposed: the one with most images, and the next."""
+"""Rotations within a node to propose: the one with most images, and the next."""
 
 
 def connections(topology: Topology) -> list[Sketch]:
@@ -55,7 +54,7 @@ def connections(topology: Topology) -> list[Sketch]:
 
 
 def policies(sketch: Sketch, chunk_bytes: float) -> list[Sketch]:
-    """Return `sketch` with policies for its switches other than `auto` means for such chunks."""
+    """Return `sketch` with each switch policy other than that of `auto` for such chunks."""
     count = len(sketch.intranode.switches)
     auto = Policy.MIN if chunk_bytes > AUTO_BYTES else Policy.MAX
     return [
@@ -70,7 +69,7 @@ def policies(sketch: Sketch, chunk_bytes: float) -> list[Sketch]:
 
 
 def symmetries(sketch: Sketch, topology: Topology) -> list[Sketch]:
-    """Return `sketch` with rotations that its logical topology has.
+    """Return `sketch` with rotations that are automorphisms of its logical topology.
 
     Of whole nodes, and with them one within every node; raises SketchError if `sketch` does not
     fit the topology.
@@ -101,7 +100,7 @@ def _locals(topology: Topology) -> list[list[int]]:
 
 
 def _intranode(topology: Topology, nodes: list[list[int]]) -> Intranode:
-    """The switches that every node has, if all have the same."""
+    """The switches of every node, if equal in all."""
     found: list[list[tuple[int, ...]]] = []
     for node in nodes:
         ranks = {rank: local for local, rank in enumerate(node)}
@@ -149,7 +148,7 @@ def _ways(
 
 
 def _nics(topology: Topology, node: list[int]) -> list[tuple[int, ...]]:
-    """GPUs of the node, numbered within it, that share a way out of it."""
+    """GPUs of the node, numbered within it, grouped by shared capacity out of it."""
     local, host = {rank: at for at, rank in enumerate(node)}, topology.rank_host
     of = {at: (at,) for at in local.values()}
     outside = set(range(topology.ranks)) - set(node)
@@ -157,7 +156,7 @@ def _nics(topology: Topology, node: list[int]) -> list[tuple[int, ...]]:
     for row in widest_first:
         links = [topology.links[at] for at in row.links]
         sources, targets = {link.src for link in links}, {link.dst for link in links}
-        # What is behind a NIC elsewhere is a capacity of the way in, there.
+        # A capacity of links to few nodes is that of another node's NIC, into it.
         leaves = all(host[link.src] != host[link.dst] for link in links) and targets >= outside
         if leaves and len(sources) > 1 and sources <= set(local):
             shared = tuple(sorted(local[rank] for rank in sources))
@@ -166,11 +165,11 @@ def _nics(topology: Topology, node: list[int]) -> list[tuple[int, ...]]:
 
 
 def _pairs(topology: Topology, node: list[int], gpus: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Senders with receivers among `gpus`, one of each kind: by what joins the two."""
+    """Pairs (sender, receiver) among `gpus`, one of each kind of connection between the two."""
     if len(gpus) == 1:
         return [(gpus[0], gpus[0])]
     kinds: dict[tuple[float, ...], tuple[int, int]] = {}
-    for src in reversed(gpus):  # as the dissertation: of a pair the odd one sends
+    for src in reversed(gpus):  # as in the dissertation: of a pair the odd one sends
         for dst in gpus:
             if src != dst:
                 kind = tuple(

@@ -19,7 +19,7 @@ from headrace.topology import Link, SharedCapacity, Topology, subgraph, transpos
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hyperedge:
-    """A switch in place of which stand direct links, some of which an algorithm will use.
+    """A switch, represented by direct links, of which an algorithm uses some.
 
     Attributes
     ----------
@@ -39,17 +39,17 @@ class Hyperedge:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LogicalTopology:
-    """What a sketch leaves of a topology, and what it asks of algorithms there.
+    """Logical topology of a sketch: the links that it keeps, and its constraints on algorithms.
 
     Attributes
     ----------
     topology : links that the sketch keeps, with the capacities that they share.
-    physical : what the sketch was applied to; costs there are not split.
+    physical : the topology that the sketch was applied to; costs there are not split.
     hyperedges : the sketch's switches.
-    strategy : what is asked of loads within nodes.
+    strategy : objective on loads within nodes.
     symmetries : automorphisms that algorithms must follow.
-    sender : of every rank the one that takes its chunks out of the node; -1: any.
-    relay_end : of every link the end that is the sender in the sketch's sense.
+    sender : for every rank, the one that sends its chunks out of the node; -1: any.
+    relay_end : for every link, the end that is the sender in the sketch's sense.
     enforce_ordering : a sender's own chunks leave first.
     """
 
@@ -69,7 +69,7 @@ class LogicalTopology:
         return np.array([host[k.src] != host[k.dst] for k in self.topology.links], bool)
 
     def usable(self, origin: int) -> np.ndarray:
-        """(links,) bool: what a chunk of `origin` may use; its node it leaves by its sender."""
+        """(links,) bool: links for chunks of `origin`, which leave its node by its sender only."""
         sender = self.sender[origin]
         kept = np.ones(len(self.topology.links), bool)
         if sender < 0:
@@ -82,12 +82,12 @@ class LogicalTopology:
         return kept
 
     def transposed(self) -> "LogicalTopology":
-        """Return the same with every link turned round: where combining is planned (5.7)."""
+        """Return it with every link reversed, on which combining is planned (5.7)."""
         return replace(self, topology=transposed(self.topology), physical=transposed(self.physical))
 
 
 def whole(topology: Topology) -> LogicalTopology:
-    """Return the logical topology of no sketch: everything is allowed."""
+    """Return the logical topology without a sketch, which has no constraints."""
     return LogicalTopology(
         topology=topology,
         physical=topology,
@@ -102,8 +102,8 @@ def apply_sketch(sketch: Sketch, topology: Topology) -> LogicalTopology:
     Raises
     ------
     SketchError : naming the field, if the sketch does not fit the topology; naming ranks and a
-        removed link, if it cuts a rank off; naming the link without an image, if a symmetry is no
-        automorphism.
+        removed link, if a rank is unreachable; naming the link without an image, if a symmetry is
+        no automorphism.
     """
     nodes = _nodes(sketch, topology)
     local = _local_index(topology)
@@ -198,7 +198,7 @@ def _subgraph(sketch: Sketch, topology: Topology, kept: Sequence[bool]) -> Topol
         return replace(logical, links=links)
 
     def divided(row: SharedCapacity) -> bool:
-        """Whether the split shares the capacity out: together its links cannot exceed it."""
+        """Return whether the split partitions the capacity: its links cannot exceed it together."""
         apart = all(links[at] != logical.links[at] for at in row.links)
         shares = sum(row.beta_us_per_mb / links[at].beta_us_per_mb for at in row.links)
         return apart and shares <= 1 + 1e-9
@@ -225,7 +225,7 @@ def _hyperedges(sketch: Sketch, logical: Topology, nodes: list[list[int]]) -> tu
 
 
 def _with_ports(logical: Topology, hyperedges: tuple[Hyperedge, ...]) -> Topology:
-    """Add the ports at switches that the topology does not have as capacities (5.7, 5.8)."""
+    """Add switch ports that are not shared capacities of the topology yet (5.7, 5.8)."""
     known = [frozenset(row.links) for row in logical.shared]
     ports: list[SharedCapacity] = []
     for edge in hyperedges:
@@ -259,7 +259,7 @@ def _senders(
 
 
 def _check_reachable(sketch: Sketch, topology: Topology, logical: Topology) -> None:
-    """Every rank must reach every other; else name a removed link that would help."""
+    """Raise SketchError unless the graph is strongly connected; name a removed link as remedy."""
     for way in ("src", "dst"):
         reached, other = {0}, "dst" if way == "src" else "src"
         grew = True

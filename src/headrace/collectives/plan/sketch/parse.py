@@ -22,7 +22,7 @@ from headrace.files import read_text
 _T = TypeVar("_T")
 _MAX = 1 << 20  # no count or rank of a sketch is larger
 _MOST_ROWS = 256
-"""Switches of a node, and symmetries: each is laid on all links of the topology."""
+"""Most switches of a node, and symmetries: each is applied to all links of the topology."""
 _SPLIT = (1e-3, 1e6)
 """Range of `beta_split`, by which a bandwidth is divided."""
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
@@ -74,7 +74,7 @@ def parse_sketch(text: str, *, name: str = "sketch", source: str = "sketch") -> 
 
 
 class _Table:
-    """An object of the file; errors name its path."""
+    """JSON object of the file; errors name its path."""
 
     def __init__(self, value: Any, source: str, path: str) -> None:
         self.source, self.path = source, path
@@ -146,7 +146,7 @@ def _internode(table: _Table) -> Internode:
     senders = table.get("gpus_to_sender_rev_map", _per_gpu(_ranks), {})
     relay = table.get("chunk_to_relay_map", _relay, None)
     if relay and senders:
-        table.fail("chunk_to_relay_map", "and gpus_to_sender_rev_map say the same: give one")
+        table.fail("chunk_to_relay_map", "and gpus_to_sender_rev_map define the same: give one")
     seen: dict[int, int] = {}
     for sender, gpus in senders.items():
         for gpu in gpus:

@@ -1,4 +1,4 @@
-"""What a communication sketch says (TACCL 5.4.1, B.1), apart from any topology."""
+"""Content of a communication sketch (TACCL 5.4.1, B.1), independent of a topology."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Policy(StrEnum):
-    """How many connections through a switch an algorithm should use (5.4.1, 5.9 to 5.11)."""
+    """Number of connections through a switch to use: most, fewest or free (5.4.1, 5.9 to 5.11)."""
 
     MAX = "uc-max"
     MIN = "uc-min"
@@ -19,10 +19,10 @@ AUTO_BYTES = 1_000_000
 
 
 class Strategy(StrEnum):
-    """What is asked of the links within a node.
+    """Treatment of the links within a node.
 
-    ``switch``: they are hyperedges. ``minmax``, ``maxmin``: the largest load of a link is made
-    small, the smallest large, as far as the time allows.
+    ``switch``: they are hyperedges. ``minmax``, ``maxmin``: minimize the largest load of a link,
+    maximize the smallest, at equal time.
     """
 
     NONE = "none"
@@ -66,9 +66,9 @@ class Internode:
     ----------
     connections : sender -> receivers, or "fully-connected", or "direct-map" (i to i).
     beta_split : sender -> n: it gets one n-th of the bandwidth between nodes.
-    relay : which sender takes a chunk out of its node, as a formula.
-    senders : the same as a table: sender -> GPUs whose chunks it takes out.
-    enforce_ordering : a sender's own chunks leave before those that it takes out for others.
+    relay : the sender of a chunk out of its node, as a formula.
+    senders : the same as a table: sender -> GPUs whose chunks it sends out.
+    enforce_ordering : a sender's own chunks leave before those that it relays.
     """
 
     connections: Mapping[int, tuple[int, ...]] | str = "fully-connected"
@@ -104,7 +104,7 @@ class Symmetry:
         return tuple(x // g * g + (x % g + o) % g for x in range(ranks))
 
     def part_of(self, ranks: int) -> tuple[int, ...]:
-        """Return of every rank the number of its part."""
+        """Return the number of every rank's part."""
         if not self.automorphism:
             return tuple(x // self.group for x in range(ranks))
         parts = {rank: index for index, part in enumerate(self.partition) for rank in part}
@@ -118,10 +118,10 @@ class Sketch:
     Attributes
     ----------
     name : of the file, or as the dissertation calls it.
-    nodes : number of nodes it is meant for.
+    nodes : number of nodes.
     internode : None only for a single node.
-    chunkup : chunks that a rank's block is cut into.
-    input_bytes : a rank's input; None if the sketch does not say.
+    chunkup : chunks of a rank's block.
+    input_bytes : a rank's input; None if not given.
     """
 
     name: str

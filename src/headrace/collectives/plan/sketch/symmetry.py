@@ -1,4 +1,4 @@
-"""Symmetries of topologies and collectives: what they do to ranks, links and chunks."""
+"""Symmetries of topologies and collectives: images of ranks, links and chunks."""
 
 from dataclasses import dataclass
 
@@ -28,12 +28,12 @@ class RankSymmetry:
 
     @property
     def total(self) -> bool:
-        """Whether all sends must follow it."""
+        """Return whether all sends must follow it."""
         return bool((self.part == self.part[0]).all())
 
 
 def rank_symmetry(topology: Topology, symmetry: Symmetry, name: str) -> RankSymmetry:
-    """Return what `symmetry` does to the ranks of `topology`.
+    """Return `symmetry` on the ranks of `topology`.
 
     Raises
     ------
@@ -97,9 +97,9 @@ def mapped_links(topology: Topology, symmetry: RankSymmetry) -> np.ndarray:
 
 
 def mapped_chunks(deliveries: Deliveries, symmetry: RankSymmetry) -> np.ndarray:
-    """(chunks,) int32: the image of every chunk, matched by where it starts and must go.
+    """(chunks,) int32: the image of every chunk, matched by origin and targets.
 
-    Of several alike the k-th goes to the k-th.
+    Of several equal ones the k-th maps to the k-th.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Sketch files, written: what `parse` reads back as an equal sketch."""
+"""Writer of sketch files; `parse` reads them back as equal sketches."""
 
 import json
 from typing import Any
@@ -57,7 +57,7 @@ def _by_gpu(table: Any) -> dict[str, Any]:
 
 
 def _text(value: Any, depth: int) -> str:
-    """JSON with what fits on a line there: sketches are meant to be read and altered."""
+    """JSON with short tables on one line, as sketches are edited by users."""
     line = json.dumps(value)
     if not isinstance(value, dict) or (depth and len(line) + 2 * depth < _WIDTH):
         return line

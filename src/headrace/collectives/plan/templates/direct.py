@@ -1,4 +1,4 @@
-"""Direct: everything goes from where it is to where it is wanted in one hop."""
+"""Direct: every chunk is sent from its origin to each target in one hop."""
 
 from collections.abc import Iterator
 
@@ -11,10 +11,10 @@ from headrace.collectives.program import Schedule, Transfer
 
 
 def direct(demand: Demand) -> Schedule:
-    """Return the schedule of direct transfers; serves all but custom demands that combine.
+    """Return the schedule of direct transfers, for all but custom demands that combine.
 
     allreduce is a direct reduce-scatter, one part of the vector a rank, then a direct allgather.
-    In round s rank r sends to rank r+s, so no rank is sent to by all at once.
+    In round s rank r sends to rank r+s, so that no rank receives from all at once.
 
     Raises
     ------
@@ -65,8 +65,8 @@ def full_exchange(demand: Demand) -> Schedule:
     transfers: list[Transfer] = []
     for slot in range(demand.slots):
         scratch = demand.slots + slot
-        # What comes from lower ranks is summed in scratch while the slot still holds what has to
-        # leave; the slot takes that sum, then what comes from higher ranks.
+        # Values of lower ranks are summed in scratch while the slot still holds the value to send;
+        # the slot adds that sum, then the values of higher ranks.
         for dst in ranks:
             transfers += [Transfer(src, dst, slot, scratch, src > 0) for src in ranks[:dst]]
         for dst in ranks:

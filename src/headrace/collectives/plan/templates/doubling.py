@@ -1,4 +1,4 @@
-"""Recursive halving and doubling: in every round each rank talks to one partner, twice as far."""
+"""Recursive halving and doubling: exchanges with one partner a round, the distance doubling."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,9 @@ from headrace.collectives.program import Schedule, Transfer
 def halving_doubling(demand: Demand, *, order: Sequence[int] | None = None) -> Schedule:
     """Return recursive vector halving followed by its reverse, recursive doubling.
 
-    The nearest partner (in `order`) gets the largest half, so put the ranks of a group next to
-    each other. For allreduce with a rank count that is no power of two, the first ranks pair up:
-    one of each pair hands its vector to the other before and gets the result after.
+    The nearest partner (in `order`) gets the largest half, so the ranks of a group should be
+    adjacent. For allreduce with a rank count that is no power of two, the first ranks are paired:
+    one of each pair sends its vector to the other before, and receives the result after.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def halving_doubling(demand: Demand, *, order: Sequence[int] | None = None) -> S
 
 
 def recursive_doubling(demand: Demand, *, order: Sequence[int] | None = None) -> Schedule:
-    """Return the allreduce that swaps whole vectors: log2(n) rounds, one message each way.
+    """Return the allreduce that exchanges whole vectors: log2(n) rounds, one message each way.
 
     Uses one scratch slot a chunk. The far partners come last. Rank counts that are no power of
     two are folded as in `halving_doubling`.

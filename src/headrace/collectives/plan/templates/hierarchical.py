@@ -35,23 +35,23 @@ def hierarchical(
     capacities: Sequence[float] | None = None,
     spread: Spread = "proportional",
 ) -> Schedule:
-    """Return the schedule in which a chunk enters and leaves every group as seldom as possible.
+    """Return the schedule in which a chunk crosses the border of every group as rarely as possible.
 
     allreduce is the two-level hierarchical aggregation: members to local master, local masters to
     global master, and back the same way; every group's uplink carries 2(G-1)/G of the vector each
     way when the global masters are spread evenly over G groups. allgather and broadcast enter
-    every foreign group once, at a local master that passes it on; reduce_scatter and reduce are
+    every other group once, at a local master that forwards it; reduce_scatter and reduce are
     their reverse.
 
     Parameters
     ----------
     groups : the ranks by locality; sizes may differ.
-    lag : how many chunks the reduction may run ahead of the exchange, and that of the fan-out,
+    lag : chunks by which the reduction may run ahead of the exchange, and that of the fan-out,
         where they share a lane. By default the number of ranks, one chunk of every master: local
-        traffic is then held to the pace of the uplink instead of bursting ahead of it (measured
-        on shaped TCP links: half of all chunks costs 5% of the bandwidth).
-    capacities : per rank, how much of the mastering it should carry (default: all the same).
-    spread : whether groups hold global masters in proportion to their capacity (as in PLink) or
+        traffic is then paced by the uplink instead of bursting ahead of it (measured on shaped
+        TCP links: half of all chunks costs 5% of the bandwidth).
+    capacities : weight of every rank in the assignment of masters (default: equal).
+    spread : assign global masters to groups in proportion to their capacity (as in PLink) or
         evenly (less traffic for the busiest of equal uplinks if group sizes differ).
 
     Raises
@@ -87,7 +87,7 @@ def hierarchical(
 
 
 def exchange(demand: Demand, groups: RankGroups, *, lag: int | None = None) -> Schedule:
-    """Return the hierarchical allreduce whose local masters swap partial sums pairwise.
+    """Return the hierarchical allreduce whose local masters exchange partial sums pairwise.
 
     One crossing fewer than by way of a global master, for G > 2 more bytes across: log2(G)
     vectors. Uses one scratch slot a chunk.
@@ -103,7 +103,7 @@ def exchange(demand: Demand, groups: RankGroups, *, lag: int | None = None) -> S
     for slot in range(demand.slots):
         first, *_, last = stages(masters, slot)
         local = masters.local_master[slot].tolist()
-        # Starting with another master each time evens out who reduces by way of scratch.
+        # Rotated, so that reductions through scratch are balanced over the masters.
         turn = [*local[slot % len(local) :], *local[: slot % len(local)]]
         chains.append([first, swaps(turn, slot, demand.slots + slot), last])
     lag = demand.ranks if lag is None else lag
@@ -113,10 +113,10 @@ def exchange(demand: Demand, groups: RankGroups, *, lag: int | None = None) -> S
 def _enter_groups(
     groups: RankGroups, source: int, slot: int, masters: list[Iterator[int]], *, relay: bool = False
 ) -> list[list[Transfer]]:
-    """Return the stages that bring a chunk from `source` to all: across first, then within.
+    """Return the stages of a chunk's multicast from `source`: across groups first, then within.
 
-    With `relay` the source's own group has a local master too, which spreads the load of a
-    source that sends everything.
+    With `relay` the source's own group has a local master too, which takes load off a source that
+    sends everything.
     """
     cell = range(slot, slot + 1)
     first: list[Transfer] = []

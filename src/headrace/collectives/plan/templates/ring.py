@@ -1,4 +1,4 @@
-"""Rings and chains: every rank talks to its two neighbours only."""
+"""Rings and chains: every rank communicates with its two neighbours only."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -20,9 +20,9 @@ from headrace.collectives.program import Schedule, Transfer
 def ring(demand: Demand, *, order: Sequence[int] | None = None) -> Schedule:
     """Return the ring (or, for rooted collectives, pipelined chain) schedule.
 
-    allreduce cuts the vector into one part a rank, so it wants at least as many chunks as ranks:
-    2(n-1) rounds, 2(n-1)/n of the vector over every link. `order` is the order around the ring;
-    with the ranks of a group adjacent every group is entered and left once.
+    allreduce cuts the vector into one part a rank, so it should have as many chunks as ranks, or
+    more: 2(n-1) rounds, 2(n-1)/n of the vector over every link. `order` is the order around the
+    ring; with the ranks of a group adjacent every group is entered and left once.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def ring(demand: Demand, *, order: Sequence[int] | None = None) -> Schedule:
 def _pass_round(
     around: Sequence[int], parts: Sequence[range], *, first: int, reduce: bool = False
 ) -> list[Transfer]:
-    """n-1 rounds: position i starts with part i+first and passes on what it got."""
+    """n-1 rounds: position i starts with part i+first and forwards what it received."""
     n = len(around)
     return [
         transfer

@@ -1,4 +1,4 @@
-"""The double binary tree: two trees at once, each rank a leaf of one and inside the other."""
+"""Double binary tree: two trees at once, each rank a leaf of one and an inner node of the other."""
 
 from collections.abc import Sequence
 
@@ -23,8 +23,8 @@ def double_binary_tree(
     """Return the schedule over two complementary binary trees, chunks alternating between them.
 
     About 2 log2(n) hops whatever the size. For broadcast and reduce the root feeds (or drains)
-    two trees over the other ranks. `lag` is how many chunks a rank may send up ahead of the
-    results that come down (default: all).
+    two trees over the other ranks. `lag` is the number of chunks that a rank may send up ahead
+    of the results that come down (default: all).
 
     Raises
     ------
@@ -61,7 +61,7 @@ def _named(edges: Edges, ranks: Sequence[int]) -> Edges:
 
 
 def _two_trees(n: int) -> tuple[Edges, Edges]:
-    """Return two trees over positions 0 to n-1 such that (nearly) nobody is inside both.
+    """Return two trees over positions 0 to n-1 with (nearly) no inner node in common.
 
     In the in-order tree every second position is a leaf; mirroring it (n even) or shifting it by
     one (n odd) makes the others leaves.
@@ -75,16 +75,16 @@ def _two_trees(n: int) -> tuple[Edges, Edges]:
 def _in_order_tree(n: int) -> Edges:
     """Return the binary tree whose in-order walk is 0 to n-1 and whose leaves are even."""
     parent_of: dict[int, int] = {}
-    for place in range(1, n + 1):
-        at = place
+    for position in range(1, n + 1):
+        at = position
         while at & (at - 1) or 2 * at <= n:  # until it is the root, the largest power of two
             low = at & -at
             at = (at - low) | (low << 1)
             if at <= n:
-                parent_of[place] = at
+                parent_of[position] = at
                 break
     edges: Edges = []
-    wave = [place for place in range(1, n + 1) if place not in parent_of]
+    wave = [position for position in range(1, n + 1) if position not in parent_of]
     while wave:
         below = [(parent, child) for child, parent in parent_of.items() if parent in wave]
         edges += [(parent - 1, child - 1) for parent, child in below]

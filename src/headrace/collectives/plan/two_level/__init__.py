@@ -1,4 +1,4 @@
-"""Two-level hierarchical aggregation with explicit masters (PLink 3.2, 4.2.1): who, and when."""
+"""Two-level hierarchical aggregation with explicit masters (PLink 3.2, 4.2.1)."""
 
 from headrace.collectives.plan.two_level.balance import balanced_masters, group_shares
 from headrace.collectives.plan.two_level.fit import cheapest_groups, fitted_masters, topology_rates

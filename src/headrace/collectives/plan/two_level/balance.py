@@ -1,9 +1,9 @@
-"""Masters for unequal rates: all are done at the same time, what everybody carries included.
+"""Masters for unequal rates: equal finishing times, with the traffic of every rank included.
 
-PLink's Quicktune (4.3.1) divides masters in proportion to bandwidth. That balances what masters
-add; but a rank that masters nothing still sends its whole vector and receives the result. At 40% of
-the rate and 40% of a share it is late. Here a share is in proportion to the bandwidth that is left:
-if all are to be done at time T, what a rank can carry until then, less what it carries anyway.
+PLink's Quicktune (4.3.1) divides masters in proportion to bandwidth. That balances the traffic that
+masters add; but a rank that masters nothing still sends its whole vector and receives the result:
+at 40% of the rate and 40% of a share it finishes last. Here a share is in proportion to the
+remaining bandwidth: for a common finishing time T, a rank's capacity until T less its own traffic.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from headrace.collectives.plan.two_level.masters import Masters, masters_from_we
 def balanced_masters(
     groups: RankGroups, chunks: int, *, rank_rates: np.ndarray, group_shares: np.ndarray
 ) -> Masters:
-    """Return masters that let the ranks of a group end together.
+    """Return masters with equal finishing times of the ranks of a group.
 
     With G > 1 groups, a rank of a group of `size` sends and receives, in vectors, ``1 + l * (size -
     1) + t * (G - 2)``, being local master of a fraction l and global master of a fraction t of the
@@ -25,13 +25,13 @@ def balanced_masters(
 
     Parameters
     ----------
-    rank_rates : (ranks,) what a rank can send (or receive), in any unit.
+    rank_rates : (ranks,) rates of sending (or receiving), in any unit.
     group_shares : (groups,) every group's share of global masters; see `group_shares`.
     """
     weights = np.zeros(sum(map(len, groups)))
     for index, group in enumerate(groups):
         rates = rank_rates[list(group)]
-        # Nothing crosses if there is but one group.
+        # Nothing crosses if there is only one group.
         across = float(group_shares[index]) * (len(groups) - 2) if len(groups) > 1 else -1.0
         more = len(group) - 1 + across
         weights[list(group)] = _levelled(lambda t, r=rates, m=more: (t * r - 1.0) / m, rates, more)
@@ -41,16 +41,16 @@ def balanced_masters(
 def group_shares(
     groups: RankGroups, group_rates: np.ndarray, rank_rates: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return (groups,) shares of global masters that let the groups end together.
+    """Return (groups,) shares of global masters with equal finishing times of the groups.
 
     A group sends (and receives) across, in vectors, ``1 + share * (G - 2)``, and its ranks
-    altogether ``2 * size - 1 + share * (G - 2)``. With two groups it is the same wherever a chunk's
-    global master is.
+    altogether ``2 * size - 1 + share * (G - 2)``. With two groups the location of a chunk's global
+    master makes no difference.
 
     Parameters
     ----------
-    group_rates : (groups,) what can leave (or enter) a group, in any unit.
-    rank_rates : (ranks,) of the ranks, in the same unit; None: only what is across counts.
+    group_rates : (groups,) rates out of (or into) a group, in any unit.
+    rank_rates : (ranks,) of the ranks, in the same unit; None: only traffic across groups counts.
     """
     more = len(groups) - 2
     sizes = np.array([len(group) for group in groups], dtype=np.float64)
@@ -69,8 +69,8 @@ def group_shares(
 def _levelled(supply: Callable[[float], np.ndarray], rates: np.ndarray, more: float) -> np.ndarray:
     """Return `supply`, where positive, at the least time at which it adds up to 1.
 
-    It grows with time, without bound; the time is found by halving, to the last bit. Where masters
-    add nothing (`more` is 0), or there is no choice, shares are in proportion to the rates.
+    It grows with time, without bound; the time is found by bisection, to the last bit. Where
+    masters add no traffic (`more` is 0), or there is one only, shares are in proportion to rates.
     """
     if more <= 0 or len(rates) == 1:
         return rates / rates.sum()

@@ -1,4 +1,4 @@
-"""Masters that fit a topology, by its links and shared capacities; groups by predicted cost."""
+"""Masters fitted to a topology's links and shared capacities; groups by predicted cost."""
 
 import numpy as np
 
@@ -14,11 +14,11 @@ from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB, Topology
 
 ALIKE = 1.1
-"""Rates within this factor count as equal: that much is noise of measurement."""
+"""Rates within this factor count as equal: measurement noise."""
 
 
 def fitted_masters(topology: Topology, groups: RankGroups, chunks: int) -> Masters:
-    """Return masters balanced by what the topology says ranks and groups can send and receive."""
+    """Return masters balanced by the topology's rates of ranks and groups."""
     ranks, across = topology_rates(topology, groups)
     ranks, across = _levelled(ranks, groups), _levelled(across, (tuple(range(len(groups))),))
     shares = group_shares(groups, across, ranks)
@@ -26,14 +26,14 @@ def fitted_masters(topology: Topology, groups: RankGroups, chunks: int) -> Maste
 
 
 def is_plain(masters: Masters) -> bool:
-    """Whether these are the masters that group sizes alone give."""
+    """Return whether these are the masters by group sizes alone."""
     plain = spread_masters(masters.groups, masters.chunks)
     same = np.array_equal(masters.global_master, plain.global_master)
     return same and np.array_equal(masters.local_master, plain.local_master)
 
 
 def topology_rates(topology: Topology, groups: RankGroups) -> tuple[np.ndarray, np.ndarray]:
-    """Return (ranks,) and (groups,) float64 bytes/s: what can leave, or enter if that is less.
+    """Return (ranks,) and (groups,) float64 bytes/s: the smaller of the rates out and in.
 
     Raises
     ------
@@ -50,9 +50,10 @@ def topology_rates(topology: Topology, groups: RankGroups) -> tuple[np.ndarray, 
 
 
 def _leaving(topology: Topology, side: np.ndarray) -> np.ndarray:
-    """Return (sides,) bytes/s that leave every side (a label per rank), or enter it if fewer do.
+    """Return (sides,) bytes/s, the smaller of the rates out of and into every side.
 
-    All of them through the narrowest capacity that everything shares, or as many as links carry.
+    A side is a label of ranks. Its rate is that of the narrowest capacity that all links across
+    share, or else the sum over links.
     """
     columns, count = topology.columns, int(side.max()) + 1
     with np.errstate(divide="ignore"):
@@ -71,7 +72,7 @@ def _leaving(topology: Topology, side: np.ndarray) -> np.ndarray:
 
 
 def _levelled(rates: np.ndarray, groups: RankGroups) -> np.ndarray:
-    """Return the rates, equal within a group if noise could be all that sets them apart."""
+    """Return the rates, averaged within a group if they differ by noise only."""
     level = np.where(np.isfinite(rates), rates, 1.0)
     for group in groups:
         mine = level[list(group)]
@@ -81,10 +82,10 @@ def _levelled(rates: np.ndarray, groups: RankGroups) -> np.ndarray:
 
 
 def cheapest_groups(topology: Topology, total_bytes: int, model: CostModel) -> RankGroups:
-    """Return the groups with which an allreduce of `total_bytes` is predicted to take least.
+    """Return the groups with the least predicted time of an allreduce of `total_bytes`.
 
-    For networks in which nobody sees groups. Tried are 2, sqrt(n) (PLink 4.1.3) and n / 2 groups of
-    even size, neighbours being ranks with the cheapest links between them.
+    For networks without visible groups. Candidates are 2, sqrt(n) (PLink 4.1.3) and n / 2 groups of
+    even size, of ranks with the cheapest links between them.
 
     Raises
     ------
@@ -124,7 +125,7 @@ def _neighbours(topology: Topology, message_bytes: float) -> list[int]:
         columns.alpha_us + columns.beta_us_per_mb * message_bytes / BYTES_PER_MB
     )
     if np.ptp(columns.alpha_us) == np.ptp(columns.beta_us_per_mb) == 0:
-        return list(range(topology.ranks))  # all alike: as they are numbered
+        return list(range(topology.ranks))  # all equal: as numbered
     return leaves_list(linkage(squareform((time + time.T) / 2), method="average")).tolist()
 
 

@@ -1,10 +1,10 @@
-"""Who aggregates a chunk: a local master in every group, and one of them as its global master.
+"""Assignment of masters: for every chunk a local master per group, one of them its global master.
 
 PLink (Luo et al., MLSys 2020), 3.2 and 4.2.1: a group holds global masters, and a rank local
-masters, in proportion to what it is worth. Chunks are alike, so dividing them is apportionment,
-as of seats to states: the quota method (Balinski and Young 1975) hands out one chunk after the
-other, and after each of them everybody is within one chunk of the exact share. So the shares are
-right over the whole vector and, for the sake of pipelining, over any stretch from its start too.
+masters, in proportion to its weight. Chunks are equal, so dividing them is apportionment, as of
+seats to states: the quota method (Balinski and Young 1975) assigns one chunk after the other, and
+after each of them every share is within one chunk of the exact one. So the shares are right over
+the whole vector and, for the sake of pipelining, over any prefix too.
 """
 
 import math
@@ -75,18 +75,18 @@ class Masters:
 
     @property
     def local_counts(self) -> np.ndarray:
-        """Return (ranks,) int64, of how many chunks each is a local master."""
+        """Return (ranks,) int64, number of chunks of which each is a local master."""
         return np.bincount(self.local_master.ravel(), minlength=self.ranks)
 
     @property
     def global_counts(self) -> np.ndarray:
-        """Return (ranks,) int64, of how many chunks each is the global master."""
+        """Return (ranks,) int64, number of chunks of which each is the global master."""
         return np.bincount(self.global_master, minlength=self.ranks)
 
     def load_bytes(self, chunk_bytes: float | np.ndarray) -> np.ndarray:
         """Return (ranks, ranks) float64: the bytes one allreduce sends from i to j.
 
-        D(i, j) of PLink 4.3.2. It is symmetric: what goes up comes down the same way.
+        D(i, j) of PLink 4.3.2. It is symmetric: data goes up and down the same links.
 
         Parameters
         ----------
@@ -127,8 +127,8 @@ def spread_masters(
 
     Parameters
     ----------
-    capacities : per rank, how much of the mastering it should carry (default: all the same).
-    spread : whether groups hold global masters in proportion to the capacity of their ranks (as in
+    capacities : weight of every rank in the assignment (default: equal).
+    spread : assign global masters to groups in proportion to the capacity of their ranks (as in
         PLink) or evenly (less traffic for the busiest of equal uplinks if group sizes differ).
 
     Raises
@@ -152,12 +152,12 @@ def masters_from_weights(
 ) -> Masters:
     """Return masters with global ones by group weight, both kinds by rank weight within a group.
 
-    A weight may be 0 as long as not all of the same kind (of one group) are.
+    Weights may be 0, but not all of a kind (of one group).
     """
     tops = _picked(group_weights, chunks)
     weight = np.asarray(rank_weights, dtype=np.float64)
-    # Any stretch of turns from the start is in proportion: what comes first serves the group's own
-    # global masters, so that these are in proportion too.
+    # Any prefix of the turns is in proportion: the first ones are the group's own global masters,
+    # so that these are in proportion too.
     picks = [
         np.fromiter(islice(turns(weight[list(group)]), chunks), int, chunks) for group in groups
     ]
@@ -185,7 +185,7 @@ def resized(masters: Masters, chunks: int) -> Masters:
             (heads, masters.global_counts, count[index]),
             (tails, masters.local_counts - masters.global_counts, chunks - count[index]),
         ):
-            # A kind that there was none of goes by the other.
+            # Without masters of this kind before, the weights are those of the other.
             mine = weight[list(group)]
             mine = mine if mine.any() else masters.local_counts[list(group)]
             picks.append(_picked(mine, needs))
@@ -202,7 +202,7 @@ def _seated(
     local = np.empty((len(tops), len(groups)), dtype=np.int32)
     for index, group in enumerate(groups):
         members, mine = np.array(group, dtype=np.int32), tops == index
-        # Half a turn apart: who is about to be a global master should be no local one just then.
+        # Half a turn apart, so that a rank's times as global and as local master do not coincide.
         apart = (len(group) // 2 - len(heads[index])) % len(group)
         local[mine, index] = members[heads[index]]
         local[~mine, index] = members[np.roll(tails[index], -apart)]
@@ -216,14 +216,14 @@ def _picked(weights: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
 
 
 def turns(weights: Sequence[float] | np.ndarray, start: int = 0) -> Iterator[int]:
-    """Yield indices for ever, each in proportion to its weight: after h of them within one of it.
+    """Yield indices endlessly by weight: any prefix has each within one of its exact share.
 
-    The quota method: the next is the one with the largest weight for one more, among those that
-    one more does not lift above their share, rounded up. Of equals the first.
+    The quota method: the next is the one of largest weight / (turns + 1), among those whose share,
+    rounded up, it does not exceed by one more turn. Of equals the first.
 
     Parameters
     ----------
-    start : how many turns to skip.
+    start : turns to skip.
     """
     weight = np.asarray(weights, dtype=np.float64)
     if (weight == weight[0]).all():

@@ -1,16 +1,16 @@
-"""When a chunk moves: up in its groups, up and down across them, down in its groups.
+"""Schedule of two-level aggregation: up within groups, up and down across, down within groups.
 
-The transfers of a chunk are a tree of two levels, used up and then down. Chunks do not wait for one
-another: `lower` derives dependencies from slots, and a slot is one chunk's. What is left is the
-order of lanes, of which there is one per pair of ranks and direction:
+The transfers of a chunk are a tree of two levels, used up and then down. Chunks are independent:
+`lower` derives dependencies from slots, and a slot is one chunk's. What remains is the order of
+lanes, of which there is one per pair of ranks and direction:
 
 - A local and a global stage never share a lane: the peer of one is in the rank's own group, that of
-  the other is not. So they hold each other up only through the chunk that both belong to.
-- The lane from rank a to rank b carries the chunks that b masters up, and those that a masters down
-  again. A result that is not there yet holds up what is behind it; so in the lane it comes ``3 *
-  lag`` chunks late (``lag`` across groups). That much the reduction may run ahead and no more, on
-  purpose: traffic in the groups keeps to the pace of the uplinks instead of bursting ahead of it. A
-  channel (a connection) of their own for results would take that hold away.
+  the other is not. So they delay each other only through the chunk that both belong to.
+- The lane from rank a to rank b carries the chunks that b masters up, and those that a masters
+  down. A result that has not arrived blocks the transfers behind it, so it is ``3 * lag`` chunks
+  late in the lane (``lag`` across groups). The reduction may run ahead by that much only, so that
+  traffic in the groups is paced by the uplinks instead of bursting ahead. A channel (a connection)
+  of their own for results would remove that limit.
 """
 
 from headrace.collectives.demand import Collective, Demand
@@ -23,11 +23,11 @@ LEAST_CHUNK_BYTES = 16 << 10
 """PLink 5.1: chunks of 16 to 64 KB did best."""
 
 CHUNK_BYTES = 32 << 10
-"""What is aimed at: the geometric middle of 16 and 64 KB."""
+"""Target size: the geometric mean of 16 and 64 KB."""
 
 MOST_TRANSFERS = 20_000
 """Longer vectors get larger chunks: planning should take seconds. Bytes stream within a chunk, so
-a larger one costs no more than its first bytes' way."""
+a larger one costs no more than the latency of its first bytes."""
 
 
 def two_level(demand: Demand, masters: Masters, *, lag: int | None = None) -> Schedule:
@@ -36,7 +36,7 @@ def two_level(demand: Demand, masters: Masters, *, lag: int | None = None) -> Sc
     Parameters
     ----------
     masters : for ``demand.slots`` chunks.
-    lag : how many chunks the reduction may run ahead of the exchange, and that of the fan-out,
+    lag : chunks by which the reduction may run ahead of the exchange, and that of the fan-out,
         where they share a lane. By default the number of ranks, one chunk of every master
         (measured on shaped TCP links: half of all chunks costs 5% of the bandwidth).
 
@@ -71,10 +71,10 @@ def stages(masters: Masters, chunk: int) -> list[list[Transfer]]:
 
 
 def chunk_count(total_bytes: int, ranks: int, most_transfers: int = MOST_TRANSFERS) -> int:
-    """Return into how many chunks a call of `total_bytes` is cut, each of 16 to 64 KB.
+    """Return the number of chunks of a call of `total_bytes`, each of 16 to 64 KB.
 
     Short calls get the smallest chunks allowed, until every rank has one to master; longer ones a
-    multiple of the ranks, of 32 KB as near as that comes. Under 16 KB there is one chunk, and with
+    multiple of the ranks, as close to 32 KB as possible. Under 16 KB there is one chunk, and with
     more than `most_transfers` transfers chunks grow beyond 64 KB.
     """
     finest = total_bytes // LEAST_CHUNK_BYTES

@@ -1,4 +1,4 @@
-"""PLink's table 1, counted from proven programs and held against the paper's formulas."""
+"""PLink's table 1, counted from proven programs and compared with the paper's formulas."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from headrace.collectives.program import Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table1Row:
-    """One algorithm.
+    """One algorithm of the table.
 
     Attributes
     ----------
     counted : rounds, and bytes in vectors of S bytes, of the proven program.
     paper : the same by the formulas of the paper: rounds, bytes on the wire, bytes across racks.
-    why : what every difference comes from; empty if there is none.
+    why : reason for differences; empty if there are none.
     """
 
     name: str
