@@ -13,7 +13,7 @@
     │   ├── XmlError                  a file is not MSCCL XML
     │   ├── PlanError                 a file is not an MSCCL++ execution plan that can be read
     │   └── TestbedError              a testbed file or command is wrong
-    ├── VerificationError             a program does not do what it claims
+    ├── VerificationError             a program does not implement its collective
     ├── UnverifiedPlanError           an unproven or altered plan was given to the executor
     └── CommunicationError (RuntimeError)  a peer died, a deadline passed, a stream broke
 
@@ -72,7 +72,7 @@ class VerificationError(HeadraceError):
 
 
 class UnverifiedPlanError(HeadraceError):
-    """The executor was given a plan that is unproven or differs from what was proven."""
+    """A plan for the executor is unproven or differs from the proven one."""
 
 
 class CommunicationError(HeadraceError, RuntimeError):

@@ -253,7 +253,7 @@ class Calls:
         self, output: torch.Tensor, own: torch.Tensor, opts: Any = None
     ) -> dist.Work:
         opts = opts or AllgatherOptions()
-        checks.concatenated("all_gather_single", output, own, self._ranks)
+        checks.joined_blocks("all_gather_single", output, own, self._ranks)
         ready = self._caller.ready(Collective.ALLGATHER, output.nbytes)
         bound = self._gathered([output], own, ready)
         return self._caller.call(ready, bound, [output], opts)
@@ -279,7 +279,7 @@ class Calls:
         checks.pairs("all_gather_single_coalesced", outputs, inputs)
         pairs = list(zip(outputs, inputs, strict=True))
         for output, own in pairs:
-            checks.concatenated("all_gather_single_coalesced", output, own, self._ranks)
+            checks.joined_blocks("all_gather_single_coalesced", output, own, self._ranks)
             binding.check_writable(output)
         return _together([self.all_gather_single(out, own, opts) for out, own in pairs])
 
@@ -299,7 +299,7 @@ class Calls:
         opts = opts or GatherOptions()
         if opts.rootRank != self._rank:
             return self._gather(None, own, opts)
-        checks.concatenated("gather_single", output, own, self._ranks)
+        checks.joined_blocks("gather_single", output, own, self._ranks)
         return self._gather([output], own, opts)
 
     @staged(Use.WRITE, Use.READ)
@@ -325,7 +325,7 @@ class Calls:
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> dist.Work:
-        checks.concatenated("reduce_scatter_single", source, output, self._ranks)
+        checks.joined_blocks("reduce_scatter_single", source, output, self._ranks)
         return self._reduce_scatter(output, [source], opts)
 
     def reduce_scatter_single_coalesced(
@@ -335,7 +335,7 @@ class Calls:
         checks.pairs("reduce_scatter_single_coalesced", outputs, inputs)
         pairs = list(zip(outputs, inputs, strict=True))
         for output, source in pairs:
-            checks.concatenated("reduce_scatter_single_coalesced", source, output, self._ranks)
+            checks.joined_blocks("reduce_scatter_single_coalesced", source, output, self._ranks)
             binding.check_writable(output)
             binding.arithmetic(output.dtype, opts.reduceOp)
         works = [self.reduce_scatter_single(out, source, opts) for out, source in pairs]

@@ -53,7 +53,7 @@ def blocks(
             )
 
 
-def concatenated(call: str, tensor: torch.Tensor, block: torch.Tensor, ranks: int) -> None:
+def joined_blocks(call: str, tensor: torch.Tensor, block: torch.Tensor, ranks: int) -> None:
     """Check a tensor that holds one block per rank."""
     one_dtype(call, [tensor, block])
     if tensor.numel() != block.numel() * ranks:

@@ -155,7 +155,7 @@ def _connected(
 
     Parameters
     ----------
-    exchange : returns all ranks' addresses, given this one's.
+    exchange : returns the addresses of all ranks from this rank's.
     """
     executor = Executor(
         rank,

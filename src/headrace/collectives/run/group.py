@@ -131,7 +131,7 @@ class HeadraceBackend(Calls, Backend):
         Raises
         ------
         InputError : this rank is not one of them. torch's C++ allows null for this case, but
-            dereferences it if it comes from Python.
+            dereferences it if Python returned it.
         """
         part = self._split_off(store, ranks, opts.group_name, opts._timeout)
         if part is None:

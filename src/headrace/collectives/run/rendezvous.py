@@ -134,8 +134,8 @@ class Rendezvous:
     def forget_secret(self) -> None:
         """Delete the group's secret from the store; to call once `Executor.connect` has returned.
 
-        A rank that is connected with all others knows that all have read the secret, as each
-        proved it in its handshake. Does nothing where the store is gone or cannot delete.
+        Once a rank is connected with all others, all have read the secret, as each proved it in
+        its handshake. Does nothing if the store is lost or cannot delete.
         """
         if self._rank == 0:
             with suppress(RuntimeError):  # NotImplementedError is one

@@ -64,12 +64,12 @@ def all_reduce(caller: "Caller", tensor: torch.Tensor, opts: Any) -> dist.Work:
     part = _own_part(tensor)
     end = time.monotonic() + caller.deadline_s(opts)
     heads = torch.zeros((caller.executor.ranks, _HEAD_BYTES), dtype=torch.uint8)
-    told = _tell(caller, heads, _head(tensor, len(part.values)), opts)
+    exchanged = _exchange_heads(caller, heads, _head(tensor, len(part.values)), opts)
     tag = caller.next_tag()
     result: list[torch.Tensor] = []
 
     def exchange() -> None:
-        told.wait()
+        exchanged.wait()
         parts = _parts(heads, tensor, part, caller.executor.rank)
         _exchange(caller, parts, tag, end)
         result.append(_sum(parts, tensor))
@@ -114,7 +114,9 @@ def _head(tensor: torch.Tensor, count: int) -> torch.Tensor:
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
 
-def _tell(caller: "Caller", heads: torch.Tensor, own: torch.Tensor, opts: Any) -> dist.Work:
+def _exchange_heads(
+    caller: "Caller", heads: torch.Tensor, own: torch.Tensor, opts: Any
+) -> dist.Work:
     ready = caller.ready(Collective.ALLGATHER, heads.nbytes)
     executor = caller.executor
     bound = binding.gathered(
