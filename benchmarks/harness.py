@@ -1,4 +1,4 @@
-"""What every benchmark shares: rows, bars, the stored result and the last lines printed.
+"""The frame of every benchmark: rows, bars, the stored result and the last lines printed.
 
 A benchmark is ``benchmarks/<claim>/run.py``::
 
@@ -9,8 +9,8 @@ A benchmark is ``benchmarks/<claim>/run.py``::
             report.bar("allreduce-16MiB", 0.951)
         return report.exit_code
 
-The bars are declared before anything is measured, so that a benchmark that breaks half-way still
-prints every one of them: what was not measured is SHORT. `benchmarks.sections` runs one that has
+The bars are declared before anything is measured, so that a benchmark that fails half-way still
+prints every one of them: without a figure a bar is SHORT. `benchmarks.sections` runs one that has
 several parts.
 """
 
@@ -44,14 +44,14 @@ _COMPARE = {">=": operator.ge, "<=": operator.le}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a benchmark was asked to run: `quick` ends in a minute, `keep` stores for git."""
+    """Command line of a benchmark: `quick` ends in a minute, `keep` stores for git."""
 
     quick: bool = False
     keep: bool = False
 
 
 def options_parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser of what every benchmark can be told; its results are fields of `Options`."""
+    """Return a parser of every benchmark's options; its results are fields of `Options`."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -67,7 +67,7 @@ def arguments(description: str | None, argv: Sequence[str] | None = None) -> Opt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A figure that the project promises, and what came out (None: could not be measured)."""
+    """A required figure, and the measured one (None: could not be measured)."""
 
     name: str
     required: str
@@ -80,7 +80,7 @@ class Bar:
 
     @property
     def ok(self) -> bool:
-        """Whether the figure was measured and keeps the bound."""
+        """True if the figure was measured and keeps the bound."""
         compare, bound = self._bound()
         return self.figure is not None and bool(compare(self.figure, bound))
 
@@ -107,7 +107,7 @@ class Report:
     ----------
     claim : the folder under ``benchmarks/``.
     bars : bar name -> bound (">= x" or "<= x"), all that this claim has.
-    options : from `arguments`; with `quick` the stored result says so.
+    options : from `arguments`; `quick` is part of the stored result.
     folder : where results go (default: ``benchmarks/<claim>/results``).
     """
 
@@ -143,7 +143,7 @@ class Report:
         print(f"{elapsed} {table}: {shown}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """Add a remark, such as what a figure leaves out."""
+        """Add a remark, such as the effects that a figure excludes."""
         self.notes.append(text)
 
     def attach(self, name: str, content: Any) -> None:
@@ -216,7 +216,7 @@ class Report:
 
 
 def machine() -> dict[str, Any]:
-    """Return what of the machine bears on speed: processor, cores, memory, kernel."""
+    """Return the machine's properties that affect speed: processor, cores, memory, kernel."""
     described = Path("/proc/cpuinfo")
     names = re.findall(
         r"model name\s*:\s*(.+)", described.read_text() if described.exists() else ""
@@ -246,10 +246,10 @@ def versions() -> dict[str, str | None]:
 def _commit() -> str | None:
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return said.stdout.strip()
+    return described.stdout.strip()
 
 
 def _rich_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:

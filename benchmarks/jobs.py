@@ -1,6 +1,6 @@
-"""Jobs on a testbed, one process a rank, whose ranks say what they find in lines of JSON.
+"""Jobs on a testbed, one process a rank, whose ranks write their results in lines of JSON.
 
-A rank calls `say`; whoever starts the job gets the lines of all ranks from `jobs_output`.
+A rank calls `emit`; `jobs_output` starts the job and returns the lines of all ranks.
 """
 
 import json
@@ -17,7 +17,7 @@ WHERE = {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
 _QUOTED_LINES = 20
 
 
-def say(event: str, /, **facts: Any) -> None:
+def emit(event: str, /, **facts: Any) -> None:
     """Write one line of JSON to standard output, at once: {"event": event, **facts}."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
@@ -34,7 +34,7 @@ def jobs_output(
 ) -> list[dict[str, Any]]:
     """Run a job, one process a rank, and return the lines of JSON that its ranks wrote.
 
-    Every line gets a "rank". What is no JSON is quoted if the job fails.
+    Every line gets a "rank". Lines that are no JSON are quoted if the job fails.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def jobs_output(
     lines: list[dict[str, Any]] = []
     other: list[str] = []
 
-    def hear(rank: int, text: str) -> None:
+    def on_line(rank: int, text: str) -> None:
         if not text.startswith("{"):
             other.append(f"rank {rank}: {text}")
             return
@@ -56,8 +56,8 @@ def jobs_output(
         if rank == 0 and on_event is not None:
             on_event(line)
 
-    codes = run_ranks(testbed, argv, order, env=env, on_line=hear, timeout_s=timeout_s)
+    codes = run_ranks(testbed, argv, order, env=env, on_line=on_line, timeout_s=timeout_s)
     if any(codes):
         quoted = "\n".join(other[-_QUOTED_LINES:])
-        raise RuntimeError(f"the job ended with exit codes {codes}; it said last:\n{quoted}")
+        raise RuntimeError(f"the job ended with exit codes {codes}; its last lines:\n{quoted}")
     return lines

@@ -7,9 +7,8 @@ Reads its task as JSON from the first argument and writes its times to
 
 `backends` maps a name to the plan book of a native executor, or to null: then the name is that of
 a backend of torch. A case is {"collective", "bytes", "repeats", "warm_up"}. Every repetition of a
-case is timed on every backend before the next one starts, so that what disturbs the machine
-disturbs all alike. All results are compared with the expected values; a wrong one ends the
-benchmark.
+case is timed on every backend before the next one starts, so that disturbances of the machine
+affect all alike. All results are compared with the expected values; a wrong one ends the benchmark.
 """
 
 import json
@@ -30,13 +29,13 @@ from headrace.collectives.run.executor import Executor
 Task = dict[str, Any]
 
 SMALL_BYTES = 4096
-"""Up to here calls follow each other at once: what is timed is the latency a caller sees."""
+"""Up to this size calls follow each other at once: the time is a caller's latency."""
 
 TICK_S = 0.02
 
 
 class Backend(Protocol):
-    """What runs a collective in place on the slots of one float32 array."""
+    """Runs a collective in place on the slots of one float32 array."""
 
     def prepare(self, collective: str, data: np.ndarray) -> Callable[[], None]:
         """Return the call that runs `collective` on `data`."""
@@ -114,7 +113,7 @@ class Torch:
             return lambda: self._dist.all_reduce(tensor, group=group)
         if collective == "allgather":
             own = tensor.chunk(self.ranks)[self.rank]
-            # Input and output must not overlap; the copy is a thousandth of what is timed.
+            # Input and output must not overlap; the copy is a thousandth of the time.
             return lambda: self._dist.all_gather_into_tensor(tensor, own.clone(), group=group)
         if collective == "all_to_all":
             before, after = tensor.chunk(2)
@@ -132,18 +131,18 @@ class Torch:
 
 
 def publish(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a file atomically."""
     unfinished = path.with_suffix(".part")
     unfinished.write_text(text)
     os.replace(unfinished, path)
 
 
-def await_text(path: Path, patience_s: float = 60.0) -> str:
-    """Return what a file says, once it is there."""
-    end = time.monotonic() + patience_s
+def await_text(path: Path, timeout_s: float = 60.0) -> str:
+    """Return a file's text, once it is there."""
+    end = time.monotonic() + timeout_s
     while not path.exists():
         if time.monotonic() > end:
-            raise SystemExit(f"{path.name} did not appear within {patience_s:.0f} s")
+            raise SystemExit(f"{path.name} did not appear within {timeout_s:.0f} s")
         time.sleep(0.01)
     return path.read_text()
 
@@ -169,7 +168,7 @@ def fill(collective: Collective, data: np.ndarray, rank: int, ranks: int) -> Non
 
 
 def check(collective: Collective, data: np.ndarray, rank: int, ranks: int) -> None:
-    """Compare `data` with what the collective must have made of `fill`."""
+    """Compare `data` with the collective's result of `fill`."""
     demand = Demand(collective=collective, ranks=ranks)
     slots = np.split(data, demand.slots)
     for slot, _, mask in demand.final(rank):
@@ -179,10 +178,10 @@ def check(collective: Collective, data: np.ndarray, rank: int, ranks: int) -> No
 
 
 def start_together() -> None:
-    """Sleep to the next-but-one tick of the machine's clock: all ranks go on at the same moment.
+    """Sleep to the next-but-one tick of the machine's clock: all ranks continue at the same moment.
 
-    What follows a barrier starts as far apart as the barrier let the ranks go, and a gather or a
-    broadcast may then be half done before the last rank has called it.
+    Ranks leave a barrier at different times, and a gather or a broadcast may then be half done
+    before the last rank has called it.
     """
     tick = time.monotonic() // TICK_S + 2
     while (left_s := tick * TICK_S - time.monotonic()) > 0:
@@ -192,7 +191,7 @@ def start_together() -> None:
 def time_case(
     case: Task, backends: dict[str, Backend], rank: int, ranks: int
 ) -> dict[str, list[tuple[float, float]]]:
-    """When every repetition began and ended on every backend, in us of the machine's clock."""
+    """(begin, end) of every repetition on every backend, in us of the machine's clock."""
     collective = Collective(case["collective"])
     sides = 2 if collective is Collective.ALL_TO_ALL else 1
     data = np.empty(sides * case["bytes"] // 4, np.float32)

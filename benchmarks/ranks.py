@@ -1,4 +1,4 @@
-"""Timing collectives between ranks on a testbed: a worker per rank, and what they found."""
+"""Timing collectives between ranks on a testbed: a worker per rank, and their results."""
 
 import json
 import statistics
@@ -29,7 +29,7 @@ class Case:
     warm_up: int = 1
 
     def to_task(self) -> dict[str, Any]:
-        """Return what the worker reads."""
+        """Return the worker's task."""
         return {
             "collective": self.collective.value,
             "bytes": self.bytes,
@@ -53,7 +53,7 @@ def time_cases(
     ----------
     order : the host of every rank, by index.
     backends : by name the plan book of a native executor, or None: a backend of torch.
-    torch_book : the plan book that headrace takes through torch.
+    torch_book : the plan book of headrace through torch.
     """
     hosts = [testbed.hosts[index] for index in order]
     with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +71,7 @@ def time_cases(
                     "cases": [case.to_task() for case in cases],
                 }
                 environment = rank_environment(testbed, order, rank)
-                environment["HEADRACE_MEASURE"] = "off"  # what is compared brings its plans
+                environment["HEADRACE_MEASURE"] = "off"  # the compared programs are given
                 if torch_book is not None:
                     environment["HEADRACE_PLAN_BOOK"] = str(torch_book)
                 workers.append(
@@ -120,7 +120,7 @@ def typical_us(case: Case, ranks: Sequence[Sequence[tuple[float, float]]]) -> fl
 
     A small collective: the median call of the slowest rank, as a caller sees it. A large one: the
     median over repetitions of the time from the ranks' mean call to the last rank's end; all
-    call at the same tick of the clock, give or take what it takes to be woken.
+    call at the same tick of the clock, within the latency of waking.
     """
     if case.bytes <= SMALL_BYTES:
         return max(statistics.median(end - begin for begin, end in calls) for calls in ranks)

@@ -1,7 +1,7 @@
 """Benchmarks of several sections: choosing among them, and running them into one report.
 
-A section is a module of its claim's folder. It is called as its module, or as it says itself where
-the module cannot have that name (`random` would hide Python's)::
+A section is a module of its claim's folder. Its name is the module's, or SECTION where the module
+cannot have that name (`random` would hide Python's)::
 
     SECTION = "random"
     def bars() -> dict[str, str]: ...
@@ -28,7 +28,7 @@ class Section(Protocol):
     __name__: str
 
     def bars(self) -> dict[str, str]:
-        """Return bar name -> bound, all that this section gives."""
+        """Return bar name -> bound, all of this section."""
         ...
 
     def measure(self, report: Report, *, quick: bool) -> None:
@@ -39,17 +39,17 @@ class Section(Protocol):
 def parse(
     description: str | None, sections: Sequence[Section], argv: Sequence[str] | None = None
 ) -> tuple[Options, tuple[Section, ...]]:
-    """Return what every benchmark is told, and the sections to run: all, or that of ``--only``."""
+    """Return the common options, and the sections to run: all, or that of ``--only``."""
     named = {section_name(section): section for section in sections}
     parser = options_parser(description)
     parser.add_argument("--only", choices=named, help="one section alone")
-    told = vars(parser.parse_args(argv))
-    only: str | None = told.pop("only")
-    return Options(**told), tuple(sections) if only is None else (named[only],)
+    given = vars(parser.parse_args(argv))
+    only: str | None = given.pop("only")
+    return Options(**given), tuple(sections) if only is None else (named[only],)
 
 
 def section_name(section: Section) -> str:
-    """Return what `--only` calls a section."""
+    """Return a section's name for `--only`."""
     return getattr(section, "SECTION", section.__name__.rsplit(".", 1)[-1])
 
 
@@ -59,14 +59,14 @@ def run_sections(
     sections: Sequence[Section],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Run a claim's sections as the command line asks, and return the exit code.
+    """Run a claim's sections by the command line, and return the exit code.
 
-    A section that breaks leaves its bars unmeasured and the others alone.
+    A section that fails leaves its bars unmeasured and does not affect the others.
 
     Parameters
     ----------
     claim : the folder under ``benchmarks/``.
-    description : what ``--help`` says.
+    description : the text of ``--help``.
     """
     options, chosen = parse(description, sections, argv)
     bars = {name: bound for section in chosen for name, bound in section.bars().items()}
@@ -74,7 +74,7 @@ def run_sections(
         for section in chosen:
             try:
                 section.measure(report, quick=options.quick)
-            except Exception as error:  # the others' figures are worth having
+            except Exception as error:  # the others' figures remain useful
                 traceback.print_exc()
                 report.note(f"{section.__name__} stopped: {type(error).__name__}: {error}")
     return report.exit_code

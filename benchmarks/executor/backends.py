@@ -1,7 +1,7 @@
 """One rank's member of each rival: the same collectives, each through its own interface.
 
-Each is the only one in its process. All are called on NumPy's memory, without copies on the
-benchmark's part; where a rival works in place and would not lose by it, it does.
+Each is the only one in its process. All are called on NumPy's memory, without copies by the
+benchmark; a rival works in place where that does not slow it down.
 """
 
 import socket
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Call = Callable[[], object]
 
 Exchange = Callable[[str], list[str]]
-"""Tells all ranks a text, and returns everybody's by rank."""
+"""Exchanges a text with all ranks; returns the texts by rank."""
 
 CHANNELS = 2
 TAG = 7
@@ -37,7 +37,7 @@ _WORD_BYTES = 8
 
 
 class Messenger(Protocol):
-    """What sends messages from rank to rank."""
+    """Sends messages from rank to rank."""
 
     rank: int
 
@@ -59,12 +59,12 @@ class Messenger(Protocol):
 
 
 class Backend(Messenger, Protocol):
-    """What runs collectives of float32, too.
+    """Runs collectives of float32, too.
 
     Attributes
     ----------
     in_place : collectives whose source and target share memory; see `Buffers.make`.
-    empty : makes the memory that collectives work on.
+    empty : allocates the memory that collectives work on.
     """
 
     ranks: int
@@ -84,8 +84,8 @@ def connect_native(
     Parameters
     ----------
     host : the address of this rank's host.
-    tls : whether what goes between hosts is encrypted.
-    threads : how many may move bytes at one time.
+    tls : True to encrypt traffic between hosts.
+    threads : number of threads that may move bytes at one time.
     """
     from headrace.collectives.run.executor import Executor
 
@@ -139,7 +139,7 @@ class Native:
         return self._call(choice.program, choice.proof, arrays, dtype="float32")
 
     def reduce_fp8(self, data: "np.ndarray[Any, Any]") -> Call:
-        """Return the call that sums all ranks' fp8 (e4m3) at rank 0, which hears from each."""
+        """Return the call that sums all ranks' fp8 (e4m3) at rank 0, directly from each."""
         from headrace.collectives.plan.lower import lower
         from headrace.collectives.plan.templates import direct
         from headrace.collectives.plan.verify import verify
@@ -191,8 +191,8 @@ class Native:
         self._executor.close()
 
 
-class Lent(Native):
-    """The same on memory that the other ranks may read."""
+class ZeroCopy(Native):
+    """The same on shared buffers, which the other ranks may read."""
 
     empty = staticmethod(shared_buffer.empty_shared)
 
@@ -211,7 +211,7 @@ class TwoThreads(Native):
 
 NATIVE: dict[str, type[Native]] = {
     "native": Native,
-    "lent": Lent,
+    "lent": ZeroCopy,
     "tls": Encrypted,
     "2 threads": TwoThreads,
 }
@@ -278,7 +278,7 @@ class Torch:
 
 
 class Sockets:
-    """One blocking TCP connection between two ranks: messages with nothing around them."""
+    """One blocking TCP connection between two ranks: bare messages."""
 
     def __init__(self, rank: int, host: str, exchange: Exchange) -> None:
         self.rank = rank

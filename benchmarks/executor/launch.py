@@ -1,4 +1,4 @@
-"""Starting every rank of a rival, and telling them what to do."""
+"""Starting every rank of a rival, and sending them commands."""
 
 import importlib.util
 import json
@@ -29,12 +29,12 @@ INTERFACES = {
     "iperf3": "one stream",
     "sockets": "send and recv",
 }
-"""What every rival is called through; "native" is headrace without torch."""
+"""Interface through which every rival is called; "native" is headrace without torch."""
 
 MPIRUN = Path(sys.executable).parent / "mpirun"
 
-# Ranks outnumber processors, so they yield while they wait; and as they are on one host, only
-# shared memory is left to choose.
+# Ranks outnumber processors, so they yield while they wait; on one host, shared memory is the only
+# transport.
 MPI_OPTIONS = (
     "--allow-run-as-root",
     "--oversubscribe",
@@ -45,7 +45,7 @@ MPI_OPTIONS = (
 )
 
 ENVIRONMENT = {**WHERE, "OMP_NUM_THREADS": "1", "HEADRACE_MEASURE": "off"}
-"""What all ranks get: one thread each, as torchrun has it, and no survey of the network."""
+"""Environment of all ranks: one thread each, as under torchrun, and no survey of the network."""
 
 _START_S = 90.0
 _ANSWER_S = 300.0
@@ -67,7 +67,7 @@ def openmpi_missing() -> str | None:
 
 
 def rivals_here(report: Report, wanted: Sequence[str]) -> list[str]:
-    """Return the rivals that can be run; a note says what is missing and how to get it."""
+    """Return the rivals that can be run; a note names missing ones and how to install them."""
     missing = openmpi_missing()
     if missing is None or OPENMPI not in wanted:
         return list(wanted)

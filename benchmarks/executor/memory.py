@@ -1,4 +1,4 @@
-"""How near collectives of 64 MiB come to what the memory of the machine lets through."""
+"""Collectives of 64 MiB as a share of the limit by the machine's memory bandwidth."""
 
 import statistics
 
@@ -42,7 +42,7 @@ def touched_bytes(collective: Collective, size: int, ranks: int) -> int:
 
 
 def copied_bytes(size: int, ranks: int) -> int:
-    """Return what all ranks together read and write when each copies `size`."""
+    """Return the bytes that all ranks together read and write when each copies `size`."""
     return 2 * ranks * size
 
 

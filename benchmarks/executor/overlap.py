@@ -1,4 +1,4 @@
-"""DDP's buckets behind the backward pass: what could be hidden, and what was."""
+"""DDP's buckets behind the backward pass: communication that could be hidden, and that was."""
 
 import json
 import statistics
@@ -23,19 +23,19 @@ BAR = "ddp-overlap"
 WRONG = "ddp-wrong-results"
 
 Round = Sequence[Mapping[str, Mapping[str, Any]]]
-"""Of every rank, its steps by mode: one that sends nothing, and one a backend."""
+"""Of every rank, its steps by mode: one without communication, and one a backend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is trained where.
+    """A training job and its network.
 
     Attributes
     ----------
     order : the host of every rank.
     buckets : of a step, each the gradients of one stage.
-    rounds : how many steps are taken; a quarter if quick.
-    brief : whether it is part of a quick run.
+    rounds : number of steps; a quarter if quick.
+    brief : True if it is part of a quick run.
     backward_s : of a stage, if its device is emulated.
     batch : rows of the input, if it is computed; else 0.
     """
@@ -51,20 +51,20 @@ class Setting:
 
     @property
     def in_bar(self) -> bool:
-        """Whether computing leaves the processors to communication, as an accelerator does."""
+        """True if computing leaves the processors to communication, as an accelerator does."""
         return not self.batch
 
     @property
     def compute(self) -> str:
-        """How tables call it."""
+        """Its name in tables."""
         return "real" if self.batch else "emulated"
 
 
 SETTINGS = (
     Setting(name="4 hosts, long", hosts=4, order=(0, 1, 2, 3), backward_s=0.08),
     Setting(name="4 hosts, short", hosts=4, order=(0, 1, 2, 3), backward_s=0.04, brief=False),
-    # through memory six buckets would take no longer than what steps differ by; and for 24 the
-    # medians of 20 steps are still too rough
+    # through memory six buckets take no longer than the spread of steps; and for 24 the medians of
+    # 20 steps are still too rough
     Setting(
         name="1 host, 4 ranks",
         hosts=1,
@@ -172,12 +172,12 @@ def typical(rounds: Sequence[Round], backend: str) -> Step:
 
 
 def idle_share(rounds: Sequence[Round], mode: str) -> float:
-    """Return the median share of the processors' time in which they had nothing to do."""
+    """Return the median share of the processors' time in which they were idle."""
     return statistics.median(max(step[mode]["idle"] for step in steps) for steps in rounds)
 
 
 def spread(rounds: Sequence[Round]) -> float:
-    """Return the interquartile range, in seconds, of the steps that send nothing."""
+    """Return the interquartile range, in seconds, of the steps without communication."""
     ends = [timeline(steps, ALONE)[-1] for steps in rounds]
     first, _, third = statistics.quantiles(ends, n=4, method="inclusive")
     return third - first
@@ -227,7 +227,7 @@ def _lines(setting: Setting, rounds: int) -> list[dict[str, Any]]:
     task = {
         "stages": setting.buckets,
         "elements": ELEMENTS,
-        "forward_s": setting.backward_s / 8,  # it bears on nothing that is measured
+        "forward_s": setting.backward_s / 8,  # affects no measured figure
         "backward_s": setting.backward_s,
         "batch": setting.batch,
         "rounds": rounds,

@@ -2,9 +2,9 @@
 
 The task is JSON: {"stages", "elements", "forward_s", "backward_s", "batch", "rounds"}: a chain of
 `stages` square matrices of about `elements` elements, a bucket each; with `batch` it is computed,
-else a device is emulated that sleeps. In every round there is a step that sends nothing, then one a
-backend. A communication hook notes when each bucket is ready and when its allreduce has ended.
-Every rank says what it found in lines of JSON.
+else a device is emulated that sleeps. Every round has a step without communication, then one a
+backend. A communication hook records when each bucket is ready and when its allreduce has ended.
+Every rank writes its results in lines of JSON.
 """
 
 import json
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.jobs import say
+from benchmarks.jobs import emit
 from benchmarks.network.models import Chain, Emulated
 
 BACKENDS = ("headrace", "gloo")
@@ -37,7 +37,7 @@ ROUNDING = 1e-5
 
 @dataclass(slots=True)
 class Hook:
-    """DDP's allreduce, on a group or (None) not at all, with the moments of every bucket."""
+    """DDP's allreduce, on a group or (None) skipped, with the times of every bucket."""
 
     group: Any = None
     ready: list[float] = field(default_factory=list)
@@ -66,12 +66,12 @@ class Hook:
 
 
 def call_hook(state: Hook, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Do as DDP wants it: a function of a state and a bucket."""
+    """Call the hook in DDP's form: a function of a state and a bucket."""
     return state(bucket)
 
 
 class Job:
-    """The network, and what is measured on it."""
+    """The network and its measurements."""
 
     def __init__(self, task: dict[str, Any], groups: dict[str, Any]) -> None:
         self._task, self._groups = task, groups
@@ -97,7 +97,7 @@ class Job:
         self.network.register_comm_hook(self._hook, call_hook)
 
     def step(self, number: int, mode: str) -> dict[str, Any]:
-        """Take a step; its moments on the clock that all ranks share, from the backward pass on."""
+        """Take a step; returns its times on the ranks' shared clock, from the backward pass on."""
         hook = self._hook
         hook.group = self._groups.get(mode)
         hook.ready, hook.ended = [], []
@@ -124,7 +124,7 @@ class Job:
         return [each.grad.clone() for each in self.network.parameters() if each.grad is not None]
 
     def allreduces(self, mode: str) -> list[tuple[float, float]]:
-        """Return when a bucket's allreduce with nothing beside it began and ended, each time."""
+        """Return (begin, end) of every allreduce of a bucket alone."""
         taken: list[tuple[float, float]] = []
         tensor = torch.ones(self._width**2)
         for _ in range(PROBES):
@@ -136,14 +136,14 @@ class Job:
 
 
 def processor_ticks() -> tuple[int, int]:
-    """Return how much time all processors have been idle, and how much in all; see proc(5)."""
+    """Return the idle time of all processors, and their whole time; see proc(5)."""
     counts = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     _, _, _, idle, waiting_for_disks, *_ = counts
     return idle + waiting_for_disks, sum(counts)
 
 
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """Whether gradients are the same but for rounding, and are any."""
+    """Return whether there are gradients and they are the same but for rounding."""
     return len(one) == len(other) > 0 and all(
         float((a - b).abs().max()) <= ROUNDING * float(b.abs().max()) > 0
         for a, b in zip(one, other, strict=True)
@@ -167,7 +167,7 @@ def main() -> None:
                 found[mode]["allreduces"] = job.allreduces(mode)
         wrong = not same(gradients["headrace"], gradients["gloo"])
         if number >= WARM_UP:
-            say("round", steps=found, wrong=wrong)
+            emit("round", steps=found, wrong=wrong)
     dist.barrier()
     dist.destroy_process_group()
 

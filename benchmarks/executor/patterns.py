@@ -1,7 +1,7 @@
-"""What every rank puts into its buffers, and what a collective must make of it.
+"""Test patterns of every rank's buffers, and the expected results of collectives.
 
-A block holds small whole numbers that tell its source, its destination and the place in it, so
-that a block which is missing, doubled, swapped or shifted is seen. All sums are exact in float32.
+A block holds small whole numbers that encode its source, its destination and the position in it, so
+that a missing, doubled, swapped or shifted block is detected. All sums are exact in float32.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,14 +25,14 @@ PERIOD = 1021
 Floats = NDArray[np.float32]
 
 Empty = Callable[[int], Floats]
-"""Makes an array of so many elements."""
+"""Allocates an array of the given number of elements."""
 
 Row = tuple[int, int]
 """(base, scale): a block whose element i is ``base + scale * (i % PERIOD)``."""
 
 
 def plain(count: int) -> Floats:
-    """Return memory as NumPy makes it."""
+    """Return memory of NumPy's allocator."""
     return np.empty(count, np.float32)
 
 
@@ -46,7 +46,7 @@ class Buffers:
 
     Attributes
     ----------
-    source, target : what the rank gives, what it gets; in place one is part of the other.
+    source, target : the rank's input and output; in place one is part of the other.
     """
 
     collective: Collective
@@ -68,9 +68,9 @@ class Buffers:
 
         Parameters
         ----------
-        in_place : whether an allgather's source is part of its target, and a reduce-scatter's
-            target of its source. An allreduce always is in place, an all-to-all never.
-        empty : makes memory.
+        in_place : an allgather's source is part of its target, and a reduce-scatter's target of
+            its source. An allreduce always is in place, an all-to-all never.
+        empty : allocates memory.
         """
         whole = empty(size // 4)
         own = slice(rank * (whole.size // ranks), (rank + 1) * (whole.size // ranks))
@@ -89,16 +89,16 @@ class Buffers:
                 raise ValueError(f"this benchmark has no buffers for {collective}")
 
     def fill(self, rank: int, ranks: int) -> None:
-        """Put this rank's contribution into the source, and nothing of use into the target."""
+        """Write this rank's contribution into the source, and -1 into the target."""
         self.target[:] = -1.0
         write(self.source, given(self.collective, rank, ranks))
 
     def check(self, rank: int, ranks: int, *, times: int = 1) -> None:
-        """Raise RuntimeError unless the target holds what the collective must have made.
+        """Raise RuntimeError unless the target holds the collective's result.
 
         Parameters
         ----------
-        times : an allreduce in place ran so often on what it had made before.
+        times : calls of an allreduce in place, each on the result of the one before.
         """
         rows = wanted(self.collective, rank, ranks)
         growth = ranks ** (times - 1)
@@ -108,23 +108,23 @@ class Buffers:
 
 
 def given(collective: Collective, rank: int, ranks: int) -> list[Row]:
-    """Return the blocks that `rank` gives."""
+    """Return the blocks of `rank`'s input."""
     blocks = 1 if collective in (Collective.ALLREDUCE, Collective.ALLGATHER) else ranks
     return [(_base(rank, block, ranks), 1) for block in range(blocks)]
 
 
 def wanted(collective: Collective, rank: int, ranks: int) -> list[Row]:
-    """Return the blocks that `rank` must get."""
-    everyone = range(ranks)
+    """Return the blocks of `rank`'s expected output."""
+    sources = range(ranks)
     match collective:
         case Collective.ALLREDUCE:
-            return [(sum(_base(source, 0, ranks) for source in everyone), ranks)]
+            return [(sum(_base(source, 0, ranks) for source in sources), ranks)]
         case Collective.ALLGATHER:
-            return [(_base(source, 0, ranks), 1) for source in everyone]
+            return [(_base(source, 0, ranks), 1) for source in sources]
         case Collective.REDUCE_SCATTER:
-            return [(sum(_base(source, rank, ranks) for source in everyone), ranks)]
+            return [(sum(_base(source, rank, ranks) for source in sources), ranks)]
         case Collective.ALL_TO_ALL:
-            return [(_base(source, rank, ranks), 1) for source in everyone]
+            return [(_base(source, rank, ranks), 1) for source in sources]
         case _:
             raise ValueError(f"this benchmark has no results for {collective}")
 
@@ -139,7 +139,7 @@ def write(array: Floats, rows: Sequence[Row]) -> None:
 
 
 def differing(array: Floats, rows: Sequence[Row]) -> int | None:
-    """Return the first block that is not as its row says, or None."""
+    """Return the first block that differs from its row, or None."""
     for index, (block, row) in enumerate(zip(np.split(array, len(rows)), rows, strict=True)):
         period = _period(*row)
         whole = block.size // PERIOD * PERIOD

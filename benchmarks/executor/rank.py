@@ -1,9 +1,9 @@
-"""One rank of one rival, which does what the benchmark tells it: ``python -m ...rank TASK``.
+"""One rank of one rival, which executes the benchmark's commands: ``python -m ...rank TASK``.
 
 The task is JSON: {"rival", "ranks", "rank", "host", "socket"} (Open MPI's ranks find their own
-"rank"). The process connects to the Unix socket, meets its peers, and then waits for commands,
-blocked in a read: while other rivals are timed it costs no processor time. A command is a dict
-with a "do"; the answer is a dict, with an "error" if it went wrong.
+"rank"). The process connects to the Unix socket and to its peers, and then waits for commands,
+blocked in a read: while other rivals are timed it takes no processor time. A command is a dict
+with a "do"; the answer is a dict, with an "error" if it failed.
 """
 
 import json
@@ -31,7 +31,7 @@ from benchmarks.executor.patterns import PERIOD, Buffers, write
 from headrace.collectives.demand import Collective
 
 LEAD_S = 0.001
-"""How long before a common start the last rank learns of it."""
+"""Time from the agreement on a common start to that start."""
 
 Command = dict[str, Any]
 
@@ -39,7 +39,7 @@ Command = dict[str, Any]
 def start_together(backend: Messenger) -> float:
     """Sleep to a moment that all ranks agree upon, and return it.
 
-    What follows a barrier starts as far apart as the barrier let the ranks go.
+    Ranks leave a barrier at different times.
     """
     moment = backend.latest(time.monotonic() + LEAD_S)
     while (left_s := moment - time.monotonic()) > 0:
@@ -48,7 +48,7 @@ def start_together(backend: Messenger) -> float:
 
 
 def timed(calls: list[Callable[[], object]]) -> list[float]:
-    """Run the calls one right after the other; how long each took, in us."""
+    """Run the calls back to back; returns the time of each in us."""
     times: list[float] = []
     for call in calls:
         begin = time.monotonic()
@@ -79,7 +79,7 @@ def time_collective(backend: Backend, command: Command) -> Command:
             buffers.fill(rank, ranks)
         start_together(backend)
         taken = timed(calls)
-        backend.latest(0.0)  # whoever is done must not take the processor from those who are not
+        backend.latest(0.0)  # a rank that is done must not take the processor from the others
         for buffers in pool:
             buffers.check(rank, ranks)
         if burst >= 0:
@@ -112,7 +112,7 @@ def time_reduce(backend: Backend, command: Command) -> Command:
 
 
 def time_callbacks(backend: Torch, command: Command) -> Command:
-    """Time "pairs" of a call that is waited for, and one with a callback that is; both in us."""
+    """Time "pairs" of a wait for a call's future, and for a callback of it; both in us."""
     calls = [backend.chained(False), backend.chained(True)]
     start_together(backend)
     timed(calls * 200)  # to warm up
@@ -136,7 +136,7 @@ def time_copy(backend: Messenger, command: Command) -> Command:
 def measure_cpu(backend: Backend, command: Command) -> Command:
     """Return the processor time of this process, all threads, for "calls" allreduces of "bytes".
 
-    They work on each other's results, which a whole number of ranks' powers keeps exact.
+    They work on each other's results, which stay exact: powers of the number of ranks.
     """
     rank, ranks, calls = backend.rank, backend.ranks, command["calls"]
     buffers = Buffers.make(Collective.ALLREDUCE, command["bytes"], rank, ranks, in_place=True)
@@ -197,7 +197,7 @@ def _cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-COMMANDS: dict[str, Callable[[Any, Command], Command]] = {  # not everybody can do all
+COMMANDS: dict[str, Callable[[Any, Command], Command]] = {  # no rival supports all
     "time": time_collective,
     "copy": time_copy,
     "reduce": time_reduce,
@@ -208,7 +208,7 @@ COMMANDS: dict[str, Callable[[Any, Command], Command]] = {  # not everybody can 
 
 
 def serve(backend: Messenger, conductor: "Connection[Any, Any]") -> None:
-    """Do as told until told to stop, or nobody is left to tell."""
+    """Execute commands until "stop", or the end of the connection."""
     while True:
         try:
             command: Command = conductor.recv()
@@ -224,7 +224,7 @@ def serve(backend: Messenger, conductor: "Connection[Any, Any]") -> None:
 
 
 def main() -> None:
-    """Join the rival's group and serve."""
+    """Join the rival's group and execute commands."""
     task = json.loads(sys.argv[1])
     backend: Messenger | None = OpenMpi() if task["rival"] == "openmpi" else None
     rank = task["rank"] if backend is None else backend.rank

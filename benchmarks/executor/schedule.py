@@ -1,4 +1,4 @@
-"""How much communication a step could hide behind computing, and how much it did.
+"""Communication that a step could hide behind computing, and that it did hide.
 
 All moments are in seconds from the beginning of the backward pass.
 """
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What is known of a step.
+    """Measured times of a step.
 
     Attributes
     ----------
-    ready : when each bucket's gradients are ready if nothing is communicated, in their order.
-    backward : when the backward pass then ends.
-    alone : how long each bucket's allreduce takes if nothing is computed.
-    measured : when backward pass and communication had ended in the step that does both.
+    ready : times at which buckets' gradients are ready without communication, in their order.
+    backward : end of the backward pass without communication.
+    alone : duration of each bucket's allreduce without computing.
+    measured : end of backward pass and communication in the step that does both.
     """
 
     ready: Sequence[float]
@@ -26,32 +26,32 @@ class Step:
 
     @property
     def serial(self) -> float:
-        """When the step would end if it communicated after computing."""
+        """End of the step if it communicated after computing."""
         return self.backward + sum(self.alone)
 
     @property
     def ideal(self) -> float:
-        """When it would end if every bucket left when it is ready and the one before is through."""
+        """End of the step if every bucket starts when it is ready and the one before is done."""
         return max(self.backward, ideal_ends(self.ready, self.alone)[-1])
 
     @property
     def can_hide(self) -> float:
-        """The seconds of communication that the buckets' schedule lets computing hide."""
+        """Seconds of communication that computing can hide, by the buckets' schedule."""
         return self.serial - self.ideal
 
     @property
     def hidden(self) -> float:
-        """The seconds by which the step was shorter than one after the other."""
+        """Seconds by which the step was shorter than computing and then communicating."""
         return self.serial - self.measured
 
     @property
     def share(self) -> float:
-        """The share of what can be hidden that was; above 1 if the step beat the ideal."""
+        """Share of the communication that can be hidden that was; above 1 if faster than ideal."""
         return self.hidden / self.can_hide
 
 
 def ideal_ends(ready: Sequence[float], alone: Sequence[float]) -> list[float]:
-    """Return when each bucket is through, one at a time, each from when it is ready on."""
+    """Return the end of each bucket, one at a time, each starting when it is ready."""
     ends: list[float] = []
     free = 0.0
     for moment, took in zip(ready, alone, strict=True):

@@ -1,4 +1,4 @@
-"""Eight bytes between two ranks: what a call costs beside moving data."""
+"""Eight bytes between two ranks: the fixed cost of a call."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ CALLBACK = "callback-overhead-us"
 
 
 def bars() -> dict[str, str]:
-    """Return the bars: headrace's time as a share of the rival's, and what a callback adds."""
+    """Return the bars: headrace's time as a share of the rival's, and a callback's overhead."""
     return {NATIVE: "<=1", TORCH: "<=0.5", CALLBACK: "<=20"}
 
 
@@ -38,7 +38,7 @@ def measure(report: Report, *, quick: bool) -> None:
         )
     report.bar(NATIVE, ratio(times, "native", "openmpi"))
     report.bar(TORCH, ratio(times, "headrace", "gloo"))
-    # the mean over ranks, as one that is late makes the other's call longer; then paired
+    # the mean over ranks, as a late rank lengthens the other's call; then paired
     plain, chained = (np.mean([a[k] for a in answers], 0) for k in ("plain_us", "chained_us"))
     report.row(
         f"future of an allreduce of 4 B, {RANKS} ranks",

@@ -41,7 +41,7 @@ THREADED_TIMEOUTS = "soak-threads-timeouts"
 
 
 def bars() -> dict[str, str]:
-    """Return the bars: wrong results; what the worst rank holds more at the end."""
+    """Return the bars: wrong results; growth of the worst rank's resources."""
     ours = (WRONG, DESCRIPTORS, THREADS, THREADED_WRONG, THREADED_TIMEOUTS)
     return {**dict.fromkeys(ours, "<=0"), MEMORY: "<=4"}
 

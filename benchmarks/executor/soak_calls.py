@@ -1,4 +1,4 @@
-"""What a soak does: collectives drawn at random, alike at every rank, and their right results.
+"""Calls of a soak: collectives drawn at random, alike at every rank, and their right results.
 
 Values are small whole numbers, so that no type, not even bfloat16, rounds any sum.
 """
@@ -54,11 +54,11 @@ class Call:
 
     Attributes
     ----------
-    number : of the call: what its values depend on.
+    number : of the call; determines its values.
     group : index in `GROUPS`.
     elements : of a block; uneven calls have blocks of as many and fewer, see `uneven`.
     root : the rank in the group, where the kind has one.
-    pending : whether it is begun and waited for later.
+    pending : True if it is waited for later.
     """
 
     number: int
@@ -92,7 +92,7 @@ def draw(source: random.Random, number: int) -> Call:
 
 
 def block(call: Call, source: int, destination: int, elements: int | None = None) -> torch.Tensor:
-    """Return what `source` has for `destination` (ranks in the group), new."""
+    """Return a new tensor with the block of `source` for `destination` (ranks in the group)."""
     shift = (7 * call.number + 5 * source + 3 * destination) % _VALUES
     count = call.elements if elements is None else elements
     return _numbers(call.dtype)[shift : shift + count].clone()
@@ -104,7 +104,7 @@ def uneven(call: Call, source: int, destination: int) -> int:
 
 
 def reduced(call: Call, destination: int) -> torch.Tensor:
-    """Return what all ranks' blocks for `destination` are together."""
+    """Return the reduction of all ranks' blocks for `destination`."""
     blocks = [block(call, source, destination) for source in range(len(call.members))]
     return functools.reduce(_COMBINE[call.operator], blocks)
 
@@ -116,7 +116,7 @@ def total(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @functools.cache
 def _sizes() -> tuple[int, ...]:
-    """The sizes of blocks: any, but not so many that caches would fill for hours."""
+    """Return the sizes of blocks: a limited number, or caches would fill for hours."""
     source, sizes = random.Random(_SIZES), list[int]()
     for number in range(_SIZES):
         bits = _LARGE_BITS if number < _LARGE_SHARE * _SIZES else _ORDINARY_BITS

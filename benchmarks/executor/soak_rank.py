@@ -1,8 +1,8 @@
 """One rank of the soak: ``python -m ...soak_rank TASK``, started as torchrun starts ranks.
 
 The task is JSON: {"collectives", "warm_up", "seed"}. Ranks draw the same calls and take part in
-those of their groups, some at once, some left pending while others follow. Every rank says in
-lines of JSON what it did, how many results were wrong, and what its process held before and after.
+those of their groups, some at once, some left pending while others follow. Every rank writes in
+lines of JSON its calls, the number of wrong results, and its process's resources before and after.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.executor.soak_calls import GROUPS, Call, block, draw, reduced, total, uneven
-from benchmarks.jobs import say
+from benchmarks.jobs import emit
 
 MOST_PENDING = 8
 TAG_NUMBERS = 1000
@@ -29,10 +29,10 @@ _PAUSE_SHARE, _PAUSE_S = 0.001, 0.02
 _PROGRESS = 5000
 
 Expected = list[tuple[torch.Tensor, torch.Tensor]]
-"""Pairs of what came out and what should have."""
+"""Pairs of (result, expected)."""
 
 Started = tuple[list[Any], Callable[[], Expected]]
-"""Works to wait for, and what is then to be compared."""
+"""Works to wait for, and the results to compare then."""
 
 OPERATORS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
@@ -40,7 +40,7 @@ OPERATORS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.Red
 def start(call: Call, me: int, group: Any) -> Started:
     """Begin a call as rank `me` of its group."""
     size, root = len(call.members), call.root
-    everyone = range(size)
+    peers = range(size)
     options: dict[str, Any] = {"group": group, "async_op": True}
     from_root = call.kind in ("broadcast", "scatter")
     rooted: dict[str, Any] = {**options, "group_src" if from_root else "group_dst": root}
@@ -55,7 +55,7 @@ def start(call: Call, me: int, group: Any) -> Started:
             work = dist.reduce(data, op=OPERATORS[call.operator], **rooted)
             return [work], lambda: [(data, reduced(call, 0))] if at_root else []
         case "reduce_scatter":
-            data = total([block(call, me, other) for other in everyone])
+            data = total([block(call, me, other) for other in peers])
             out = torch.empty_like(data[: call.elements])
             work = dist.reduce_scatter_tensor(out, data, OPERATORS[call.operator], **options)
             return [work], lambda: [(out, reduced(call, me))]
@@ -66,28 +66,28 @@ def start(call: Call, me: int, group: Any) -> Started:
             own = block(call, me, 0)
             out = own.new_empty(size * call.elements)
             work = dist.all_gather_into_tensor(out, own, **options)
-            return [work], lambda: [(out, total([block(call, other, 0) for other in everyone]))]
+            return [work], lambda: [(out, total([block(call, other, 0) for other in peers]))]
         case "all_gather_uneven":
-            blocks = [block(call, other, 0, uneven(call, other, 0)) for other in everyone]
+            blocks = [block(call, other, 0, uneven(call, other, 0)) for other in peers]
             outs = [torch.zeros_like(each) for each in blocks]
             work = dist.all_gather(outs, blocks[me], **options)
             return [work], lambda: list(zip(outs, blocks, strict=True))
         case "gather":
             own = block(call, me, 0)
-            outs = [torch.empty_like(own) for _ in everyone] if at_root else None
+            outs = [torch.empty_like(own) for _ in peers] if at_root else None
             work = dist.gather(own, outs, **rooted)
             return [work], lambda: [
                 (out, block(call, other, 0)) for other, out in enumerate(outs or ())
             ]
         case "scatter":
-            given = [block(call, me, other) for other in everyone] if at_root else None
+            given = [block(call, me, other) for other in peers] if at_root else None
             out = torch.empty_like(block(call, root, me))
             return [dist.scatter(out, given, **rooted)], lambda: [(out, block(call, root, me))]
         case "all_to_all":
-            data = total([block(call, me, other) for other in everyone])
+            data = total([block(call, me, other) for other in peers])
             out = torch.empty_like(data)
             work = dist.all_to_all_single(out, data, **options)
-            return [work], lambda: [(out, total([block(call, other, me) for other in everyone]))]
+            return [work], lambda: [(out, total([block(call, other, me) for other in peers]))]
         case "all_to_all_uneven":
             return _start_uneven(call, me, options)
         case "send_receive":
@@ -97,14 +97,14 @@ def start(call: Call, me: int, group: Any) -> Started:
 
 
 def _start_uneven(call: Call, me: int, options: dict[str, Any]) -> Started:
-    everyone = range(len(call.members))
-    splits = [uneven(call, me, other) for other in everyone]
-    arriving = [uneven(call, other, me) for other in everyone]
-    data = total([block(call, me, other, splits[other]) for other in everyone])
+    peers = range(len(call.members))
+    splits = [uneven(call, me, other) for other in peers]
+    arriving = [uneven(call, other, me) for other in peers]
+    data = total([block(call, me, other, splits[other]) for other in peers])
     out = data.new_empty(sum(arriving))
     work = dist.all_to_all_single(out, data, arriving, splits, **options)
     return [work], lambda: [
-        (out, total([block(call, other, me, arriving[other]) for other in everyone]))
+        (out, total([block(call, other, me, arriving[other]) for other in peers]))
     ]
 
 
@@ -122,7 +122,7 @@ def _start_ring(call: Call, me: int, group: Any) -> Started:
 
 
 class _HeapStatistics(ctypes.Structure):
-    """What glibc says of its heaps; see mallinfo(3)."""
+    """glibc's heap statistics; see mallinfo(3)."""
 
     _fields_: ClassVar = [
         (name, ctypes.c_size_t)
@@ -142,13 +142,13 @@ class _HeapStatistics(ctypes.Structure):
 
 
 def held() -> dict[str, int]:
-    """Return what this process holds.
+    """Return the resources of this process.
 
     Resident bytes, of these its own; bytes of the heap that are in use; descriptors; threads.
     """
     gc.collect()
     libc = ctypes.CDLL(None)
-    libc.malloc_trim(0)  # what the allocator keeps for later is no leak
+    libc.malloc_trim(0)  # memory that the allocator caches is no leak
     libc.mallinfo2.restype = _HeapStatistics
     heap = libc.mallinfo2()
     lines = [line.split() for line in Path("/proc/self/status").read_text().splitlines()]
@@ -163,7 +163,7 @@ def held() -> dict[str, int]:
 
 
 class Soak:
-    """What one rank has done so far, and what is under way."""
+    """One rank's progress and pending calls."""
 
     def __init__(self, seed: int) -> None:
         self.rank = dist.get_rank()
@@ -181,18 +181,18 @@ class Soak:
         for number in range(first, last):
             call = draw(self._calls, number)
             if number % _PROGRESS == 0:
-                say("progress", number=number, wrong=len(self.wrong))
+                emit("progress", number=number, wrong=len(self.wrong))
             if self.rank in call.members:
                 self._delay()
                 me = dist.get_group_rank(self._groups[call.group], self.rank)
                 self._pending.append((call, start(call, me, self._groups[call.group])))
                 self.counts[call.kind] += 1
                 if not call.pending or len(self._pending) >= MOST_PENDING:
-                    self.settle()
-        self.settle()
+                    self.complete()
+        self.complete()
 
-    def settle(self) -> None:
-        """Wait for all that is pending, and check it."""
+    def complete(self) -> None:
+        """Wait for all pending calls, and check them."""
         for call, (works, results) in self._pending:
             for work in works:
                 work.wait()
@@ -209,7 +209,7 @@ class Soak:
 
 
 def main() -> None:
-    """Warm up, look, run, look again."""
+    """Warm up, and run between two readings of the resources."""
     task = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("headrace")
@@ -222,7 +222,7 @@ def main() -> None:
     dist.barrier()
     took = time.monotonic() - began
     after = held()
-    say(
+    emit(
         "done",
         counts=soak.counts,
         wrong=len(soak.wrong),

@@ -3,7 +3,7 @@
 The task is JSON: {"collectives", "messages", "seed"}. Between random collectives (`soak_rank`) the
 ranks exchange messages in pairs whose receives are posted at a random moment while the message is
 arriving, and another receive keeps the executor's own thread at work. Ends with a line of JSON:
-results that were wrong, and calls that ran out of time.
+wrong results, and calls that ran out of time.
 """
 
 import json
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.executor.soak_rank import Soak
-from benchmarks.jobs import say
+from benchmarks.jobs import emit
 from headrace.errors import CommunicationError
 
 DEADLINE_S = 30.0
@@ -29,7 +29,7 @@ _LARGE_TAG, _SMALL_TAG = 2, 1
 
 
 def exchange(me: int, count: int, random_: random.Random) -> int:
-    """Send `count` large messages from even ranks to the next; return how many came wrong."""
+    """Send `count` large messages from even ranks to the next; return the number of wrong ones."""
     wrong = 0
     small = torch.ones(1)
     for number in range(count):
@@ -65,7 +65,7 @@ def main() -> None:
         dist.barrier()
     except CommunicationError as caught:
         error = f"{caught} (after collective {first})"
-    say("done", rank=soak.rank, wrong=wrong + len(soak.wrong), error=error)
+    emit("done", rank=soak.rank, wrong=wrong + len(soak.wrong), error=error)
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Sixteen MiB from host to host, beside what iperf3 gets on the same pair."""
+"""Sixteen MiB from host to host, beside iperf3 on the same pair."""
 
 import statistics
 import subprocess
@@ -26,12 +26,12 @@ _DEADLINE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """How often, and for how long, rivals take turns.
+    """Number and length of the rivals' turns.
 
     Attributes
     ----------
     iperf_s : of a turn of iperf3.
-    bursts, messages : of a turn of anybody else, and in a burst.
+    bursts, messages : of a turn of the others, and in a burst.
     """
 
     rounds: int
@@ -41,7 +41,7 @@ class Turns:
     messages: int
 
 
-# Without a shaper what decides is the machine, whose speed can change by a third within seconds: so
+# Without a shaper the machine is the limit, whose speed can change by a third within seconds: so
 # turns are short, rates are compared within a round, and there are many rounds.
 TURNS = {
     SHAPED: Turns(rounds=7, quick_rounds=3, iperf_s=2, bursts=3, messages=4),
@@ -67,7 +67,7 @@ def spec(network: str) -> TestbedSpec:
 
 
 def lift_limits(testbed: Testbed) -> None:
-    """Take the token buckets off all links."""
+    """Remove the token buckets of all links."""
     tc = find_program("tc")
     ends = [(host.name, INTERFACE) for host in testbed.hosts]
     ends += [(RESERVED_HOST, f"host{index}") for index in range(len(testbed.hosts))]

@@ -1,4 +1,4 @@
-"""One thread a rank beside two: where one rank has all the work, and where all are busy anyway."""
+"""One thread a rank beside two: where one rank has all the work, and where all ranks are busy."""
 
 import statistics
 from collections.abc import Callable
@@ -17,7 +17,7 @@ RIVALS = ("native", "2 threads")
 
 
 def bars() -> dict[str, str]:
-    """Return no bars: what threads are good for depends on the processors there are."""
+    """Return no bars: the gain of threads depends on the number of processors."""
     return {}
 
 

@@ -59,7 +59,7 @@ def time_turn(group: Group, case: Case) -> list[float]:
 def time_in_turns(groups: Mapping[str, Group], case: Case, rounds: int) -> dict[str, float]:
     """Return each rival's typical time (us): the median of all calls of all rounds.
 
-    Who comes first changes from round to round.
+    The order changes from round to round.
     """
     times: dict[str, list[float]] = {rival: [] for rival in groups}
     for number in range(rounds):

@@ -1,4 +1,4 @@
-"""Who is near whom: PAIA (PLink 5.5) of probes and of embeddings; a thousand hosts.
+"""Physical affinity: PAIA (PLink 5.5) of probes and of embeddings; a thousand hosts.
 
 Testbed shapes: bandwidth of all pairs with noise, and the racks found in it. Tables: latency of 64
 and 512 hosts in trees of up to six levels, generated or recorded.
@@ -42,8 +42,8 @@ TABLES = {
 RECORDED = Path(__file__).parent / "recorded"
 NOISE = 0.3
 RATIOS = (4.0, 2.0)
-"""Racks have to be found under noise where a pair across has a quarter of what one inside has; at
-a half, noise of 0.3 sometimes hides them from anybody."""
+"""Racks have to be found under noise where a pair across has a quarter of the bandwidth of one
+inside; at a half, noise of 0.3 sometimes hides them from any method."""
 WEAK = 0.9  # raw PAIA below which embedding has to gain
 SEEDS, LARGE_SEEDS = 5, 2
 
@@ -82,7 +82,7 @@ def measure(report: Report, *, quick: bool) -> None:
 def shape_rows(seeds: int = 20) -> Iterator[dict[str, Any]]:
     """Yield rows for each testbed shape: racks as a share of seeds, PAIA as the mean over them.
 
-    `host_over_uplink` is what a pair inside a rack has over a pair across, both alone.
+    `host_over_uplink` is the bandwidth of a pair inside a rack over a pair across, both alone.
     """
     for name, sizes in SHAPES.items():
         for ratio in RATIOS:
@@ -151,7 +151,7 @@ def _table_row(name: str, tables: list[NetworkTable], latency: bool) -> dict[str
 
 
 def thousand_row() -> dict[str, Any]:
-    """Return the row of 1,024 hosts: seconds of every stage, and what came out."""
+    """Return the row of 1,024 hosts: seconds of every stage, and the result."""
     stages = plan_network()
     seconds = {f"{stage}_s": value for stage, value in stages.seconds.items()}
     return {
@@ -187,13 +187,13 @@ def racks_found(table: NetworkTable) -> bool:
 
 
 def levels_of(table: NetworkTable) -> int:
-    """Return how many levels tell hosts apart: those on which not all that is together stays so."""
+    """Return the number of levels that distinguish hosts: those that divide a unit."""
     sizes = [len({position[:k] for position in table.positions}) for k in range(7)]
     return sum(after > before for before, after in pairwise(sizes))
 
 
 def main() -> int:
-    """Print every row: what `measure` reports, without the harness."""
+    """Print every row of `measure`, without the harness."""
     for rows in (shape_rows, table_rows, lambda: [thousand_row()]):
         for row in rows():
             shown = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items())

@@ -1,9 +1,9 @@
 """Autotune follows a network that changes twice and comes back twice: PLink 5.6, figure 10.
 
-Eight hosts in four racks, shuffled. At a step that is known here and not there, one host is cut to
-40% of its rate, and later restored; at a random step a rack's uplink is, and later restored. Static
-plans, made for every condition with the true rates, take a few steps in the same processes under
-every condition, between two steps of the job that adapts.
+Eight hosts in four racks, shuffled. At a step that the job does not know, one host is cut to 40% of
+its rate, and later restored; at a random step a rack's uplink is, and later restored. Static plans,
+made for every condition with the true rates, take a few steps in the same processes under every
+condition, between two steps of the job that adapts.
 """
 
 import json
@@ -32,14 +32,14 @@ CUT = 0.4
 SEED = 20
 COMPUTE_S = 0.06
 WITHIN = 10
-"""Steps after a change by which the new conditions have to be met."""
+"""Steps after a change by which the job has to have adapted."""
 
 PAPER_GAIN = 1.27
 BASE, SLOW_HOST, SLOW_UPLINK = "base", "slow host", "slow uplink"
 OF_BEST = 0.9
 _WINDOW = 5
 _AFTERWARDS = 4
-"""Steps between a comparison and the next change, so that the one is not taken for the other."""
+"""Steps between a comparison and the next change, so that they are not confused."""
 
 STEPS_BAR, OF_BEST_BAR = "autotune-steps-to-recover", "autotune-of-best-static"
 IMBALANCE, LOST, WRONG, CHANGED = (
@@ -73,7 +73,7 @@ class Change:
 
 
 def changes(phase: int, seed: int = SEED) -> tuple[tuple[Change, ...], int]:
-    """Return the changes and how many steps there are; the third comes at a random step."""
+    """Return the changes and the number of steps; the third change is at a random step."""
     first, back = phase, 2 * phase
     drawn = 3 * phase + random.Random(seed).randrange(max(1, phase // 2))
     return (
@@ -85,7 +85,7 @@ def changes(phase: int, seed: int = SEED) -> tuple[tuple[Change, ...], int]:
 
 
 def compared_at(plan: Sequence[Change], steps: int) -> dict[str, list[str]]:
-    """Return before which steps static plans are run, and which: late in every condition."""
+    """Return the steps before which static plans are run, and which: late in every condition."""
     ends = [change.at for change in plan[1:]] + [steps]
     return {
         str(end - _AFTERWARDS): sorted({BASE, change.condition})
@@ -119,7 +119,7 @@ def measure(report: Report, *, quick: bool) -> None:
             [sys.executable, "-m", "benchmarks.network.autotune_rank", json.dumps(task)],
             BED.order,
             env={**WHERE, "HEADRACE_ADAPT_LOG": str(log), "OMP_NUM_THREADS": "1"},
-            on_event=conditions.hear,
+            on_event=conditions.on_event,
         )
         records = _records(log)
     _timeline(report, lines, records, plan, size)
@@ -137,7 +137,7 @@ def measure(report: Report, *, quick: bool) -> None:
 
 
 class _Conditions:
-    """Changes the rates when rank 0 says that a step has ended, or a condition is to be had."""
+    """Changes the rates when rank 0 reports the end of the step before a change."""
 
     def __init__(
         self, testbed: Testbed, specs: dict[str, TestbedSpec], plan: Sequence[Change]
@@ -146,11 +146,11 @@ class _Conditions:
         self._specs = specs
         self._at = {change.at: change.condition for change in plan}
 
-    def hear(self, line: dict[str, Any]) -> None:
+    def on_event(self, line: dict[str, Any]) -> None:
         if line["event"] == "step" and line["number"] + 1 in self._at:
-            self._become(self._at[line["number"] + 1])
+            self._apply(self._at[line["number"] + 1])
 
-    def _become(self, condition: str) -> None:
+    def _apply(self, condition: str) -> None:
         spec = self._specs[condition]
         self._testbed.set_rate(HOST, spec.host_named[HOST].bytes_per_s)
         rack = next(rack for rack in spec.racks if rack.name == RACK)
@@ -160,7 +160,7 @@ class _Conditions:
 def _books(
     folder: Path, specs: dict[str, TestbedSpec], start: tuple[Topology, RankGroups], size: int
 ) -> dict[str, str]:
-    """Plan: what the job starts with from `start`, the static ones from the truth."""
+    """Plan the job's first book for `start`, and the static ones for the true networks."""
     given = {"adaptive": start}
     given |= {name: (spec.topology(BED.order), BED.groups) for name, spec in specs.items()}
     paths: dict[str, str] = {}
@@ -184,7 +184,7 @@ def _timeline(
     for line in (line for line in lines if line["event"] == "step"):
         number = line["number"]
         changed = [f"{c.target} to {c.share:.0%}" for c in plan if c.at == number]
-        said = [_said(each) for each in records if began < each["at"] <= line["at"]]
+        logged = [_record_text(each) for each in records if began < each["at"] <= line["at"]]
         began = line["at"]
         report.row(
             "autotune, step by step",
@@ -193,7 +193,7 @@ def _timeline(
             mb_per_s=round(size / line["ms"] / 1e3, 2),
             plan="/".join(map(str, sorted(set(line["epochs"])))),
             network="; ".join(changed),
-            autotune="; ".join(said),
+            autotune="; ".join(logged),
         )
 
 
@@ -201,7 +201,7 @@ def _records(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def _said(record: dict[str, Any]) -> str:
+def _record_text(record: dict[str, Any]) -> str:
     found = record.get("found") or {}
     named = [str(record[key]) for key in ("why", "phase", "action") if record.get(key)]
     took = [f"{record['took_s']:.1f} s"] if "took_s" in record else []
@@ -251,9 +251,9 @@ def _recovery(
 
 
 def recovered_in(times_ms: Sequence[float], best_ms: float) -> int | None:
-    """Return after how many steps the throughput is 90% of the best; None: never.
+    """Return the number of steps until the throughput is 90% of the best; None: never.
 
-    The throughput at a step is that of the median of five, from there on.
+    The throughput at a step is that of the median of five steps from it.
     """
     for lag in range(len(times_ms) - _WINDOW + 1):
         if best_ms >= OF_BEST * statistics.median(times_ms[lag : lag + _WINDOW]):
@@ -262,7 +262,7 @@ def recovered_in(times_ms: Sequence[float], best_ms: float) -> int | None:
 
 
 def _integrity(report: Report, lines: Sequence[dict[str, Any]]) -> None:
-    """Every rank made the same calls, all ended, all were right, and all have the same bits."""
+    """Check that all ranks made the same calls, and that all ended, right and with equal bits."""
     ranks = [line for line in lines if line["event"] == "done"]
     if len(ranks) != BED.ranks:
         raise RuntimeError(f"{len(ranks)} of {BED.ranks} ranks reported")

@@ -2,8 +2,8 @@
 
 The task is JSON: {"buckets", "compute_s", "books", "steps", "static"}. It takes `steps` steps on
 the plan book "adaptive", with adaptation on. Before step n, where `static` has n, it takes a few
-on every other book that `static` names, on groups that are held to it. Rank 0 says every step as it
-ends: whoever started the ranks changes the network meanwhile.
+on every other book that `static` names, on groups of that book. Rank 0 reports the end of every
+step: the process that started the ranks changes the network meanwhile.
 """
 
 import json
@@ -15,13 +15,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.jobs import say
+from benchmarks.jobs import emit
 from benchmarks.network.loop import Loop
 
 WARM_UP = 2
 STATIC_STEPS = 6
 LAST_STEPS = 8
-"""Over so many steps the bytes of every rank are counted in the end."""
+"""Steps at the end over which the bytes of every rank are counted."""
 
 
 def main() -> None:
@@ -41,13 +41,13 @@ def main() -> None:
         for book in task["static"].get(str(number), ()):
             found = _static(held[book], groups[book])
             if first:
-                say("static", before=number, book=book, **found)
+                emit("static", before=number, book=book, **found)
         began = time.perf_counter()
         epochs = loop.step(number, world)
         ms = (time.perf_counter() - began) * 1e3
         if first:
-            say("step", number=number, ms=ms, epochs=epochs, at=time.time())
-    say(
+            emit("step", number=number, ms=ms, epochs=epochs, at=time.time())
+    emit(
         "done",
         calls=loop.calls,
         finished=world.executor.finished() - finished,
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _groups(books: dict[str, str]) -> tuple[Any, dict[str, Any]]:
-    """The whole job's group, which adapts, and one for every other book, which does not."""
+    """Return the whole job's group, which adapts, and one for every other book, which does not."""
     os.environ.update(HEADRACE_PLAN_BOOK=books["adaptive"], HEADRACE_ADAPT="on")
     dist.init_process_group("headrace")
     os.environ["HEADRACE_ADAPT"] = "off"
@@ -74,7 +74,7 @@ def _groups(books: dict[str, str]) -> tuple[Any, dict[str, Any]]:
 
 
 def _static(loop: Loop, group: Any) -> dict[str, Any]:
-    """Take a few steps by a static plan: their times, and the bytes that this rank sent."""
+    """Take a few steps by a static plan; returns their times, and the bytes that this rank sent."""
     times: list[float] = []
     sent = _sent(group)
     for number in range(WARM_UP + STATIC_STEPS):

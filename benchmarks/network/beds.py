@@ -30,7 +30,7 @@ class Bed:
 
     @cached_property
     def spec(self) -> TestbedSpec:
-        """What the testbed is made of."""
+        """The testbed's specification."""
         return TestbedSpec.from_table(
             {
                 "name": f"bed-{self.name}",
@@ -72,14 +72,14 @@ class Bed:
 
     @property
     def oversubscribed(self) -> float:
-        """What a rack's hosts can send together, over what its uplink takes; the worst rack."""
+        """Sum of the rates of a rack's hosts over its uplink's; the worst rack."""
         if len(self.racks) == 1:
             return 1.0
         return max(self.racks) * self.host_mbit / self.uplink_mbit
 
     @property
     def ring_crossings(self) -> int:
-        """How many of a ring's edges (rank r to r + 1) leave the busiest rack."""
+        """Number of a ring's edges (rank r to r + 1) that leave the busiest rack."""
         return ring_crossings(self.groups, self.ranks)
 
 
@@ -92,11 +92,11 @@ def racks_of(spec: TestbedSpec, order: Sequence[int]) -> RankGroups:
 
 
 def ring_crossings(groups: RankGroups, ranks: int) -> int:
-    """Return how many edges of the ring 0, 1, ... leave the group that most of them leave."""
+    """Return the largest number of edges of the ring 0, 1, ... that leave one group."""
     return max(sum((rank + 1) % ranks not in group for rank in group) for group in groups)
 
 
 def groups_text(groups: RankGroups) -> str:
-    """Return groups in few characters: "035|124", or "0 3 5|1 2 10" if numbers have two digits."""
+    """Return groups as text: "035|124", or "0 3 5|1 2 10" if numbers have two digits."""
     space = " " if sum(map(len, groups)) > 10 else ""
     return "|".join(space.join(map(str, group)) for group in sorted(groups))

@@ -1,4 +1,4 @@
-"""What a testbed's network is, and how long programs take on it."""
+"""A testbed's network, and the times of programs on it."""
 
 import json
 import pickle
@@ -43,7 +43,7 @@ def time_programs(
     Parameters
     ----------
     programs : allreduces; the first is the barrier's.
-    rounds : which of them to run, in this order.
+    rounds : indices of those to run, in this order.
     size : bytes of the vector.
     """
     with tempfile.TemporaryDirectory() as name:

@@ -1,7 +1,7 @@
 """A training step's traffic without its arithmetic: buckets of gradients, checked bit by bit.
 
-Computing is emulated: the loop sleeps. Every bucket holds the same random numbers in every step but
-for a power of two, which changes from step to step: results of one plan are then equal bit by bit
+Computing is emulated: the loop sleeps. Every bucket holds the same random numbers in every step,
+times a power of two that changes from step to step: results of one plan are then equal bit by bit
 once it is divided out, and a collective that mixed two steps would be off by a factor.
 """
 
@@ -60,8 +60,8 @@ class Loop:
             self._check(index, epoch, self._buckets[index].div_(scale))
         return epochs
 
-    def forget(self) -> None:
-        """Another group: its plans may combine in another order."""
+    def reset(self) -> None:
+        """Start over for another group, whose plans may combine in another order."""
         self._known.clear()
 
     def digests(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What is trained: three networks, real or on an emulated device that sleeps.
+"""The trained networks: three, real or on an emulated device that sleeps.
 
 The emulated device stands for an accelerator where two cores share eight ranks. A stage's forward
 and backward pass sleep as long as they took when rank 0 computed them alone, on the machine that

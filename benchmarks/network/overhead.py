@@ -1,4 +1,4 @@
-"""What adaptation costs where nothing changes: steps with it on and off, in turn."""
+"""Overhead of adaptation on a constant network: steps with it on and off, in turn."""
 
 import json
 import statistics
@@ -23,7 +23,7 @@ CONFIDENCE = 0.95
 
 
 def bars() -> dict[str, str]:
-    """Return the bars: the mean over pairs of what a step takes longer, as a share."""
+    """Return the bars: the mean over pairs of a step's relative slowdown."""
     return {BAR: "<=0.01", WRONG: "<=0"}
 
 

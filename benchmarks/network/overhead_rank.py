@@ -1,8 +1,8 @@
 """One rank of a job with adaptation on and off in turn: ``python -m ...overhead_rank TASK``.
 
 The task is JSON: {"buckets", "compute_s", "pairs", "steps"}. Every part makes a group of its own,
-which has all threads of adaptation or none, takes `steps` steps, and closes the group. Rank 0 says
-the times of each; every rank says what processor time a step took it.
+which has all threads of adaptation or none, takes `steps` steps, and closes the group. Every rank
+writes the times of its steps, and its processor time a step.
 """
 
 import json
@@ -14,15 +14,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.jobs import say
+from benchmarks.jobs import emit
 from benchmarks.network.loop import Loop
 
 WARM_UP = 30
-"""Steps, in which adaptation finds what a step is and its planning process loads: once a job."""
+"""Steps, in which adaptation detects the period and its planning process loads: once a job."""
 
 
 def main() -> None:
-    """Take turns; who is first changes from pair to pair."""
+    """Take turns, in an order that changes from pair to pair."""
     task = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -31,7 +31,7 @@ def main() -> None:
         for mode in ("on", "off") if pair % 2 else ("off", "on"):
             os.environ["HEADRACE_ADAPT"] = mode
             group: Any = dist.new_group(backend="headrace")
-            loop.forget()
+            loop.reset()
             times: list[float] = []
             cpu = 0.0
             for number in range(WARM_UP + task["steps"]):
@@ -44,8 +44,8 @@ def main() -> None:
             swaps = group.switch.epoch
             dist.destroy_process_group(group)
             ms = times[WARM_UP:]
-            say("part", pair=pair, mode=mode, ms=ms, cpu_ms=cpu * 1e3, swaps=swaps)
-    say("done", wrong=loop.wrong)
+            emit("part", pair=pair, mode=mode, ms=ms, cpu_ms=cpu * 1e3, swaps=swaps)
+    emit("done", wrong=loop.wrong)
     dist.barrier()
     dist.destroy_process_group()
 

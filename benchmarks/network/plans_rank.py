@@ -1,9 +1,9 @@
 """One rank that times many programs on one set of connections: ``python -m ...plans_rank TASK``.
 
 The task is JSON: {"rank", "ranks", "listen", "folder", "programs", "bytes", "rounds"}. `programs`
-is a pickle, made by the process that started this one, of [(program, proof)]; `rounds` lists which
-of them to run, in which order. Every result is compared with what it must be. When every call began
-and ended goes to ``<folder>/<rank>.json``.
+is a pickle, made by the process that started this one, of [(program, proof)]; `rounds` lists the
+indices of those to run, in order. Every result is compared with the expected one. The begin and end
+of every call go to ``<folder>/<rank>.json``.
 """
 
 import json

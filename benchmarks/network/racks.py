@@ -1,7 +1,6 @@
-"""Racks from bandwidth: shuffled hosts on testbeds of four shapes, each surveyed as a job would be.
+"""Racks from bandwidth: shuffled hosts on testbeds of four shapes, each surveyed as by a job.
 
-An uplink at half a host's rate shows when two hosts talk; one as fast as a host shows only when
-several do.
+Single pairs show an uplink at half a host's rate; only concurrent flows show one as fast as a host.
 """
 
 import time
@@ -19,7 +18,7 @@ BEDS = (
     Bed(name="5-2-1", racks=(5, 2, 1), host_mbit=200, uplink_mbit=100),
 )
 AS_FAST = 1.0
-"""Uplink over host rate, of the second row of every shape: only a crowd shows those racks."""
+"""Uplink over host rate, of the second row of every shape: only permutation traffic shows those."""
 
 SEEDS = (1, 2, 3)
 

@@ -1,9 +1,9 @@
-"""Record a table of `recorded/`: survey a testbed once and keep what its hosts had of each other.
+"""Record a table of `recorded/`: survey a testbed once and keep the bandwidth of its pairs.
 
     python -m benchmarks.network.record
 
 24 hosts in five racks of different sizes, whose uplinks are as fast as one host. Only rates are
-shaped there, so latency says nothing about place, and bandwidth alone is kept.
+shaped there, so latency does not depend on position, and bandwidth alone is kept.
 """
 
 import sys

@@ -46,6 +46,6 @@ def measure(report: Report, *, quick: bool) -> None:
 
 
 def agrees(row: Table1Row) -> bool:
-    """Whether what was counted is what the formulas say."""
+    """Return whether the counts equal the formulas."""
     counted = (row.counted.rounds, row.counted.wire, row.counted.across)
     return all(isclose(a, b, abs_tol=1e-6) for a, b in zip(counted, row.paper, strict=True))

@@ -25,7 +25,7 @@ TOTAL_BYTES = 100_000_000  # a ResNet-50's gradients, as in PLink 5.4
 
 @dataclass(kw_only=True)
 class Stages:
-    """What came out, the seconds that every stage took, and those of the processor for all."""
+    """Results, seconds of every stage, and processor seconds of all."""
 
     hosts: int
     processor_s: float = 0.0
@@ -87,7 +87,7 @@ def plan_network(
 
 
 def measured_topology(table: NetworkTable, groups: Grouping) -> Topology:
-    """Return what the measurements say of links: the median of their kind (same two groups).
+    """Return the topology of the medians of each kind of link (same two groups).
 
     A host's NIC is as fast as the fastest of its links.
     """

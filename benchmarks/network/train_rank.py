@@ -1,9 +1,9 @@
 """One rank of a training job on Gloo and on headrace in turn: ``python -m ...train_rank TASK``.
 
 The task is JSON: {"cases": [[workload, "emulated" or "real"], ...], "rounds", "steps"}. For every
-case there are two copies of a network under DistributedDataParallel, one a backend, and one that
-sends nothing, for the time of computing alone. They take turns, see the same batches, and must end
-with the same weights within rounding. Rank 0 says what it found in lines of JSON.
+case there are two copies of a network under DistributedDataParallel, one a backend, and one without
+communication, for the time of computing alone. They take turns, get the same batches, and must end
+with the same weights within rounding. Rank 0 writes its results in lines of JSON.
 """
 
 import json
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.jobs import say
+from benchmarks.jobs import emit
 from benchmarks.network.models import WORKLOADS, Chain, Emulated, Workload, record
 
 BACKENDS = ("gloo", "headrace")
@@ -39,7 +39,7 @@ def main() -> None:
     for name, compute in task["cases"]:
         found = run_case(WORKLOADS[name], compute, groups, task["rounds"], task["steps"])
         if dist.get_rank() == 0:
-            say("case", **found)
+            emit("case", **found)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -47,7 +47,7 @@ def main() -> None:
 def run_case(
     workload: Workload, compute: str, groups: dict[str, Any], rounds: int, steps: int
 ) -> dict[str, Any]:
-    """Return what is to be said of one case."""
+    """Return the results of one case."""
     times = _recorded(workload) if compute == "emulated" else None
 
     def fresh() -> nn.Module:
@@ -73,7 +73,7 @@ def run_case(
         for number in range(WARM_UP):
             mover(number)
     for number in range(rounds):
-        # who comes first changes from round to round
+        # the order changes from round to round
         for name in list(movers)[:: 1 if number % 2 else -1]:
             dist.barrier()
             for step in range(steps):
@@ -105,7 +105,7 @@ def _stepper(workload: Workload, model: nn.Module) -> Step:
 
 
 def _recorded(workload: Workload) -> list[tuple[float, float]]:
-    """Rank 0's times, taken while the others wait."""
+    """Return rank 0's times, recorded while the others wait."""
     box: list[Any] = [None]
     if dist.get_rank() == 0:
         torch.manual_seed(0)
@@ -123,7 +123,7 @@ def _difference(one: nn.Module, other: nn.Module) -> float:
 
 
 def _ranks_agree(model: nn.Module) -> bool:
-    """Whether all ranks have the same weights, bit by bit."""
+    """Return whether all ranks have the same weights, bit by bit."""
     flat = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
     bits = flat.view(torch.int32)
     low, high = bits.clone(), bits.clone()

@@ -20,7 +20,7 @@ from headrace.testbed import Testbed
 
 BEDS = (
     Bed(name="uniform", racks=(6,), host_mbit=200, uplink_mbit=200),
-    # Seeds: both orders have as many of a ring's ways out of a rack as most random orders have.
+    # Seeds: both orders have as many ring edges out of a rack as most random orders.
     Bed(name="2x3-4to1", racks=(3, 3), host_mbit=100, uplink_mbit=75),
     Bed(name="2x3-4to1-shuffled", racks=(3, 3), host_mbit=100, uplink_mbit=75, seed=1),
     Bed(name="3x3-8to1-shuffled", racks=(3, 3, 3), host_mbit=200, uplink_mbit=75, seed=2),
@@ -33,7 +33,7 @@ CASES = (
     ("few-huge", "emulated"),
 )
 FEWER = {"2x3-4to1": (CASES[0], CASES[3])}
-"""Where not all cases are trained: the shape in rank order stands beside the shuffled one."""
+"""Testbeds with fewer cases: the shape in rank order, beside the shuffled one."""
 
 QUICK = {"uniform": CASES[:1], "3x3-8to1-shuffled": (CASES[0], CASES[2])}
 SIZES = tuple(1 << k for k in range(16, 24))
@@ -72,8 +72,8 @@ def measure(report: Report, *, quick: bool) -> None:
         report.row("PLink, figure 6: training on public clouds", cloud=cloud, over_gloo=span)
     report.note(
         "training: median step at rank 0; Gloo, headrace and computing alone take turns in the "
-        "same processes, who is first changing every round; network: the share of Gloo's step that "
-        "computing alone does not explain; ways_out: edges of Gloo's ring that leave the busiest "
+        "same processes, in an order that changes every round; network: the share of Gloo's step "
+        "beyond computing alone; ways_out: edges of Gloo's ring that leave the busiest "
         "rack; weights: their largest relative difference between the backends. 'emulated' "
         "computing sleeps for times that were recorded on this machine just before; 'real' shares "
         "two cores among all ranks. "
@@ -156,7 +156,7 @@ def _row(report: Report, bed: Bed, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def network_share(step_ms: float, compute_ms: float) -> float:
-    """Return the share of a step that computing does not explain, 0 to 1."""
+    """Return the share of a step beyond computing, 0 to 1."""
     return max(0.0, 1 - compute_ms / step_ms)
 
 

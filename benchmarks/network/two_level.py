@@ -1,8 +1,8 @@
-"""2LHA by groups of different makers, flat aggregation and the planner's choice: PLink 5.4.
+"""2LHA by groups of different methods, flat aggregation and the planner's choice: PLink 5.4.
 
-A run is one draw of everybody who draws: the embedding and k-means start anew, random groups are
+A run is one draw of every random method: the embedding and k-means start anew, random groups are
 drawn anew. The programs of a run take turns on the same connections. All 2LHA has masters in
-proportion to group size, as in the paper; the planner knows capacities.
+proportion to group size, as in the paper; the planner uses capacities.
 """
 
 import statistics
@@ -77,7 +77,7 @@ def measure(report: Report, *, quick: bool) -> None:
         "The paper's figures: 64 machines, means over assignments, Azure and EC2"
     )
     if quick:
-        report.note(f"quick: 4 runs a maker in place of {RUNS}, on one testbed")
+        report.note(f"quick: 4 runs a method in place of {RUNS}, on one testbed")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -101,7 +101,7 @@ class _Plans:
         return Demand(collective=Collective.ALLREDUCE, ranks=self._bed.ranks, chunks=chunks)
 
     def add(self, key: tuple[object, ...], made: Schedule | Program, described: str) -> int:
-        """Number a program, whose key it is known by."""
+        """Return the number of the program with this key, adding it if it is new."""
         if key not in self._numbers:
             self._numbers[key] = len(self.entries)
             program = made if isinstance(made, Program) else lower(made)
@@ -110,7 +110,7 @@ class _Plans:
         return self._numbers[key]
 
     def described(self, number: int) -> str:
-        """The groups or maker, and the number of chunks."""
+        """Groups or generator, and the number of chunks."""
         return self.entries[number].described
 
     def grouped(self, groups: RankGroups) -> int:
@@ -123,11 +123,11 @@ class _Plans:
         return self.add(key, made, groups_text(groups))
 
     def flat(self) -> int:
-        """Every rank aggregates its share of the vector."""
+        """Flat aggregation: every rank aggregates its share of the vector."""
         return self.add(("flat",), templates.direct(self._demand(self._bed.ranks)), "direct")
 
     def planned(self, survey: int) -> int:
-        """What the planner makes of a survey."""
+        """The planner's plan for a survey."""
         key = ("planner", survey)
         if key in self._numbers:
             return self._numbers[key]
@@ -136,7 +136,7 @@ class _Plans:
         return self.add(key, plan.program, plan.generator)
 
     def predicted_ms(self, number: int, survey: int) -> float:
-        """Simulated on the topology of a survey."""
+        """Time (ms) simulated on the topology of a survey."""
         entry = self.entries[number]
         if survey not in entry.predicted_ms:
             topology = self._surveys[survey].topology
@@ -151,53 +151,53 @@ class _Plans:
 def _bed(report: Report, bed: Bed, *, runs: int, surveys: int) -> dict[str, float]:
     """Measure and plan `runs` times, time all, add the rows.
 
-    Returns every maker's time over that of the embedded groups in the same run, medians.
+    Returns every method's time over that of the embedded groups in the same run, medians.
     """
     with Testbed.up(bed.spec, fallback=False) as testbed:
         found = [measure_testbed(testbed, bed.rank_hosts) for _ in range(surveys)]
         plans = _Plans(bed, found)
         drawn = [_draw(plans, bed, found, run) for run in range(runs)]
-        makers = list(drawn[0])
-        turns = [np.random.default_rng(run).permutation(len(makers)) for run in range(runs)]
+        methods = list(drawn[0])
+        turns = [np.random.default_rng(run).permutation(len(methods)) for run in range(runs)]
         # a first round that does not count: connections open their windows
         rounds = [*drawn[0].values()]
         for run, turn in zip(drawn, turns, strict=True):
-            rounds += [run[makers[index]] for index in turn]
+            rounds += [run[methods[index]] for index in turn]
         times = time_programs(testbed, bed, plans.proven(), rounds, SIZE)
-    measured = np.empty((runs, len(makers)))
+    measured = np.empty((runs, len(methods)))
     for row, turn in enumerate(turns):
-        begin = len(makers) * (1 + row)
-        measured[row, turn] = np.array(times[begin : begin + len(makers)]) / 1e3
+        begin = len(methods) * (1 + row)
+        measured[row, turn] = np.array(times[begin : begin + len(methods)]) / 1e3
     over: dict[str, float] = {}
-    for column, maker in enumerate(makers):
+    for column, method in enumerate(methods):
         ms = measured[:, column]
         ratios = ms / measured[:, 0]
-        over[maker] = float(np.median(ratios))
+        over[method] = float(np.median(ratios))
         report.row(
             f"2LHA on {bed.name}, {SIZE / MIB:.1f} MiB, hosts {bed.host_mbit:g}, uplinks "
             f"{bed.uplink_mbit:g} Mbit/s",
-            groups_by=maker,
+            groups_by=method,
             runs=runs,
-            plans=len({run[maker] for run in drawn}),
-            plan=plans.described(drawn[0][maker]),
+            plans=len({run[method] for run in drawn}),
+            plan=plans.described(drawn[0][method]),
             median_ms=round(float(np.median(ms)), 1),
             p95_ms=round(float(np.percentile(ms, 95)), 1),
             predicted_ms=round(
                 statistics.median(
-                    plans.predicted_ms(run[maker], number % surveys)
+                    plans.predicted_ms(run[method], number % surveys)
                     for number, run in enumerate(drawn)
                 ),
                 1,
             ),
-            over_first=round(over[maker], 3),
+            over_first=round(over[method], 3),
             over_first_p95=round(float(np.percentile(ratios, 95)), 2),
-            paper=PAPER[maker],
+            paper=PAPER[method],
         )
     return over
 
 
 def _draw(plans: _Plans, bed: Bed, surveys: list[Profile], run: int) -> dict[str, int]:
-    """Return the program's number by maker."""
+    """Return the program's number by method."""
     survey = run % len(surveys)
     bandwidth = surveys[survey].matrix("bytes_per_s")
     distances, _ = pair_distances(bandwidth=bandwidth)

@@ -1,6 +1,6 @@
-"""What synthesizer inputs do (5.8.3): allgather on two DGX-2, one input varied at a time.
+"""Effects of synthesis inputs (5.8.3): allgather on two DGX-2, one input varied at a time.
 
-Unless said otherwise: the links of dgx2-sk-1 (odd GPUs send between nodes, each to the even one
+By default: the links of dgx2-sk-1 (odd GPUs send between nodes, each to the even one
 beside it), one chunk a rank, searched by matching; costs of Table 5.1, full cost model. Every
 algorithm is proven; sizes are those of the output, 32 chunks.
 """
@@ -70,7 +70,7 @@ class Made:
 
     @classmethod
     def of(cls, demand: Demand, sends: Sends) -> "Made":
-        """Prove it; raises VerificationError."""
+        """Prove and return an algorithm; raises VerificationError."""
         verify(lower(realize(demand, sends)))
         return cls(demand=demand, sends=sends)
 
@@ -80,7 +80,7 @@ class Made:
         return _ENGINE.retime(topology, self.sends, chunk_mb).total_us
 
     def connections(self) -> tuple[float, float]:
-        """Receivers a rank within its node, and receivers a sender between nodes, on average."""
+        """Mean receivers a rank within its node, and receivers a sender between nodes."""
         pairs = set(zip(self.sends.src.tolist(), self.sends.dst.tolist(), strict=True))
         apart = [pair for pair in pairs if pair[0] // _NODE != pair[1] // _NODE]
         senders = len({src for src, _ in apart})
@@ -88,12 +88,12 @@ class Made:
 
 
 def bars() -> dict[str, str]:
-    """Return none: promised are the curves."""
+    """Return no bars: the claim is the curves."""
     return {}
 
 
 def measure(report: Report, *, quick: bool) -> None:
-    """Add one table an input, and what the model cannot show."""
+    """Add one table an input, and the effects beyond the model."""
     machine = presets.dgx2(2)
     made = {name: _searched(_logical(machine, 1), chunk) for name, chunk in CHUNKS.items()}
     sizes = QUICK_SIZES if quick else SIZES
@@ -219,7 +219,7 @@ def instanced(made: Made, instances: int) -> Made:
 
 
 _NEIGHBOURS = {1: (1,), 2: (1, 2), 4: (1, 2, 4, 8), 8: (1, 2, 3, 4, 6, 8, 10, 12), 15: range(1, 16)}
-"""How far around the node the GPUs are that one may send to."""
+"""Number of neighbours -> offsets around the node of a GPU's permitted receivers."""
 
 
 def _searched(logical: Topology, chunk: int) -> Made:
@@ -243,7 +243,7 @@ def _guided(machine: Topology, sketch: Sketch, chunk: int, effort: str) -> Made:
 
 
 def _logical(machine: Topology, connections: int, *, switched: bool = True) -> Topology:
-    """The links that dgx2-sk-1 leaves, with several receivers a sender."""
+    """Return the links of dgx2-sk-1, with several receivers a sender."""
     internode = Internode(
         connections={
             gpu: tuple((gpu - 1 + 2 * k) % _NODE for k in range(connections))
@@ -266,7 +266,7 @@ def _thinned(machine: Topology, offsets: Sequence[int]) -> Topology:
 
 
 def _forced(connections: int) -> Made:
-    """Pairs of chunks cross once for each of n receivers, which pass them on to 16/n GPUs each."""
+    """Send pairs of chunks once to each of n receivers, which forward them to 16/n GPUs each."""
     rows: list[tuple[int, int, int, int]] = []  # chunk, src, dst, message
 
     def message(chunks: Sequence[int], src: int, dst: int) -> None:

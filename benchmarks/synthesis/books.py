@@ -1,4 +1,4 @@
-"""Plan books with a point for every maker at every size: the curves of Figures 5.6 to 5.8."""
+"""Plan books with a point for every generator at every size: the curves of Figures 5.6 to 5.8."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from headrace.report.page import Page
 from headrace.topology import Topology
 
 Plans = Mapping[str, Sequence[Plan]]
-"""By maker, its best plan at every size."""
+"""By generator, its best plan at every size."""
 
 
 def plans_of(
@@ -28,10 +28,10 @@ def plans_of(
     generators: Sequence[Generator],
     method: Method,
 ) -> dict[str, list[Plan]]:
-    """Return every maker's best plans at all `sizes`; those who do not serve are left out.
+    """Return every applicable generator's best plans at all `sizes`.
 
-    Each has a portfolio of its own: in a common one, who is known to lose is not simulated, and
-    its curve would have holes.
+    Each has a portfolio of its own: in a common one dominated candidates are pruned, and their
+    curves would have holes.
     """
     found: dict[str, list[Plan]] = {}
     for generator in generators:
@@ -46,7 +46,7 @@ def plans_of(
 
 
 def best_of(plans: Plans) -> list[Plan]:
-    """Return the fastest plan at every size, with what every maker got among its candidates."""
+    """Return the fastest plan at every size, with every generator's result as candidate."""
     chosen: list[Plan] = []
     for row in zip(*plans.values(), strict=True):
         best = min(row, key=lambda plan: plan.predicted_us)
@@ -59,7 +59,7 @@ def best_of(plans: Plans) -> list[Plan]:
             for plan in row
         )
         others = [plan for plan in row if plan.generator != best.generator]
-        why = "nobody else serves"
+        why = "no other generator is applicable"
         if others:
             second = min(others, key=lambda plan: plan.predicted_us)
             ahead = second.predicted_us / best.predicted_us - 1
@@ -85,13 +85,15 @@ def save_book(topology: Topology, plans: Mapping[Collective, Plans], path: Path)
 
 
 def draw(page: Page, name: str, plans: Mapping[Collective, Plans]) -> None:
-    """Add to `page` a figure for each collective: algorithm bandwidth by size, all makers."""
+    """Add to `page` a figure for each collective: algorithm bandwidth by size, all generators."""
     for collective, found in plans.items():
-        any_maker = next(iter(found.values()))
-        rows = {**found, "lower bound": any_maker}
+        any_plans = next(iter(found.values()))
+        rows = {**found, "lower bound": any_plans}
         lines = {
-            maker: [(float(p.total_bytes), p.total_bytes / _time_us(p, maker) / 1e3) for p in drawn]
-            for maker, drawn in rows.items()
+            generator: [
+                (float(p.total_bytes), p.total_bytes / _time_us(p, generator) / 1e3) for p in drawn
+            ]
+            for generator, drawn in rows.items()
         }
         page.heading(f"{name}, {collective.value}")
         page.figure(

@@ -1,4 +1,4 @@
-"""The rows of the published table: topology, collective, size, and what others reached."""
+"""The rows of the published table: topology, collective, size, and published times."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ class Case:
     make : builds the topology, links cut down to those that the row is stated for.
     total_bytes : of the whole data buffer.
     chunks : chunks a block if the row fixes them, else None.
-    taccl_us, other_us : what TACCL and the best other open synthesizer reached.
+    taccl_us, other_us : times of TACCL and of the best other open tool.
     stated_bound_us : the bound as published; the benchmark recomputes it.
     gap : allowed above the bound in the table model.
     """

@@ -1,8 +1,8 @@
-"""Exports: files that real runtimes take, written in time, without a barrier that threads miss.
+"""Exports: files that real runtimes accept, written in bounded time, without a missing barrier.
 
 Plans of the tables, of the irregular machines and of random topologies are written in both formats
-for the strictest runtime, each proven; `refusals` then holds every file against the limits as they
-are stated, by itself. A plan that is not written names the limit that forbids it.
+for the strictest runtime, each proven; `refusals` then checks every file independently against the
+stated limits. A plan that is not written names the limit that forbids it.
 
 Barriers: of small exports each nop is left out once. What `verify` accepts is run thread by thread
 by an interpreter that shares no code with it, under schedules in which threads lag behind.
@@ -57,7 +57,7 @@ RUNS = 30
 
 
 class Row(NamedTuple):
-    """A plan to export: where it is from, and which of those."""
+    """A plan to export: its source, and its index there."""
 
     source: str
     name: str
@@ -65,7 +65,7 @@ class Row(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """Outcome of a plan, by format: the limits that a file breaks, or why there is none."""
+    """Outcome of a plan, by format: the limits that a file breaks, or why there is no file."""
 
     row: Row
     digest: str
@@ -114,7 +114,7 @@ def _time(report: Report) -> float:
     return slowest
 
 
-# ---- what is written
+# ---- written files
 
 
 def _write(report: Report, *, quick: bool) -> None:
@@ -222,7 +222,7 @@ _FORMS: dict[str, Callable[[Program, Target], str]] = {
 }
 
 
-# ---- limits, as they are stated
+# ---- stated limits
 
 
 def refusals(text: str) -> list[str]:

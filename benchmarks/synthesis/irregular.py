@@ -1,7 +1,7 @@
-"""Irregular machines: what is synthesized against every template.
+"""Irregular machines: synthesized plans against every template.
 
-A bar holds the least advantage over the collectives that a template serves. Where a template is at
-the proven lower bound nothing can beat it: its row says so, and its bar is short.
+A bar is the least advantage over the collectives with an applicable template. A template at the
+proven lower bound cannot be beaten: its row shows that, and its bar is short.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def measure(report: Report, *, quick: bool) -> None:
                     topology, collective, 16 * MIB, generators=GENERATORS, method=method
                 )
             except ProgramError:
-                best = None  # no template finds its links here
+                best = None  # no template is applicable here
             advantage = None if best is None else best.predicted_us / made.predicted_us
             at_bound = best is not None and best.gap <= _AT_BOUND
             if at_bound:
@@ -84,5 +84,5 @@ def measure(report: Report, *, quick: bool) -> None:
                 "equalled, not beaten, and the bar is short by that"
             )
         if least == float("inf"):
-            report.note(f"{name}: no template serves it, so nothing was compared: 1e9 says so")
+            report.note(f"{name}: no template is applicable, so nothing was compared: 1e9")
         report.bar(f"over-templates-{name}", min(least, 1e9))

@@ -1,8 +1,8 @@
-"""Real links: synthesized programs, the templates and Gloo on testbeds, and what was predicted.
+"""Real links: synthesized programs, the templates and Gloo on testbeds, and the predictions.
 
 Three uneven networks in namespaces, shaped by the kernel; traffic crosses its TCP/IP stack. Each is
-measured, planned for twice (templates alone, synthesizers alone) and run: the same processes take
-turns with Gloo and both plan books, and compare every result with what it must be.
+measured, planned for twice (templates alone, search-based generators alone) and run: the same
+processes take turns with Gloo and both plan books, and compare every result with the expected one.
 """
 
 import statistics
@@ -28,12 +28,12 @@ from headrace.testbed import Testbed, TestbedSpec
 from headrace.topology import Topology
 
 COLLECTIVES = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.ALL_TO_ALL)
-MAKERS = {"template": GENERATORS, "synthesized": SEARCH_GENERATORS}
+COMPARED = {"template": GENERATORS, "synthesized": SEARCH_GENERATORS}
 ERROR = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Network:
     """A testbed and the host of every rank; `racks` and `hosts` as in a testbed's file."""
 
     name: str
@@ -42,7 +42,7 @@ class Shape:
     hosts: dict[str, dict[str, str]] | None = None
 
     def spec(self) -> TestbedSpec:
-        """Return what the testbed is made of."""
+        """Return the testbed's specification."""
         racks = [{"host_rate": "400mbit", **rack} for rack in self.racks]
         return TestbedSpec.from_table(
             {"name": self.name, "racks": racks, "hosts": self.hosts or {}}
@@ -50,12 +50,12 @@ class Shape:
 
 
 SHAPES = (
-    Shape(
+    Network(
         name="two-by-two",  # as in examples/testbed-2x2.toml, ranks in turn
         racks=({"hosts": 2, "uplink_rate": "100mbit"},) * 2,
         order=(0, 2, 1, 3),
     ),
-    Shape(
+    Network(
         name="three-and-one",  # uneven racks, and one host slower than its uplink
         racks=(
             {"hosts": 3, "uplink_rate": "200mbit"},
@@ -64,7 +64,7 @@ SHAPES = (
         hosts={"host1": {"rate": "80mbit"}},
         order=(0, 3, 1, 2),
     ),
-    Shape(
+    Network(
         name="three-racks",  # uplinks of a quarter and an eighth of a host, ranks shuffled
         racks=(
             {"hosts": 2, "uplink_rate": "100mbit"},
@@ -109,7 +109,7 @@ def measure(report: Report, *, quick: bool) -> None:
 
 def _shape(
     report: Report,
-    shape: Shape,
+    shape: Network,
     testbed: Testbed,
     folder: Path,
     sizes: dict[int, int],
@@ -151,7 +151,9 @@ def _shape(
     ]
 
 
-def _network(shape: Shape, testbed: Testbed, *, quick: bool) -> tuple[Topology, RankGroups | None]:
+def _network(
+    shape: Network, testbed: Testbed, *, quick: bool
+) -> tuple[Topology, RankGroups | None]:
     if quick:
         return testbed.spec.topology(shape.order), None
     profile = measure_testbed(testbed, [testbed.hosts[index].name for index in shape.order])
@@ -171,13 +173,13 @@ def _books(
             generators=generators,
             method=method,
         )
-        for name, generators in MAKERS.items()
+        for name, generators in COMPARED.items()
     }
 
 
 def _compare(
     report: Report,
-    shape: Shape,
+    shape: Network,
     case: Case,
     times: dict[str, float],
     books: dict[str, PlanBook],

@@ -1,7 +1,7 @@
 """An interpreter of MSCCL++ execution plans, thread by thread, that shares no code with headrace.
 
 After the executor's kernel (microsoft/mscclpp, ``execution_kernel.hpp``): every thread of a block
-takes the operations one after another, and only ``nop`` makes it wait for the other threads.
+executes the operations in order, and only ``nop`` synchronizes it with the other threads.
 
 - ``copy``, ``re``, ``put``, ``rre`` and ``rres``: element i of the range is that of thread i
   modulo the number of threads.
@@ -61,7 +61,7 @@ class Plan:
         self.threads = max(THREADS, *map(len, named), 0)
 
     def misbehaves(self, runs: int, seed: int = 0) -> str:
-        """Return what went wrong in the first bad one of `runs` runs, or ''."""
+        """Return the problem of the first bad one of `runs` runs, or ''."""
         for run in range(runs):
             if problem := _Run(self, random.Random(f"{seed} {run}")).problem():
                 return f"run {run}: {problem}"
@@ -167,7 +167,7 @@ class _Run:
         return f"stuck at gpu {rank}, thread {t}: {ops[self.at[block][t][0]]}"
 
     def _advance(self, block: int, t: int) -> bool:
-        """Let a thread move one element, or take the rest of one operation, if it can."""
+        """Move one element in a thread, or complete one operation; return False if it waits."""
         rank, ops, channels, remote = self.plan.blocks[block]
         at = self.at[block][t]
         if at[0] == len(ops):

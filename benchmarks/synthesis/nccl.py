@@ -1,4 +1,4 @@
-"""Against NCCL, simulated: its best template at every size beside what is synthesized.
+"""Against NCCL, simulated: its best template at every size beside the synthesized plan.
 
 Both are timed by the one simulator under the full cost model and proven by the one verifier; costs
 are those of Table 5.1. The paper measured on hardware; the notes say what that changes.
@@ -28,7 +28,7 @@ COLLECTIVES = (Collective.ALLGATHER, Collective.ALL_TO_ALL, Collective.ALLREDUCE
 
 _LEFT_OUT = ("packing", "exact", "full_exchange", "hierarchical_even")
 OURS = tuple(g for g in (*GENERATORS, *SEARCH_GENERATORS) if g.name not in _LEFT_OUT)
-"""Templates, and the synthesizers that need only seconds here."""
+"""Templates, and the search-based generators that need only seconds here."""
 
 PACKING = tuple(g for g in SEARCH_GENERATORS if g.name == "packing")
 
@@ -45,7 +45,7 @@ Claim = tuple[int, int, float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A cluster of 5.8.2 or B.2, how NCCL wires it, and what the paper measured there."""
+    """A cluster of 5.8.2 or B.2, NCCL's wiring of it, and the paper's figures."""
 
     make: Callable[[], Topology]
     wiring: Wiring
@@ -135,7 +135,7 @@ NOTES = (
 
 
 def bars() -> dict[str, str]:
-    """Return none: promised are the curves beside the paper's claims, with every difference."""
+    """Return no bars: the claim is the curves beside the paper's, with every difference."""
     return {}
 
 
@@ -148,7 +148,7 @@ def measure(report: Report, *, quick: bool) -> None:
             continue
         some = COLLECTIVES[:1] if quick and name == "dgx2-x2" else COLLECTIVES
         topology = machine.make()
-        everybody: dict[Collective, Plans] = {}
+        every: dict[Collective, Plans] = {}
         for collective in some:
             ours = _ours(topology, collective, sizes, quick=quick)
             theirs = plans_of(topology, collective, sizes, generators(machine.wiring), _QUICK)
@@ -157,9 +157,9 @@ def measure(report: Report, *, quick: bool) -> None:
                 if mine.total_bytes <= _SMALL:
                     overlapping = _overlapping_us(theirs, at) / _overlapping_us(ours, at)
                 _row(report, name, machine, mine, best_of(theirs)[at], overlapping)
-            everybody[collective] = {**theirs, **ours}
-        draw(page, name, everybody)
-        save_book(topology, everybody, _RESULTS / f"{name}.book")
+            every[collective] = {**theirs, **ours}
+        draw(page, name, every)
+        save_book(topology, every, _RESULTS / f"{name}.book")
     for note in NOTES:
         report.note(note)
         page.note(note)
@@ -169,7 +169,7 @@ def measure(report: Report, *, quick: bool) -> None:
 def _ours(
     topology: Topology, collective: Collective, sizes: tuple[int, ...], *, quick: bool
 ) -> dict[str, list[Plan]]:
-    """Little effort; more for all-to-all, where the search gains by it and packing is quick."""
+    """Plan with quick effort; with more for all-to-all, where search gains by it."""
     if quick or collective is not Collective.ALL_TO_ALL:
         return plans_of(topology, collective, sizes, OURS, _QUICK)
     normal = replace(_QUICK, effort="normal")
@@ -180,7 +180,7 @@ def _ours(
 
 
 def _overlapping_us(plans: Plans, at: int) -> float:
-    """The least of all makers where alpha holds nothing."""
+    """Return the least time of all generators where alpha holds no link."""
     return min(
         predict_us(p[at].program, p[at].topology, p[at].total_bytes, OVERLAPPING)
         for p in plans.values()

@@ -1,10 +1,10 @@
 """NCCL's algorithms as schedules: timed by the same simulator, proven by the same verifier.
 
-Modelled is what decides who sends which bytes where (NCCL 2.8, the version that the paper measured
-against): rings through every NIC, double binary trees over nodes with a chain in each, grouped
-sends and receives for all-to-all; channels, slices that pipeline within a channel, and fusion (what
-is received and combined leaves again at once; combining costs nothing). The number of channels and
-slices is the best of several at every size, which NCCL's tuning at most equals.
+Modelled is the routing of bytes (NCCL 2.8, the version that the paper measured against): rings
+through every NIC, double binary trees over nodes with a chain in each, grouped sends and receives
+for all-to-all; channels, slices that pipeline within a channel, and fusion (data is received,
+combined and forwarded at once; combining costs nothing). The number of channels and slices is the
+best of several at every size, which NCCL's tuning at most equals.
 
 Not modelled: the LL and LL128 protocols (a cheaper alpha at a part of the bandwidth), launching
 kernels, limits of a single channel's threads, proxies, PCIe and host memory.
@@ -23,12 +23,12 @@ from headrace.errors import ProgramError
 from headrace.topology import Topology
 
 MOST_MESSAGES = 33_000
-"""Finer slices than this allows are not tried: they gain next to nothing."""
+"""Limit of messages: finer slices are not tried, as they gain next to nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wiring:
-    """How NCCL wires a cluster of equal nodes.
+    """NCCL's wiring of a cluster of equal nodes.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ def peer_to_peer(demand: Demand, topology: Topology, slices: int) -> Schedule:
     """Return the all-to-all of grouped sends: rank r sends to r+1, r+2 and so on, all at once.
 
     GPUs of a node that no NVLink joins exchange through a neighbour of both; NCCL 2.8 would go
-    over PCIe and host memory there, of which the topology says nothing.
+    over PCIe and host memory there, which the topology does not have.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def peer_to_peer(demand: Demand, topology: Topology, slices: int) -> Schedule:
                     to = half + src * slices + k
                     if b != dst:
                         to, taken[b] = taken[b], taken[b] + 1
-                    # What is relayed comes two rounds later: by then it has arrived.
+                    # Relayed data is sent two rounds later: by then it has arrived.
                     timed.append((k * n + shift + 2 * late, Transfer(a, b, at, to)))
                     at = to
     timed.sort(key=lambda row: row[0])
@@ -210,7 +210,7 @@ def _sizes(wiring: Wiring, slices: Sequence[int], messages: int) -> Iterator[tup
 
 
 def _two_trees(nodes: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """(parent, child) of two binary trees: who is inside one is a leaf of the other, if it can be.
+    """(parent, child) of two binary trees; inner nodes of one are leaves of the other, if possible.
 
     Below node 0 the others are in the order of their numbers, odd ones being leaves; the second
     tree is the first with nodes counted from the other end.
@@ -240,7 +240,7 @@ def _waves(over: Sequence[tuple[int, int]], path: Sequence[int]) -> list[list[tu
 
 
 class _Relays:
-    """Who passes on what two ranks without a link exchange: the least used of the best."""
+    """Relays between pairs of ranks without a link: the least used of the fastest."""
 
     def __init__(self, topology: Topology) -> None:
         self._beta = {(k.src, k.dst): k.beta_us_per_mb for k in topology.links}
@@ -248,7 +248,7 @@ class _Relays:
         self._used = [0] * topology.ranks
 
     def between(self, src: int, dst: int) -> tuple[int, ...]:
-        """Return nobody where a link exists (or nothing is to be sent), else one rank."""
+        """Return () where a link exists (or src is dst), else one rank."""
         if src == dst or (src, dst) in self._beta:
             return ()
         beta, found = self._beta, range(len(self._host))

@@ -49,7 +49,7 @@ def measure(report: Report, *, quick: bool) -> None:
     """Add the rows and give the bars."""
     hanging, failures = 0, 0
     gaps: dict[tuple[str, int], list[float]] = {}
-    makers: dict[str, int] = {}
+    wins: dict[str, int] = {}
     slowest, spent = 0.0, 0.0
     for case, answer in _answered(cases(quick=quick)):
         slowest, spent = max(slowest, answer.seconds), spent + answer.seconds
@@ -65,7 +65,7 @@ def measure(report: Report, *, quick: bool) -> None:
             )
         if answer.gap is not None:
             gaps.setdefault((case.collective, case.total_bytes), []).append(answer.gap)
-            makers[answer.maker] = makers.get(answer.maker, 0) + 1
+            wins[answer.generator] = wins.get(answer.generator, 0) + 1
     for (collective, total), found in gaps.items():
         report.row(
             "random topologies: gap to the bound",
@@ -77,8 +77,8 @@ def measure(report: Report, *, quick: bool) -> None:
             p90=float(np.percentile(found, 90)),
             max=max(found),
         )
-    for maker, count in sorted(makers.items(), key=lambda row: -row[1]):
-        report.row("random topologies: generators", generator=maker, wins=count)
+    for generator, count in sorted(wins.items(), key=lambda row: -row[1]):
+        report.row("random topologies: generators", generator=generator, wins=count)
     report.note(
         f"random topologies: {spent:.0f} s of planning in all, the slowest case {slowest:.1f} s"
     )
@@ -120,7 +120,7 @@ class _Worker:
         assert process.stdout is not None
         process.stdin.write(json.dumps(asdict(case)) + "\n")
         process.stdin.flush()
-        limit = 2 * HANG_S  # what ends soon after tells more than one that was killed
+        limit = 2 * HANG_S  # an end soon after tells more than a kill
         if not select.select([process.stdout], [], [], limit)[0]:
             self.close()
             return Answer(seconds=limit, failure=f"killed after {limit:g} s")

@@ -1,6 +1,6 @@
 """Plans random cases in a process of its own: a case a line in, an answer a line out (JSON).
 
-A process, so that whatever loops can be killed, and one for many cases, as starting takes longer
+A process, so that an endless loop can be killed, and one for many cases, as starting takes longer
 than most of them.
 """
 
@@ -34,14 +34,14 @@ class Answer:
 
     seconds: float
     failure: str = ""
-    maker: str = ""
+    generator: str = ""
     gap: float | None = None
     stopped: tuple[str, ...] = ()
     """Generators that failed, or that a limit in seconds stopped."""
 
 
 def planned(case: Case) -> Answer:
-    """Plan one case, prove the plan again, and hold it against its bound."""
+    """Plan one case, prove the plan again, and compare it with its bound."""
     from benchmarks.synthesis.random_topologies import random_topology
     from headrace.collectives.demand import Collective
     from headrace.collectives.plan.cost_model import FULL
@@ -55,7 +55,7 @@ def planned(case: Case) -> Answer:
     topology = Topology.load(HANG) if case.seed is None else random_topology(case.seed)
     method = Method(model=FULL, engine=NativeSearch(), effort=case.effort)  # pyright: ignore[reportArgumentType]
     began = time.monotonic()
-    failure, maker, gap, stopped = "", "", None, ()
+    failure, generator, gap, stopped = "", "", None, ()
     try:
         plan = plan_collective(
             topology,
@@ -64,7 +64,7 @@ def planned(case: Case) -> Answer:
             generators=ALL_GENERATORS,
             method=method,
         )
-        maker, gap = plan.generator, plan.gap
+        generator, gap = plan.generator, plan.gap
         stopped = tuple(
             f"{row.generator}: {row.note}"
             for row in plan.candidates
@@ -77,7 +77,7 @@ def planned(case: Case) -> Answer:
     except Exception:
         failure = traceback.format_exc(limit=-3)
     seconds = time.monotonic() - began
-    return Answer(seconds=seconds, failure=failure, maker=maker, gap=gap, stopped=stopped)
+    return Answer(seconds=seconds, failure=failure, generator=generator, gap=gap, stopped=stopped)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The published table again, nominal and perturbed, each plan proven and held against its bound."""
+"""The published table, nominal and perturbed, each plan proven and compared with its bound."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -99,7 +99,7 @@ def _perturbed(report: Report, case: Case, seeds: Iterable[int]) -> float:
 
 
 def _split_bound_us(plan: Plan, case: Case) -> float | None:
-    """Where the row fixes the chunks, for which `bound_us` holds: the bound if they were free."""
+    """Return the bound for any number of chunks, where the row (and `bound_us`) fixes it."""
     if case.chunks is None:
         return None
     return lower_bound(plan.topology, plan.program.demand, plan.total_bytes).total_us

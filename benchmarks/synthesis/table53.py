@@ -1,7 +1,7 @@
 """Table 5.3: the whole pipeline's time for nine sketches, against the dissertation's own.
 
-Printed there are seconds of TACCL's synthesizer with a commercial solver, two nodes each. The rows
-for allreduce leave out the allgather that they start from; so do these. Chunk sizes are those of
+Printed there are seconds of TACCL with a commercial solver, two nodes each. The rows for allreduce
+exclude the allgather that they start from; so do these. Chunk sizes are those of
 5.8.2: 2 MB for dgx2-sk-1, 1 MB for ndv2-sk-1, 1 KB for the others; costs are those of Table 5.1.
 """
 
@@ -45,8 +45,8 @@ class Row:
     ----------
     printed_s, limit_s, seconds : the table's time, ours at most, ours (wall clock, whole pipeline).
     predicted_us : under the full cost model; `bound_us` : of the sketch's logical topology.
-    gap : how far the first is above the second.
-    solvers : what each solver run stopped for and proved.
+    gap : of the first above the second.
+    solvers : stop reason and proof of each solver run.
     """
 
     collective: str
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def met(self) -> bool:
-        """Whether the row keeps its limit."""
+        """True if the row keeps its limit."""
         return self.seconds <= self.limit_s
 
 
@@ -86,7 +86,7 @@ def _limit_s(printed_s: float) -> float:
 def table_5_3(effort: str = "normal", seed: int = 0) -> list[Row]:
     """Synthesize and verify all nine; raises VerificationError if a schedule is wrong."""
     halves: dict[str, Synthesis] = {}
-    # What is loaded on first use (solvers, sparse matrices) is no part of any row.
+    # Modules loaded on first use (solvers, sparse matrices) are not part of any row.
     guided_synthesis(presets.ndv2(1), NAMED["ndv2-sk-1"](1), Collective.ALLGATHER, effort=effort)
     return [_row(*row, effort, seed, halves) for row in PRINTED]
 

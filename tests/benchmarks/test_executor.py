@@ -108,7 +108,7 @@ def test_buffers_in_place_share_memory() -> None:
     assert np.flatnonzero(own.source == 7).tolist() == [4, 5, 6, 7]
 
 
-def test_the_memory_limit_is_as_the_page_says() -> None:
+def test_the_memory_limit_is_that_of_the_page() -> None:
     in_buffers = {c: memory.touched_bytes(c, MIB, 4) / MIB for c in COLLECTIVES}
     assert in_buffers == {
         Collective.ALLREDUCE: 9,
@@ -144,7 +144,7 @@ def test_a_calls_time_is_the_slowest_ranks() -> None:
         turns.slowest_us([{"us": [1.0, 5.0]}, {"us": [2.0]}])
 
 
-def test_everybody_begins_a_round_once() -> None:
+def test_every_name_begins_a_round_once() -> None:
     names = ["a", "b", "c"]
     assert [turns.rotated(names, by)[0] for by in range(4)] == ["a", "b", "c", "a"]
     assert turns.rotated(names, 2) == ["c", "a", "b"]

@@ -100,7 +100,7 @@ def test_an_interrupt_is_not_swallowed(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
 
-def test_the_stored_result_says_where_and_with_what(tmp_path: Path) -> None:
+def test_the_stored_result_has_machine_and_versions(tmp_path: Path) -> None:
     run(tmp_path, {"x": ">= 1"}, {"x": 1.25}, options=Options(quick=True))
     result = stored(tmp_path)
     assert result["claim"] == "claim"

@@ -1,11 +1,11 @@
-"""What ranks say, and what whoever started them hears."""
+"""Lines of JSON from ranks to the process that started them."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.jobs import WHERE, jobs_output, say
+from benchmarks.jobs import WHERE, emit, jobs_output
 from headrace.testbed import Testbed, TestbedSpec
 
 SPEC = TestbedSpec.from_table(
@@ -14,18 +14,18 @@ SPEC = TestbedSpec.from_table(
 
 RANK = """
 import os, sys
-from benchmarks.jobs import say
+from benchmarks.jobs import emit
 rank = int(os.environ["RANK"])
-say("begun", twice=2 * rank)
+emit("begun", twice=2 * rank)
 print("no JSON")
-say("done", counts={"a": 1})
+emit("done", counts={"a": 1})
 sys.exit(int(sys.argv[1]))
 """
 
 
 def test_a_line_is_an_object_and_is_written_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    say("part", ms=[1.5, 2], mode="on")
-    say("done")
+    emit("part", ms=[1.5, 2], mode="on")
+    emit("done")
     assert capsys.readouterr().out == (
         '{"event": "part", "ms": [1.5, 2], "mode": "on"}\n{"event": "done"}\n'
     )
@@ -34,21 +34,21 @@ def test_a_line_is_an_object_and_is_written_at_once(capsys: pytest.CaptureFixtur
 def run(folder: Path, code: int) -> tuple[list[dict], list[dict]]:
     script = folder / "rank.py"
     script.write_text(RANK)
-    heard: list[dict] = []
+    events: list[dict] = []
     with Testbed.up(SPEC) as testbed:
         lines = jobs_output(
             testbed,
             [sys.executable, str(script), str(code)],
             (0, 1),
             env=WHERE,
-            on_event=heard.append,
+            on_event=events.append,
             timeout_s=30,
         )
-    return lines, heard
+    return lines, events
 
 
-def test_all_ranks_lines_are_heard(tmp_path: Path) -> None:
-    lines, heard = run(tmp_path, 0)
+def test_all_ranks_lines_are_read(tmp_path: Path) -> None:
+    lines, events = run(tmp_path, 0)
     by_rank = [[line for line in lines if line["rank"] == rank] for rank in range(2)]
     assert by_rank == [
         [
@@ -57,7 +57,7 @@ def test_all_ranks_lines_are_heard(tmp_path: Path) -> None:
         ]
         for rank in range(2)
     ]
-    assert heard == by_rank[0]
+    assert events == by_rank[0]
 
 
 def test_a_job_that_fails_is_quoted(tmp_path: Path) -> None:

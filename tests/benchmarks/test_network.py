@@ -106,7 +106,7 @@ def test_the_networks_share_is_what_computing_does_not_explain() -> None:
     assert training.network_share(100.0, 120.0) == 0.0
 
 
-class Everybody:
+class FakeDistributed:
     """Stands for torch.distributed in a job of two ranks, of which this is rank 0."""
 
     def __init__(self, sizes: list[int]) -> None:
@@ -129,7 +129,7 @@ class Everybody:
 
 def stepped(monkeypatch: pytest.MonkeyPatch, spoils: list[float], epochs: list[int]) -> loop.Loop:
     sizes = [4096, 400]
-    everybody = Everybody(sizes)
+    everybody = FakeDistributed(sizes)
     monkeypatch.setattr(loop, "dist", everybody)
     made = loop.Loop(sizes, 0.0)
     for number, (spoil, epoch) in enumerate(zip(spoils, epochs, strict=True)):
