@@ -142,7 +142,7 @@ def test_what_is_corrupt_is_passed_over_with_a_warning(
     for place in random.integers(0, len(whole), 20).tolist():
         path.write_bytes(whole[:place] + b"\x07" + whole[place + 1 :])
         cache.find(HOSTS)  # whatever it finds, it raises nothing
-    assert "passed over a profile in the cache" in caplog.text
+    assert "skipped a profile in the cache" in caplog.text
     cache.save(profile, HOSTS)
     assert cache.find(HOSTS) is not None
 
@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(
     (tmp_path / "file").touch()
     cache = ProfileCache(tmp_path / "file")
     assert cache.save(profile, HOSTS)
-    assert "cannot be kept" in caplog.text
+    assert "cannot be cached" in caplog.text
     assert cache.find(HOSTS) is None
 
 
@@ -164,7 +164,7 @@ def test_without_a_folder_nothing_is_kept_and_a_warning_says_so(
     cache = ProfileCache(None)
     key = cache.save(profile, HOSTS)
     cache.save_book(profile, build_book(profile.topology, groups=profile.groups, sizes=[1 << 20]))
-    assert "cannot be kept, the next job will find out again: this user has no home" in caplog.text
+    assert "cannot be cached, the next job will measure again: this user has no home" in caplog.text
     assert cache.find(HOSTS) is None
     assert cache.find_book(profile) is None
     assert not cache.invalidate(key, "any")

@@ -108,7 +108,7 @@ def test_an_error_names_the_hosts_of_the_ranks_it_blames() -> None:
     assert text.endswith("(rank 2 is host 'c')")
 
 
-def test_echoes_are_timed_one_by_one_and_who_looks_on_takes_part() -> None:
+def test_echoes_are_timed_one_by_one_and_idle_ranks_take_part() -> None:
     echo = Probe(
         ranks=4,
         manner=Manner.ONE_AFTER_ANOTHER,

@@ -6,18 +6,18 @@ from headrace.collectives.measure.round_robin import rounds
 
 @pytest.mark.parametrize("hosts", [4, 5, 8, 9])
 def test_shifts_have_every_ordered_pair_once(hosts: int) -> None:
-    sent = [pair for crowd in cyclic_shifts(hosts) for pair in crowd]
+    sent = [pair for pairs in cyclic_shifts(hosts) for pair in pairs]
     assert sorted(sent) == [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
 
 
 @pytest.mark.parametrize("hosts", [4, 5, 8, 9])
-def test_turned_rounds_have_both_directions_of_every_meeting_once(hosts: int) -> None:
+def test_mixed_directions_have_both_directions_of_every_pair_once(hosts: int) -> None:
     plan = list(mixed_directions(hosts))
     assert len(plan) == 2 * len(rounds(hosts))
-    for crowd in plan:
-        ends = [host for pair in crowd for host in pair]
+    for pairs in plan:
+        ends = [host for pair in pairs for host in pair]
         assert len(ends) == len(set(ends))
-    sent = [pair for crowd in plan for pair in crowd]
+    sent = [pair for pairs in plan for pair in pairs]
     assert sorted(sent) == [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
 
 
@@ -26,7 +26,5 @@ def test_any_two_hosts_send_to_others_at_the_same_time_somewhere(hosts: int) -> 
     plan = [*mixed_directions(hosts), *cyclic_shifts(hosts)]
     for a in range(hosts):
         for b in range(a):
-            together = [dict(crowd) for crowd in plan]
-            assert any(
-                a in crowd and b in crowd and crowd[a] != b and crowd[b] != a for crowd in together
-            )
+            together = [dict(pairs) for pairs in plan]
+            assert any(a in dst and b in dst and dst[a] != b and dst[b] != a for dst in together)

@@ -52,7 +52,7 @@ def test_segments_cover_every_slot_and_nothing_else(probe: Probe) -> None:
 @given(probes())
 def test_what_one_rank_sends_another_receives(probe: Probe) -> None:
     sizes = [probe.block_bytes(rank) for rank in range(probe.ranks)]
-    for flow, out, back in zip(probe.flows, *probe.places(), strict=True):
+    for flow, out, back in zip(probe.flows, *probe.positions(), strict=True):
         sent, received = sizes[flow.src]
         other_sent, other_received = sizes[flow.dst]
         assert sent[out] == other_received[back] == probe.chunks * flow.chunk_bytes

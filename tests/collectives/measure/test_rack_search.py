@@ -11,14 +11,14 @@ from headrace.collectives.measure.permutation_traffic import cyclic_shifts, mixe
 from headrace.collectives.measure.rack_fit import fit
 from headrace.collectives.measure.rack_search import concurrent_rounds, search_racks
 from headrace.collectives.measure.recorder import Recorder, Series, Site
-from headrace.collectives.measure.round_robin import rounds as meetings
+from headrace.collectives.measure.round_robin import rounds as disjoint_pairs
 from tests.collectives.measure.network import Network, shuffled_racks
 
 HOST = 25.0  # bytes per us
 
 
 def everything(hosts: int) -> list[list[tuple[int, int]]]:
-    plan = [list(m) for pairs in meetings(hosts) for m in (pairs, [(b, a) for a, b in pairs])]
+    plan = [list(m) for pairs in disjoint_pairs(hosts) for m in (pairs, [(b, a) for a, b in pairs])]
     return [*plan, *cyclic_shifts(hosts), *mixed_directions(hosts)]
 
 
@@ -33,7 +33,7 @@ def made(
     seed: int = 0,
     fair: bool = False,
 ) -> tuple[Rounds, np.ndarray]:
-    """Rounds of such racks, and the bandwidths of pairs (bytes/s) as they met first."""
+    """Rounds of such racks, and the bandwidths of disjoint pairs (bytes/s)."""
     n = sum(map(len, groups))
     plan = everything(n)
     size, dst = np.zeros((len(plan), n)), np.full((len(plan), n), -1)
@@ -53,7 +53,7 @@ def made(
     took = seen(rounds, predict(rounds, labels_of(groups)[None], rates))[0]
     took = np.where(size > 0, took * np.exp(noise * random.standard_normal(took.shape)), np.nan)
     bandwidth = np.ones((n, n))
-    for index, pairs in enumerate(plan[: 2 * len(meetings(n))]):
+    for index, pairs in enumerate(plan[: 2 * len(disjoint_pairs(n))]):
         for a, b in pairs:
             bandwidth[a, b] = size[index, a] / took[index, a] * 1e6
     return replace(rounds, took_us=took, fair=False), bandwidth

@@ -92,7 +92,7 @@ def test_a_full_duplex_uplink_is_not_taken_for_half_duplex() -> None:
     assert not [s for s in profile.topology.shared if "both" in s.name]
 
 
-def test_probes_of_a_round_and_quiet_probes_keep_hosts_apart() -> None:
+def test_probes_of_a_round_and_unloaded_probes_keep_hosts_apart() -> None:
     topology, _ = shuffled_racks((2, 2), 3)
     network = Network(topology)
     profile = measured(network)
@@ -105,8 +105,8 @@ def test_probes_of_a_round_and_quiet_probes_keep_hosts_apart() -> None:
             assert len(ends) == len(set(ends))
         if samples["stage"][rows][0] == Series.UNLOADED:
             assert first.sum() == 1
-    met = set(zip(samples["src"].tolist(), samples["dst"].tolist(), strict=True))
-    assert met == {(a, b) for a in range(4) for b in range(4) if a != b}
+    probed = set(zip(samples["src"].tolist(), samples["dst"].tolist(), strict=True))
+    assert probed == {(a, b) for a in range(4) for b in range(4) if a != b}
     assert {Manner.AT_ONCE, Manner.ONE_AFTER_ANOTHER} == set(samples["manner"].tolist())
 
 
@@ -201,7 +201,7 @@ def test_every_pair_has_its_bandwidth_and_latency() -> None:
     assert single.sum() == 12 * PLENTY.echoes
 
 
-def test_racks_behind_uplinks_as_fast_as_a_host_show_in_a_crowd() -> None:
+def test_racks_behind_uplinks_as_fast_as_a_host_show_under_permutation_traffic() -> None:
     topology, truth = shuffled_racks((4, 4), 3, host=100, uplink=100)
     network = Network(topology, noise=0.05)
     profile = measured(network)
@@ -212,7 +212,7 @@ def test_racks_behind_uplinks_as_fast_as_a_host_show_in_a_crowd() -> None:
         assert uplink.beta_us_per_mb == pytest.approx(80_000, rel=0.1)
 
 
-def test_a_uniform_network_shows_no_racks_in_a_crowd_either() -> None:
+def test_a_uniform_network_shows_no_racks_under_permutation_traffic_either() -> None:
     topology, _ = shuffled_racks((4, 4), 3, host=100, uplink=1000)
     profile = measured(Network(topology, noise=0.1))
     assert len(profile.groups) == 1
@@ -236,7 +236,7 @@ def test_no_time_at_all_still_gives_a_profile() -> None:
     topology, _ = shuffled_racks((3, 3), 0)
     profile = measured(Network(topology), budget_s=1e-6)
     assert len(profile.topology.links) == 30
-    assert any("meetings left out" in cut for cut in profile.provenance["cut"])
+    assert any("rounds left out" in cut for cut in profile.provenance["cut"])
 
 
 def test_with_time_nothing_is_cut() -> None:
@@ -245,12 +245,12 @@ def test_with_time_nothing_is_cut() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whoever_is_lost_whenever_the_others_are_measured(seed: int) -> None:
+def test_the_others_are_measured_whichever_ranks_are_lost_at_any_time(seed: int) -> None:
     random = np.random.default_rng(seed)
-    who = random.permutation(8)[: random.integers(1, 4)].tolist()
-    when = random.integers(0, 120, len(who)).tolist()
+    ranks = random.permutation(8)[: random.integers(1, 4)].tolist()
+    when = random.integers(0, 120, len(ranks)).tolist()
     topology, truth = shuffled_racks((4, 4), seed)
-    deaths = dict(zip(sorted(when), who, strict=True))
+    deaths = dict(zip(sorted(when), ranks, strict=True))
     network = Network(topology, noise=0.02, deaths=deaths)
     profile = measured(network)
     dead = set(network.lost)
@@ -273,11 +273,11 @@ def test_what_was_found_before_a_loss_is_not_measured_again() -> None:
     late = len(undisturbed.probes) - 1
     network = Network(topology, deaths={late: 3})
     measured(network)
-    meetings = [probe for probe in network.probes if probe.is_echo]
-    assert len(meetings) == len([probe for probe in undisturbed.probes if probe.is_echo])
+    echoes = [probe for probe in network.probes if probe.is_echo]
+    assert len(echoes) == len([probe for probe in undisturbed.probes if probe.is_echo])
 
 
-def test_a_loss_that_nobody_survives_is_an_error() -> None:
+def test_a_loss_without_survivors_is_an_error() -> None:
     topology, _ = shuffled_racks((2, 2), 0)
     network = Network(topology, deaths={5: 1})
     network.survive = refuse
@@ -290,7 +290,7 @@ def refuse(error: CommunicationError) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (2, 2, 2, 2), (5, 2, 1)])
-def test_small_racks_behind_uplinks_as_fast_as_a_host_explain_who_slowed_whom(
+def test_small_racks_behind_uplinks_as_fast_as_a_host_are_found(
     sizes: tuple[int, ...],
 ) -> None:
     topology, truth = shuffled_racks(sizes, 1, host=100, uplink=100)

@@ -127,7 +127,7 @@ def test_a_corrupt_cache_is_measured_anew(tmp_path: Path, caplog: pytest.LogCapt
     [path] = (tmp_path / "profiles").iterdir()
     path.write_bytes(path.read_bytes()[:100])
     assert isinstance(job(HOSTS, settings)[1], PlanBook)
-    assert "passed over a profile in the cache" in caplog.text
+    assert "skipped a profile in the cache" in caplog.text
     assert ProfileCache(tmp_path).find(HOSTS) is not None
 
 

@@ -1,4 +1,4 @@
-"""How well measured distances tell who is near whom: physical affinity (PLink 5.5)."""
+"""Physical affinity: agreement of measured distances with host positions (PLink 5.5)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from headrace.errors import InputError
 __all__ = ["LEVELS", "Affinity", "Position", "physical_affinity", "shared_levels"]
 
 LEVELS = ("region", "datacenter", "cluster", "row", "rack", "host")
-"""What the entries of a position are, from the outermost in."""
+"""Levels of the entries of a position, from the outermost in."""
 
 Position = tuple[int | str, ...]
-"""Where a host is: equal leading entries are the same places."""
+"""Location of a host: equal leading entries are the same units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affinity:
-    """How many of the comparable triplets (a, b, c) were told rightly.
+    """Count of the comparable triplets (a, b, c) whose order was measured correctly.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Affinity:
 
     @property
     def accuracy(self) -> float:
-        """PAIA: the share that is right, from 0 to 1; nan if nothing is comparable."""
+        """PAIA: the correct share, from 0 to 1; nan if nothing is comparable."""
         return self.right / self.comparable if self.comparable else float("nan")
 
 
@@ -56,7 +56,7 @@ def physical_affinity(distances: np.ndarray, positions: Sequence[Position]) -> A
     Notes
     -----
     For every observer and level the measured distances of nearer hosts are sorted, and every host
-    of that level counts those below its own: O(n^2 log n), without looking at all n^3 triplets.
+    of that level counts those below its own: O(n^2 log n) instead of all n^3 triplets.
     """
     distances = np.asarray(distances, dtype=float)
     common = shared_levels(positions)

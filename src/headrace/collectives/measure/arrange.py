@@ -1,4 +1,4 @@
-"""A profile for other ranks on the same hosts: in another order, or on some of them."""
+"""Profiles rearranged for other ranks on the same hosts: in another order, or on some of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,9 +14,8 @@ __all__ = ["arranged"]
 def arranged(profile: Profile, addresses: Sequence[str]) -> Profile | None:
     """Return `profile` for a job whose rank r runs on the host with address ``addresses[r]``.
 
-    Ranks of one host are taken for each other in ascending order. Hosts and ranks that the job
-    does not have are left out. None if the profile does not know a host, or not enough ranks
-    of it.
+    Ranks of one host are interchangeable and assigned in ascending order. Hosts and ranks that the
+    job does not have are left out. None if the profile lacks a host, or enough ranks of it.
     """
     topology = profile.topology
     located = topology.addresses or topology.hosts
@@ -66,7 +65,7 @@ def _topology(topology: Topology, chosen: Sequence[int], place: Mapping[int, int
 
 
 def _table(table: Mapping[str, np.ndarray], place: Mapping[int, int]) -> dict[str, np.ndarray]:
-    """Rows between ranks that are left, with their new numbers."""
+    """Return the rows between remaining ranks, renumbered."""
     ends = list(zip(table["src"].tolist(), table["dst"].tolist(), strict=True))
     kept = [row for row, (src, dst) in enumerate(ends) if src in place and dst in place]
     made = {name: column[kept] for name, column in table.items()}

@@ -1,8 +1,8 @@
-"""Profiles that earlier jobs measured, and the plan books made of them, on rank 0's disk.
+"""Cache of measured profiles, and of plan books made of them, on rank 0's disk.
 
-A profile is kept under a digest of the hosts that it is of: each one's address, what tells its
-network stack from others with that address, and how many ranks it had. The order of ranks does not
-matter. It serves until it expires or is invalidated. What cannot be read is passed over.
+The key of a profile is a digest of its hosts: each one's address, an identity that tells its
+network stack from others with that address, and its number of ranks, in any order. It is valid
+until it expires or is invalidated. Unreadable files are skipped.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ __all__ = ["HostId", "ProfileCache"]
 
 log = logging.getLogger(__name__)
 
-_MOST_OTHERS = 16  # newest files to look through for one that knows these hosts and more
+_MOST_OTHERS = 16  # newest files searched for one that covers these hosts and more
 _CLOCKS_DIFFER_S = 60.0
 _PROFILES, _BOOKS = "profiles", "books"  # folders
 _PROFILE, _BOOK = ".profile", ".book"
@@ -35,7 +35,7 @@ _PROFILE, _BOOK = ".profile", ".book"
 
 @dataclass(frozen=True, slots=True, order=True)
 class HostId:
-    """A host as jobs see it: where its ranks listen, and an identity that lasts until it boots."""
+    """Identity of a host: the address of its ranks, and an identity that lasts until it boots."""
 
     address: str
     identity: str
@@ -47,7 +47,7 @@ class ProfileCache:
     Parameters
     ----------
     folder : made at the first use; profiles are in ``profiles``, plan books in ``books``. None:
-        there is no place to keep anything; nothing is found, and saving warns.
+        no storage; nothing is found, and saving warns.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -56,8 +56,8 @@ class ProfileCache:
     def find(self, hosts: Sequence[HostId], now: float | None = None) -> tuple[str, Profile] | None:
         """Return the key and the profile of the hosts of all ranks (``hosts[rank]``).
 
-        The profile is arranged for these ranks. One of more hosts will do: that is what a job
-        that goes on without some of them finds.
+        The profile is arranged for these ranks. One of more hosts is found too, by jobs that
+        continue without some of them.
         """
         now = time.time() if now is None else now
         newest = _newest(self._part(_PROFILES), _PROFILE)
@@ -71,7 +71,7 @@ class ProfileCache:
     def save(self, profile: Profile, hosts: Sequence[HostId]) -> str:
         """Keep a profile whose rank r runs on ``hosts[r]``, and return its key.
 
-        Where that cannot be done, a warning says so.
+        A failure is logged as a warning.
         """
         key = _key(hosts)
         identities = {host.address: host.identity for host in hosts}
@@ -80,7 +80,7 @@ class ProfileCache:
         return key
 
     def invalidate(self, key: str, reason: str) -> bool:
-        """Forget the profile with this key; returns whether there was one."""
+        """Delete the profile with this key; returns whether there was one."""
         path = self._profile_path(Path(key).name)
         try:
             if path is None:
@@ -88,22 +88,22 @@ class ProfileCache:
             path.unlink()
         except OSError:
             return False
-        log.info("forgot the profile %s: %s", path, reason)
+        log.info("deleted the profile %s: %s", path, reason)
         return True
 
     def find_book(self, profile: Profile) -> PlanBook | None:
-        """Return the plan book that was made of a profile; all of it is proven again."""
+        """Return the plan book that was made of a profile, proven again."""
         path = self._book_path(profile)
         if path is None or not path.exists():
             return None
         try:
             return PlanBook.load(path)
         except HeadraceError as error:
-            log.warning("passed over a plan book in the cache: %s", error)
+            log.warning("skipped a plan book in the cache: %s", error)
             return None
 
     def save_book(self, profile: Profile, book: PlanBook) -> None:
-        """Keep the plan book that was made of a profile; those of old profiles go."""
+        """Keep the plan book that was made of a profile; delete those of old profiles."""
         self._write(self._book_path(profile), book.to_artifact())
         for old in _newest(self._part(_BOOKS), _BOOK)[_MOST_OTHERS:]:
             with suppress(OSError):
@@ -116,7 +116,7 @@ class ProfileCache:
         try:
             profile = Profile.load(path)
         except HeadraceError as error:
-            log.warning("passed over a profile in the cache: %s", error)
+            log.warning("skipped a profile in the cache: %s", error)
             return None
         if profile.expired(now) or profile.measured_at > now + _CLOCKS_DIFFER_S:
             return None
@@ -154,11 +154,11 @@ class ProfileCache:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             artifact.save(path)
         except (ArtifactError, OSError) as error:
-            log.warning("cannot be kept, the next job will find out again: %s", error)
+            log.warning("cannot be cached, the next job will measure again: %s", error)
 
 
 def _key(hosts: Sequence[HostId]) -> str:
-    """The same for the same hosts with the same numbers of ranks, whatever their order."""
+    """Return a key that depends on the hosts and their numbers of ranks, in any order."""
     return _digest(sorted([h.address, h.identity, n] for h, n in Counter(hosts).items()))
 
 
@@ -167,7 +167,7 @@ def _digest(value: Any) -> str:
 
 
 def _newest(folder: Path | None, suffix: str) -> list[Path]:
-    """Files, the newest first; none if the folder cannot be looked into."""
+    """Return files, the newest first; none if the folder cannot be read."""
     found: list[tuple[float, Path]] = []
     with suppress(OSError):
         for path in () if folder is None else folder.iterdir():

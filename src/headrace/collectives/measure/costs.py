@@ -1,8 +1,8 @@
-"""From the fits of some pairs of hosts to the costs of all: kinds of links, evened out.
+"""Costs of all pairs of hosts from the fits of some, evened out by kind of link.
 
 Links of one *kind* join the same two groups in the same direction (or lie inside one group).
-Where their fits differ only by noise they take one cost, so that plans see the symmetry that is
-there; a link that really differs keeps its own.
+Where their fits differ only by noise they take one cost, so that plans can use the symmetry; a
+link that really differs keeps its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,11 @@ _CLEARLY_SLOWER = 0.75
 
 
 def unloaded_pairs(groups: Grouping, all_pairs_up_to: int, per_kind: int) -> tuple[Pair, ...]:
-    """Return the ordered pairs of hosts to probe with nobody else talking.
+    """Return the ordered pairs of hosts for unloaded probes.
 
-    All of them where hosts are few; else `per_kind` of each kind, spread over different hosts. In
-    the order of what they tell: the first of every kind (inside a group before between groups),
-    then the second of every kind, and so on.
+    All of them where hosts are few; else `per_kind` of each kind, spread over different hosts. By
+    information: the first of every kind (inside a group before between groups), then the second
+    of every kind, and so on.
     """
     hosts = sorted(host for group in groups for host in group)
     if len(hosts) <= all_pairs_up_to:
@@ -57,9 +57,9 @@ def _few(here: Sequence[int], there: Sequence[int], most: int) -> list[Pair]:
 
 
 def outlier_pairs(fits: Mapping[Pair, LinkFit], groups: Grouping) -> list[Pair]:
-    """Return the pairs that stand out from their kind, the farthest first: for a second look.
+    """Return the outliers of their kind, the farthest first, for a second probe.
 
-    Most of them were only disturbed. Where two links are all there is of a kind, both are.
+    Most of them were only disturbed. In a kind of two links, both are outliers.
     """
     found: list[tuple[float, Pair]] = []
     for pairs in _kinds(fits, groups).values():
@@ -91,10 +91,10 @@ def even_out(fits: Mapping[Pair, LinkFit], groups: Grouping) -> Costs:
 def complete(bandwidth: np.ndarray, groups: Grouping, fits: Mapping[Pair, LinkFit]) -> Costs:
     """Return costs of all ordered pairs of hosts from those of some.
 
-    A pair that was not probed quietly takes the median of its kind, but is never faster than its
-    ends: inside a group, where tournament pairs met on no uplink, a pair that was clearly slower
-    than its kind there keeps that bandwidth. A kind of which no pair was probed takes the median
-    of those like it: inside groups, or between them.
+    A pair without unloaded probes takes the median of its kind, but is never faster than its ends:
+    inside a group, where round-robin pairs share no uplink, a pair that was clearly slower than
+    its kind keeps that bandwidth. A kind without a probed pair takes the median of similar kinds:
+    inside groups, or between them.
     """
     group_of = {host: index for index, group in enumerate(groups) for host in group}
     every = [(a, b) for a in group_of for b in group_of if a != b]
@@ -107,7 +107,7 @@ def complete(bandwidth: np.ndarray, groups: Grouping, fits: Mapping[Pair, LinkFi
             slow = here == there and bandwidth[pair] < _CLEARLY_SLOWER * usual
             beta = typical.beta_us_per_mb * (usual / bandwidth[pair] if slow else 1.0)
             costs[pair] = fits.get(pair) or replace(typical, beta_us_per_mb=beta)
-    # a host's best link inside its group says how fast its own port is
+    # a host's best link inside its group bounds the rate of its own port
     floor = {
         host: min((costs[host, peer].beta_us_per_mb for peer in group if peer != host), default=0.0)
         for group in groups
@@ -121,13 +121,13 @@ def complete(bandwidth: np.ndarray, groups: Grouping, fits: Mapping[Pair, LinkFi
 
 
 def _alike(fits: Mapping[Pair, LinkFit], group_of: Mapping[int, int], inside: bool) -> list[Pair]:
-    """Probed pairs inside groups, or between them; all that were probed if there are none."""
+    """Return probed pairs inside groups, or between them; all probed pairs if there are none."""
     alike = [(a, b) for a, b in fits if (group_of[a] == group_of[b]) == inside]
     return alike or list(fits)
 
 
 def median(fits: Sequence[LinkFit]) -> LinkFit:
-    """Return the field by field median."""
+    """Return the median of each field."""
     return LinkFit(
         **{name: float(np.median([getattr(f, name) for f in fits])) for name in LinkFit.__slots__}
     )
@@ -136,7 +136,7 @@ def median(fits: Sequence[LinkFit]) -> LinkFit:
 def _kinds(
     pairs: Mapping[Pair, LinkFit] | Sequence[Pair], groups: Grouping
 ) -> dict[Pair, list[Pair]]:
-    """(group of the source, group of the destination) -> pairs."""
+    """Return (group of the source, group of the destination) -> pairs."""
     group_of = {host: index for index, group in enumerate(groups) for host in group}
     kinds: dict[Pair, list[Pair]] = {}
     for a, b in pairs:

@@ -1,4 +1,4 @@
-"""From probes to distances: latency, inverse bandwidth, or both (PLink 4.1.1)."""
+"""Distances from probes: latency, inverse bandwidth, or both (PLink 4.1.1)."""
 
 from typing import Literal
 
@@ -10,15 +10,15 @@ __all__ = ["check_distances", "pair_distances"]
 
 Scale = Literal["log", "linear"]
 """`log`: a factor of two is the same distance between near hosts as between far ones, and noise
-that grows with what is measured (queues, competing traffic) weighs the same everywhere. `linear`:
-the probe's own unit, in which start-up costs of hosts add up."""
+proportional to the value (queues, competing traffic) weighs the same everywhere. `linear`: the
+probe's own unit, in which start-up costs of hosts add up."""
 
 _FLOOR = 0.1
-"""Log-distance of the closest pairs, so that noise between equals is not seen as structure."""
+"""Log-distance of the closest pairs, so that noise between equals does not become structure."""
 
 _CLOSEST = 0.02
-"""The share of pairs that count as closest: what lies below them is noise, and starting from the
-least would put that much distance between all others."""
+"""Share of pairs that count as closest: below it is noise, and the minimum as origin would put that
+much distance between all others."""
 
 
 def pair_distances(
@@ -32,15 +32,15 @@ def pair_distances(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return distances (n, n), symmetric with diagonal 0, and which of them are known (n, n).
 
-    Both directions of a pair are averaged, on the scale that is asked for. With `latency_us` and
+    Both directions of a pair are averaged, on the given scale. With `latency_us` and
     `bandwidth` each is divided by its median; a pair that only one of them knows has that one.
 
     Parameters
     ----------
     latency_us : (n, n) above 0, from row to column; the diagonal is ignored.
     bandwidth : (n, n) bytes/s above 0, from row to column; its inverse is the distance.
-    latency_known, bandwidth_known : (n, n) bool, what was measured (default: all).
-    latency_weight : from 0 to 1, what latency weighs where both are given.
+    latency_known, bandwidth_known : (n, n) bool, measured pairs (default: all).
+    latency_weight : weight of latency where both are given, from 0 to 1.
 
     Raises
     ------
@@ -82,8 +82,8 @@ def check_distances(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return symmetric distances, complete, and the weight of each pair (1.0 known, else 0.0).
 
-    A pair that is known in one direction has that distance. An unknown one has that of the
-    shortest way over known ones: a first guess.
+    A pair that is known in one direction has that distance. An unknown one has the shortest-path
+    distance over known ones, as an initial value.
 
     Raises
     ------

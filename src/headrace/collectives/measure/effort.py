@@ -1,32 +1,32 @@
-"""How hard to look: what measuring costs, and how good it gets."""
+"""Settings that trade the time of a survey against its precision, and its time budget."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 ProgressCallback = Callable[[str, float], None]
-"""Called with what is being done and the share (0 to 1) of the whole that is done."""
+"""Called with the current step and the share (0 to 1) of the whole that is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeEffort:
-    """How hard to look.
+    """Limits and repetitions of a survey; the field names stand in the provenance of profiles.
 
     Attributes
     ----------
-    budget_s : seconds that measuring may take. Stages that would take longer look less closely,
-        then at less; the profile's provenance says what was cut.
-    tournament_us, crowd_us, quiet_us, sharing_us : how long one bulk transfer should take at each
-        stage.
+    budget_s : seconds that measuring may take. Stages that would take longer shorten transfers,
+        then skip some; the profile's provenance lists what was cut.
+    tournament_us, crowd_us, quiet_us, sharing_us : target time of one bulk transfer in the
+        round-robin, permutation, unloaded and sharing stages.
     echoes : round trips of a latency echo, each timed by itself.
     most_bytes : largest bulk transfer, whatever the rate.
     repeats : runs of every transfer that counts.
-    all_pairs_up_to : probe every ordered pair of hosts quietly up to this many hosts.
+    all_pairs_up_to : hosts up to which every ordered pair gets unloaded probes.
     pairs_per_kind : else this many for each ordered pair of groups.
-    second_looks : links that may be probed again because they look worse than their kind.
+    second_looks : most links that are probed again as outliers of their kind.
     local_rounds : rounds of pairs of ranks that share a host.
-    most_losses : times that hosts may be lost on the way before measuring is given up.
-    valid_for_s : how long the profile is worth something.
+    most_losses : losses of hosts after which the next one ends the survey.
+    valid_for_s : validity of the profile, in seconds.
     """
 
     budget_s: float = 12.0
@@ -46,19 +46,19 @@ class ProbeEffort:
 
 
 class Budget:
-    """The time there is, and what had to go for want of it.
+    """Time budget, and the cuts that kept to it.
 
     Parameters
     ----------
     seconds : in all, from now on.
-    clock : seconds; the survey of a model has a clock of its own.
+    clock : in seconds; the survey of a simulated network has a clock of its own.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
         self._started = clock()
-        self._forgiven = 0.0
+        self._excluded = 0.0
         self._cuts: dict[str, str] = {}
 
     @property
@@ -73,17 +73,17 @@ class Budget:
 
     def left_s(self, until: float = 1.0) -> float:
         """Seconds left before this share of the budget is spent; negative afterwards."""
-        return until * self._seconds - (self.spent_s - self._forgiven)
+        return until * self._seconds - (self.spent_s - self._excluded)
 
-    def forgive(self, seconds: float) -> None:
-        """Do not count `seconds` that went into waiting for a host that was lost."""
-        self._forgiven += seconds
+    def exclude(self, seconds: float) -> None:
+        """Exclude `seconds` that passed in waiting for a lost host."""
+        self._excluded += seconds
 
     def cut(self, stage: str, what: str) -> None:
-        """Note what a stage did without; a later note of the same stage replaces it."""
+        """Record what a stage left out; a later record of the same stage replaces it."""
         self._cuts[stage] = what
 
     @property
     def cuts(self) -> list[str]:
-        """What was cut, stage by stage, in words."""
+        """The cuts, one text per stage."""
         return [f"{stage}: {what}" for stage, what in self._cuts.items()]

@@ -1,15 +1,15 @@
 """Hosts as points whose distances agree with the probes: the embedding of PLink 4.1.2.
 
-A probe of one pair is noisy, but every host takes part in n - 1 of them. Points in a Euclidean
-space cannot follow the noise of each pair by itself, so what the probes of many pairs agree on
-remains. The points minimise equation 1,
+A probe of one pair is noisy, but every host is part of n - 1 of them. Points in a Euclidean space
+cannot fit the noise of each pair by itself, so the structure common to many pairs remains. The
+points minimise equation 1,
 
     sum over pairs of (|v_i - v_j|^alpha + h_i + h_j - p_ij)^2,
 
 by Adam from several starts: one from classical scaling (Torgerson), which is close to the optimum
 where measurements are nearly Euclidean, the others random.
 
-The number of dimensions is chosen by what it predicts: pairs that are held out of the fit.
+The number of dimensions is chosen by cross-validation on pairs held out of the fit.
 """
 
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ from headrace.errors import InputError
 __all__ = ["Embedding", "choose_dimensions", "embed"]
 
 DIMENSIONS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""What `choose_dimensions` tries. Trees of racks are far from flat: k racks that are equally far
-from each other need k - 1 dimensions."""
+"""Candidates of `choose_dimensions`. Trees of racks need many: k racks that are equally far from
+each other need k - 1 dimensions."""
 
 _HELD_OUT = 0.15
-_ENOUGH_PAIRS = 100  # below, too few are held out to tell anything: no fewer dimensions than hosts
+_ENOUGH_PAIRS = 100  # below, too few pairs to hold some out: as many dimensions as hosts need
 _AS_GOOD = 1.01  # a smaller number of dimensions wins if its error is within this factor
 _TRIAL_STEPS = 100
-_SAMPLE = 256  # hosts, of more: trials on them cost little and need about as many dimensions
+_SAMPLE = 256  # hosts sampled for trials: cheaper, and about as many dimensions
 
 _RATE, _DECAY, _DECAY_SQUARE = 0.05, 0.9, 0.999  # Adam's; the median distance is 1
-_NEAR = 1e-9  # squared distance below which the direction of a pair is taken to be lost in rounding
+_NEAR = 1e-9  # squared distance below which rounding hides the direction of a pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,8 +43,8 @@ class Embedding:
     Attributes
     ----------
     coordinates : (hosts, dimensions) float64, centred; their distances to the power `exponent` are
-        in the unit of what was embedded.
-    heights : (hosts,) float64, the part of its distances that a host has by itself, in that unit.
+        in the unit of the input.
+    heights : (hosts,) float64, each host's own part of all its distances, in that unit.
     exponent : alpha of equation 1.
     stress : root of equation 1 over the sum of squared distances; 0 is a perfect fit.
     start_stress : the same before the first step, of the start that won.
@@ -59,7 +59,7 @@ class Embedding:
     def distances(self, *, heights: bool = True) -> np.ndarray:
         """Return (hosts, hosts) float64: the distances that the points have, diagonal 0.
 
-        Without `heights` only what depends on place: what says who is near whom.
+        Without `heights` only the part by coordinates, which tells near pairs from far ones.
         """
         power = _squares(self.coordinates) ** (self.exponent / 2)
         if heights:
@@ -68,7 +68,7 @@ class Embedding:
         return power
 
 
-# matrix products of this size take longer on two threads, and many times longer if others are busy
+# matrix products of this size are slower on two threads, many times so on a busy machine
 _one_thread = threadpool_limits.wrap(limits=1, user_api="blas")
 
 
@@ -92,11 +92,11 @@ def embed(
         ignored. `measure.distances` makes them from latency, bandwidth or both.
     known : (n, n) bool, which of them were measured (default: all). A pair that was measured in
         one direction has that distance.
-    dimensions : of the space; None: what `choose_dimensions` says.
+    dimensions : of the space; None: by `choose_dimensions`.
     exponent : alpha of equation 1, from 1 to 2. The paper found 2 to help in few dimensions; with
         the number of dimensions chosen, 1 agrees best with pairs held out.
-    heights : whether every host has a distance of its own beside its place (start-up costs).
-    restarts : how many starts there are; the one of least stress wins.
+    heights : fit a distance of its own for every host besides its coordinates (start-up costs).
+    restarts : number of starts; the one of least stress wins.
     steps : of Adam, each over all pairs.
     seed : of the random starts. Equal arguments give equal results.
 
@@ -119,10 +119,12 @@ def embed(
     random = np.random.default_rng(seed)
     starts = random.standard_normal((restarts, len(mean), dimensions)) / np.sqrt(2 * dimensions)
     lift = np.zeros(len(mean))
-    if heights and len(mean) > 1:  # half the way to the nearest host: from zero they seldom rise
+    if (
+        heights and len(mean) > 1
+    ):  # half the distance to the nearest host: from zero they seldom rise
         lift = np.where(weight > 0, mean, np.inf).min(axis=1) / unit / 2
-    placed = np.maximum(mean / unit - lift[:, None] - lift, 0.0)
-    starts[0] = _classical_scaling(placed, exponent, dimensions)
+    reduced = np.maximum(mean / unit - lift[:, None] - lift, 0.0)
+    starts[0] = _classical_scaling(reduced, exponent, dimensions)
     runs = [fit.run(start, lift, steps) for start in starts]
     points, height, first, last = min(runs, key=lambda run: run[3])
     total = float((weight * (mean / unit) ** 2).sum()) / 2 or 1.0
@@ -145,9 +147,9 @@ def choose_dimensions(
 ) -> int:
     """Return the number of dimensions (of `DIMENSIONS`) that predicts pairs held out best.
 
-    The smallest whose error is within one per cent of the least: fewer dimensions follow less
-    noise. With a dozen hosts or fewer the pairs are too few to hold some out, and the answer is
-    one less than there are hosts: room for any distances that points can have.
+    The smallest whose error is within one per cent of the least: fewer dimensions fit less noise.
+    With a dozen hosts or fewer the pairs are too few to hold some out, and the result is one less
+    than the hosts, which fits any Euclidean distances.
 
     Raises
     ------
@@ -176,7 +178,7 @@ def choose_dimensions(
         power = _squares(found) ** (exponent / 2)
         errors.append(float((out * (power - scaled) ** 2).sum()))
         if errors[-1] > _AS_GOOD**4 * min(errors):
-            break  # past the best: more dimensions follow more noise
+            break  # past the best: more dimensions fit more noise
     least = min(errors) * _AS_GOOD**2  # squares
     return next(k for k, error in zip(options, errors, strict=False) if error <= least)
 
@@ -193,7 +195,7 @@ def _without_some(weight: np.ndarray, pairs: np.ndarray, random: np.random.Gener
 
 
 class _Fit:
-    """Equation 1, its gradient, and the way down; (n, n) work is done in place, in two arrays."""
+    """Equation 1, its gradient and its minimization; (n, n) work is in place, in two arrays."""
 
     def __init__(
         self, target: np.ndarray, weight: np.ndarray, exponent: float, heights: bool
@@ -202,7 +204,7 @@ class _Fit:
         self._weight = weight
         self._exponent = exponent
         self._heights = heights
-        # fresh arrays of this size would cost more than the arithmetic: their pages are new
+        # new arrays of this size would cost more in page faults than the arithmetic
         self._off = np.empty_like(target)
         self._slope = np.empty_like(target)
 
@@ -215,7 +217,7 @@ class _Fit:
         value, by_points, by_height = self._gradient(points, height)
         first = value
         for step in range(1, steps + 1):
-            # to nothing along half a cosine: long strides first, then no more to and fro
+            # cosine decay to 0: large steps first, no oscillation at the end
             rate = _RATE * 0.5 * (1 + np.cos(np.pi * step / (steps + 1)))
             points -= rate * move.direction(by_points, step)
             if self._heights:
@@ -232,7 +234,7 @@ class _Fit:
         # d|v|^a / dv = a |v|^(a-2) v
         if self._exponent == 2.0:
             slope[:] = 1.0
-        elif self._exponent == 1.0:  # a root takes a tenth of a power
+        elif self._exponent == 1.0:  # a root takes a tenth of the time of a power
             np.sqrt(off, out=off)
             np.divide(1.0, off, out=slope)
         else:
@@ -266,7 +268,7 @@ class _Adam:
 
 
 def _squares(points: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Squared distances (n, n) of points (n, k), diagonal 0."""
+    """Return squared distances (n, n) of points (n, k), diagonal 0."""
     norm = (points**2).sum(axis=1)
     # scaled and copied while it is small: a general product is faster than a symmetric one
     square = np.matmul(points, np.ascontiguousarray(-2 * points.T), out=out)
@@ -278,11 +280,11 @@ def _squares(points: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 
 def _classical_scaling(target: np.ndarray, exponent: float, dimensions: int) -> np.ndarray:
-    """Points (n, dimensions) by Torgerson's method; the first k columns are those for k."""
+    """Return points (n, dimensions) by Torgerson's method; the first k columns are those for k."""
     centred = target ** (2 / exponent)
     centred = centred - centred.mean(axis=0) - centred.mean(axis=1)[:, None] + centred.mean()
     value, vector = np.linalg.eigh(centred / -2)
-    # a little room even where scaling finds none, or the points could never use that dimension
+    # not zero where scaling finds no extent, or gradients could never use that dimension
     points = (vector * np.sqrt(np.maximum(value, 1e-6)))[:, ::-1][:, :dimensions]
     return np.pad(points, ((0, 0), (0, dimensions - points.shape[1])))
 

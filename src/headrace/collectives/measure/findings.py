@@ -1,4 +1,4 @@
-"""From what was found about pairs of ranks to the parts of a profile."""
+"""Parts of a profile from the results about pairs of ranks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from headrace.topology import Link, Topology
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Findings:
-    """What was found, by ranks as they were numbered at the start.
+    """Results by rank, as numbered at the start of the survey.
 
-    In a profile the ranks of `site` are numbered anew: some may have been lost.
+    In a profile the ranks of `site` are renumbered, as some may have been lost.
 
     Attributes
     ----------
-    site : the ranks that are left.
+    site : the surviving ranks.
     fits, local : links between hosts, and inside them.
     kernel : (ranks, ranks) of `conduct.Prober.round_trips`.
     """
@@ -30,12 +30,12 @@ class Findings:
     site: Site
     fits: Mapping[Pair, LinkFit]
     local: Mapping[Pair, LinkFit]
-    tournament: RoundRobin
+    round_robin: RoundRobin
     kernel: np.ndarray
 
     @property
     def place(self) -> dict[int, int]:
-        """Rank as it was -> rank in the profile."""
+        """Rank in the survey -> rank in the profile."""
         return {rank: index for index, rank in enumerate(self.site.ranks)}
 
     def rank_groups(self, groups: Grouping) -> Grouping:
@@ -68,7 +68,7 @@ class Findings:
         )
 
     def fit_table(self) -> dict[str, np.ndarray]:
-        """Return one row per pair of ranks that was probed quietly."""
+        """Return one row per pair of ranks with unloaded probes."""
         place = self.place
         rows = {
             (place[a], place[b]): fit
@@ -81,16 +81,16 @@ class Findings:
         return table
 
     def pair_table(self) -> dict[str, np.ndarray]:
-        """Return one row per pair of ranks that met in the tournament; see `Profile.pairs`."""
-        place, tournament = self.place, self.tournament
-        met = [(a, b) for a, b in tournament.rates if a in place and b in place]
-        echoes = [tournament.echoes[pair] for pair in met]
+        """Return one row per ordered pair of the round-robin; see `Profile.pairs`."""
+        place, rates = self.place, self.round_robin.rates
+        pairs = [(a, b) for a, b in rates if a in place and b in place]
+        echoes = [self.round_robin.echoes[pair] for pair in pairs]
         return {
-            **_ends([(place[a], place[b]) for a, b in met]),
-            "bytes_per_s": np.array([tournament.rates[pair] for pair in met], dtype=np.float64),
+            **_ends([(place[a], place[b]) for a, b in pairs]),
+            "bytes_per_s": np.array([rates[pair] for pair in pairs], dtype=np.float64),
             "median_rtt_us": np.array([np.median(row) for row in echoes], dtype=np.float64),
             "min_rtt_us": np.array([row.min() for row in echoes], dtype=np.float64),
-            "kernel_rtt_us": np.array([self.kernel[pair] for pair in met], dtype=np.float64),
+            "kernel_rtt_us": np.array([self.kernel[pair] for pair in pairs], dtype=np.float64),
         }
 
 

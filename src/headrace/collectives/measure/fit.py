@@ -7,10 +7,10 @@ With c the fixed cost of a call, n chunks of s bytes take
 
 An acknowledgement costs one alpha, hence the 2. Shapers and switches may let a first burst pass at
 line speed, which lowers the time of every bulk transfer by the same amount; so probes of bulk
-chunks have an intercept of their own (`lead_us`), held near zero unless the samples insist.
+chunks have an intercept of their own (`lead_us`), with a prior near zero.
 
 Noise is one-sided: a busy machine only ever delays. Of the repeats of one probe the lower quartile
-counts, which believes neither a stall nor one lucky run of many.
+counts, which is robust to stalls and to a single lucky run.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFit:
-    """What the samples of one link say.
+    """Costs of one link, fitted to its samples.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class LinkFit:
     residual: float
 
     def at_once_us(self, total_bytes: float) -> float:
-        """Predicted time of a bulk transfer of `total_bytes`, acknowledged once."""
+        """Return the predicted us of a bulk transfer of `total_bytes`, acknowledged once."""
         mb = total_bytes / BYTES_PER_MB
         return self.call_us + 2 * self.alpha_us + self.lead_us + self.beta_us_per_mb * mb
 
@@ -95,7 +95,7 @@ def fit_link(samples: Sequence[Sample]) -> LinkFit:
     free = _free_columns(design)
     solution, weights = _huber(design[:, free], times, sigma)
     if free[-1] == 3 and solution[-1] > 0:
-        # nothing lets bulk pass slower at first: that is a small transfer that was disturbed
+        # no shaper slows the start of bulk transfers: a small one was disturbed
         free = free[:-1]
         solution, weights = _huber(design[:, free], times, sigma)
     call, alpha, beta, lead = _spread(solution, free)
@@ -118,7 +118,7 @@ def fit_link(samples: Sequence[Sample]) -> LinkFit:
 
 
 def _typical(samples: Sequence[Sample]) -> list[Sample]:
-    """One sample for each kind of probe: the lower quartile of its repeats."""
+    """Return one sample for each kind of probe: the lower quartile of its repeats."""
     kinds: dict[tuple[Manner, int, int], list[float]] = {}
     for manner, chunks, chunk_bytes, time_us in samples:
         kinds.setdefault((manner, chunks, chunk_bytes), []).append(time_us)
@@ -126,7 +126,7 @@ def _typical(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _sane_alpha(alpha: float, points: Sequence[Sample]) -> float:
-    """Keep alpha near what a message of the longest echo took, where noise hides the slope."""
+    """Clamp alpha around the time of a message of the longest echo, where noise hides the slope."""
     echoes = [p for p in points if p.manner is Manner.ONE_AFTER_ANOTHER and not _is_bulk(p)]
     if not echoes:
         return max(0.0, alpha)
@@ -135,7 +135,7 @@ def _sane_alpha(alpha: float, points: Sequence[Sample]) -> float:
 
 
 def _sane_beta(beta: float, points: Sequence[Sample]) -> float:
-    """Keep beta near what the largest transfer took, where noise hides how time grows."""
+    """Clamp beta around the rate of the largest transfer, where noise hides the slope."""
     largest = max(points, key=lambda point: point.chunks * point.chunk_bytes)
     per_mb = largest.time_us / (largest.chunks * largest.chunk_bytes) * BYTES_PER_MB
     return _within(beta, per_mb, _SANE_BETA)
@@ -176,7 +176,7 @@ def _spread(values: np.ndarray, free: list[int]) -> tuple[float, float, float, f
 def _huber(
     design: np.ndarray, times: np.ndarray, sigma: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Least squares in which a sample far off (in sigmas) counts linearly, not squared."""
+    """Solve by Huber's loss: samples far off (in sigmas) count linearly, not squared."""
     weights = np.ones(len(times))
     solution = np.zeros(design.shape[1])
     # columns differ by orders of magnitude (microseconds against megabytes)

@@ -1,22 +1,22 @@
-"""How long flows take that run at the same time: a fluid model of racks with uplinks.
+"""Fluid model of concurrent flows over racks with uplinks: completion times.
 
 In a round every host sends at most one flow and receives at most one. A flow has at most the rate
 of the slower of its hosts; flows that leave a rack share its uplink, those that enter it the
 other direction, and all flows the core.
 
 The division is proportionally fair (Kelly, Maulloo and Tan, 1998), the fixed point of flows that
-each keep a window under way: a flow's rate is its window over its round trip, and what lengthens
-a round trip is the queues in front of full uplinks, on the way there and on the way of
-acknowledgements back. A flow over two full uplinks so gets less than those over one, and one
-whose acknowledgements wait behind other racks' data is slow on an empty way. Where switches serve
-flows in turn the division is max-min fair instead.
+each keep a window in flight: a flow's rate is its window over its round trip, and round trips grow
+by the queues in front of full uplinks, on the path of data and on that of acknowledgements. So a
+flow over two full uplinks gets less than those over one, and one whose acknowledgements queue
+behind other racks' data is slow on an idle path. Where switches serve flows in turn the division
+is max-min fair instead.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-_TOGETHER = 1.1  # flows that end within this factor end at once: fewer steps
+_TOGETHER = 1.1  # flows that end within this factor end at once, which saves steps
 _ITERATIONS = 12
 _CONVERGED = 0.01
 _EMPTY = 1e-9
@@ -24,17 +24,17 @@ _EMPTY = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rounds:
-    """What was sent at the same time, and how long it took.
+    """Rounds of concurrent flows, with their measured times.
 
     Attributes
     ----------
     size : (rounds, hosts) bytes that a host sent; 0 if it sent none.
-    dst, src : (rounds, hosts) to whom it sent them, and from whom it received; a permutation and
-        its inverse in every round, whatever those do that do not send.
-    took_us : (rounds, hosts) until a host was done with what it sent and what it received; nan
-        where it sent nothing.
-    fair : whether full uplinks serve flows in turn (max-min fairness), and acknowledgements do
-        not wait, instead of everything in the order in which it comes.
+    dst, src : (rounds, hosts) destination and source of each host's flows; a permutation and its
+        inverse in every round, arbitrary for idle hosts.
+    took_us : (rounds, hosts) until a host had sent and received everything; nan where it sent
+        nothing.
+    fair : max-min fairness (full uplinks serve flows in turn, acknowledgements do not queue)
+        instead of first come, first served.
     """
 
     size: np.ndarray
@@ -50,7 +50,7 @@ class Rounds:
 
     @property
     def sent(self) -> np.ndarray:
-        """(rounds, hosts) bool: who sent something that was timed."""
+        """Return (rounds, hosts) bool: the hosts that sent something that was timed."""
         return (self.size > 0) & np.isfinite(self.took_us)
 
     def at(self, ends: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -66,12 +66,12 @@ class Rates:
 
     Attributes
     ----------
-    host : (candidates, hosts) what a host can send, and receive.
-    uplink : (candidates, hosts) the uplink of a host's rack, either direction, equal for all
-        hosts of a rack; infinite if it is never in the way.
-    far : (candidates,) what one flow between racks has at most, whoever else is there.
-    core : (candidates,) what all flows together have at most: switches that are not non-blocking,
-        or the machine under a network that is emulated.
+    host : (candidates, hosts) of each host, sending and receiving alike.
+    uplink : (candidates, hosts) of the uplink of a host's rack, either direction, equal for all
+        hosts of a rack; infinite if it never limits.
+    far : (candidates,) limit of one flow between racks, whatever other flows there are.
+    core : (candidates,) limit of all flows together: switches that are not non-blocking, or the
+        machine under a network that is emulated.
     """
 
     host: np.ndarray
@@ -92,7 +92,7 @@ _NAMES = ("host", "uplink", "far", "core")
 
 
 def predict(rounds: Rounds, labels: np.ndarray, rates: Rates) -> np.ndarray:
-    """Return (candidates, rounds, hosts) us at which every flow ends, 0.0 where there is none.
+    """Return (candidates, rounds, hosts) us at which every flow ends, 0.0 for none.
 
     Parameters
     ----------
@@ -121,20 +121,20 @@ def predict(rounds: Rounds, labels: np.ndarray, rates: Rates) -> np.ndarray:
 
 
 def crossing(rounds: Rounds, labels: np.ndarray) -> np.ndarray:
-    """Return (candidates, rounds, hosts) bool: whose flow leaves its rack, if there is one."""
+    """Return (candidates, rounds, hosts) bool: the flow of the host, if any, leaves its rack."""
     labelled = np.broadcast_to(labels[:, None, :], (len(labels), *rounds.size.shape))
     return labelled != rounds.at(rounds.dst, labelled)
 
 
 def flow_limits(rounds: Rounds, rates: Rates, across: np.ndarray) -> np.ndarray:
-    """Return (candidates, rounds, hosts) bytes per us that a flow would have by itself."""
+    """Return (candidates, rounds, hosts) bytes per us of each flow if it ran alone."""
     most = np.broadcast_to(rates.host[:, None, :], across.shape)
     most = np.minimum(most, rounds.at(rounds.dst, most))
     return np.where(across, np.minimum(most, rates.far[:, None, None]), most)
 
 
 def seen(rounds: Rounds, ends: np.ndarray) -> np.ndarray:
-    """Return what hosts time: until their own flow and the one they receive are over."""
+    """Return the times that hosts measure: the later end of the flows they send and receive."""
     return np.maximum(ends, rounds.at(rounds.src, ends))
 
 
@@ -151,10 +151,10 @@ def _share(
     """Return rates, and the prices (us per byte) of every host's uplink out and in.
 
     A price is the queue in front of an uplink over a flow's window. It is multiplied by the load
-    over the capacity until they agree, which for proportional fairness goes uphill in every step.
+    over the capacity until they agree; for proportional fairness every step is an ascent.
     """
     arriving = rounds.at(rounds.src, leaving)
-    # what the price would be if nothing else were in the way; no queue where flows cannot fill it
+    # the price if nothing else limited; no queue where flows cannot fill the uplink
     out = _binding(leaving, most, same, room)
     into = _binding(arriving, rounds.at(rounds.src, most), same, room)
     if prices is not None:
@@ -167,7 +167,7 @@ def _share(
         if rounds.fair:  # the longest queue sets the rate
             way = np.maximum(out, rounds.at(rounds.dst, into))
             way = np.maximum(np.where(leaving, way, 0.0), middle)
-        else:  # all of them, for what a host sends and for acknowledgements of it
+        else:  # the sum of all queues, on the path of data and on that of acknowledgements
             way = out + into + rounds.at(rounds.dst, out + into)
             way = np.where(leaving, way, 0.0) + middle
         before = rate

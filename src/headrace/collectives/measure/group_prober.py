@@ -1,11 +1,11 @@
-"""One rank conducts, the others follow: every rank runs the same probes in the same order.
+"""Probes over an executor group: rank 0 leads, the others run the same probes in the same order.
 
-The conductor (rank 0) broadcasts each probe, all ranks run it, the conductor gathers how long each
-of them took. All three are programs on the same executor, so nothing else (no torch, no launcher)
-has to work. Decisions are made at the conductor alone; the others agree by construction.
+The leader broadcasts each probe, all ranks run it, and the leader gathers the time that each took.
+All three are programs on the same executor, so nothing else (no torch, no launcher) has to work.
+Only the leader decides; the followers agree by construction.
 
-A rank that dies ends its executor group. With a way to make another one (`Regroup`), those who are
-left go on: ranks keep their numbers, and the lowest of them conducts.
+A rank that dies ends its executor group. With a `Regroup` the survivors form another one: ranks
+keep their numbers, and the lowest of them leads.
 """
 
 import re
@@ -30,12 +30,12 @@ _LEAST_FLOWS = 8
 
 
 class Runner(Protocol):
-    """What measuring needs of an executor; one with `statistics` also tells the kernel's view."""
+    """Executor interface of measuring; optional `statistics` give the kernel's round trips."""
 
     rank: int
 
     def load(self, program: Program, proof: Proof) -> Any:
-        """Take a proven program."""
+        """Load a proven program."""
         ...
 
     def prepare(
@@ -46,16 +46,16 @@ class Runner(Protocol):
         dtype: str,
         deadline_s: float,
     ) -> Any:
-        """Return it on these buffers, to be run."""
+        """Bind it to these buffers and return the call for `run`."""
         ...
 
     def run(self, call: Any) -> None:
-        """Run what was prepared and come back when it is done here."""
+        """Run a prepared call; return once it is done at this rank."""
         ...
 
 
 class Regroup(Protocol):
-    """How those who are left come together again."""
+    """Formation of the next executor group after a loss."""
 
     def __call__(self, members: Sequence[int], reason: str) -> tuple[Runner, Sequence[int]]:
         """Leave the group of `members`, which failed for `reason`, and join that of the survivors.
@@ -65,13 +65,13 @@ class Regroup(Protocol):
 
         Raises
         ------
-        CommunicationError : if there is no going on.
+        CommunicationError : if no group can be formed.
         """
         ...
 
 
 class Prober(Protocol):
-    """What can carry out a probe: the network itself, or a model of one."""
+    """Interface that runs probes: over a real network, or a simulated one."""
 
     @property
     def ranks(self) -> int:
@@ -88,20 +88,20 @@ class Prober(Protocol):
         ...
 
     def round_trips(self) -> np.ndarray:
-        """(ranks, ranks) least round trips in us that the kernel saw from row to column, or nan."""
+        """Return (ranks, ranks) the kernel's least round trips in us from row to column, or nan."""
         ...
 
     @property
     def lost(self) -> Mapping[int, str]:
-        """Ranks that are no longer there, and what was heard of it."""
+        """Lost rank -> reason."""
         ...
 
     def survive(self, error: CommunicationError) -> None:
-        """Go on after `error` without whom it cost.
+        """Continue after `error` without the ranks that it lost.
 
         Raises
         ------
-        CommunicationError : `error`, or what made going on impossible.
+        CommunicationError : `error`, or the reason why the survivors cannot continue.
         """
         ...
 
@@ -113,20 +113,20 @@ class _Command(IntEnum):
 
 
 class GroupProber:
-    """One rank's part: its buffers, its loaded programs, and how to run a probe once.
+    """`Prober` of one rank over an executor group, with its buffers and loaded programs.
 
     Parameters
     ----------
     runner : the executor, connected.
     hosts : host of every rank, for error messages.
-    regroup : how survivors come together again; without, the loss of a rank is the end.
-    most_losses : times that they may.
-    deadline_s : longest that one probe may take.
-    idle_timeout_s : longest wait for the next probe while the conductor thinks.
+    regroup : forms the group of the survivors; without it, the loss of a rank is an error.
+    most_losses : how often it may.
+    deadline_s : limit of one probe.
+    idle_timeout_s : limit of the wait for the next command while the leader computes.
 
     Attributes
     ----------
-    lost : ranks that are no longer there, and what was heard of it.
+    lost : lost rank -> reason.
     """
 
     def __init__(
@@ -162,40 +162,40 @@ class GroupProber:
         self._place = self._members.index(self.rank)
         self._loaded: dict[object, Any] = {}
 
-    # ---- the conductor's side -------------------------------------------------------------
+    # ---- the leader's side ----------------------------------------------------------------
 
     def measure(self, probe: Probe) -> np.ndarray:
-        """Conduct one probe; see `Prober`. Rows of ranks that were lost are nan."""
+        """Lead one probe; see `Prober`. Rows of lost ranks are nan."""
         place = {rank: index for index, rank in enumerate(self._members)}
         flows = [(place[flow.src], place[flow.dst], flow.chunk_bytes) for flow in probe.flows]
-        self._announce(
+        self._send_command(
             _Command.PROBE,
             (probe.manner, probe.chunks, probe.repeats, len(flows)),
             [value for flow in flows for value in flow],
         )
         times = np.full((self.ranks, probe.repeats), np.nan)
-        times[list(self._members)] = self._obey()
+        times[list(self._members)] = self._execute()
         return times
 
     def round_trips(self) -> np.ndarray:
-        """Gather what the kernels saw of their connections; see `Prober`."""
-        self._announce(_Command.ROUND_TRIPS)
+        """Gather the kernels' least round trips; see `Prober`."""
+        self._send_command(_Command.ROUND_TRIPS)
         found = np.full((self.ranks, self.ranks), np.nan)
-        found[np.ix_(self._members, self._members)] = self._obey()
+        found[np.ix_(self._members, self._members)] = self._execute()
         return found
 
     def stop(self) -> None:
-        """Send the followers home."""
+        """Stop the followers."""
         while True:
             try:
-                return self._announce(_Command.STOP)
+                return self._send_command(_Command.STOP)
             except CommunicationError as error:
                 self.survive(error)
 
-    def _announce(
+    def _send_command(
         self, command: _Command, head: Sequence[int] = (), flows: Sequence[int] = ()
     ) -> None:
-        assert self._place == 0, "only one conducts"
+        assert self._place == 0, "only the leader sends commands"
         self._command[:] = 0
         self._command[: 1 + len(head)] = (command, *head)
         self._command[_FIELDS : _FIELDS + len(flows)] = flows
@@ -204,26 +204,25 @@ class GroupProber:
     # ---- every rank's side ----------------------------------------------------------------
 
     def follow(self) -> bool:
-        """Carry out what the conductor says until it says stop.
+        """Execute the leader's commands until `STOP`.
 
         Returns
         -------
         bool
-            Whether it is this rank's turn to conduct: from the start, or because those before it
-            were lost.
+            True if this rank leads: from the start, or because all lower ranks were lost.
         """
         while self._place != 0:
             try:
                 self._broadcast()
                 if self._command[0] == _Command.STOP:
                     return False
-                self._obey()
+                self._execute()
             except CommunicationError as error:
                 self.survive(error)
         return True
 
     def survive(self, error: CommunicationError) -> None:
-        """Join those who are left after `error`; see `Prober`."""
+        """Join the group of the survivors after `error`; see `Prober`."""
         if self._regroup is None or self._losses_left < 1:
             raise error
         self._losses_left -= 1
@@ -232,14 +231,14 @@ class GroupProber:
         self._join(runner, members)
         self.lost.update((rank, str(error)) for rank in before if rank not in self._members)
 
-    def _obey(self) -> np.ndarray:
-        """Do what the command says; returns what is gathered, complete at the conductor."""
+    def _execute(self) -> np.ndarray:
+        """Execute the current command; returns the gathered values, complete at the leader."""
         command, manner, chunks, repeats, count = self._command[:_FIELDS].tolist()
         if command == _Command.ROUND_TRIPS:
             self._gathered(len(self._members))[self._place] = self._round_trips()
             return self._gather(len(self._members))
         rows = self._command[_FIELDS : _FIELDS + 3 * count].reshape(-1, 3).tolist()
-        return self._take_part(
+        return self._run_probe(
             Probe(
                 ranks=len(self._members),
                 manner=Manner(manner),
@@ -249,15 +248,15 @@ class GroupProber:
             )
         )
 
-    def _take_part(self, probe: Probe) -> np.ndarray:
+    def _run_probe(self, probe: Probe) -> np.ndarray:
         flowing = sorted({rank for flow in probe.flows for rank in flow[:2]})
         paces_itself = probe.is_echo
         if self._place in flowing:
             barrier = self._load(("barrier", *flowing), lambda: _barrier(probe.ranks, flowing))
         else:
-            # its part of the probe is nothing, and so is its part of a simpler one: whoever looks
-            # on need not prove programs of which it runs no step
-            barrier, probe = None, _elsewhere(probe, self._place)
+            # a rank without a step in the probe runs an equally empty part of a simpler one, whose
+            # program is cheaper to prove
+            barrier, probe = None, _idle_probe(probe, self._place)
         sizes = probe.block_bytes(self._place)
         self._grow(*(int(side.sum()) for side in sizes))
         loaded = self._load(probe.shape, probe.program)
@@ -266,7 +265,7 @@ class GroupProber:
         flag = [(self._flag.ctypes.data, 1, 1, 1)]
         for repeat in range(probe.repeats):
             if repeat == 0 or not paces_itself:
-                # else what came late is timed too, or flows do not overlap
+                # without a barrier late starts are timed too, or flows do not overlap
                 if barrier is None:
                     self._run(loaded, rows, "uint8", self._deadline_s)
                 else:
@@ -277,7 +276,7 @@ class GroupProber:
         return self._gather(probe.repeats)
 
     def _round_trips(self) -> np.ndarray:
-        """The least round trip to every member that the kernel has seen lately (TCP_INFO)."""
+        """Return the kernel's recent least round trip to every member (TCP_INFO), us or nan."""
         found = np.full(len(self._members), np.nan)
         statistics = getattr(self._runner, "statistics", None)
         if statistics is not None:
@@ -286,7 +285,7 @@ class GroupProber:
         return found
 
     def _grow(self, inputs: int, outputs: int) -> None:
-        # ones, not empty: a page fault inside a timed run would be taken for the network
+        # ones, not empty: a page fault inside a timed run would count as network time
         if len(self._inputs) < inputs:
             self._inputs = np.ones(inputs, dtype=np.uint8)
         if len(self._outputs) < outputs:
@@ -298,7 +297,7 @@ class GroupProber:
         self._run(loaded, rows, "int64", self._idle_timeout_s)
 
     def _gathered(self, columns: int) -> np.ndarray:
-        """The buffer of `_gather`: (members, columns)."""
+        """Return the buffer of `_gather`: (members, columns)."""
         members = len(self._members)
         return self._times[: members * columns].reshape(members, columns)
 
@@ -325,7 +324,7 @@ class GroupProber:
 
 
 def name_hosts(message: str, rank: int, hosts: Sequence[str]) -> str:
-    """Return an executor's error with the hosts of the ranks that it blames."""
+    """Return an executor's error with the hosts of the ranks that it names."""
     blamed = {int(found) for found in re.findall(r"rank (\d+)", message)} - {rank}
     named = [f"rank {peer} is host '{hosts[peer]}'" for peer in sorted(blamed) if peer < len(hosts)]
     text = f"measuring stopped at rank {rank} on host '{hosts[rank]}': {message}"
@@ -342,7 +341,7 @@ def _direct(collective: Collective, ranks: int) -> Program:
 
 
 def _barrier(ranks: int, members: Sequence[int]) -> Program:
-    """Return a sum over `members` in one slot: nobody has it before all have come."""
+    """Return a barrier: a sum over `members` in one slot, complete after all have sent."""
     first, *others = members
     demand = Demand.custom(
         ranks=ranks,
@@ -350,13 +349,13 @@ def _barrier(ranks: int, members: Sequence[int]) -> Program:
         before=[(member, 0, 0, (member,)) for member in members],
         after=[(member, 0, 0, tuple(members)) for member in members],
     )
-    come = [Transfer(member, first, 0, 0, reduce=True) for member in others]
-    go = [Transfer(first, member, 0, 0) for member in others]
-    return lower(Schedule.of(demand, [*come, *go]))
+    arrive = [Transfer(member, first, 0, 0, reduce=True) for member in others]
+    release = [Transfer(first, member, 0, 0) for member in others]
+    return lower(Schedule.of(demand, [*arrive, *release]))
 
 
-def _elsewhere(probe: Probe, rank: int) -> Probe:
-    """Return the probe as one to whom it is nothing may run it: a flow between two others."""
+def _idle_probe(probe: Probe, rank: int) -> Probe:
+    """Return a stand-in for a rank without steps in the probe: one flow between two others."""
     src, dst = [other for other in range(probe.ranks) if other != rank][:2]
     flow = Flow(src, dst, ACK_BYTES)
     return replace(probe, chunks=1, flows=(flow,), manner=Manner.ONE_AFTER_ANOTHER)

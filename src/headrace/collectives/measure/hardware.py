@@ -1,15 +1,15 @@
-"""What hides behind a virtual PCIe bus, inferred from probes (TACCL, dissertation 5.3).
+"""Inference of the hardware behind a virtual PCIe bus, from probes (TACCL, dissertation 5.3).
 
-Three questions, each answered with a probability, or refused:
+Three questions, each answered with a probability, or left undecided with an error:
 
 - *Which CPU is nearest to the NIC?* The one whose loopbacks are fastest.
 - *Which GPUs share a PCIe switch?* Those that slow each other down in copies to a CPU at once.
 - *Which of them share it with the NIC?* Those that a loopback in the nearest CPU's memory slows.
 
-A rate is judged by the logarithm of its ratio to the same copy alone: near 0, or near that of half
-a switch. Repeated runs give the noise; medians and Student's t bear outliers. Sharing a switch is
-an equivalence relation, so the GPUs are partitioned (`partition`) rather than judged in pairs, and
-a switch shares with the NIC as a whole, one switch at most.
+A rate is classified by the logarithm of its ratio to the same copy alone: near 0, or near that of
+half a switch. Repeated runs give the noise; medians and Student's t tolerate outliers. Sharing a
+switch is an equivalence relation, so the GPUs are partitioned (`partition`) rather than classified
+in pairs, and a switch shares with the NIC as a whole, one switch at most.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,14 +26,14 @@ __all__ = ["Hardware", "infer_hardware"]
 LEAST_CONFIDENCE = 0.95
 """Below this probability a question counts as undecided."""
 
-_NEARER = np.log(1.03)  # a nearer CPU is faster by at least this: less is no distance
-_CONTENDED = (np.log(0.35), np.log(0.75))  # where a rate may fall to on a shared switch
+_NEARER = np.log(1.03)  # least advantage of a nearer CPU
+_CONTENDED = (np.log(0.35), np.log(0.75))  # range of rates on a shared switch
 _HALF = np.log(0.5)
-_DIVIDE = np.log(0.72)  # first guess of what parts contended from quiet
+_DIVIDE = np.log(0.72)  # initial threshold between contended and free
 _LEAST_NOISE = 0.01
-_LONE_NOISE = 0.1  # of a single run, where nothing is repeated
-_FEW = 3  # fewer runs have no median to speak of: something may have disturbed them all
-_FROM_FEW = 3.0  # evidence (logarithm of a likelihood ratio) that few runs amount to at most
+_LONE_NOISE = 0.1  # of a single run, if nothing is repeated
+_FEW = 3  # fewer runs have no robust median: all may have been disturbed
+_FROM_FEW = 3.0  # most evidence (logarithm of a likelihood ratio) from few runs
 _FREEDOM = 4.0  # degrees of freedom of Student's t: an outlier is evidence, but little
 
 Logs = Mapping[tuple[int, int, int], np.ndarray]
@@ -42,19 +42,19 @@ Logs = Mapping[tuple[int, int, int], np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What the probes say.
+    """Hardware inferred from probes.
 
     Attributes
     ----------
     nearest_cpu : of the NIC.
-    switches : GPUs by PCIe switch; every GPU is in one group, alone if it shares with nobody.
+    switches : GPUs by PCIe switch; every GPU is in one group, alone if it shares with none.
     nic_gpus : those that share a PCIe switch with the NIC; empty if none does.
     cpu_confidence, switch_confidence, nic_confidence : probabilities of the three answers.
     loopback_us : median of each CPU's loopbacks.
-    pair_ratio : rate of a GPU whose switch mate copies too, over its rate alone; None if no GPUs
-        share a switch.
-    switch_gb_per_s : median of what two mates get together; None if no GPUs share a switch.
-    notes : what was missing and what stood in for it.
+    pair_ratio : rate of a GPU while another of its switch copies too, over its rate alone; None
+        if no GPUs share a switch.
+    switch_gb_per_s : median rate of two GPUs of one switch together; None if there are none.
+    notes : missing probes and their substitutes.
     """
 
     nearest_cpu: int
@@ -75,8 +75,8 @@ def infer_hardware(probes: HardwareProbes, least_confidence: float = LEAST_CONFI
     Raises
     ------
     InputError : if a probe that a question needs is missing altogether, or if the data do not
-        decide a question with `least_confidence`; it names the question, the rival answer, and
-        what to probe again.
+        decide a question with `least_confidence`; it names the question, the next best answer, and
+        the probes to repeat.
     """
     notes: list[str] = []
     loopback_us, cpu, cpu_sure = _nearest_cpu(probes, least_confidence)
@@ -102,7 +102,7 @@ def infer_hardware(probes: HardwareProbes, least_confidence: float = LEAST_CONFI
 
 
 def _noise(cells: Iterable[np.ndarray]) -> float:
-    """Standard deviation of one run, from the differences between repeats of the same."""
+    """Return the standard deviation of one run, from the differences between repeats."""
     differences = [np.abs(v[:, None] - v[None, :])[np.triu_indices(len(v), 1)] for v in cells]
     pooled = np.concatenate([np.empty(0), *differences])
     if len(pooled) == 0:
@@ -111,7 +111,7 @@ def _noise(cells: Iterable[np.ndarray]) -> float:
 
 
 def _median_error(noise: float, runs: int) -> float:
-    """Standard error of a median of `runs` runs."""
+    """Return the standard error of a median of `runs` runs."""
     return noise * float(np.sqrt((1.0 if runs < 3 else np.pi / 2) / runs))
 
 
@@ -160,16 +160,16 @@ class _Baseline:
 
 
 def _alone(probes: HardwareProbes, notes: list[str]) -> dict[tuple[int, int], _Baseline]:
-    """Every GPU's rate when copying alone, by (gpu, cpu); missing ones from its likes."""
+    """Return every GPU's rate alone, by (gpu, cpu); missing ones from other GPUs."""
     cells = probes.logs(ProbeKind.ALONE)
     noise = _noise(cells.values())
     levels = {(gpu, cpu): float(np.median(values)) for (gpu, _, cpu), values in cells.items()}
     known: dict[tuple[int, int], _Baseline] = {}
     for (gpu, _, cpu), values in cells.items():
         level, error = levels[gpu, cpu], _median_error(noise, len(values))
-        if len(values) < _FEW:  # a disturbed run would pass for the truth: see what its likes get
-            likes = [other for (g, c), other in levels.items() if c == cpu and g != gpu]
-            error = max(error, abs(level - float(np.median(likes or [level]))) / 2)
+        if len(values) < _FEW:  # a disturbed run would go unnoticed: compare with other GPUs
+            others = [other for (g, c), other in levels.items() if c == cpu and g != gpu]
+            error = max(error, abs(level - float(np.median(others or [level]))) / 2)
         known[gpu, cpu] = _Baseline(level=level, error=error)
     found: dict[tuple[int, int], _Baseline] = {}
     for gpu, cpu in sorted({(g, c) for g, _, c in probes.logs(ProbeKind.PAIR)} | set(known)):
@@ -189,7 +189,7 @@ def _alone(probes: HardwareProbes, notes: list[str]) -> dict[tuple[int, int], _B
 def _pair_evidence(
     probes: HardwareProbes, alone: Mapping[tuple[int, int], _Baseline]
 ) -> tuple[np.ndarray, float]:
-    """Log-likelihood ratios of sharing, (gpus, gpus), and the contended level's logarithm."""
+    """Return log-likelihood ratios of sharing, (gpus, gpus), and the log of the contended level."""
     cells = {key: v for key, v in probes.logs(ProbeKind.PAIR).items() if (key[0], key[2]) in alone}
     evidence = np.zeros((probes.gpus, probes.gpus))
     if not cells:
@@ -204,8 +204,8 @@ def _pair_evidence(
     keys = _least_contended(level)
     error = [np.hypot(_median_error(noise, len(cells[k])), alone[k[0], k[2]].error) for k in keys]
     value = np.array([level[k] for k in keys])
-    quiet, contended, scale = _levels(value, np.array(error))
-    ratio = _log_t(value, contended, scale) - _log_t(value, quiet, scale)
+    free, contended, scale = _levels(value, np.array(error))
+    ratio = _log_t(value, contended, scale) - _log_t(value, free, scale)
     few = np.array([len(cells[k]) < _FEW for k in keys])
     ratio = np.where(few, np.clip(ratio, -_FROM_FEW, _FROM_FEW), ratio)
     for (gpu, other, _), one in zip(keys, ratio.tolist(), strict=True):
@@ -215,10 +215,10 @@ def _pair_evidence(
 
 
 def _least_contended(level: Mapping[tuple[int, int, int], float]) -> list[tuple[int, int, int]]:
-    """The cells of every pair with the CPU at which its two GPUs disturb each other least.
+    """Return the cells of every pair with the CPU at which its two GPUs disturb each other least.
 
-    Mates slow each other down whichever CPU they copy to. Two of the far socket may do so on the
-    way between the sockets, though only to one CPU.
+    GPUs of one switch slow each other down whichever CPU they copy to. Two of the far socket may do
+    so on the link between the sockets, though only to one CPU.
     """
     cpus: dict[tuple[int, int], dict[int, list[tuple[int, int, int]]]] = {}
     for gpu, other, cpu in level:
@@ -233,26 +233,26 @@ def _least_contended(level: Mapping[tuple[int, int, int], float]) -> list[tuple[
 
 
 def _levels(level: np.ndarray, error: np.ndarray) -> tuple[float, float, np.ndarray]:
-    """Where quiet and contended rates lie, and how far single ones stray from there."""
-    quiet, contended = 0.0, _HALF
+    """Return the levels of free and contended rates, and the spread of single ones around them."""
+    free, contended = 0.0, _HALF
     divide, scale = _DIVIDE, error
     for _ in range(10):
         low = level < divide
         if low.any():
             contended = float(np.clip(np.median(level[low]), *_CONTENDED))
         if not low.all():
-            quiet = float(np.clip(np.median(level[~low]), -0.15, 0.05))
-        # what repeats do not show: rates that differ from one occasion to the next
-        strays = np.minimum(np.abs(level - quiet), np.abs(level - contended))
+            free = float(np.clip(np.median(level[~low]), -0.15, 0.05))
+        # variation that repeats do not show: between separate probes
+        strays = np.minimum(np.abs(level - free), np.abs(level - contended))
         scale = np.maximum(error, 1.4826 * float(np.median(strays)))
-        divide = (quiet + contended) / 2
-    return quiet, contended, scale
+        divide = (free + contended) / 2
+    return free, contended, scale
 
 
 def _log_t(
     value: np.ndarray | np.float64, mean: np.ndarray | float, scale: np.ndarray | float
 ) -> np.ndarray:
-    """Log-density of Student's t, up to what depends on `scale` alone."""
+    """Return the log-density of Student's t, up to terms of `scale` alone."""
     return -(_FREEDOM + 1) / 2 * np.log1p(((value - mean) / scale) ** 2 / _FREEDOM)
 
 
@@ -288,7 +288,7 @@ def _nic_switch(
     least_confidence: float,
     notes: list[str],
 ) -> tuple[tuple[int, ...], float]:
-    """The switch that the NIC's loopbacks slow down, or none, and the answer's probability."""
+    """Return the switch that the NIC's loopbacks slow down, or (), and its probability."""
     beside = {gpu: v for (gpu, _, c), v in probes.logs(ProbeKind.BESIDE_NIC).items() if c == cpu}
     if not beside:
         elsewhere = sorted(set(probes.cpu[probes.probe == ProbeKind.BESIDE_NIC].tolist()))
@@ -298,16 +298,16 @@ def _nic_switch(
             f"nearest to the NIC: copy from CPU {cpu} during loopbacks in its memory"
         )
     level, error = _slowdown(probes, cpu, alone, beside, notes)
-    quiet, _, scale = _levels(np.array(list(level.values())), np.array(list(error.values())))
+    free, _, scale = _levels(np.array(list(level.values())), np.array(list(error.values())))
     scales = dict(zip(level, scale.tolist(), strict=True))
     grid = np.linspace(*_CONTENDED, 40)
     hypotheses: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     for group in groups:
         probed = [gpu for gpu in group if gpu in level]
-        ratios = np.zeros(len(grid))  # how much is left for the GPUs depends on the NIC's rate
+        ratios = np.zeros(len(grid))  # the rate left for the GPUs depends on the NIC's
         for gpu in probed:
             value, one = np.float64(level[gpu]), scales[gpu]
-            ratio = _log_t(value, grid, one) - _log_t(value, quiet, one)
+            ratio = _log_t(value, grid, one) - _log_t(value, free, one)
             most = _FROM_FEW if len(beside[gpu]) < _FEW else np.inf
             ratios += np.clip(ratio, -most, most)
         hypotheses.append((float(np.log(np.mean(np.exp(ratios)))), group))
@@ -330,15 +330,15 @@ def _slowdown(
     beside: Mapping[int, np.ndarray],
     notes: list[str],
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """For every GPU probed beside the NIC the logarithm of rate over rate alone, and its error."""
-    quiet = {gpu: v for (gpu, _, c), v in probes.logs(ProbeKind.FROM_CPU).items() if c == cpu}
-    noise = _noise([*beside.values(), *quiet.values()])
+    """Return log of rate beside the NIC over rate alone, and its error, by GPU."""
+    base_runs = {gpu: v for (gpu, _, c), v in probes.logs(ProbeKind.FROM_CPU).items() if c == cpu}
+    noise = _noise([*beside.values(), *base_runs.values()])
     level: dict[int, float] = {}
     error: dict[int, float] = {}
     for gpu, values in sorted(beside.items()):
-        if gpu in quiet:
-            base = float(np.median(quiet[gpu]))
-            base_error = _median_error(noise, len(quiet[gpu]))
+        if gpu in base_runs:
+            base = float(np.median(base_runs[gpu]))
+            base_error = _median_error(noise, len(base_runs[gpu]))
         elif (gpu, cpu) in alone:
             base, base_error = alone[gpu, cpu].level, alone[gpu, cpu].error
             notes.append(f"GPU {gpu} has no 'from_cpu' probe with CPU {cpu}: 'alone' stands in")
@@ -356,7 +356,7 @@ def _slowdown(
 
 
 def _switch_rate(probes: HardwareProbes, mates: list[tuple[int, ...]]) -> float:
-    """Median GB/s that two switch mates get together."""
+    """Return the median GB/s of two GPUs of one switch together."""
     cells = probes.logs(ProbeKind.PAIR)
     pairs = {(a, b) for group in mates for a in group for b in group if a < b}
     return float(

@@ -1,20 +1,19 @@
 """Recorded probes of one box: the NIC's loopbacks, and GPUs that copy alone and two at a time.
 
-The profiler of TACCL (dissertation, 5.3) asks hidden hardware three questions by probes. A table
-of such probes has one row for each run:
+As in the profiler of TACCL (dissertation, 5.3). A table of such probes has one row for each run:
 
 ========== ===== ======= ===== ===========================================================
 probe      gpu   other   cpu   value
 ========== ===== ======= ===== ===========================================================
 loopback                 c     us of a small RDMA loopback through memory of CPU c
-alone      g             c     GB/s of g copying to CPU c, all else quiet
+alone      g             c     GB/s of g copying to CPU c, all else idle
 pair       g     h       c     GB/s of g copying to CPU c while h does the same
-from_cpu   g             c     GB/s of g copying from CPU c, all else quiet
+from_cpu   g             c     GB/s of g copying from CPU c, all else idle
 beside_nic g             c     the same while the NIC does a loopback in memory of CPU c
 ========== ===== ======= ===== ===========================================================
 
-Repeated runs are repeated rows; what was not measured is left out (or has no value). ``from_cpu``
-may be missing: ``alone`` stands in for it. A box with several NICs is one table for each NIC.
+Repeated runs are repeated rows; missing probes are left out (or have no value). ``from_cpu`` may
+be missing: ``alone`` replaces it. A box with several NICs is one table for each NIC.
 """
 
 import csv
@@ -44,7 +43,7 @@ _MAX_BYTES = 256 << 20
 
 
 class ProbeKind(IntEnum):
-    """What was run; names in files are these in lower case."""
+    """Kind of a probe; names in files are these in lower case."""
 
     LOOPBACK = 0
     ALONE = 1
@@ -63,7 +62,7 @@ class HardwareProbes:
 
     Attributes
     ----------
-    cpus, gpus : how many the box has; they are numbered from 0.
+    cpus, gpus : number of each in the box; they are numbered from 0.
     probe : uint8, of `ProbeKind`.
     gpu, other, cpu : int32; -1 where the probe has none.
     value : float64, us for loopbacks, else GB/s (10^9 bytes).
@@ -158,14 +157,14 @@ class HardwareProbes:
 
     @classmethod
     def load(cls, path: str | Path) -> "HardwareProbes":
-        """Read an artifact, plain JSON or CSV; what it is shows in the first line.
+        """Read an artifact, plain JSON or CSV, told apart by the first line.
 
-        JSON: ``{"cpus": 2, "gpus": 8, "rows": [["pair", 0, 1, 0, 5.9], ...]}`` with null for what
-        a probe has not. CSV: columns probe, gpu, other, cpu, value, named in the first line.
+        JSON: ``{"cpus": 2, "gpus": 8, "rows": [["pair", 0, 1, 0, 5.9], ...]}`` with null for
+        absent values. CSV: columns probe, gpu, other, cpu, value, named in the first line.
 
         Raises
         ------
-        ArtifactError : naming file, row and field, what was found and what would do.
+        ArtifactError : naming file, row and field, what was found and what is allowed.
         """
         try:
             if Path(path).stat().st_size > _MAX_BYTES:
@@ -257,7 +256,7 @@ def _from_csv(text: str) -> HardwareProbes:
         for i, line in enumerate(lines[1:])
         if (row := _row(i, [_cell(cell.strip()) for cell in line])) is not None
     ]
-    # a CSV has no head: the largest numbers say how many there are
+    # a CSV has no head: counts follow from the largest numbers
     cpus = max((row[3] for row in rows), default=0) + 1
     gpus = max((max(row[1], row[2]) for row in rows), default=0) + 1
     return HardwareProbes.of(cpus, max(gpus, 1), rows)

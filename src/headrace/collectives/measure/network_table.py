@@ -1,4 +1,4 @@
-"""Tables of a network: what pairs of hosts measured, and where the hosts are, if that is known."""
+"""Tables of a network: measurements between pairs of hosts, and the hosts' positions."""
 
 import csv
 import json
@@ -25,10 +25,10 @@ class NetworkTable:
 
     Attributes
     ----------
-    name : what network it is.
+    name : of the network.
     positions : of every host, from the outermost level in (`affinity.LEVELS`).
     latency_us, bandwidth : (n, n) float64, us and bytes/s; nan where nothing was measured, on the
-        diagonal too. None if the network was not asked for it.
+        diagonal too. None if not measured at all.
     """
 
     name: str
@@ -57,7 +57,7 @@ class NetworkTable:
 
         Raises
         ------
-        InputError : if the table does not have what is asked for.
+        InputError : if the table lacks the requested measurement.
         """
         return pair_distances(
             latency_us=self.latency_us if latency else None,
@@ -71,9 +71,9 @@ class NetworkTable:
 def table_of_profile(
     profile: Profile, positions: Sequence[Position], name: str | None = None
 ) -> NetworkTable:
-    """Return what hosts had of each other in a profile's tournament.
+    """Return latency and bandwidth between hosts, from a profile's round-robin.
 
-    Latency is half of the least round trip. Several ranks of a host: the rank that played.
+    Latency is half of the least round trip. Of several ranks of a host one was probed.
 
     Parameters
     ----------

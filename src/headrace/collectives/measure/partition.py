@@ -1,9 +1,9 @@
-"""Who belongs together, when evidence about pairs is noisy and may contradict itself.
+"""Correlation clustering: the most probable partition, from noisy evidence about pairs.
 
 Being together is an equivalence relation: of the pairs (a, b), (b, c) and (a, c) never exactly two
 hold. So pairs are not judged one by one. A partition's log-likelihood is, up to a constant, the
 sum over the pairs inside its groups of the log-likelihood ratio "together" against "apart"; the
-best partition is looked for (correlation clustering), and its rivals say how sure it is.
+search maximizes it, and the next best partitions give the confidence.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _CERTAIN = 50.0  # more evidence about a pair than this changes nothing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionEstimate:
-    """The best partition and how sure it is.
+    """The best partition and its confidence.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ def every_partition(n: int) -> Iterator[np.ndarray]:
 
 
 def _linkage_cuts(score: np.ndarray) -> Iterator[np.ndarray]:
-    """Every cut of the average-linkage tree: good places to climb from."""
+    """Yield every cut of the average-linkage tree: starting points of the hill climbing."""
     n = len(score)
     if n < 3:
         return

@@ -1,9 +1,9 @@
-"""Racks that pairs alone do not show: everybody sends at once, each to a different host.
+"""Permutation traffic (cyclic shifts): detects oversubscribed uplinks that single pairs do not.
 
-Where an uplink is as fast as one host, a lone pair across it is as fast as one inside. In a crowd
-every host sends and receives one flow: those that stay inside a rack keep the host's rate, those
-that leave it divide the uplink. A *shift* by k is such a crowd (host i sends to host i + k); all
-shifts together have every ordered pair once, in O(N) probes.
+Where an uplink is as fast as one host, a lone pair across it is as fast as one inside. In
+permutation traffic every host sends and receives one flow: flows inside a rack keep the host's
+rate, those that leave it divide the uplink. The cyclic shift by k has host i send to host i + k;
+all shifts together have every ordered pair once, in O(N) probes.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from headrace.collectives.measure.round_robin import Pair, filled, rounds
 LEAST_HOSTS = 4
 """With fewer there are no two racks of which one has two hosts to compete."""
 
-_FEW = 9  # hosts, for whom there are too few shifts for all hosts of a rack to leave it at once
+_FEW = 9  # hosts up to which too few shifts have all hosts of a rack send out of it at once
 
 
 class PermutationTraffic:
-    """Rates in a crowd, by pair of ranks; what was found outlives the loss of a host."""
+    """Rates under permutation traffic by pair of ranks, which outlive the loss of a host."""
 
     def __init__(self, recorder: Recorder, effort: ProbeEffort, budget: Budget) -> None:
         self.rates: dict[Pair, float] = {}
@@ -30,27 +30,29 @@ class PermutationTraffic:
         self._effort = effort
         self._budget = budget
 
-    def gather(
+    def measure(
         self, site: Site, alone: np.ndarray, until: float, progress: ProgressCallback
     ) -> np.ndarray | None:
-        """Return (hosts, hosts) bytes per second in a crowd; None if time is too short for one.
+        """Return (hosts, hosts) bytes per second; None if the budget does not cover every pair.
 
-        `alone` are the bandwidths without it: every flow is as long as it would take alone.
+        `alone` are the bandwidths of single pairs, which size the flows to equal times alone.
         """
         hosts = len(site.hosts)
         plan = [*cyclic_shifts(hosts), *(mixed_directions(hosts) if hosts <= _FEW else ())]
         for index, pairs in enumerate(plan):
             if self._budget.left_s(until) <= 0:
-                self._budget.cut("crowd", f"{len(plan) - index} of {len(plan)} rounds left out")
+                self._budget.cut(
+                    "permutations", f"{len(plan) - index} of {len(plan)} rounds left out"
+                )
                 break
-            progress(f"crowd, round {index + 1} of {len(plan)}", index / len(plan))
+            progress(f"permutations, round {index + 1} of {len(plan)}", index / len(plan))
             self._send(site, alone, pairs)
         rates = np.full((hosts, hosts), np.nan)
         for a in range(hosts):
             for b in range(hosts):
                 rates[a, b] = self.rates.get((site.rank(a), site.rank(b)), np.nan)
         found = np.isfinite(rates)
-        # a pair that is known one way is known
+        # one direction of a pair is enough
         return filled(rates) if (found | found.T).sum() >= hosts * (hosts - 1) else None
 
     def _send(self, site: Site, alone: np.ndarray, pairs: list[Pair]) -> None:
@@ -66,9 +68,9 @@ class PermutationTraffic:
 
 
 def cyclic_shifts(hosts: int) -> Iterator[list[Pair]]:
-    """Yield crowds that have every ordered pair of `hosts` once, each host once on either side.
+    """Yield permutations that have every ordered pair of `hosts` once, each fixed-point free.
 
-    Two hosts never send to each other at once: half way round, half of them wait for the others.
+    Two hosts never send to each other at once: the shift by half of them is split in two.
     """
     for k in range(1, hosts):
         pairs = [(i, (i + k) % hosts) for i in range(hosts)]
@@ -80,12 +82,12 @@ def cyclic_shifts(hosts: int) -> Iterator[list[Pair]]:
 
 
 def mixed_directions(hosts: int) -> Iterator[list[Pair]]:
-    """Yield the rounds of a tournament with every other pair turned round, and the reverse.
+    """Yield the round-robin rounds with every other pair reversed, each followed by its reverse.
 
-    In the tournament itself the lower number always sends first: the first and the last host,
+    In the round-robin itself the lower number always sends first: the first and the last host,
     say, if they share a rack, never send at the same time.
     """
-    for meeting in rounds(hosts):
-        pairs = [(b, a) if index % 2 else (a, b) for index, (a, b) in enumerate(meeting)]
+    for forward in rounds(hosts):
+        pairs = [(b, a) if index % 2 else (a, b) for index, (a, b) in enumerate(forward)]
         yield pairs
         yield [(b, a) for a, b in pairs]

@@ -1,8 +1,8 @@
-"""Where a job's ranks go on a box whose hardware was inferred (TACCL, dissertation 5.3).
+"""GPU order of a job on a box whose hardware was inferred (TACCL, dissertation 5.3).
 
-GPU numbers differ from one virtual machine to the next, and with them who sits beside the NIC. An
-automorphism of the box's links renames GPUs so that every link looks as before, while the NIC's
-GPUs come to where plans expect them: ``CUDA_VISIBLE_DEVICES`` is that automorphism.
+GPU numbers differ from one virtual machine to the next, and with them the GPUs on the NIC's switch.
+An automorphism of the box's links renumbers GPUs without changing any link, and puts the NIC's GPUs
+at the ranks that plans expect: ``CUDA_VISIBLE_DEVICES`` is that automorphism.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from headrace.topology.topology import beta_from_bytes_per_s
 __all__ = ["box_of", "visible_devices", "visible_order", "with_pcie"]
 
 MAX_ORDERS = 100_000
-"""So many are tried; all places of 16 alike GPUs have more, of which a few places need few."""
+"""Limit of the search; all orders of 16 equal GPUs are more, but few differ at `near_nic`."""
 
 
 def box_of(machine: Topology) -> Topology:
@@ -46,12 +46,12 @@ def box_of(machine: Topology) -> Topology:
 def visible_order(
     machine: Topology, hardware: Hardware, near_nic: Sequence[int] = (0,)
 ) -> tuple[int, ...]:
-    """Return, for every place, the GPU to put there, in the order that moves the fewest.
+    """Return the GPU for every rank of the box, in the order that moves the fewest.
 
     Parameters
     ----------
-    machine : its first host's links tell the orders that change nothing.
-    near_nic : places (ranks of the first host) that plans expect on the NIC's PCIe switch.
+    machine : its first host's links give the automorphisms.
+    near_nic : ranks of the first host that plans expect on the NIC's PCIe switch.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def visible_order(
 
 
 def _orders(box: Topology, places: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Automorphisms of the box: one for all that `places` can hold, however many do the same."""
+    """Return automorphisms of the box: one for each distinct content of `places`."""
     from headrace.topology.symmetry import automorphism_generators
 
     generators, _ = automorphism_generators(box)
@@ -102,7 +102,7 @@ def _orders(box: Topology, places: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def visible_devices(order: Sequence[int]) -> str:
-    """Return the environment setting that puts GPU ``order[p]`` at place p."""
+    """Return the environment setting that makes GPU ``order[p]`` device p."""
     return f"CUDA_VISIBLE_DEVICES={','.join(map(str, order))}"
 
 
@@ -110,7 +110,7 @@ def with_pcie(machine: Topology, hardware: Hardware, order: Sequence[int]) -> To
     """Return `machine` with a shared capacity, each way, for every PCIe switch of two GPUs or more.
 
     They hold the links between hosts, which all pass through host memory (5.3). Every host is
-    taken to be ordered like the first by its own probes. A machine of one host stays as it is.
+    assumed to be ordered like the first by its own probes. A machine of one host is unchanged.
 
     Raises
     ------

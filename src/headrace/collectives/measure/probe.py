@@ -1,8 +1,8 @@
-"""Probes: what to send to learn about a network, as programs of the executor.
+"""Probes of a network, as programs of the executor.
 
-A probe is a collective of its own making: a few flows of data and their acknowledgements, and
-nothing between ranks that take no part. The verifier proves it like any other program, the
-executor runs it like any other, and so what is measured is the very path that data will take.
+A probe is a custom collective: a few flows of data and their acknowledgements, and nothing between
+other ranks. The verifier proves it and the executor runs it like any other program, so what is
+measured is the very path that data will take.
 
 A flow sends n chunks in one of two manners (TACCL 5.3): one after another, each when the one
 before has been acknowledged, or all at once with a single acknowledgement. A latency echo is the
@@ -25,7 +25,7 @@ ACK_BYTES = 8
 
 
 class Manner(IntEnum):
-    """How the chunks of a flow follow each other."""
+    """Order of the chunks of a flow: each acknowledged before the next, or all at once."""
 
     ONE_AFTER_ANOTHER = 0
     AT_ONCE = 1
@@ -86,12 +86,12 @@ class Probe:
 
     @property
     def shape(self) -> tuple[int, Manner, int, tuple[tuple[int, int], ...]]:
-        """What its program depends on: equal shapes, equal programs, whatever the sizes."""
+        """Key of its program: equal shapes have equal programs, whatever the sizes."""
         return self.ranks, self.manner, self.chunks, tuple(flow[:2] for flow in self.flows)
 
     @property
     def is_echo(self) -> bool:
-        """Whether each run is one message and its acknowledgement: runs then pace themselves."""
+        """True if each run is one message and its acknowledgement: such runs need no barrier."""
         return self.chunks == 1 and self.manner is Manner.ONE_AFTER_ANOTHER
 
     @property
@@ -102,33 +102,33 @@ class Probe:
 
     @property
     def demand(self) -> Demand:
-        """The collective that the probe is: item 2f is the data of flow f, 2f + 1 its answer."""
+        """The probe as a collective: item 2f is the data of flow f, 2f + 1 its acknowledgement."""
         width, before, after = self.width, list[Held](), list[Held]()
-        for index, (flow, out, back) in enumerate(zip(self.flows, *self.places(), strict=True)):
-            for item, (src, src_place), (dst, dst_place) in (
+        for index, (flow, out, back) in enumerate(zip(self.flows, *self.positions(), strict=True)):
+            for item, (src, src_block), (dst, dst_block) in (
                 (2 * index, (flow.src, out), (flow.dst, back)),
                 (2 * index + 1, (flow.dst, back), (flow.src, out)),
             ):
-                before.append((src, src_place, item, (src,)))
-                after.append((dst, width + dst_place, item, (src,)))
+                before.append((src, src_block, item, (src,)))
+                after.append((dst, width + dst_block, item, (src,)))
         return Demand.custom(
             ranks=self.ranks, slots=2 * width, before=before, after=after, chunks=self.chunks
         )
 
-    def places(self) -> tuple[list[int], list[int]]:
-        """For every flow, its number among the flows of its source, and of its destination."""
+    def positions(self) -> tuple[list[int], list[int]]:
+        """Return every flow's number among the flows of its source, and of its destination."""
         taken: dict[int, int] = {}
-        places: tuple[list[int], list[int]] = ([], [])
+        numbers: tuple[list[int], list[int]] = ([], [])
         for flow in self.flows:
-            for rank, mine in zip(flow[:2], places, strict=True):
+            for rank, mine in zip(flow[:2], numbers, strict=True):
                 mine.append(taken.get(rank, 0))
                 taken[rank] = mine[-1] + 1
-        return places
+        return numbers
 
     def block_bytes(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes that `rank` sends and receives for each of its flows, (width,) of int64 each."""
+        """Return the bytes `rank` sends and receives for each of its flows, (width,) int64 each."""
         sent, received = (np.zeros(self.width, dtype=np.int64) for _ in range(2))
-        for flow, out, back in zip(self.flows, *self.places(), strict=True):
+        for flow, out, back in zip(self.flows, *self.positions(), strict=True):
             data, answer = self.chunks * flow.chunk_bytes, self.chunks * ACK_BYTES
             if rank == flow.src:
                 sent[out], received[out] = data, answer
@@ -158,7 +158,7 @@ def segments(
 
 
 class _Lanes:
-    """Collects steps lane by lane, then numbers them."""
+    """Builder of the program: collects steps lane by lane, then numbers them."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
@@ -168,12 +168,12 @@ class _Lanes:
         self.waits: list[tuple[tuple[tuple[int, int, int], int], ...]] = []
 
     def build(self) -> Program:
-        for flow, out, back in zip(self.probe.flows, *self.probe.places(), strict=True):
+        for flow, out, back in zip(self.probe.flows, *self.probe.positions(), strict=True):
             self._flow((flow.src, out), (flow.dst, back))
         return self._numbered()
 
     def _send(self, src: tuple[int, int], dst: tuple[int, int], chunk: int, count: int) -> None:
-        """Send chunks [chunk, chunk + count) between two (rank, place among its flows)."""
+        """Send chunks [chunk, chunk + count) between two (rank, number among its flows)."""
         chunks = self.probe.chunks
         send = (Op.SEND, src[1] * chunks + chunk, -1, count)
         receive = (Op.RECV, (self.probe.width + dst[1]) * chunks + chunk, -1, count)
@@ -197,7 +197,7 @@ class _Lanes:
                 self.waits.append(((data_out, chunk), (ack_in, chunk - 1)))
 
     def _messages(self, keys: list[tuple[int, int, int]]) -> np.ndarray:
-        """Number every step by itself, a send and its receive alike."""
+        """Return message numbers, one for each send and its receive."""
         numbers: dict[tuple[tuple[int, int, int], int], int] = {}
         made: list[int] = []
         for rank, direction, peer in keys:

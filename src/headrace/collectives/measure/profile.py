@@ -1,4 +1,4 @@
-"""The Profile artifact: what measuring found, and how well it knows."""
+"""The Profile artifact: a measured network, with the variances of its costs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ _COLUMNS = {
     "fits": ("src", "dst", "alpha_us", "beta_us_per_mb", "alpha_variance", "beta_variance"),
     "pairs": ("src", "dst", "bytes_per_s", "median_rtt_us", "min_rtt_us", "kernel_rtt_us"),
 }
-"""What a table has at least."""
+"""Columns that every table has at least."""
 
 _LEAST_US, _MOST_US = ALPHA_US
 _RANGES = {
@@ -36,7 +36,7 @@ _RANGES = {
     "min_rtt_us": (_LEAST_US, _MOST_US),
     "kernel_rtt_us": (_LEAST_US, _MOST_US),
 }
-"""Least and largest value of a column, as far as links can cost; 0 and nan (not known) besides."""
+"""Least and largest value of a column, by the range of link costs; also 0 and nan (unknown)."""
 
 _TIMES = ("measured_at", "took_s", "valid_for_s")
 _YEAR_3000 = 32_503_680_000.0
@@ -49,17 +49,17 @@ class Profile:
     Attributes
     ----------
     topology : ranks, hosts, links with alpha (us) and beta (us/MB), and what they share.
-    groups : ranks that sit together (a rack); every rank is in one group.
+    groups : ranks by rack; every rank is in one group.
     samples : every timed run, see `recorder.Recorder.table`.
-    fits : one row per pair of ranks probed quietly: `src`, `dst` and the fields of `fit.LinkFit`,
-        among them the variances of alpha and beta.
-    pairs : one row per ordered pair of ranks (one of each host) that met in the tournament: `src`,
-        `dst`, `bytes_per_s` (others were talking), and round trips as the sender timed them
-        (`median_rtt_us`, `min_rtt_us`) and as its kernel did (`kernel_rtt_us`, nan if unknown).
+    fits : one row per pair of ranks with unloaded probes: `src`, `dst` and the fields of
+        `fit.LinkFit`, among them the variances of alpha and beta.
+    pairs : one row per ordered pair of ranks (one of each host) in the round-robin: `src`, `dst`,
+        `bytes_per_s` (with other pairs active), and round trips as timed by the sender
+        (`median_rtt_us`, `min_rtt_us`) and by its kernel (`kernel_rtt_us`, nan if unknown).
     measured_at : seconds since 1970, UTC, when measuring began.
     took_s : seconds that measuring took.
-    valid_for_s : seconds after `measured_at` for which it is worth relying on.
-    provenance : with what settings and versions it was made; not part of the digest.
+    valid_for_s : validity, in seconds after `measured_at`.
+    provenance : settings and versions that it was made with; not part of the digest.
 
     Raises
     ------
@@ -120,7 +120,7 @@ class Profile:
         return found
 
     def expired(self, now: float) -> bool:
-        """Whether `now` (seconds since 1970) is past the profile's validity."""
+        """Return whether `now` (seconds since 1970) is past the profile's validity."""
         return now > self.measured_at + self.valid_for_s
 
     def to_artifact(self) -> Artifact:
@@ -182,7 +182,7 @@ class Profile:
         return cls.from_artifact(artifact_io.load(path, KIND, _SCHEMA), str(path))
 
     def summary(self) -> list[tuple[str, str]]:
-        """Return (what, value) rows for people."""
+        """Return (label, value) rows for display."""
         topology = self.topology
         when = datetime.fromtimestamp(self.measured_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         rows = [

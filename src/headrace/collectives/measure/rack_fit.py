@@ -1,8 +1,8 @@
-"""How well a partition explains what was sent at the same time, at its likeliest rates.
+"""Likelihood of a partition into racks, given concurrent flows, at its likeliest rates.
 
-The logarithms of measured over foreseen times (`fluid`) have Student's distribution, whose long
-tails bear with flows that met something else. A partition pays for its parameters (BIC): racks,
-and hosts and limits that are out of the ordinary.
+The logarithms of measured over predicted times (`fluid`) have Student's distribution, whose long
+tails tolerate flows with other causes of delay. Parameters are charged by BIC: racks, and hosts
+and limits that differ from the typical.
 """
 
 import math
@@ -16,30 +16,30 @@ from headrace.collectives.measure.group.kmeans import labels_of
 from headrace.collectives.measure.partition import Grouping
 
 UNLIKE = 0.2
-"""Logarithm of the factor from which a rate counts as one of its own."""
+"""Logarithm of the factor from which a rate counts as a parameter of its own."""
 
 _FREEDOM = 3.0  # of Student's distribution
 _SCALES = 0.1 * 1.3 ** np.arange(8)
-"""Its scale, whichever is likeliest. A tenth at least: the model is no better than that, and must
-not explain its own faults by racks."""
+"""Its scale, whichever is likeliest. A tenth at least: the error of the model itself, which must
+not be fitted by racks."""
 _STEPS = np.array([0.35, 0.5, 0.7, 0.85, 1.0, 1.18, 1.4, 2.0, np.inf])
 _FINE_STEPS = np.array([0.92, 1.0, 1.09])
 _BATCH = 40_000  # candidates times rounds times hosts at once
-_OWN = 0.98  # of the time until a host is done: what it sent took that, not what it received
-_FREE = 1.05  # times what hosts alone would take: nothing else was in the way
+_OWN = 0.98  # share of the time until a host is done from which its own flow took that
+_FREE = 1.05  # factor over the time by host rates alone up to which nothing else limited
 _ALIKE = 1.15
-_OUTLIERS = 2  # of rounds: more went over an uplink only because timing was odd
-_ANCHOR = 3.0  # flows' worth of what hosts have in common, in each host's rate
+_OUTLIERS = 2  # rounds whose rate over an uplink is discarded as a timing error
+_ANCHOR = 3.0  # weight, in flows, of the common rate in each host's rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RackFit:
-    """A partition, and how well it explains the rounds.
+    """A partition into racks, with its score on the rounds.
 
     Attributes
     ----------
     groups : sorted groups of hosts, ordered by their first.
-    score : log-likelihood, less what its parameters cost.
+    score : log-likelihood less the charge of its parameters (BIC).
     rates : of this one candidate.
     """
 
@@ -54,7 +54,7 @@ def best_of(found: Sequence[RackFit]) -> RackFit:
 
 
 def fit(rounds: Rounds, groups: Grouping) -> RackFit:
-    """Return how well `groups` explain `rounds`, at the likeliest rates."""
+    """Return the fit of `groups` to `rounds`, at the likeliest rates."""
     [found] = fit_groupings(rounds, [groups], equal_hosts(rounds))
     return fit_uplinks(rounds, found)
 
@@ -62,21 +62,21 @@ def fit(rounds: Rounds, groups: Grouping) -> RackFit:
 def most_promising(
     rounds: Rounds, some: list[Grouping], host: np.ndarray, count: int
 ) -> list[Grouping]:
-    """Return the `count` best at these rates of hosts, other rates being as they look."""
+    """Return the `count` best at these rates of hosts and apparent other rates."""
     labels = np.array([labels_of(groups) for groups in some])
     scores = _scores(rounds, labels, _apparent(rounds, labels, host))
     return [some[index] for index in np.argsort(-scores)[:count].tolist()]
 
 
 def fit_groupings(rounds: Rounds, some: list[Grouping], host: np.ndarray) -> list[RackFit]:
-    """Return explanations by `some` groups, rates fitted as well as goes quickly.
+    """Return fits of `some` groupings, by a coarse and a fine line search over each rate.
 
-    Uplinks are as they look, all of them times one factor; `host` are rates to begin with.
+    Uplinks are the apparent ones, all of them times one factor; `host` are initial rates.
     """
     labels = np.array([labels_of(groups) for groups in some])
     rates = _apparent(rounds, labels, host)
     for steps in (_STEPS, _FINE_STEPS):
-        # equal hosts first: with the wrong uplinks, racks would look like slow hosts
+        # equal hosts first: with the wrong uplinks, racks would be fitted as slow hosts
         rates = _refitted(rounds, labels, rates, alike=steps is _STEPS)
         for name in ("core", "far", "uplink"):
             rates = _times_best(rounds, labels, rates, name, steps)
@@ -90,7 +90,7 @@ def fit_groupings(rounds: Rounds, some: list[Grouping], host: np.ndarray) -> lis
 def _times_best(
     rounds: Rounds, labels: np.ndarray, rates: Rates, name: str, steps: np.ndarray
 ) -> Rates:
-    """Rates with those called `name` times the best of `steps`, for each candidate."""
+    """Return rates with those called `name` times the best of `steps`, for each candidate."""
     values: np.ndarray = getattr(rates, name)
     factors = np.tile(steps, len(labels)).reshape(-1, *[1] * (values.ndim - 1))
     tried = rates.repeated(len(steps))
@@ -101,7 +101,7 @@ def _times_best(
 
 
 def fit_uplinks(rounds: Rounds, found: RackFit) -> RackFit:
-    """Return it with uplinks fitted each by itself."""
+    """Return the fit with every uplink fitted by itself."""
     if len(found.groups) == 1:
         return found
     labels = labels_of(found.groups)
@@ -110,7 +110,7 @@ def fit_uplinks(rounds: Rounds, found: RackFit) -> RackFit:
             if len(members) == 1:
                 continue
             tried = found.rates.repeated(len(steps))
-            # one that was never in the way is tried from what its hosts can send together
+            # an uplink that never limited is tried from the sum of its hosts' rates
             full = tried.uplink[0, members]
             full = np.where(np.isfinite(full), full, tried.host[0, members].sum())
             tried.uplink[:, members] = full * steps[:, None]
@@ -129,7 +129,7 @@ def fit_uplinks(rounds: Rounds, found: RackFit) -> RackFit:
 
 
 def _scores(rounds: Rounds, labels: np.ndarray, rates: Rates) -> np.ndarray:
-    """Return (candidates,) log-likelihoods less the price of parameters."""
+    """Return (candidates,) log-likelihoods less the charge of parameters."""
     sent = rounds.sent
     took = np.log(rounds.took_us[sent])
     size = max(1, _BATCH // rounds.size.size)
@@ -143,9 +143,9 @@ def _scores(rounds: Rounds, labels: np.ndarray, rates: Rates) -> np.ndarray:
 
 
 def _parameters(labels: np.ndarray, rates: Rates) -> np.ndarray:
-    """Return (candidates,) the number of racks, and of hosts and limits that are unlike others.
+    """Return (candidates,) the number of racks, and of hosts and limits that differ from others.
 
-    What is unlike others by a little is a part of one.
+    A small difference counts as a fraction of one.
     """
     racks = np.array([len(np.unique(row)) for row in labels])
     typical = np.median(rates.host, axis=1)
@@ -155,15 +155,15 @@ def _parameters(labels: np.ndarray, rates: Rates) -> np.ndarray:
     return racks + np.minimum(hosts / UNLIKE, 1.0).sum(axis=1) + others
 
 
-def _likelihood(rest: np.ndarray) -> np.ndarray:
-    """Log-likelihood (candidates,) of rests (candidates, flows), at the likeliest scale."""
-    tails = np.log1p((rest[:, None, :] / _SCALES[:, None]) ** 2 / _FREEDOM)
-    each = -(_FREEDOM + 1) / 2 * tails.sum(axis=2) - rest.shape[1] * np.log(_SCALES)
+def _likelihood(residual: np.ndarray) -> np.ndarray:
+    """Return (candidates,) log-likelihoods of residuals (candidates, flows), at the best scale."""
+    tails = np.log1p((residual[:, None, :] / _SCALES[:, None]) ** 2 / _FREEDOM)
+    each = -(_FREEDOM + 1) / 2 * tails.sum(axis=2) - residual.shape[1] * np.log(_SCALES)
     return each.max(axis=1)
 
 
 def equal_hosts(rounds: Rounds) -> np.ndarray:
-    """Return rates (bytes per us) of equal hosts: what a typical one's fastest flows had."""
+    """Return rates (bytes per us) of equal hosts: those of a typical host's fastest flows."""
     rate = np.where(rounds.sent, rounds.size / rounds.took_us, np.nan)
     received = np.take_along_axis(rate, rounds.src, axis=1)
     fast = np.nanquantile(np.concatenate([rate, received]), 0.9, axis=0)
@@ -171,23 +171,23 @@ def equal_hosts(rounds: Rounds) -> np.ndarray:
 
 
 def _refitted(rounds: Rounds, labels: np.ndarray, rates: Rates, *, alike: bool = False) -> Rates:
-    """Rates of hosts at which flows that only hosts limited took what they took.
+    """Return rates with hosts refitted to the flows that only hosts limited.
 
-    If hosts are `alike`, one factor is for all of them.
+    If hosts are `alike`, by one factor for all of them.
     """
     ends = predict(rounds, labels, rates)
     mine = np.broadcast_to(rates.host[:, None, :], ends.shape)
     other = rounds.at(rounds.dst, mine)
     free = rounds.sent & (ends >= _OWN * seen(rounds, ends))
     free &= ends <= _FREE * rounds.size / np.minimum(mine, other)
-    rest = np.full(ends.shape, np.nan)
-    rest[free] = np.log(np.broadcast_to(rounds.took_us, ends.shape)[free] / ends[free])
-    common = _median(rest.reshape(len(rest), -1).T)
+    residual = np.full(ends.shape, np.nan)
+    residual[free] = np.log(np.broadcast_to(rounds.took_us, ends.shape)[free] / ends[free])
+    common = _median(residual.reshape(len(residual), -1).T)
     if alike:
         return replace(rates, host=rates.host * np.exp(-common)[:, None])
     # the slower of the two hosts sets the rate, or either of them
-    sends = np.where(mine <= other * _ALIKE, rest, np.nan)
-    receives = rounds.at(rounds.src, np.where(other <= mine * _ALIKE, rest, np.nan))
+    sends = np.where(mine <= other * _ALIKE, residual, np.nan)
+    receives = rounds.at(rounds.src, np.where(other <= mine * _ALIKE, residual, np.nan))
     about = np.concatenate([sends, receives], axis=1) - common[:, None, None]
     count = np.isfinite(about).sum(axis=1)
     own = _median(about.transpose(1, 0, 2)) * count / (count + _ANCHOR)
@@ -195,7 +195,7 @@ def _refitted(rounds: Rounds, labels: np.ndarray, rates: Rates, *, alike: bool =
 
 
 def _median(values: np.ndarray) -> np.ndarray:
-    """Median over the first axis of what is not nan; 0.0 of nothing."""
+    """Return the median over the first axis of values that are not nan; 0.0 of none."""
     count = np.isfinite(values).sum(axis=0)
     middle = np.stack([np.maximum(count - 1, 0) // 2, count // 2])
     both = np.take_along_axis(np.sort(values, axis=0), middle, axis=0)
@@ -203,10 +203,10 @@ def _median(values: np.ndarray) -> np.ndarray:
 
 
 def _apparent(rounds: Rounds, labels: np.ndarray, host: np.ndarray) -> Rates:
-    """Rates as they look: the most that went over an uplink together, and between racks alone.
+    """Return apparent rates: the largest sums over an uplink, and single flows between racks.
 
-    Less went in rounds in which there was not more to send or the other end was in the way. The
-    uplink of a rack of one is taken for endless: it and the host are not told apart.
+    Rounds with less had less to send, or were limited at the other end. The uplink of a rack of
+    one counts as infinite: it cannot be told from the host.
     """
     same = (labels[:, :, None] == labels[:, None, :]).astype(float)
     rate = np.where(rounds.sent, rounds.size / np.where(rounds.sent, rounds.took_us, 1.0), 0.0)

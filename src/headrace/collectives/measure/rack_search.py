@@ -1,8 +1,8 @@
-"""Racks from everything that was sent at the same time: the partition that explains it best.
+"""Maximum-likelihood partition of hosts into racks, by hill climbing over concurrent rounds.
 
-Where an uplink is as fast as one host, no pair by itself shows it, and rates of pairs that met on
-one by chance mislead those who look at pairs. So a partition is judged by what it says of whole
-rounds (`explanation`), and looked for by climbing from what pairs and crowds look like.
+Where an uplink is as fast as one host, no single pair shows it, and pairs that shared one by
+chance mislead. So a partition is scored on whole rounds (`rack_fit`); the search starts from the
+racks that bandwidths of pairs and under permutation traffic suggest.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,16 +29,16 @@ from headrace.collectives.measure.rack_fit import (
 from headrace.collectives.measure.recorder import Series, Site
 
 MOST_HOSTS = 24
-"""With more, what pairs show has to do: the search takes seconds."""
+"""With more hosts pair bandwidths decide: the search takes seconds."""
 
-_STARTS, _CLIMBS = 4, 2  # looked at, and climbed from
-_REFITTED = 3  # best neighbours that are looked at closely
-_CLEAR = 60.0  # so much less likely, a way of dividing uplinks is not looked at further
+_STARTS, _CLIMBS = 4, 2  # starts that are fitted, and climbed from
+_REFITTED = 3  # best neighbours that are fitted
+_CLEAR = 60.0  # log-likelihood by which a model of uplinks is dropped without a search
 _MOST_SPLIT = 6
 
 
 def concurrent_rounds(samples: Mapping[str, np.ndarray], site: Site) -> Rounds:
-    """Return the rounds of the tournament and the crowd, of each the last and longest transfers.
+    """Return the rounds of round-robin and permutations, of each the last, longest transfers.
 
     Parameters
     ----------
@@ -71,28 +71,28 @@ def search_racks(
     bandwidths: Sequence[np.ndarray],
     enough: Callable[[], bool] = lambda: False,
 ) -> Grouping:
-    """Return the partition that explains `rounds` best; one group if none is surely better.
+    """Return the likeliest partition given `rounds`; one group if none is significantly better.
 
     Parameters
     ----------
-    bandwidths : (hosts, hosts) bytes per second, as pairs and crowds show them; the search begins
-        with what these look like.
-    enough : asked now and then; if true, the best so far has to do.
+    bandwidths : (hosts, hosts) bytes per second, of pairs and under permutation traffic; their
+        partitions are the starts of the search.
+    enough : polled now and then; if true, the best so far is returned.
     """
     one = (tuple(range(rounds.hosts)),)
-    seem = {group_hosts(bandwidth) for bandwidth in bandwidths} - {one}
-    places: set[Grouping] = {tuple((host,) for host in range(rounds.hosts))}
+    apparent = {group_hosts(bandwidth) for bandwidth in bandwidths} - {one}
+    more: set[Grouping] = {tuple((host,) for host in range(rounds.hosts))}
     for bandwidth in bandwidths:
-        places.update(cuts(pair_distances(bandwidth=bandwidth)[0]))
+        more.update(cuts(pair_distances(bandwidth=bandwidth)[0]))
     search = [
-        _Search(replace(rounds, fair=fair), seem, places - seem - {one}, enough)
+        _Search(replace(rounds, fair=fair), apparent, more - apparent - {one}, enough)
         for fair in (False, True)
     ]
-    # how uplinks are divided is the network's way: whichever explains more
-    search.sort(key=lambda way: -way.starts[0].score)
+    # proportional or max-min fair division of uplinks: whichever is likelier
+    search.sort(key=lambda one: -one.starts[0].score)
     best = search[0].climb()
     if search[1].starts[0].score > search[0].starts[0].score - _CLEAR:
-        search.sort(key=lambda way: -way.climb().score)
+        search.sort(key=lambda one: -one.climb().score)
         best = search[0].climb()
     best = search[0].polish(best)
     again = fit(search[1].rounds, best.groups)
@@ -104,30 +104,30 @@ def search_racks(
 
 
 class _Search:
-    """The search of one way of dividing uplinks.
+    """The search under one model of the division of uplinks.
 
     Attributes
     ----------
-    starts : the best places to climb from, the very best first.
+    starts : the best starting points, the likeliest first.
     """
 
     def __init__(
         self,
         rounds: Rounds,
-        seem: Collection[Grouping],
-        places: Collection[Grouping],
+        apparent: Collection[Grouping],
+        more: Collection[Grouping],
         enough: Callable[[], bool],
     ) -> None:
         self.rounds = rounds
         equal = equal_hosts(rounds)
-        likely = most_promising(rounds, sorted(places), equal, _STARTS)
-        starts = fit_groupings(rounds, [*sorted(seem), *likely], equal)
+        likely = most_promising(rounds, sorted(more), equal, _STARTS)
+        starts = fit_groupings(rounds, [*sorted(apparent), *likely], equal)
         self.starts = sorted(starts, key=lambda start: -start.score)
         self._enough = enough
         self._top: RackFit | None = None
 
     def climb(self) -> RackFit:
-        """Return the best that climbing from the starts leads to."""
+        """Return the best local optimum of the climbs from the starts."""
         if self._top is None:
             known = {start.groups for start in self.starts}
             tops = [self._climb(start, known) for start in self.starts[:_CLIMBS]]
@@ -135,7 +135,7 @@ class _Search:
         return self._top
 
     def polish(self, best: RackFit) -> RackFit:
-        """Climb once more, with uplinks fitted each by itself."""
+        """Climb on from `best`, with every uplink fitted by itself."""
         known = {best.groups}
         while fresh := self._around(best, known):
             host = best.rates.host[0]
@@ -151,7 +151,7 @@ class _Search:
         while fresh := self._around(here, known):
             host = here.rates.host[0]
             equal = np.full(self.rounds.hosts, np.median(host))
-            # a rack may have been taken for slow hosts
+            # a rack may have been fitted as slow hosts
             same = np.abs(np.log(host / equal)).max() < UNLIKE
             better = here
             for rates in (equal,) if same else (host, equal):
@@ -163,7 +163,7 @@ class _Search:
         return here
 
     def _around(self, here: RackFit, known: set[Grouping]) -> list[Grouping]:
-        """Neighbours that are not `known` yet, and now are; none if it is time to end."""
+        """Return neighbours not yet `known` and add them; none once `enough` is true."""
         if self._enough():
             return []
         around = {groups_of(row) for row in neighbours(labels_of(here.groups), _MOST_SPLIT)}

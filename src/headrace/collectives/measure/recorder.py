@@ -1,4 +1,4 @@
-"""What was probed where: the sites of ranks, and the table of every timed run."""
+"""Recording of probes: the hosts of ranks, and the table of every timed run."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -20,7 +20,7 @@ _TYPES = (*[np.int32, np.uint8, np.uint8], *[np.int32] * 3, np.int64, np.int32, 
 
 
 class Series(IntEnum):
-    """Why a probe was made."""
+    """Stage of the survey that a probe belongs to: column `stage`."""
 
     TOURNAMENT = 0
     QUIET = 1
@@ -30,12 +30,12 @@ class Series(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Which rank is on which host.
+    """Ranks by host.
 
     Attributes
     ----------
     hosts : distinct host names, in the order of their first ranks.
-    members : for every host its ranks.
+    members : the ranks of every host.
     """
 
     hosts: tuple[str, ...]
@@ -57,7 +57,7 @@ class Site:
         return cls(hosts=tuple(members), members=tuple(tuple(ranks) for ranks in members.values()))
 
     def without(self, lost: Collection[int]) -> "Site":
-        """Return the site without the ranks that were `lost`, and hosts that have no other.
+        """Return the site without `lost` ranks and the hosts that only had such.
 
         Ranks keep their numbers.
         """
@@ -75,23 +75,23 @@ class Site:
 
     @property
     def rank_host(self) -> tuple[int, ...]:
-        """For every rank, the index of its host."""
+        """The host index of every rank."""
         host_of = {rank: host for host, ranks in enumerate(self.members) for rank in ranks}
         return tuple(host_of[rank] for rank in self.ranks)
 
     def rank(self, host: int, turn: int = 0) -> int:
-        """A rank on `host`: another one each turn, while there are others."""
+        """Return a rank on `host`, in rotation by `turn`."""
         return self.members[host][turn % len(self.members[host])]
 
 
 @dataclass(slots=True)
 class Recorder:
-    """Carries out probes and keeps every time in a table.
+    """Runner of probes that keeps every time in a table.
 
     Attributes
     ----------
     clock : in seconds.
-    finished_s : when the last probe that went well was over, on that clock.
+    finished_s : end of the last successful probe, on that clock.
     """
 
     prober: Prober
@@ -150,10 +150,10 @@ class Recorder:
         return self.probe(Series.ROUND_ROBIN, manner, 1, flows, echoes, warm_up=_WARM_UP)
 
     def table(self, ranks: Sequence[int]) -> dict[str, np.ndarray]:
-        """Every timed run: columns probe, stage, manner, chunks, src, dst, chunk_bytes, repeat, us.
+        """Return all timed runs: probe, stage, manner, chunks, src, dst, chunk_bytes, repeat, us.
 
         Rows with the same `probe` ran at the same time (once per `repeat`). `src` and `dst` are
-        places in `ranks`; what was run with others is left out.
+        indices into `ranks`; runs with other ranks are left out.
         """
         place = {rank: index for index, rank in enumerate(ranks)}
         src, dst = _COLUMNS.index("src"), _COLUMNS.index("dst")
@@ -168,10 +168,10 @@ class Recorder:
 
 
 def no_samples() -> dict[str, np.ndarray]:
-    """Return the table of a network that was not measured here."""
+    """Return the empty table, for a network that was not measured here."""
     return {name: np.array([], dtype=t) for name, t in zip(_COLUMNS, _TYPES, strict=True)}
 
 
 def bulk_chunk_bytes(total_bytes: float) -> int:
-    """Size of one chunk of a bulk transfer of about `total_bytes`."""
+    """Return the size of one chunk of a bulk transfer of about `total_bytes`."""
     return max(1, round(total_bytes / BULK_CHUNKS))

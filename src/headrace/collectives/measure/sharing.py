@@ -1,10 +1,10 @@
-"""Shared capacities: flows that are slower together than alone use something together.
+"""Shared capacities, from flows that are slower together than alone.
 
 Each flow's size is its own rate times one duration, so that undisturbed flows end together; the
-*stretch* says by how much they did not.
+*stretch* is the factor by which they took longer.
 
-A trial out of one group runs into others. The tightest capacities are accepted first, and a
-trial that those already explain says nothing new.
+A trial out of one group also loads others. The tightest capacities are accepted first, and a trial
+whose stretch those explain adds none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +33,13 @@ _HALF_DUPLEX_STRETCH = 1.5
 _MOST_STRETCH_BY_NOISE = 1.05
 _RETURN_STRETCH = 1.022
 """One acknowledgement of 66 bytes for two full frames of the other direction: no more than that is
-charged, whatever a trial on a busy machine says, or bounds would promise too little."""
+charged, whatever a trial on a busy machine shows, or lower bounds on time would be too high."""
 _CONFIRMATIONS = 2
 _FILLED = 0.95
 
 
 class TransferLimits(Protocol):
-    """The part of the survey's effort that matters here."""
+    """Limits of transfers: the part of `ProbeEffort` that trials use."""
 
     @property
     def most_bytes(self) -> float:
@@ -54,7 +54,7 @@ class TransferLimits(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOutcome:
-    """How a trial went: every flow sent its own rate times `alone_us` and together took longer.
+    """Result of a trial: `stretch` is the time of its flows together over that of each alone.
 
     `rates` are MB per us, alone.
     """
@@ -64,11 +64,11 @@ class TrialOutcome:
     stretch: float
 
     def beta_of(self, capacity: Capacity) -> float:
-        """us/MB of the capacity if it was the one in the way."""
+        """Return us/MB of the capacity if it was the bottleneck."""
         return self.stretch / self.load(capacity)
 
     def load(self, capacity: Capacity) -> float:
-        """MB per us that the flows would put through the capacity, undisturbed."""
+        """Return the MB per us that the flows would put through the capacity, undisturbed."""
         return sum(
             rate
             for rate, flow in zip(self.rates, self.trial.flows, strict=True)
@@ -77,7 +77,7 @@ class TrialOutcome:
 
 
 RunTrial = Callable[[Trial], TrialOutcome | None]
-"""Runs a trial; None if there is no time for it."""
+"""Runs a trial; None if the budget is spent."""
 
 
 def find_shared(
@@ -89,9 +89,9 @@ def find_shared(
     limits: TransferLimits,
     budget: Budget | None = None,
 ) -> tuple[Capacity, ...]:
-    """Run the trials and return the capacities that showed.
+    """Run the trials and return the capacities found.
 
-    Without time left in `budget`, ports that were not tried are taken for like those that were.
+    Once `budget` is spent, ports that were not tried take the values of those that were.
     """
     left_out: list[Trial] = []
 
@@ -118,7 +118,7 @@ def find_shared(
 
 
 def _uplink_outcomes(run: RunTrial, groups: Grouping) -> list[TrialOutcome]:
-    """Few flows over every uplink; where they show nothing, as many as there are hosts."""
+    """Run few flows over every uplink; where they show nothing, as many as there are hosts."""
     outcomes: list[TrialOutcome] = []
     small, large = uplink_trials(groups, few=True), uplink_trials(groups, few=False)
     for first, second in zip(small, large, strict=True):
@@ -135,16 +135,16 @@ def _uplink_outcomes(run: RunTrial, groups: Grouping) -> list[TrialOutcome]:
 def _with_return_traffic(
     found: tuple[Capacity, ...], both: Sequence[TrialOutcome]
 ) -> tuple[Capacity, ...]:
-    """Charge uplinks for the acknowledgements of what flows the other way.
+    """Charge uplinks for the acknowledgements of the other direction's data.
 
     Collectives fill an uplink both ways at once; each way then carries the other's
     acknowledgements too (over TCP about one byte in fifty), which one-way trials do not show.
     """
-    tax = [o.stretch for o in both if 1.0 < o.stretch < _MOST_STRETCH_BY_NOISE]
-    if not tax:
+    costs = [o.stretch for o in both if 1.0 < o.stretch < _MOST_STRETCH_BY_NOISE]
+    if not costs:
         return found
     return tuple(
-        replace(c, beta_us_per_mb=c.beta_us_per_mb * min(*tax, _RETURN_STRETCH))
+        replace(c, beta_us_per_mb=c.beta_us_per_mb * min(*costs, _RETURN_STRETCH))
         if c.kind == "uplink"
         else c
         for c in found
@@ -152,7 +152,7 @@ def _with_return_traffic(
 
 
 def _confirmed(run: RunTrial, trial: Trial) -> TrialOutcome | None:
-    """Run a trial that should show nothing; if it shows something, again: the least counts.
+    """Run a trial that should show nothing; repeat it if it does: the least stretch counts.
 
     A link that is not full duplex is rare, a machine that is busy for a moment is not.
     """
@@ -162,7 +162,7 @@ def _confirmed(run: RunTrial, trial: Trial) -> TrialOutcome | None:
             break
         again = run(trial)
         if again is None:
-            return None  # nobody believes it unconfirmed
+            return None  # unconfirmed: not used
         outcome = min(outcome, again, key=lambda one: one.stretch)
     return outcome
 
@@ -173,25 +173,26 @@ def accept(
     threshold: float,
     known: tuple[Capacity, ...] = (),
 ) -> tuple[Capacity, ...]:
-    """Return `known` and the capacities that explain what `known` does not, tightest first."""
+    """Return `known` and the capacities that explain further stretches, tightest first."""
     found = list(known)
     candidates = [
         (outcome.beta_of(capacity), outcome, capacity)
         for outcome in outcomes
         for capacity in outcome.trial.capacities
     ]
-    settled: dict[int, float] = {}
+    explained: dict[int, float] = {}
     for slowness, outcome, capacity in sorted(candidates, key=lambda row: -row[0]):
-        # names of one trial are told apart by nothing, so they stand or fall together
-        if id(outcome) not in settled:
-            settled[id(outcome)] = max((_explains(outcome, other) for other in found), default=1.0)
-        if outcome.stretch < threshold * max(1.0, settled[id(outcome)]):
+        # the capacities of one trial cannot be told apart: all are accepted, or none
+        key = id(outcome)
+        if key not in explained:
+            explained[key] = max((_explains(outcome, other) for other in found), default=1.0)
+        if outcome.stretch < threshold * max(1.0, explained[key]):
             continue
         # a capacity is at least as fast as the fastest link over it; where one flow alone about
-        # fills it, that link's own probes know its rate better
+        # fills it, that link's own probes give its rate more precisely
         alone = min(cost for pair, cost in beta.items() if capacity.carries(*pair))
-        # flows that together had clearly less than one of them has alone met another limit (that
-        # of a sender, of a processor): this one was not reached
+        # flows that together had clearly less than one of them has alone were limited elsewhere (by
+        # a sender, a processor): this capacity was not reached
         reached = slowness <= LEAST_STRETCH * alone
         slowness = alone if slowness > _FILLED * alone else slowness
         found.append(replace(capacity, beta_us_per_mb=slowness, at_least=not reached))
@@ -203,7 +204,7 @@ def accept(
 
 
 def _explains(outcome: TrialOutcome, capacity: Capacity) -> float:
-    """The stretch that a known capacity causes in this trial."""
+    """Return the stretch that a known capacity causes in this trial."""
     return capacity.beta_us_per_mb * outcome.load(capacity)
 
 
@@ -232,9 +233,9 @@ def _run(
 def extend_nics(
     found: tuple[Capacity, ...], site: Site, groups: Grouping, trials: Sequence[Trial]
 ) -> tuple[Capacity, ...]:
-    """Give hosts whose NIC was not tried the typical one of their group, if all tried showed.
+    """Give hosts with untried NICs the median of their group, if all tried NICs have a capacity.
 
-    It is to be counted on, but not known for a limit.
+    It is a lower bound of the rate (`at_least`).
     """
     tried = {(c.direction, *c.hosts) for trial in trials for c in trial.capacities}
     nics = {(c.direction, *c.hosts): c for c in found if c.kind == "nic"}
@@ -256,7 +257,7 @@ def extend_nics(
 def extend_uplinks(
     found: tuple[Capacity, ...], groups: Grouping, left_out: Sequence[Trial]
 ) -> tuple[Capacity, ...]:
-    """Give groups whose uplink was not tried the typical one, if all tried ones showed."""
+    """Give groups with untried uplinks the median, if all tried uplinks have a capacity."""
     missing = {c for trial in left_out for c in trial.capacities if c.direction != "both"}
     more: list[Capacity] = []
     for direction in ("out", "in"):

@@ -12,16 +12,16 @@ __all__ = ["SimulatedBox", "simulate_probes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedBox:
-    """A machine as it is.
+    """True hardware of a simulated machine.
 
     Attributes
     ----------
-    switch_cpu : for every PCIe switch, the CPU that it hangs on.
+    switch_cpu : for every PCIe switch, the CPU that it is attached to.
     gpu_switch : for every GPU, its switch.
-    nic_cpu : the CPU that the NIC hangs on.
+    nic_cpu : the CPU that the NIC is attached to.
     nic_switch : the NIC's switch; -1 for a root port of its own.
-    lane_gb_per_s, socket_gb_per_s, nic_gb_per_s : rates of a GPU's lanes and of a switch's way up
-        (alike), between the sockets, and of the NIC.
+    lane_gb_per_s, socket_gb_per_s, nic_gb_per_s : rates of a GPU's lanes and of a switch's uplink
+        (equal), between the sockets, and of the NIC.
     near_us, far_us : loopback latency by the NIC's CPU and by another.
     """
 
@@ -66,7 +66,7 @@ class SimulatedBox:
         return tuple(g for g, switch in enumerate(self.gpu_switch) if switch == self.nic_switch)
 
     def rate(self, gpu: int, cpu: int, other: int = -1, *, nic: bool = False) -> float:
-        """GB/s of a copy between `gpu` and `cpu`, while `other` or the NIC works too."""
+        """Return GB/s of a copy between `gpu` and `cpu`, while `other` or the NIC is active too."""
         limits = [self.lane_gb_per_s]
         mine = self.gpu_switch[gpu]
         far = self.switch_cpu[mine] != cpu
@@ -91,13 +91,13 @@ def simulate_probes(
     missing: float = 0.0,
     cpus: tuple[int, ...] | None = None,
 ) -> HardwareProbes:
-    """Return the probes that `box` would give.
+    """Return simulated probes of `box`.
 
     Parameters
     ----------
     repeats, loopbacks : runs of every copy, and of every loopback (they take microseconds).
     noise : standard deviation of the logarithm of every value (log-normal noise).
-    outliers : fraction of runs that something else disturbs, by a factor of 1.3 to 3.
+    outliers : fraction of disturbed runs, by a factor of 1.3 to 3.
     missing : fraction of probes (with all their repeats) that are not in the table; loopbacks are
         never left out.
     cpus : those that the GPUs copy to when alone or in pairs (default: all).

@@ -1,7 +1,7 @@
-"""Made-up measurements of networks that are known: to try out and to test what is inferred.
+"""Simulated measurements of known networks, to test inference.
 
-Hosts sit in a tree of up to six levels. A pair's latency is that of the switch where its way
-turns, its bandwidth what the uplinks on its way leave; then come what measuring adds: noise,
+Hosts are leaves of a tree of up to six levels. A pair's latency is that of its lowest common
+switch, its bandwidth is limited by the uplinks on its path; then come errors of measurement: noise,
 competing traffic, and directions that differ.
 """
 
@@ -18,25 +18,24 @@ from headrace.errors import InputError
 __all__ = ["NOISELESS", "Disturbance", "nested_positions", "rack_positions", "simulate_network"]
 
 TURN_US = ((52.0, 56.0), (39.0, 42.0), (29.0, 32.0), (22.0, 24.0), (16.0, 18.0), (12.0, 13.0))
-"""Latency (us, least and most) of a way that turns above a region, in a region, a datacenter, a
-cluster, a row, a rack. Levels are about a third apart, as near to each other as makes single
-probes of neighbouring levels overlap under the default noise."""
+"""Latency (us, least and most) of a path that turns above a region, in a region, a datacenter, a
+cluster, a row, a rack. Levels are about a third apart, so close that single probes of neighbouring
+levels overlap under the default noise."""
 
 OVERSUBSCRIPTION = (1.5, 1.5, 2.0, 2.0, 4.0)
-"""By how much what is below a region, datacenter, cluster, row and rack could send more than its
-uplink carries."""
+"""Ratio of the rates below a region, datacenter, cluster, row and rack to that of its uplink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """What measuring adds to the truth.
+    """Errors that measuring adds to the true values.
 
     Attributes
     ----------
     noise : standard deviation of the logarithm of every single measurement.
-    competing : share of measurements that met other traffic, which makes them 1.5 to 5 times worse.
-    asymmetry : standard deviation of the logarithm of what each host's two directions differ by.
-    stack_us : latency that a host adds by itself: from 0 to this.
+    competing : share of measurements under competing traffic, 1.5 to 5 times worse.
+    asymmetry : standard deviation of the logarithm of the ratio of a host's two directions.
+    stack_us : most latency of a host's own stack, uniform from 0.
     """
 
     noise: float = 0.3
@@ -52,7 +51,7 @@ class Disturbance:
 
 
 NOISELESS = Disturbance(noise=0.0, competing=0.0, asymmetry=0.0, stack_us=0.0)
-"""Nothing is added: the truth."""
+"""No errors: true values."""
 
 
 def nested_positions(
@@ -62,11 +61,11 @@ def nested_positions(
 
     Parameters
     ----------
-    units : how many regions, datacenters, clusters, rows and racks there are in all, no fewer on
-        any level than on the one above it. With equal numbers a level has no part. The 64 machines
+    units : numbers of regions, datacenters, clusters, rows and racks in all, no fewer on any
+        level than on the one above it. With equal numbers a level has no part. The 64 machines
         of PLink 5.5 are in (1, 2, 7, 15, 61).
-    seed : of what is in what, and the order of hosts.
-    even : whether units are of equal sizes (as far as numbers allow) rather than random ones.
+    seed : of the tree, and the order of hosts.
+    even : units of equal sizes (as far as numbers allow) rather than random ones.
 
     Raises
     ------
@@ -81,7 +80,7 @@ def nested_positions(
     random = np.random.default_rng(seed)
     path = np.arange(units[0])[:, None]
     for above, here in pairwise(levels):
-        more = here - above  # beside one in every unit of the level above
+        more = here - above  # besides one in every unit of the level above
         extra = np.arange(more) % above if even else random.integers(above, size=more)
         parent = np.concatenate([np.arange(above), extra])
         path = np.concatenate([path[parent], np.arange(here)[:, None]], axis=1)
@@ -117,10 +116,10 @@ def simulate_network(
     ----------
     seed : of the network and the disturbance. Two that differ only in their disturbance are the
         same network.
-    disturbance : what measuring adds (default: all of it, noise of 0.3; see also `NOISELESS`).
-    turn_us : for each of `LEVELS`, the range of latency of a way that turns above it.
+    disturbance : errors of measurement (default: all, noise of 0.3; see also `NOISELESS`).
+    turn_us : for each of `LEVELS`, the range of latency of a path that turns above it.
     oversubscription : of all of `LEVELS` but the host. A flow's bandwidth is that of its hosts over
-        the oversubscription of what it leaves: what it gets while everybody sends.
+        the oversubscription of the units that it leaves: its share while all hosts send.
 
     Raises
     ------
@@ -158,7 +157,7 @@ def _latency(
     turn_us: Sequence[tuple[float, float]],
     random: np.random.Generator,
 ) -> np.ndarray:
-    """Every unit has a latency of its own for the ways that turn in it."""
+    """Return latencies: every unit has one of its own for the paths that turn in it."""
     latency = np.zeros(common.shape)
     for level, (least, most) in enumerate(turn_us):
         units = {position[:level]: 0.0 for position in positions}

@@ -1,13 +1,13 @@
-"""The whole of measuring, as one rank conducts it: who is near, what links cost, what they share.
+"""Survey of a network, led by one rank: groups of hosts, link costs, shared capacities.
 
-1. A tournament of disjoint pairs, O(N) rounds: latency and bandwidth between all hosts.
-2. Groups. Disjoint pairs may have met on an uplink, and in a crowd everybody sends at once: the
-   racks that explain all of those rounds, or those that pairs show.
-3. Quiet probes, nobody else talking: alpha and beta of all pairs, or of a few of each kind.
-4. Concurrent flows, planned from the groups: what hosts and groups share.
+1. Round-robin of disjoint pairs (1-factorization), O(N) rounds: latency and bandwidth of all pairs.
+2. Groups: the likeliest racks over the rounds of disjoint pairs, which may share an uplink, and
+   over permutation traffic; or those that pair bandwidths show.
+3. Unloaded probes, one link at a time: alpha and beta of all pairs, or of a few of each kind.
+4. Concurrent flows, planned from the groups: capacities that hosts and groups share.
 
-All of it fits a budget of time: stages look less closely, then at less, and say so. A host that is
-lost on the way is left out; what was found about the others stays.
+All of it fits a time budget: stages shorten their transfers, then skip some, and record the cuts.
+A host that is lost on the way is left out; results about the others stay.
 """
 
 import logging
@@ -40,10 +40,10 @@ from headrace.collectives.measure.trials import Capacity
 from headrace.collectives.measure.unloaded import UnloadedProbes
 from headrace.errors import CommunicationError
 
-# where each stage ends on the progress bar
-_TOURNAMENT_DONE, _CROWD_DONE, _QUIET_DONE = 0.2, 0.25, 0.65
-# and after which share of the budget it has to
-_TOURNAMENT_ENDS, _CROWD_ENDS, _QUIET_ENDS = 0.4, 0.5, 0.75
+# end of each stage, as a share of the progress bar
+_PAIRS_DONE, _PERMUTATIONS_DONE, _UNLOADED_DONE = 0.2, 0.25, 0.65
+# and, at the latest, of the budget
+_PAIRS_END, _PERMUTATIONS_END, _UNLOADED_END = 0.4, 0.5, 0.75
 
 log = logging.getLogger(__name__)
 
@@ -60,22 +60,22 @@ def measure_ranks(
 
     Parameters
     ----------
-    runner : this rank's executor, connected, and idle for the time being.
+    runner : this rank's executor, connected and idle.
     rank_hosts : name of every rank's host, the same at every rank.
     effort : the same at every rank.
-    progress : used at the rank that conducts.
-    regroup : how those who are left come together again after the loss of a rank; the profile
-        then covers them. Without, the loss is an error.
+    progress : called at the leader.
+    regroup : forms the next executor group of the survivors after the loss of a rank; the profile
+        then covers those. Without it, the loss is an error.
 
     Returns
     -------
     Profile | None
-        The profile at the rank that conducts (0, or the lowest that is left), None elsewhere.
+        The profile at the leader (rank 0, or the lowest survivor), None elsewhere.
 
     Raises
     ------
-    CommunicationError : at every rank, naming the host, if one dies or stops answering and there
-        is no going on without it.
+    CommunicationError : at every rank, naming the host, if one dies or stops responding and the
+        survivors cannot continue.
     """
     effort = effort or ProbeEffort()
     member = GroupProber(runner, rank_hosts, regroup=regroup, most_losses=effort.most_losses)
@@ -117,46 +117,46 @@ class _Survey:
         self.budget = Budget(effort.budget_s, clock)
         self.progress = progress
         self.shown = 0.0
-        # what is known, by pair of ranks: it stays when a host is lost
-        self.tournament = RoundRobin(self.recorder, effort, self.budget)
-        self.crowd = PermutationTraffic(self.recorder, effort, self.budget)
-        self.quiet = UnloadedProbes(self.recorder, effort)
+        # results by pair of ranks, kept when a host is lost
+        self.round_robin = RoundRobin(self.recorder, effort, self.budget)
+        self.permutations = PermutationTraffic(self.recorder, effort, self.budget)
+        self.unloaded = UnloadedProbes(self.recorder, effort)
         self.fits: dict[Pair, LinkFit] = {}
         self.local: dict[Pair, LinkFit] = {}
-        self.second_looks: set[Pair] = set()
+        self.repeated: set[Pair] = set()
 
     def report(self, what: str, share: float) -> None:
         if self.progress is not None:
-            self.shown = max(self.shown, share)  # after a loss some of it is done again
+            self.shown = max(self.shown, share)  # a loss repeats stages
             self.progress(what, self.shown)
 
     def run(self) -> Profile:
         measured_at = time.time()
         while True:
-            # who conducts may have taken over from one that was lost
+            # the leader may be the successor of one that was lost
             self.site = self.site.without(self.recorder.prober.lost)
             try:
                 return self.stages(measured_at)
             except CommunicationError as error:
                 self.recorder.prober.survive(error)
-                log.warning("measuring goes on without %s: %s", self.whom(), error)
-                # the wait for an answer that never came is nobody's fault
-                self.budget.forgive(self.budget.now - self.recorder.finished_s)
+                log.warning("measuring continues without %s: %s", self.lost_ranks(), error)
+                # the wait for a lost host does not count against the budget
+                self.budget.exclude(self.budget.now - self.recorder.finished_s)
 
-    def whom(self) -> str:
-        """The ranks that this loss cost, with their hosts."""
-        gone = [rank for rank in self.recorder.prober.lost if rank in self.site.ranks]
-        named = [f"rank {rank} on host '{self.hosts[rank]}'" for rank in sorted(gone)]
+    def lost_ranks(self) -> str:
+        """Return the ranks of this loss, with their hosts, for messages."""
+        lost = [rank for rank in self.recorder.prober.lost if rank in self.site.ranks]
+        named = [f"rank {rank} on host '{self.hosts[rank]}'" for rank in sorted(lost)]
         return ", ".join(named) or "the old connections"
 
     def stages(self, measured_at: float) -> Profile:
         site = self.site
-        bandwidth = self.tournament.play(
+        bandwidth = self.round_robin.measure(
             site,
-            _TOURNAMENT_ENDS,
-            lambda what, share: self.report(what, share * _TOURNAMENT_DONE),
+            _PAIRS_END,
+            lambda what, share: self.report(what, share * _PAIRS_DONE),
         )
-        self.report("grouping hosts", _TOURNAMENT_DONE)
+        self.report("grouping hosts", _PAIRS_DONE)
         groups = self.groups(bandwidth)
         self.fit_hosts(bandwidth, groups)
         host = {rank: index for index, ranks in enumerate(site.members) for rank in ranks}
@@ -165,11 +165,11 @@ class _Survey:
         }
         costs = complete(bandwidth, groups, even_out(fits, groups))
         self.fit_local()
-        self.report("looking for what links share", _QUIET_DONE)
+        self.report("probing shared capacities", _UNLOADED_DONE)
         shared = self.shared(groups, costs)
         kernel = self.recorder.prober.round_trips()
         self.report("done", 1.0)
-        found = Findings(site, self.fits, self.local, self.tournament, kernel)
+        found = Findings(site, self.fits, self.local, self.round_robin, kernel)
         return Profile(
             topology=found.topology(costs, shared),
             groups=found.rank_groups(groups),
@@ -191,70 +191,70 @@ class _Survey:
         )
 
     def groups(self, bandwidth: np.ndarray) -> Grouping:
-        """Group hosts by what pairs had, what they have in a crowd, and what explains both."""
+        """Group hosts by the likeliest racks, or by bandwidths of pairs or under permutations."""
         pairs = group_hosts(bandwidth)
         if len(bandwidth) < LEAST_HOSTS:
             return pairs
-        span = _CROWD_DONE - _TOURNAMENT_DONE
-        crowded = self.crowd.gather(
+        span = _PERMUTATIONS_DONE - _PAIRS_DONE
+        loaded = self.permutations.measure(
             self.site,
             bandwidth,
-            _CROWD_ENDS,
-            lambda what, share: self.report(what, _TOURNAMENT_DONE + share * span),
+            _PERMUTATIONS_END,
+            lambda what, share: self.report(what, _PAIRS_DONE + share * span),
         )
         seen = [bandwidth]
-        if crowded is not None:
-            seen += [crowded, np.minimum(bandwidth, crowded)]
+        if loaded is not None:
+            seen += [loaded, np.minimum(bandwidth, loaded)]
         if len(bandwidth) > MOST_HOSTS:
-            return pairs if len(pairs) > 1 or crowded is None else group_hosts(crowded)
+            return pairs if len(pairs) > 1 or loaded is None else group_hosts(loaded)
         rounds = concurrent_rounds(self.recorder.table(self.site.ranks), self.site)
-        explained = search_racks(rounds, seen, lambda: self.budget.left_s(_CROWD_ENDS) <= 0)
-        # racks that pairs show and no uplink explains may have something else that makes them so
-        return pairs if len(explained) == 1 else explained
+        likeliest = search_racks(rounds, seen, lambda: self.budget.left_s(_PERMUTATIONS_END) <= 0)
+        # racks in pair bandwidths that no uplink explains may have another cause
+        return pairs if len(likeliest) == 1 else likeliest
 
     def fit_hosts(self, bandwidth: np.ndarray, groups: Grouping) -> None:
-        """Fit the links between hosts, and those that look bad once more."""
+        """Fit the links between hosts; probe outliers a second time."""
         site, effort = self.site, self.effort
         pairs = unloaded_pairs(groups, effort.all_pairs_up_to, effort.pairs_per_kind)
 
-        def look(pair: Pair, done: float) -> None:
+        def probe(pair: Pair, done: float) -> None:
             here, there = (site.hosts[host] for host in pair)
-            share = _CROWD_DONE + (_QUIET_DONE - _CROWD_DONE) * done
+            share = _PERMUTATIONS_DONE + (_UNLOADED_DONE - _PERMUTATIONS_DONE) * done
             self.report(f"link {here} to {there}", share)
             ranks = self.ranks(pair)
-            [self.fits[ranks]] = self.quiet.fit([ranks], [bandwidth[pair]])
+            [self.fits[ranks]] = self.unloaded.fit([ranks], [bandwidth[pair]])
 
         missing = [pair for pair in pairs if self.ranks(pair) not in self.fits]
-        # the first one inside a group and the first one across tell most of the others
+        # never skipped: the first pair inside a group and the first across represent the others
         group_of = {host: index for index, group in enumerate(groups) for host in group}
         sorts = {group_of[a] == group_of[b]: (a, b) for a, b in reversed(pairs)}
         for index, pair in enumerate(missing):
-            if pair not in sorts.values() and self.budget.left_s(_QUIET_ENDS) <= 0:
+            if pair not in sorts.values() and self.budget.left_s(_UNLOADED_END) <= 0:
                 left = len(missing) - index
-                self.budget.cut("quiet", f"{left} of {len(pairs)} links left out")
+                self.budget.cut("unloaded", f"{left} of {len(pairs)} links left out")
                 return
-            look(pair, index / len(missing))
+            probe(pair, index / len(missing))
         fits = {pair: self.fits[self.ranks(pair)] for pair in pairs}
         for pair in outlier_pairs(fits, groups)[: effort.second_looks]:
-            if self.ranks(pair) in self.second_looks:
+            if self.ranks(pair) in self.repeated:
                 continue
-            if self.budget.left_s(_QUIET_ENDS) <= 0:
-                self.budget.cut("quiet", "second looks left out")
+            if self.budget.left_s(_UNLOADED_END) <= 0:
+                self.budget.cut("unloaded", "second probes of outliers left out")
                 return
-            look(pair, 1.0)
-            self.second_looks.add(self.ranks(pair))
+            probe(pair, 1.0)
+            self.repeated.add(self.ranks(pair))
 
     def ranks(self, pair: Pair) -> Pair:
-        """The ranks that stand for a pair of hosts."""
+        """Return the ranks that represent a pair of hosts."""
         return self.site.rank(pair[0]), self.site.rank(pair[1])
 
     def fit_local(self) -> None:
         """Fit links between ranks of one host, one pair of each host at a time."""
         guess = self.effort.most_bytes / self.effort.quiet_us * 1e6
-        for meeting in local_rounds(self.site.members)[: self.effort.local_rounds]:
-            for pairs in (meeting, tuple((b, a) for a, b in meeting)):
+        for forward in local_rounds(self.site.members)[: self.effort.local_rounds]:
+            for pairs in (forward, tuple((b, a) for a, b in forward)):
                 if any(pair not in self.local for pair in pairs):
-                    fits = self.quiet.fit(pairs, [guess] * len(pairs))
+                    fits = self.unloaded.fit(pairs, [guess] * len(pairs))
                     self.local.update(zip(pairs, fits, strict=True))
 
     def shared(self, groups: Grouping, costs: Costs) -> tuple[Capacity, ...]:

@@ -1,4 +1,4 @@
-"""Trials of concurrent flows, planned from the groups of hosts: what would expose a capacity.
+"""Trials of concurrent flows that expose shared capacities, planned from the groups of hosts.
 
 One host to several and several to one for its NIC, disjoint pairs out of and into a group for its
 uplink, and both ways at once for an uplink that is not full duplex.
@@ -21,7 +21,7 @@ _NICS_PER_GROUP = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """A port of some hosts that flows between them and the others pass: `out`, `in` or `both`.
+    """A port that flows between `hosts` and all others pass, `out`, `in` or `both` ways.
 
     With `at_least`, no trial reached its limit: beta is from a lower bound of its rate.
     """
@@ -34,7 +34,7 @@ class Capacity:
     at_least: bool = False
 
     def carries(self, src: int, dst: int) -> bool:
-        """Whether a flow between these hosts passes."""
+        """Return whether a flow between these hosts passes it."""
         leaves = src in self.hosts and dst not in self.hosts
         enters = dst in self.hosts and src not in self.hosts
         return (leaves and self.direction != "in") or (enters and self.direction != "out")
@@ -59,7 +59,7 @@ class Trial:
 
 
 def nic_trials(site: Site, groups: Grouping, beta: Mapping[Pair, float]) -> tuple[Trial, ...]:
-    """One host to several, and several to one, for every host (a few per group if many)."""
+    """Return trials of one host to several and back, for every host (a few per group if many)."""
     few = len(site.hosts) > _ALL_NICS_UP_TO
     trials: list[Trial] = []
     for group in groups:
@@ -73,7 +73,7 @@ def nic_trials(site: Site, groups: Grouping, beta: Mapping[Pair, float]) -> tupl
 
 
 def nic(site: Site, host: int, direction: str, beta: float = 0.0) -> Capacity:
-    """The port of one host."""
+    """Return the port of one host."""
     return Capacity(
         kind="nic",
         name=site.hosts[host],
@@ -86,7 +86,7 @@ def nic(site: Site, host: int, direction: str, beta: float = 0.0) -> Capacity:
 def _nic_flows(
     host: int, direction: str, site: Site, groups: Grouping, beta: Mapping[Pair, float]
 ) -> tuple[Pair, ...]:
-    """Flows of one host, of which at most one passes its group's uplink (unless it is alone)."""
+    """Return flows of one host, at most one over its group's uplink (unless it is alone)."""
 
     def flow(peer: int) -> Pair:
         return (host, peer) if direction == "out" else (peer, host)
@@ -96,7 +96,7 @@ def _nic_flows(
 
     mine = next(group for group in groups if host in group)
     near = fastest([peer for peer in mine if peer != host])[:_NIC_PARTNERS]
-    # one host of every other group, so that they do not meet on its uplink
+    # one host of every other group, so that they do not share its uplink
     far = fastest([min(group, key=lambda p: beta[flow(p)]) for group in groups if group != mine])
     peers = near + far[:1] if len(near) == 1 else near or far[:_NIC_PARTNERS]
     if len(peers) == 1 and min(len(site.members[host]), len(site.members[peers[0]])) > 1:
@@ -105,10 +105,10 @@ def _nic_flows(
 
 
 def uplink_trials(groups: Grouping, *, few: bool) -> tuple[Trial, ...]:
-    """Disjoint pairs out of and into every group of several hosts.
+    """Return trials of disjoint pairs out of and into every group of several hosts.
 
-    With `few`, at most one flow to every other group, where there are at least two others: what
-    slows them down is then this group's uplink. Else as many as there are hosts.
+    With `few`, at most one flow to every other group, where there are at least two others: only
+    this group's uplink can then slow them down. Else as many as there are hosts.
     """
     if len(groups) < 2:
         return ()
@@ -138,7 +138,7 @@ def uplink_trials(groups: Grouping, *, few: bool) -> tuple[Trial, ...]:
 
 
 def duplex_trials(groups: Grouping) -> tuple[Trial, ...]:
-    """Flows out of and into a group at the same time, between different hosts."""
+    """Return trials of flows out of and into a group at once, between different hosts."""
     trials: list[Trial] = []
     for here, group in enumerate(groups if len(groups) > 2 else groups[:1]):
         others = [other for other in groups if other != group]
@@ -156,6 +156,6 @@ def _uplink(groups: Grouping, index: int, direction: str) -> Capacity:
 
 
 def _across(group: Sequence[int], others: Sequence[Sequence[int]], most: int) -> tuple[Pair, ...]:
-    """Disjoint pairs from `group` to hosts of `others`, taking turns among those."""
+    """Return disjoint pairs from `group` to hosts of `others`, in rotation among those."""
     turns = [host for row in zip_longest(*others) for host in row if host is not None]
     return tuple(zip(group, turns, strict=False))[:most]

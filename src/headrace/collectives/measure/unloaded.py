@@ -1,4 +1,4 @@
-"""Quiet probes: alpha and beta of links, measured while nobody else talks (TACCL 5.3)."""
+"""Unloaded probes: alpha and beta of links, measured without other traffic (TACCL 5.3)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,7 +18,7 @@ _STEP = 4.0  # from the small bulk transfer to the large one
 
 
 class UnloadedProbes:
-    """Fits links between ranks, and remembers the samples: a second look adds to the first."""
+    """Fits of links between ranks; samples are kept, so that a second probe adds to the first."""
 
     def __init__(self, recorder: Recorder, effort: ProbeEffort) -> None:
         self._recorder = recorder
@@ -29,27 +29,27 @@ class UnloadedProbes:
     def fit(self, pairs: Sequence[Pair], bytes_per_s: Sequence[float]) -> list[LinkFit]:
         """Probe and fit the links between pairs of ranks on different hosts (or one per host).
 
-        `bytes_per_s` is a guess of each one's bandwidth, used at the first look.
+        `bytes_per_s` is an estimate of each one's bandwidth, used the first time.
         """
         try:
             self._echo(pairs)
             for sizes in self._chunk_bytes(pairs, np.asarray(bytes_per_s, dtype=float)):
                 self._bulk(pairs, sizes)
-            self._echo(pairs)  # later: a disturbance of milliseconds spoils one of the two
+            self._echo(pairs)  # apart in time: a disturbance of milliseconds spoils one of the two
         except CommunicationError:
             self._forget_unfinished(pairs)
             raise
         return [fit_link(self._samples[pair]) for pair in pairs]
 
     def _forget_unfinished(self, pairs: Sequence[Pair]) -> None:
-        """A first look that a lost host cut short is made again from the start."""
+        """Discard first probes that a lost host cut short: they are repeated from the start."""
         for pair in pairs:
             if len(self._sizes.get(pair, ())) < 2:
                 self._sizes.pop(pair, None)
                 self._samples.pop(pair, None)
 
     def _chunk_bytes(self, pairs: Sequence[Pair], rates: np.ndarray) -> Iterator[list[int]]:
-        """Small, then large; the rate seen at the small one corrects the guess for the large."""
+        """Yield sizes, small then large; the rate of the small transfer sets the large one."""
         if all(pair in self._sizes for pair in pairs):
             yield from ([self._sizes[pair][step] for pair in pairs] for step in (0, 1))
             return
@@ -71,7 +71,7 @@ class UnloadedProbes:
             self._run(pairs, Manner.ONE_AFTER_ANOTHER, echoes, sizes, self._effort.repeats)
 
     def _bulk(self, pairs: Sequence[Pair], sizes: Sequence[int]) -> None:
-        """N chunks at once, and the first time also the same chunks one after another."""
+        """Send N chunks at once, and the first time also the same chunks one after another."""
         effort = self._effort
         times = self._run(pairs, Manner.AT_ONCE, BULK_CHUNKS, sizes, 1)
         # short transfers (a fast network) are noisy, and cheap to repeat

@@ -1,4 +1,4 @@
-"""What a profile says about a network, in one line."""
+"""One-line description of a measured network."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from headrace.topology import Topology
 
 __all__ = ["in_words"]
 
-_SLOW = 0.7  # of what hosts usually have
+_SLOW = 0.7  # of the usual rate of hosts
 _MOST_NAMED = 3
 _EVEN = 1.15
 
@@ -22,24 +22,24 @@ def in_words(profile: Profile) -> str:
     usual = float(np.median(speeds)) if known else 0.0
     slow = {topology.hosts[h]: speeds[h] / usual for h in range(len(speeds)) if known}
     slow = {name: share for name, share in slow.items() if share < _SLOW}
-    # a host that is slow to all is a group of its own; whether it is slow or alone behind a slow
-    # uplink does not show, so where there are racks it counts as one
+    # a host that is slow to all is a group of its own; a slow host and one alone behind a slow
+    # uplink cannot be told apart, so where there are racks it counts as one
     racks = [
         names for names in profile.host_groups if len(names) > 1 or slow.keys().isdisjoint(names)
     ]
     if len(racks) > 1:
         racks = list(profile.host_groups)
         slow = {name: share for name, share in slow.items() if (name,) not in racks}
-    said = [_racks([len(names) for names in racks], len(topology.hosts))]
+    parts = [_racks([len(names) for names in racks], len(topology.hosts))]
     if len(racks) > 1 and (uplinks := _uplinks(profile, speeds)):
-        said.append(uplinks)
+        parts.append(uplinks)
     if known:
-        said.append(f"hosts {_mbit(usual)}")
+        parts.append(f"hosts {_mbit(usual)}")
         named = [f"{name} at {share:.0%} of that" for name, share in slow.items()]
-        said += named[:_MOST_NAMED]
+        parts += named[:_MOST_NAMED]
         if len(named) > _MOST_NAMED:
-            said.append(f"and {len(named) - _MOST_NAMED} more slow ones")
-    return ", ".join(said)
+            parts.append(f"and {len(named) - _MOST_NAMED} more slow ones")
+    return ", ".join(parts)
 
 
 def _racks(sizes: list[int], hosts: int) -> str:
@@ -54,7 +54,7 @@ def _racks(sizes: list[int], hosts: int) -> str:
 
 
 def _uplinks(profile: Profile, speeds: np.ndarray) -> str:
-    """How much the hosts of a rack could send for what their uplink carries."""
+    """Return the uplinks' rates and oversubscription: rates of hosts over that of their uplink."""
     topology = profile.topology
     home, rates, ratios = topology.rank_host, list[float](), list[float]()
     bound = False
@@ -78,7 +78,7 @@ def _uplinks(profile: Profile, speeds: np.ndarray) -> str:
 
 
 def _host_speeds(topology: Topology) -> np.ndarray:
-    """Bytes per second of every host's best link to another."""
+    """Return the bytes per second of every host's best link to another."""
     best = np.full(len(topology.hosts), np.nan)
     for link in topology.links:
         src, dst = topology.rank_host[link.src], topology.rank_host[link.dst]

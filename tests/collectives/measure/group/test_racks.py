@@ -20,7 +20,7 @@ def alone(sizes: tuple[int, ...], seed: int, noise: float, uplink: float):
 
 
 def met(sizes: tuple[int, ...], seed: int, noise: float, uplink: float):
-    """Bandwidths as a tournament sees them: disjoint pairs that meet on uplinks."""
+    """Bandwidths of a round-robin: disjoint pairs that share uplinks."""
     topology, truth = shuffled_racks(sizes, seed, uplink=uplink)
     network, random = Network(topology), np.random.default_rng(seed)
     matrix = np.ones((topology.ranks, topology.ranks))
@@ -66,7 +66,7 @@ def test_much_noise_looks_like_racks_only_to_few_hosts() -> None:
 
 def test_much_noise_hides_some_racks_whose_uplinks_are_half_as_fast() -> None:
     """`pytest -s` prints the figures of docs/adaptation.md."""
-    print("\nracks not found exactly, of 30 networks, alone and as met in a tournament:")
+    print("\nracks not found exactly, of 30 networks, alone and in a round-robin:")
     for sizes, most in (((2, 2), 15), ((2, 2, 2, 2), 15), ((4, 4), 8), ((3, 3, 3), 8)):
         missed: list[int] = []
         for seen in (alone, met):

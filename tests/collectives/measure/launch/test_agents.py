@@ -105,7 +105,7 @@ class Killer:
         return all(process.poll() is not None for process in self.started.values())
 
 
-@pytest.mark.parametrize("point", ["tournament, round 3", "link", "looking for what links share"])
+@pytest.mark.parametrize("point", ["round-robin, round 3", "link", "probing shared capacities"])
 def test_a_host_that_dies_in_the_middle_is_survived(
     loopback: Testbed, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -123,7 +123,7 @@ def test_a_host_that_dies_in_the_middle_is_survived(
     assert killer.all_ended()
 
 
-def test_the_loss_of_the_one_that_conducts_is_survived(
+def test_the_loss_of_the_leader_is_survived(
     loopback: Testbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killer = Killer(loopback, monkeypatch)
@@ -135,7 +135,7 @@ def test_the_loss_of_the_one_that_conducts_is_survived(
 
 def test_a_host_that_hangs_is_survived(loopback: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "_MUSTER_S", 1.0)
-    monkeypatch.setattr(agents, "_AGENT", (sys.executable, "-c", IMPATIENT_AGENT))
+    monkeypatch.setattr(agents, "_AGENT", (sys.executable, "-c", SHORT_TIMEOUT_AGENT))
     killer = Killer(loopback, monkeypatch)
     progress = killer.at({"link": "host3"}, signal.SIGSTOP)
     profile = measure_testbed(loopback, hosts_in([0, 2, 1, 3]), effort=QUICK, progress=progress)
@@ -144,7 +144,7 @@ def test_a_host_that_hangs_is_survived(loopback: Testbed, monkeypatch: pytest.Mo
     assert killer.all_ended()
 
 
-IMPATIENT_AGENT = """
+SHORT_TIMEOUT_AGENT = """
 import functools, sys
 from headrace.collectives.measure.group_prober import GroupProber
 from headrace.collectives.measure.launch.agent import run_agent
@@ -158,7 +158,7 @@ def test_hosts_that_die_again_and_again_end_the_measuring(
     loopback: Testbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killer = Killer(loopback, monkeypatch)
-    progress = killer.at({"tournament, round 2": "host2", "link": "host1"})
+    progress = killer.at({"round-robin, round 2": "host2", "link": "host1"})
     effort = replace(QUICK, most_losses=1)
     with pytest.raises(CommunicationError, match=r"'host1' \(rank 2\) was ended by signal 9"):
         measure_testbed(loopback, hosts_in([0, 2, 1, 3]), effort=effort, progress=progress)

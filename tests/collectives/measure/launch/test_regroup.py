@@ -35,7 +35,7 @@ def run(folder: Path, victim: int, point: str, store: TCPStore | None = None) ->
         return [rank.wait(60) for rank in ranks]
 
 
-@pytest.mark.parametrize(("victim", "point"), [(2, "tournament, round 2"), (0, "link")])
+@pytest.mark.parametrize(("victim", "point"), [(2, "round-robin, round 2"), (0, "link")])
 def test_the_others_finish_the_profile(tmp_path: Path, victim: int, point: str) -> None:
     codes = run(tmp_path, victim, point)
     assert codes[victim] == -9

@@ -1,7 +1,7 @@
-"""Grouping hosts (PLink 4.1.3): racks as measurements show them, groups for two-level plans.
+"""Grouping hosts (PLink 4.1.3): racks that measurements show, groups for two-level plans.
 
-In order of use: `racks` finds what hosts share a switch, `kmeans` makes groups within limits of
-size, `cost` foresees what aggregation over groups takes, `choose` puts them together.
+In order of use: `racks` finds the hosts that share a switch, `kmeans` makes groups within limits of
+size, `cost` predicts the time of aggregation over groups, `choose` combines them.
 """
 
 from headrace.collectives.measure.group.choose import (

@@ -1,4 +1,4 @@
-"""Groups for two-level aggregation: as many as the paper says, or those that cost least."""
+"""Groups for two-level aggregation: sqrt(n) of them as in the paper, or those of least cost."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from headrace.collectives.measure.group.racks import group_hosts
 from headrace.collectives.measure.partition import Grouping
 from headrace.errors import InputError
 
-_AS_CHEAP = 1.02  # costs within this factor are equal: measured bandwidths are not better known
+_AS_CHEAP = 1.02  # costs within this factor are equal: the precision of measured bandwidths
 _ALL_COUNTS_UP_TO = 16  # hosts
 _STEPS = 3
 _LARGE, _FEW_STARTS = 256, 3
@@ -27,7 +27,7 @@ _LARGE, _FEW_STARTS = 256, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedGrouping:
-    """A grouping and what it costs; `made_by` says how it came about."""
+    """A grouping with its cost and the name of its method (`made_by`)."""
 
     made_by: str
     groups: Grouping
@@ -35,13 +35,13 @@ class RankedGrouping:
 
 
 def square_root_groups(points: np.ndarray, *, elasticity: float = 2.0, seed: int = 0) -> Grouping:
-    """Return about sqrt(n) groups: what keeps a global master's messages fewest (PLink, eq. 2).
+    """Return about sqrt(n) groups: the fewest messages of a global master (PLink, eq. 2).
 
     Parameters
     ----------
     points : (n, dimensions), as `Embedding.coordinates`.
-    elasticity : how far sizes may be from even, 1.0 (perfectly balanced) to 2.0.
-    seed : of the starts of k-means, and of the choice between ties.
+    elasticity : allowed imbalance of sizes, 1.0 (perfectly balanced) to 2.0.
+    seed : of the starts of k-means, and of ties.
 
     Raises
     ------
@@ -77,15 +77,15 @@ def candidate_groups(
     They are one group of all, the racks that bandwidth shows, and constrained k-means of the
     points, perfectly balanced and with the elasticity: for every number of groups where hosts are
     few, else for those at which a tree of the points has its longest steps and for halvings and
-    doublings of sqrt(n). Those within two per cent of the least cost are taken for equal; of them
-    the most even sizes are best, then the number nearest to sqrt(n).
+    doublings of sqrt(n). Costs within two per cent of the least count as equal; of those the most
+    even sizes are best, then the number nearest to sqrt(n).
 
     Parameters
     ----------
     bandwidth : (n, n) bytes/s above 0, measured from row to column.
     points : (n, dimensions) (default: the embedding of `bandwidth`).
-    cost : foresees the time of an aggregation over groups, in any unit (default:
-        `aggregation_time` on `bandwidth`); a simulator of plans fits here.
+    cost : predicted time of an aggregation over groups, in any unit (default:
+        `aggregation_time` on `bandwidth`); for example a simulation of plans.
     elasticity, seed : as in `square_root_groups`.
 
     Raises
@@ -140,7 +140,7 @@ def _clustered(points: np.ndarray, count: int, elasticity: float, seed: int) -> 
 
 
 def _counts(points: np.ndarray, racks: int) -> tuple[int, ...]:
-    """Numbers of groups worth trying."""
+    """Return the numbers of groups to try."""
     hosts = len(points)
     if hosts <= _ALL_COUNTS_UP_TO:
         return tuple(range(2, hosts))
@@ -148,7 +148,7 @@ def _counts(points: np.ndarray, racks: int) -> tuple[int, ...]:
 
     root = square_root(hosts)
     counts = {racks, *(round(root * factor) for factor in (0.25, 0.5, 1, 2, 4))}
-    # where a tree of the points takes the longest steps up, as it does above what belongs together
+    # the longest steps in height of a tree of the points, as above natural clusters
     height = np.maximum(linkage(points, method="ward")[:, 2], 1e-12)
     steps = np.log(height[1:] / height[:-1])
     steps[: hosts // 2] = 0.0  # groups of less than two hosts

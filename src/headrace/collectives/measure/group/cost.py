@@ -1,4 +1,4 @@
-"""What a grouping costs: the time of one two-level aggregation over it, foreseen."""
+"""Cost of a grouping: the predicted time of one two-level aggregation over it."""
 
 import numpy as np
 
@@ -11,8 +11,8 @@ def aggregation_load(groups: Grouping) -> np.ndarray:
     """Return (n, n): the share of the vector that host i sends to host j in one allreduce.
 
     Two-level hierarchical aggregation (PLink 3.2) with masters spread evenly: every member of a
-    group of m is local master of 1/m of the vector, every host global master of 1/n. It goes up
-    from members to local masters and from those to global ones, and comes down the same way.
+    group of m is local master of 1/m of the vector, every host global master of 1/n. Data goes
+    from members to local masters and from those to global ones, and back the same way.
     """
     labels = labels_of(groups)
     n = len(labels)
@@ -27,9 +27,9 @@ def aggregation_load(groups: Grouping) -> np.ndarray:
 def aggregation_time(groups: Grouping, bandwidth: np.ndarray) -> float:
     """Return the time of one allreduce over `groups`, in us per MB of the vector.
 
-    Equation 2 of PLink with measured bandwidths for equal ones: the busiest host's bytes each
-    over the bandwidth to where they go, sending or receiving, whichever takes longer. It knows of
-    no capacity that pairs share beyond what probes of disjoint pairs ran into.
+    Equation 2 of PLink with measured bandwidths for equal ones: of the busiest host, the bytes of
+    each peer over the bandwidth to it, sending or receiving, whichever takes longer. Shared
+    capacities count only as far as they slowed probes of disjoint pairs.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""k-means whose groups keep within limits of size (Bradley, Bennett and Demiriz, 2000).
+"""Constrained k-means: limits on the sizes of groups (Bradley, Bennett and Demiriz, 2000).
 
 Lloyd's algorithm, except that hosts are not assigned to the nearest centre each by itself but all
-at once: the assignment of least total squared distance that keeps the limits is a flow of least
-cost from hosts through groups. Starts are k-means++'s.
+at once: the assignment of least total squared distance within the limits is a minimum-cost flow
+from hosts through groups. Starts are k-means++'s.
 """
 
 import math
@@ -56,19 +56,19 @@ def constrained_kmeans(
     starts: int = 8,
     seed: int = 0,
 ) -> tuple[Clustering, ...]:
-    """Return the distinct clusterings that the starts end in, the most cohesive first.
+    """Return the distinct clusterings that the starts converge to, the most cohesive first.
 
     Parameters
     ----------
     points : (n, dimensions), as `Embedding.coordinates`.
     count : of groups.
     least, most : sizes that a group may have (`most` None: any).
-    starts : how often to begin from other centres by k-means++, beside once from Ward's tree.
+    starts : number of starts by k-means++, besides one from Ward's tree.
     seed : of the starts. Equal arguments give equal results.
 
     Raises
     ------
-    InputError : if points are no finite table, or the limits leave no way.
+    InputError : if points are no finite table, or the limits are infeasible.
     """
     points = _checked(points)
     n = len(points)
@@ -88,17 +88,16 @@ def constrained_kmeans(
         every.append(np.asarray(centres))
     found: dict[Grouping, float] = {}
     for centres in every:
-        clustering = _settle(points, centres, least, most)
+        clustering = _lloyd(points, centres, least, most)
         found[clustering.groups] = clustering.inertia
     made = [Clustering(groups=groups, inertia=inertia) for groups, inertia in found.items()]
     return tuple(sorted(made, key=lambda one: (one.inertia, one.groups)))
 
 
 def pick(clusterings: Sequence[Clustering], seed: int = 0) -> Clustering:
-    """Return the clustering with the most even sizes of those that are about as cohesive as any.
+    """Return the clustering of most even sizes among those of about the least inertia.
 
-    Size diversity selects, and of equals the more cohesive; `seed` decides only between those
-    that are alike in both (PLink 4.1.2).
+    By size diversity, then by inertia; `seed` decides only between ties in both (PLink 4.1.2).
     """
     limit = min(one.inertia for one in clusterings) * _AS_COHESIVE
     good = [one for one in clusterings if one.inertia <= limit]
@@ -123,7 +122,7 @@ def labels_of(groups: Grouping) -> np.ndarray:
 
 
 def diversity(groups: Grouping) -> int:
-    """Return how much larger the largest group is than the smallest."""
+    """Return the size of the largest group less that of the smallest."""
     sizes = [len(group) for group in groups]
     return max(sizes) - min(sizes)
 
@@ -145,7 +144,7 @@ def _checked(points: np.ndarray) -> np.ndarray:
 
 
 def _by_ward(points: np.ndarray, count: int) -> Iterator[np.ndarray]:
-    """Centres of Ward's tree, cut into so many groups; none where the tree has no such cut."""
+    """Yield the centres of Ward's tree cut into `count` groups, if the tree has such a cut."""
     if not 1 < count < len(points):
         return
     from scipy.cluster.hierarchy import fcluster, linkage
@@ -160,7 +159,7 @@ def _means(points: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
     return (members.T @ points) / members.sum(axis=0)[:, None]
 
 
-def _settle(points: np.ndarray, centres: np.ndarray, least: int, most: int) -> Clustering:
+def _lloyd(points: np.ndarray, centres: np.ndarray, least: int, most: int) -> Clustering:
     labels = np.full(len(points), -1)
     for _ in range(_MAX_ROUNDS):
         square = ((points[:, None, :] - centres) ** 2).sum(axis=2)
@@ -177,7 +176,7 @@ def _assign(square: np.ndarray, least: int, most: int) -> np.ndarray:
     labels = square.argmin(axis=1)
     sizes = np.bincount(labels, minlength=square.shape[1])
     if sizes.min() >= least and sizes.max() <= most:
-        return labels  # nothing is better than everybody's nearest
+        return labels  # the nearest centres are feasible, so optimal
     from ortools.graph.python.min_cost_flow import SimpleMinCostFlow
 
     hosts, groups = square.shape
@@ -188,7 +187,7 @@ def _assign(square: np.ndarray, least: int, most: int) -> np.ndarray:
     arcs = flow.add_arcs_with_capacity_and_unit_cost(
         np.repeat(host, groups), np.tile(group, hosts), np.ones(hosts * groups, int), cost.ravel()
     )
-    # every group keeps `least` itself, the rest goes on to the sink
+    # every group keeps `least`, the rest flows to the sink
     flow.add_arcs_with_capacity_and_unit_cost(
         group, np.full(groups, sink), np.full(groups, most - least), np.zeros(groups, int)
     )

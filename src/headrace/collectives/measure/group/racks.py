@@ -1,13 +1,13 @@
-"""Which hosts sit together: the racks that a bandwidth matrix shows.
+"""Racks of hosts, inferred from a bandwidth matrix by maximum likelihood.
 
 PLink fixes the number of groups at sqrt(n), which finds 3 in two racks of four. Here the number
 comes from the data. In the model of racks the logarithms of bandwidth inside have one mean and
-variance, and those across another: how much is left across depends on who else is on the uplinks.
-Every cut of two linkage trees is a candidate; the likeliest is taken, and counts as found only if
-it is likelier than one rack by more than chance would make it.
+variance, and those across another, as the share across depends on the load of the uplinks. Every
+cut of two linkage trees is a candidate; the likeliest is accepted if it is likelier than one rack
+by more than chance explains.
 
-Not seen: racks whose uplinks are as fast as their hosts, unless tournament pairs met on them in
-the same direction. There a lone pair across is as fast as one inside; `explain` finds them.
+Not detected: racks whose uplinks are as fast as their hosts, unless round-robin pairs shared them
+in the same direction. There a lone pair across is as fast as one inside; see `rack_search`.
 """
 
 import math
@@ -23,14 +23,14 @@ LEAST_SPEEDUP = 1.4
 """A pair inside a group must have this many times the bandwidth of a pair across (medians)."""
 
 EVIDENCE = 1.25
-"""By how much the gain in log-likelihood over "no racks" must exceed the logarithm of the number of
-partitions there are to choose from. The best of them gains 0.7 times that from noise alone (log-
-normal, 0.3), and 1.2 times at most in forty trials each of 8, 12, 16 and 32 hosts."""
+"""Factor by which the gain in log-likelihood over "no racks" must exceed the logarithm of the
+number of partitions. The best of them gains 0.7 times that from noise alone (log-normal, 0.3), and 1.2
+times at most in forty trials each of 8, 12, 16 and 32 hosts."""
 
 _ALL_CUTS_UP_TO = 64
 _SAME = 1e-6
-_PRIOR = 4.0  # pairs' worth of the common variance in each: two pairs that agree are no certainty
-_LEAST_VARIANCE = 1e-4  # of logarithms: nobody knows a bandwidth better than to a per cent
+_PRIOR = 4.0  # weight, in pairs, of the common variance in each: two equal pairs prove little
+_LEAST_VARIANCE = 1e-4  # of logarithms: bandwidths are known to a per cent at best
 
 
 def group_hosts(bandwidth: np.ndarray) -> Grouping:
@@ -39,7 +39,7 @@ def group_hosts(bandwidth: np.ndarray) -> Grouping:
     Parameters
     ----------
     bandwidth : (n, n) of bytes per second, measured from row to column. Probes that ran side by
-        side may have shared an uplink: that only makes far pairs look farther.
+        side may have shared an uplink, which only increases distances between racks.
 
     Raises
     ------
@@ -60,8 +60,8 @@ def group_hosts(bandwidth: np.ndarray) -> Grouping:
 
 
 def cuts(distances: np.ndarray) -> Iterator[Grouping]:
-    """Yield partitions worth looking at."""
-    # imported here: only the rank that groups pays for the start-up of scipy
+    """Yield candidate partitions: cuts of two linkage trees."""
+    # imported here: only the leader pays for the start-up of scipy
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform
 
@@ -69,7 +69,7 @@ def cuts(distances: np.ndarray) -> Iterator[Grouping]:
     for method in ("average", "complete"):
         tree = linkage(squareform(distances, checks=False), method=method)
         counts = range(2, n)
-        if n > _ALL_CUTS_UP_TO:  # the cuts with the widest gaps between merging on either side
+        if n > _ALL_CUTS_UP_TO:  # the cuts with the widest gaps in linkage height
             gaps = np.diff(tree[:, 2])[: n - 2]
             counts = (n - 1 - np.argsort(gaps)[::-1][:_ALL_CUTS_UP_TO]).tolist()
         for count in counts:
