@@ -41,6 +41,10 @@ NO_MODULE = re.compile(r"(placed|images?|census|shapes?|places?)")
 FORMATS: dict[str, str] = {
     "maker": "a field of plans",
     "settled": "an event of the adaptation log",
+    "tournament_us": "a setting in the provenance of profiles",
+    "crowd_us": "a setting in the provenance of profiles",
+    "quiet_us": "a setting in the provenance of profiles",
+    "second_looks": "a setting in the provenance of profiles",
 }
 """Words that may stand, in quotes or as a name, where a format has them -> which format."""
 

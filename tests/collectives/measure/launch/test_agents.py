@@ -134,7 +134,7 @@ def test_the_loss_of_the_leader_is_survived(
 
 
 def test_a_host_that_hangs_is_survived(loopback: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "_MUSTER_S", 1.0)
+    monkeypatch.setattr(agents, "_SURVIVORS_S", 1.0)
     monkeypatch.setattr(agents, "_AGENT", (sys.executable, "-c", SHORT_TIMEOUT_AGENT))
     killer = Killer(loopback, monkeypatch)
     progress = killer.at({"link": "host3"}, signal.SIGSTOP)

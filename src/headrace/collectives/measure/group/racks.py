@@ -24,8 +24,8 @@ LEAST_SPEEDUP = 1.4
 
 EVIDENCE = 1.25
 """Factor by which the gain in log-likelihood over "no racks" must exceed the logarithm of the
-number of partitions. The best of them gains 0.7 times that from noise alone (log-normal, 0.3), and 1.2
-times at most in forty trials each of 8, 12, 16 and 32 hosts."""
+number of partitions. The best of them gains 0.7 times that from noise alone (log-normal, 0.3), and
+1.2 times at most in forty trials each of 8, 12, 16 and 32 hosts."""
 
 _ALL_CUTS_UP_TO = 64
 _SAME = 1e-6

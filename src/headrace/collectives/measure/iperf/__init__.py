@@ -1,4 +1,4 @@
-"""Results of iperf3 as a profile: `read` parses a file, `profile` makes one network of many."""
+"""Import of iperf3 results: `read` parses a file, `profile` combines files into a profile."""
 
 from headrace.collectives.measure.iperf.profile import profile_from_iperf
 from headrace.collectives.measure.iperf.read import IperfRun, read_round_trips, read_run

@@ -1,8 +1,8 @@
-"""A profile from the results of ``iperf3 -J``: what others have measured is worth planning for.
+"""Profile from the results of ``iperf3 -J``.
 
-A run alone cannot show what several hosts share. Two things are assumed, and named in the
-provenance: a host's port is as fast as its fastest run; and where every run out of a group of
-hosts is clearly slower than those inside it, the way out is what they have in common.
+Single runs cannot show shared capacities. Two assumptions are recorded in the provenance: a host's
+port is as fast as its fastest run; and where every run out of a group of hosts is clearly slower
+than those inside it, the group has a shared uplink.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,8 +37,8 @@ def profile_from_iperf(
     ----------
     files : of every pair of hosts at least one; hosts are ranks in the order they appear in.
         Of several runs of a pair the fastest counts. Where only one direction was run, the other
-        is taken to be like it.
-    round_trips : (host, host) -> us, by name; they go before those in the files.
+        is assumed equal.
+    round_trips : (host, host) -> us, by name; they override those in the files.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def profile_from_iperf(
         if a != b
     )
     index = {(link.src, link.dst): i for i, link in enumerate(links)}
-    assumed = [*_ports(hosts, bandwidth), *_ways_out(groups, bandwidth)]
+    assumed = [*_ports(hosts, bandwidth), *_uplinks(groups, bandwidth)]
     begun = min((run.at for run in runs), default=0.0)
     ended = max(run.at + run.took_s for run in runs)
     return Profile(
@@ -99,7 +99,7 @@ def profile_from_iperf(
 
 
 def _addresses(runs: Iterable[IperfRun]) -> dict[str, str]:
-    """Name -> address; a host has one name in all files."""
+    """Return name -> address; a host has one name in all files."""
     found: dict[str, str] = {}
     names: dict[str, str] = {}
     for run in runs:
@@ -118,7 +118,7 @@ def _addresses(runs: Iterable[IperfRun]) -> dict[str, str]:
 
 
 def _fastest(runs: Iterable[IperfRun]) -> dict[NamePair, float]:
-    """Bytes per second of every direction that was run; else of the other direction."""
+    """Return the bytes per second of every direction that was run; else of the other one."""
     found: dict[NamePair, float] = {}
     for run in runs:
         for pair, rate in run.bytes_per_s.items():
@@ -148,7 +148,7 @@ def _known(hosts: Sequence[str], round_trips: Mapping[NamePair, float]) -> dict[
 
 
 def _matrix(hosts: Sequence[str], found: Mapping[NamePair, float], problem: str) -> np.ndarray:
-    """(hosts, hosts) from row to column; 1 on the diagonal."""
+    """Return (hosts, hosts) from row to column; 1 on the diagonal."""
     missing = [(a, b) for i, a in enumerate(hosts) for b in hosts[:i] if (a, b) not in found]
     if missing:
         shown = ", ".join(f"{b} and {a}" for a, b in missing[:_MOST_SHOWN])
@@ -158,7 +158,7 @@ def _matrix(hosts: Sequence[str], found: Mapping[NamePair, float], problem: str)
 
 
 def _ports(hosts: Sequence[str], bandwidth: np.ndarray) -> list[Capacity]:
-    """Every host's port, as fast as the fastest run that passed it."""
+    """Return every host's port, as fast as the fastest run over it."""
     alone = np.where(np.eye(len(hosts), dtype=bool), 0.0, bandwidth)
     return [
         Capacity(
@@ -170,12 +170,12 @@ def _ports(hosts: Sequence[str], bandwidth: np.ndarray) -> list[Capacity]:
         )
         for host, name in enumerate(hosts)
         for direction, rates in (("in", alone.max(axis=0)), ("out", alone.max(axis=1)))
-        if len(hosts) > 2  # with two there is nothing to share it
+        if len(hosts) > 2  # two hosts have a single flow per port
     ]
 
 
-def _ways_out(groups: Grouping, bandwidth: np.ndarray) -> list[Capacity]:
-    """The uplinks of groups from which every run is clearly slower than those inside."""
+def _uplinks(groups: Grouping, bandwidth: np.ndarray) -> list[Capacity]:
+    """Return uplinks of groups out of which every run is clearly slower than those inside."""
     found: list[Capacity] = []
     for index, group in enumerate(groups):
         mine = list(group)
@@ -202,7 +202,7 @@ def _ways_out(groups: Grouping, bandwidth: np.ndarray) -> list[Capacity]:
 
 
 def _fit_table(links: Sequence[Link]) -> dict[str, np.ndarray]:
-    """One row per link; how well it is known is not."""
+    """Return one row per link, variances unknown (nan)."""
     unknown = np.full(len(links), np.nan)
     return {
         **_ends(links),

@@ -1,4 +1,4 @@
-"""One result of ``iperf3 -J``, as the client or the server wrote it, field by field."""
+"""Parser of one result of ``iperf3 -J``, as written by the client or the server."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from headrace.files import read_text
 __all__ = ["IperfRun", "read_round_trips", "read_run"]
 
 _NAMED = re.compile(r"(?P<client>.+)-to-(?P<server>.+)")
-_MAPPED = "::ffff:"  # how an IPv4 peer of an IPv6 socket is written
+_MAPPED = "::ffff:"  # prefix of the IPv4 peer of an IPv6 socket
 _MOST_BITS_PER_S = 1e15
 _LEAST_BITS_PER_S = 1.0
 _MOST_SECONDS = 1e10  # since 1970: some day in 2286
@@ -30,10 +30,9 @@ class IperfRun:
     ----------
     client, server : their names.
     addresses : theirs, client's first.
-    bytes_per_s : (source, destination) -> what arrived.
-    rtt_us : the least round trip that a sender's kernel saw; None if the file does not say.
-    at, took_s : when it was made, in seconds since 1970 (0 if the file does not say), and its
-        length.
+    bytes_per_s : (source, destination) -> received rate.
+    rtt_us : the least round trip of a sender's kernel; None if not in the file.
+    at, took_s : start, in seconds since 1970 (0 if not in the file), and length.
     """
 
     client: str
@@ -89,7 +88,7 @@ def read_round_trips(file: str | Path) -> dict[tuple[str, str], float]:
 
 
 class _Reader:
-    """The fields of one file."""
+    """Reader of the fields of one file."""
 
     def __init__(self, path: Path, found: Any) -> None:
         self.path = path
@@ -102,7 +101,7 @@ class _Reader:
         if protocol != "TCP":
             raise InputError(
                 f"{self.path}: field 'start.test_start.protocol' is {protocol!r}, needs 'TCP': "
-                "the rate of others is what they were told to send"
+                "the rate of others is the one configured at the sender"
             )
         local, remote = (
             self.text("start", "connected", 0, end).removeprefix(_MAPPED)
@@ -142,7 +141,7 @@ class _Reader:
         return named["client"], named["server"]
 
     def rate(self, suffix: str) -> float:
-        """Bytes per second that arrived; where that end did not say, that were sent."""
+        """Return bytes per second received; where the file has none, sent."""
         for name in (f"sum_received{suffix}", f"sum_sent{suffix}"):
             bits = self.number("end", name, "bits_per_second", most=_MOST_BITS_PER_S)
             if bits >= _LEAST_BITS_PER_S:
@@ -153,16 +152,16 @@ class _Reader:
         )
 
     def round_trip(self) -> float | None:
-        """The least round trip that a sender's kernel saw, in us; None if the file has none.
+        """Return the least round trip of a sender's kernel, in us; None if the file has none.
 
-        Who writes the file knows this of what it sent itself; of the other end it says 0.
+        A file has it for the end that wrote it, and 0 for the other.
         """
         streams = self.at("end", "streams", default=[])
         if not isinstance(streams, list):
             raise InputError(f"{self.path}: field 'end.streams' is {streams!r:.80}, needs a list")
         found: list[float] = []
         for index in range(len(streams)):  # pyright: ignore[reportUnknownArgumentType]
-            for name in ("min_rtt", "mean_rtt"):  # as the version has them
+            for name in ("min_rtt", "mean_rtt"):  # depends on the version
                 time_us = self.number("end", "streams", index, "sender", name, most=_MOST_US)
                 if time_us > 0:
                     found.append(time_us)
@@ -179,7 +178,7 @@ class _Reader:
         return found
 
     def number(self, *path: str | int, most: float) -> float:
-        """A number of at least 0; 0 where there is none."""
+        """Return a number of at least 0; 0 where there is none."""
         found = self.at(*path, default=0)
         try:
             value = fields.number(found)
@@ -192,7 +191,7 @@ class _Reader:
         return value
 
     def at(self, *path: str | int, default: Any = _REQUIRED) -> Any:
-        """What is at `path`; `default` where a part of it is missing."""
+        """Return the value at `path`; `default` where a part of it is missing."""
         found = self.found
         for depth, key in enumerate(path):
             where = _name(path[:depth]) or "the whole"

@@ -1,4 +1,4 @@
-"""Starting what measures: one light process per host of a testbed, or the ranks of torchrun."""
+"""Launchers of a survey: one light process per rank of a testbed, or the ranks of torchrun."""
 
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.collectives.measure.launch.torchrun import measure_torchrun

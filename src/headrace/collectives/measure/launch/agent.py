@@ -1,9 +1,9 @@
-"""One rank that measures, as a process of its own: ``python -m ...measure.launch.agent``.
+"""Measuring rank as a process of its own: ``python -m ...measure.launch.agent``.
 
-It talks to the process that started it (`agents`) in lines of JSON. In: who it is; then, for every
-group that it is to join, the members and their addresses. Out: its own address in the group, that
-the group was lost and why, progress and the profile (from the rank that conducts), or an error. It
-imports neither torch nor a launcher, so it starts in a fraction of a second.
+It exchanges lines of JSON with its parent process (`agents`). In: its rank; then, for every group
+that it is to join, the members and their addresses. Out: its own address in the group, the reason
+of the group's loss, progress and the profile (from the leader), or an error. It imports neither
+torch nor a launcher, so it starts in a fraction of a second.
 """
 
 import base64
@@ -24,7 +24,7 @@ _CONNECT_S = 15.0
 
 
 def run_agent(lines: TextIO, out: TextIO) -> None:
-    """Do what `lines` say; returns when measuring is over or has failed."""
+    """Execute the messages in `lines`; returns when measuring is over or has failed."""
     run_worker(lines, out, _measure)
 
 
@@ -47,7 +47,7 @@ def _measure(lines: TextIO, send: Any) -> None:
 
 
 class _Groups:
-    """The groups that this rank joins, one after another, as the parent says."""
+    """The groups that this rank joins, one after another, as told by the parent."""
 
     def __init__(self, rank: int, listen: str, lines: TextIO, send: Any) -> None:
         self._rank = rank
@@ -60,13 +60,13 @@ class _Groups:
 
     def __call__(self, members: Sequence[int], reason: str) -> tuple[Executor, Sequence[int]]:
         """Leave the group that failed, and join the next; see `conduct.Regroup`."""
-        del members  # the parent knows
+        del members  # the parent chooses the next ones
         self.leave()
         self._send(lost=reason, generation=self._generation)
         return self.join()
 
     def join(self) -> tuple[Executor, Sequence[int]]:
-        """Take part in the next group that comes about."""
+        """Join the next group that can be formed; returns its executor and members."""
         while True:
             message = self._next()
             if "members" in message:
@@ -82,7 +82,7 @@ class _Groups:
                 return self._executor, self._members
 
     def leave(self) -> None:
-        """Close the connections of the group, if it is in one."""
+        """Close the connections of the current group, if any."""
         if self._executor is not None:
             self._executor.close()
             self._executor = None
@@ -110,4 +110,4 @@ if __name__ == "__main__":
     try:
         run_agent(sys.stdin, sys.stdout)
     except (BrokenPipeError, KeyboardInterrupt):
-        sys.exit(130)  # nobody is listening any more
+        sys.exit(130)  # the parent reads no more

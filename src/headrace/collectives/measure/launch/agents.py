@@ -1,7 +1,7 @@
-"""Measuring a testbed: starts an agent on every host and hands on what they find.
+"""Measuring a testbed: starts an agent for every rank and receives the profile.
 
-An agent that dies, or hangs, ends the executor group of all. Those who are left say so, and are
-told to form another; the survey goes on among them.
+An agent that dies, or hangs, ends the executor group of all. The survivors report the loss and are
+told to form another group, in which the survey continues.
 """
 
 import base64
@@ -24,8 +24,8 @@ from headrace.testbed import Testbed
 
 _AGENT = (sys.executable, "-m", "headrace.collectives.measure.launch.agent")
 _SILENCE_S = 90.0
-_AFTERMATH_S = 2.0  # how long the first to fail waits for what others have to say
-_MUSTER_S = 15.0  # and for those who live to say so: the one that conducts may be computing
+_AFTERMATH_S = 2.0  # wait for further errors after the first
+_SURVIVORS_S = 15.0  # wait for reports of survivors: the leader may be computing
 
 
 def measure_testbed(
@@ -37,8 +37,7 @@ def measure_testbed(
 ) -> Profile:
     """Measure a testbed that is up, with one process per rank.
 
-    Ranks that are lost while it lasts are left out of the profile, which names them in its
-    provenance.
+    Ranks that are lost on the way are left out of the profile, which names them in its provenance.
 
     Parameters
     ----------
@@ -66,13 +65,13 @@ def measure_testbed(
             ),
         )
         profile = agents.profile(progress or (lambda _what, _share: None))
-    # a job's ranks know one another by address, not by the testbed's names
+    # jobs identify hosts by address, not by the testbed's names
     located = tuple(testbed.host(name).address for name in profile.topology.hosts)
     return replace(profile, topology=replace(profile.topology, addresses=located))
 
 
 class _Agents(Processes):
-    """The agents' processes and what they say."""
+    """The agents' processes, and the protocol with them."""
 
     def __init__(self, testbed: Testbed, hosts: Sequence[str], most_losses: int) -> None:
         def start(rank: int, **options: Any) -> "subprocess.Popen[str]":
@@ -89,8 +88,8 @@ class _Agents(Processes):
         self._shown = 0.0
 
     def profile(self, progress: ProgressCallback) -> Profile:
-        """Bring the agents together, as often as it takes, and wait for the profile."""
-        self._call_together()
+        """Form groups of the agents, again after every loss, and wait for the profile."""
+        self._form_group()
         while True:
             rank, message = self._next()
             if message is None:
@@ -100,18 +99,18 @@ class _Agents(Processes):
             elif "progress" in message:
                 self._under_way = True
                 what, share = message["progress"]
-                self._shown = max(self._shown, share)  # who takes over begins anew
+                self._shown = max(self._shown, share)  # a new leader restarts at 0
                 progress(what, self._shown)
             elif "profile" in message:
                 raw = base64.b64decode(message["profile"])
                 return Profile.from_artifact(artifact_io.from_bytes(raw, kind=KIND))
             elif message["generation"] == self._generation:
                 if "address" in message:
-                    self._introduce(rank, message["address"])
+                    self._note_address(rank, message["address"])
                 else:
-                    self._muster({rank}, message["lost"])
+                    self._regroup({rank}, message["lost"])
 
-    def _call_together(self) -> None:
+    def _form_group(self) -> None:
         """Tell the members to form a group."""
         self._generation += 1
         self._addresses.clear()
@@ -122,8 +121,8 @@ class _Agents(Processes):
         }
         self.send(self._members, [call] * len(self._members))
 
-    def _introduce(self, rank: int, address: str) -> None:
-        """Note where a member listens; once all do, tell them to connect."""
+    def _note_address(self, rank: int, address: str) -> None:
+        """Record the address of a member; with those of all, tell them to connect."""
         self._addresses[rank] = address
         if len(self._addresses) == len(self._members):
             addresses = [self._addresses[member] for member in self._members]
@@ -132,19 +131,19 @@ class _Agents(Processes):
 
     def _end_of(self, rank: int) -> None:
         self._ended.add(rank)
-        # followers end in good order when the one that conducts is about to send the profile
+        # followers end with code 0 when the leader is about to send the profile
         if self._processes[rank].wait() != 0 and rank in self._members:
-            self._muster(set(), "")
+            self._regroup(set(), "")
         elif self._ended.issuperset(self._members):
             raise CommunicationError("measuring failed: all agents ended without a profile")
 
-    def _muster(self, alive: set[int], reason: str) -> None:
-        """Find out who is left after a loss, and bring them together."""
+    def _regroup(self, alive: set[int], reason: str) -> None:
+        """Collect the survivors of a loss, and form a group of them."""
         reasons = dict.fromkeys(alive, reason)
         if not self._under_way or self._losses_left < 1:
             raise self._failure(reasons)
         self._losses_left -= 1
-        until = time.monotonic() + _MUSTER_S
+        until = time.monotonic() + _SURVIVORS_S
         while len(reasons.keys() | self._ended & set(self._members)) < len(self._members):
             left_s = until - time.monotonic()
             if left_s <= 0:
@@ -160,24 +159,24 @@ class _Agents(Processes):
         for rank in self._members:
             if rank not in reasons and rank not in self._ended:
                 self._processes[rank].kill()  # it hangs, and must not disturb the others
-        left = [rank for rank in self._members if rank in reasons and rank not in self._ended]
-        if len({self._hosts[rank] for rank in left}) < 2:
+        survivors = [r for r in self._members if r in reasons and r not in self._ended]
+        if len({self._hosts[rank] for rank in survivors}) < 2:
             raise self._failure(reasons)
-        self._members = left
-        self._call_together()
+        self._members = survivors
+        self._form_group()
 
     def _next(self) -> tuple[int, dict[str, Any] | None]:
-        """Wait for what an agent says; None is its end."""
+        """Wait for a message of an agent; None is its end."""
         try:
             return self.receive(_SILENCE_S)
         except queue.Empty:
             raise CommunicationError(
-                f"the agents on {', '.join(map(repr, self._hosts))} said nothing for "
+                f"the agents on {', '.join(map(repr, self._hosts))} sent nothing for "
                 f"{_SILENCE_S:g} s: measuring is stuck"
             ) from None
 
     def _failure(self, errors: dict[int, str]) -> CommunicationError:
-        """Say what went wrong: a process that died explains the errors of the others."""
+        """Return the error: a process that died is the cause of the errors of others."""
         until = time.monotonic() + _AFTERMATH_S
         while len(self._ended) < len(self._hosts) and time.monotonic() < until:
             with suppress(queue.Empty):
@@ -191,5 +190,5 @@ class _Agents(Processes):
             for rank, process in enumerate(self._processes)
             if (code := process.poll()) and rank not in errors
         ]
-        told = [f"host '{self._hosts[rank]}': {text}" for rank, text in sorted(errors.items())]
-        return CommunicationError("measuring failed: " + "; ".join([*dead, *told[:1]]))
+        reported = [f"host '{self._hosts[rank]}': {text}" for rank, text in sorted(errors.items())]
+        return CommunicationError("measuring failed: " + "; ".join([*dead, *reported[:1]]))

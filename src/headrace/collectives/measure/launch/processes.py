@@ -1,4 +1,4 @@
-"""Ranks as processes that talk to the one that started them, in lines of JSON.
+"""Ranks as child processes that exchange lines of JSON with their parent.
 
 A rank imports neither torch nor a launcher, so it starts in a fraction of a second.
 """
@@ -20,12 +20,12 @@ _GRACE_S = 2.0
 
 
 class Processes:
-    """Processes and what they say. As a context manager it ends them all.
+    """Child processes and their messages. As a context manager it ends them all.
 
     Parameters
     ----------
-    start : starts the process of a rank, with the options of `subprocess.Popen` that it is given.
-    count : how many.
+    start : starts the process of a rank, with the given options of `subprocess.Popen`.
+    count : of processes.
     """
 
     def __init__(self, start: "Callable[..., subprocess.Popen[str]]", count: int) -> None:
@@ -71,22 +71,22 @@ class Processes:
         for rank, message in zip(ranks, messages, strict=True):
             process = self._processes[rank]
             assert process.stdin is not None
-            with suppress(OSError):  # one that is gone is reported by its silence
+            with suppress(OSError):  # `receive` reports one that ended
                 process.stdin.write(json.dumps(message) + "\n")
                 process.stdin.flush()
 
     def receive(self, timeout_s: float) -> tuple[int, Message | None]:
-        """Wait for what a process says; None is its end.
+        """Wait for a message of any process; None is its end.
 
         Raises
         ------
-        queue.Empty : if none says anything.
+        queue.Empty : if there is none in time.
         """
         rank, line = self._received.get(timeout=timeout_s)
         return rank, None if line is None else _parsed(line)
 
     def exit_code(self, rank: int) -> int:
-        """Wait for the end of a process that said no more; return its exit code (-n: signal n)."""
+        """Wait for a process whose output has ended; return its exit code (-n: signal n)."""
         return self._processes[rank].wait()
 
     def _listen(self, rank: int, process: "subprocess.Popen[str]") -> None:
@@ -100,21 +100,21 @@ class Processes:
 def run_worker(
     lines: TextIO, out: TextIO, work: Callable[[TextIO, Callable[..., None]], None]
 ) -> None:
-    """Do, in such a process, what `lines` say: `work` gets them and a function that says things.
+    """Run `work` in a child process, with messages from `lines` and a function that sends some.
 
-    Whatever happens to it, the process that started this one hears of it.
+    Every exception is sent to the parent as a message ``error``.
     """
 
-    def say(**message: Any) -> None:
+    def send(**message: Any) -> None:
         out.write(json.dumps(message) + "\n")
         out.flush()
 
     try:
-        work(lines, say)
+        work(lines, send)
     except HeadraceError as error:
-        say(error=str(error))
-    except Exception as error:  # whatever it is, the parent must hear of it, not wait for it
-        say(error=f"{type(error).__name__}: {error}")
+        send(error=str(error))
+    except Exception as error:  # of any kind: the parent must not wait for a message in vain
+        send(error=f"{type(error).__name__}: {error}")
 
 
 def exit_text(code: int) -> str:

@@ -1,4 +1,4 @@
-"""How survivors of a lost rank find each other: through torch's store, who comes in time is in."""
+"""Regrouping of the survivors of a lost rank, by a rendezvous with deadline in torch's store."""
 
 import json
 import time
@@ -12,32 +12,32 @@ from headrace.collectives.run.rendezvous import Rendezvous
 from headrace.errors import CommunicationError
 from headrace.settings import Settings
 
-_MUSTER_S = 15.0  # the conductor may be computing when the others already know
-_STRAGGLER_S = 1.0  # the last one may only be late
+_ARRIVAL_S = 15.0  # the leader may be computing when the others already know
+_STRAGGLER_S = 1.0  # extra wait for the last one, which may only be late
 _CONNECT_S = 15.0
 _POLL_S = 0.05
 
 
 class StoreRegroup:
-    """Forms the next executor group of those who are left; see `conduct.Regroup`.
+    """Forms the next executor group of the survivors; see `group_prober.Regroup`.
 
-    The first to come decides, once all have come or `muster_s` are over, who is in.
+    The first to arrive fixes the members, once all have arrived or `arrival_s` have passed.
 
     Parameters
     ----------
-    store : torch's store, which has to outlive the ranks that are lost.
+    store : torch's store, which has to outlive lost ranks.
     executor : of the first group; closed like all others.
     """
 
     def __init__(
-        self, store: Any, executor: Executor, host: str, secret: str, muster_s: float = _MUSTER_S
+        self, store: Any, executor: Executor, host: str, secret: str, arrival_s: float = _ARRIVAL_S
     ) -> None:
         self._store = store
         self._executor = executor
         self._rank = executor.rank
         self._host = host
         self._secret = secret
-        self._muster_s = muster_s
+        self._arrival_s = arrival_s
         self._generation = 0
 
     def __call__(self, members: Sequence[int], reason: str) -> tuple[Executor, Sequence[int]]:
@@ -49,7 +49,7 @@ class StoreRegroup:
         except CommunicationError:
             raise
         except RuntimeError as error:  # torch's store errors derive from it
-            raise CommunicationError(f"{reason}; and the store is gone too: {error}") from error
+            raise CommunicationError(f"{reason}; and the store is lost too: {error}") from error
 
     def close(self) -> None:
         """Close the connections of the last group."""
@@ -58,16 +58,16 @@ class StoreRegroup:
     def _join(self, before: Sequence[int], reason: str) -> tuple[Executor, Sequence[int]]:
         members = self._members(before)
         if self._rank not in members:
-            raise CommunicationError(f"{reason}; the others went on without rank {self._rank}")
+            raise CommunicationError(f"{reason}; the others continued without rank {self._rank}")
         if len(members) < 2:
-            raise CommunicationError(f"{reason}; nobody else is left")
+            raise CommunicationError(f"{reason}; no other rank is left")
         place = members.index(self._rank)
         settings = Settings.from_environment()
         self._executor = Executor(
             place, len(members), host=self._host, secret=self._secret, tls=settings.tls
         )
-        meeting = Rendezvous(self._part("meet"), place, len(members), _CONNECT_S)
-        addresses = meeting.addresses(self._executor.address)
+        bootstrap = Rendezvous(self._part("meet"), place, len(members), _CONNECT_S)
+        addresses = bootstrap.addresses(self._executor.address)
         self._executor.connect(addresses, _CONNECT_S)
         pace(self._executor, addresses, settings)
         return self._executor, members
@@ -76,13 +76,13 @@ class StoreRegroup:
         store = self._part("muster")
         store.set(f"here/{self._rank}", "1")
         if store.add("first", 1) == 1:
-            store.set("members", json.dumps(self._muster(store, before)))
-        # twice: whoever decides may have come as late as it was allowed to
-        store.wait(["members"], timedelta(seconds=2 * self._muster_s))
+            store.set("members", json.dumps(self._arrived(store, before)))
+        # twice: the first may have arrived as late as allowed
+        store.wait(["members"], timedelta(seconds=2 * self._arrival_s))
         return [int(rank) for rank in json.loads(store.get("members"))]
 
-    def _muster(self, store: Any, before: Sequence[int]) -> list[int]:
-        until = time.monotonic() + self._muster_s
+    def _arrived(self, store: Any, before: Sequence[int]) -> list[int]:
+        until = time.monotonic() + self._arrival_s
         while True:
             here = [rank for rank in before if store.check([f"here/{rank}"])]
             if len(here) == len(before) - 1:  # as a rule one is missing, or none would be here

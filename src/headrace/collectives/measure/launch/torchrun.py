@@ -1,4 +1,4 @@
-"""Measuring under torchrun: the ranks meet in torch's store, and then need torch no more."""
+"""Measuring under torchrun: rendezvous in torch's store, then without torch."""
 
 import socket
 
@@ -14,7 +14,7 @@ from headrace.collectives.run.rendezvous import Rendezvous
 from headrace.errors import InputError
 from headrace.settings import Settings
 
-_MEETING_S = 120.0
+_RENDEZVOUS_S = 120.0
 
 
 def measure_torchrun(
@@ -33,11 +33,11 @@ def measure_torchrun(
     ------
     InputError : outside torchrun.
     CommunicationError : at every rank, naming the rank that did not appear; or that died or hung,
-        if those who are left cannot go on (too few, too often, or the store went with it).
+        if the survivors cannot continue (too few, too many losses, or the store was lost too).
 
     Notes
     -----
-    torchrun itself ends all ranks when one dies; launchers that do not leave survivors, who go on.
+    torchrun itself ends all ranks when one dies; other launchers may leave survivors.
     """
     settings = Settings.from_environment()
     if settings.rank is None or settings.world_size is None:
@@ -47,10 +47,10 @@ def measure_torchrun(
     from torch.distributed.rendezvous import rendezvous
 
     store, rank, ranks = next(rendezvous("env://"))
-    # the store may outlive this: what measured before left its keys there
-    part = own_part(PrefixStore("headrace/measure", store), rank, range(ranks), _MEETING_S)
-    meeting = Rendezvous(part, rank, ranks, _MEETING_S)
-    met = meeting.agree(
+    # the store may outlive this: an earlier survey left its keys there
+    part = own_part(PrefixStore("headrace/measure", store), rank, range(ranks), _RENDEZVOUS_S)
+    bootstrap = Rendezvous(part, rank, ranks, _RENDEZVOUS_S)
+    met = bootstrap.agree(
         interface=settings.socket_interface,
         listen=settings.paced_address,
         book_digest="",
@@ -59,9 +59,9 @@ def measure_torchrun(
     executor = Executor(rank, ranks, host=met.host, secret=met.secret, tls=met.tls)
     regroup = StoreRegroup(part, executor, met.host, met.secret)
     try:
-        addresses = meeting.addresses(executor.address)
+        addresses = bootstrap.addresses(executor.address)
         executor.connect(addresses)
-        meeting.forget_secret()
+        bootstrap.forget_secret()
         pace(executor, addresses, settings)
         hosts = host_names(met.rank_host, addresses)
         return measure_ranks(executor, hosts, effort=effort, progress=progress, regroup=regroup)
