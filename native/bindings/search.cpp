@@ -1,4 +1,4 @@
-// Python face of native/search: columns in and out, the GIL released, no logic.
+// Python binding of native/search: columns in and out, the GIL released, no logic.
 #include "search/engine.hpp"
 
 #include <nanobind/nanobind.h>
@@ -34,10 +34,10 @@ nb::ndarray<nb::numpy, T, nb::ndim<1>> array_of(std::vector<T> values) {
   return {kept->data(), {kept->size()}, owner};
 }
 
-// Whether there was a KeyboardInterrupt, which is left to the caller; others are thrown.
-// Signals are those of the main thread. Exceptions that another thread has raised in this one
-// (PyThreadState_SetAsyncExc) wait until it runs Python: `look` is a Python function that does
-// nothing.
+// Returns true for a pending KeyboardInterrupt, which is left to the caller; throws other
+// exceptions. Signals are those of the main thread. Exceptions that another thread raises in this
+// one (PyThreadState_SetAsyncExc) are delivered when Python code runs: `look` is an empty Python
+// function.
 bool interrupted(const nb::callable& look) {
   nb::gil_scoped_acquire gil;
   try {
@@ -74,7 +74,7 @@ void bind_search(nb::module_& module) {
           nb::kw_only(), "ranks"_a, "src"_a, "dst"_a, "alpha"_a, "beta"_a, "shared_first"_a,
           "shared_link"_a, "shared_beta"_a, "group"_a);
 
-  nb::class_<Outcome>(module, "Outcome", "What a search found.")
+  nb::class_<Outcome>(module, "Outcome", "Result of a search.")
       .def_prop_ro(
           "link", [](const Outcome& self) { return array_of(self.messages.link); },
           nb::rv_policy::move)
@@ -100,23 +100,22 @@ void bind_search(nb::module_& module) {
          std::uint64_t seed, std::int64_t restarts, double batch_share, double limit_s,
          double target_us, bool backwards, Integers prelude_link,
          Column<std::int64_t> prelude_first, Integers prelude_chunk, const nb::callable& look) {
-        Carriage carriage{vector_of(origin),
-                          vector_of(target),
-                          chunk_mb,
-                          rows_of(routes_first, routes_link),
-                          vector_of(symmetry),
-                          {vector_of(prelude_link), rows_of(prelude_first, prelude_chunk)}};
+        Deliveries deliveries{vector_of(origin),
+                              vector_of(target),
+                              chunk_mb,
+                              rows_of(routes_first, routes_link),
+                              vector_of(symmetry),
+                              {vector_of(prelude_link), rows_of(prelude_first, prelude_chunk)}};
         Settings settings{seed, restarts, batch_share, limit_s, target_us, backwards};
         nb::gil_scoped_release release;
-        return search(network, carriage, settings, [&] { return interrupted(look); });
+        return search(network, deliveries, settings, [&] { return interrupted(look); });
       },
       "network"_a, nb::kw_only(), "origin"_a, "target"_a, "chunk_mb"_a, "routes_first"_a,
       "routes_link"_a, "symmetry"_a, "seed"_a, "restarts"_a, "batch_share"_a, "limit_s"_a,
       "target_us"_a, "backwards"_a, "prelude_link"_a, "prelude_first"_a, "prelude_chunk"_a,
       "look"_a,
       "Randomised time-expanded matching; the best of `restarts` constructions. A "
-      "KeyboardInterrupt "
-      "ends it with the best so far, and with no messages if there is none.");
+      "KeyboardInterrupt ends it with the best so far, which may have no messages.");
 
   module.def(
       "replay",
@@ -131,5 +130,6 @@ void bind_search(nb::module_& module) {
         return std::pair{array_of(std::move(times.start)), times.total_us};
       },
       "network"_a, nb::kw_only(), "chunks"_a, "chunk_mb"_a, "link"_a, "first"_a, "chunk"_a,
-      "When each message of an order starts under the full cost model, and when all have arrived.");
+      "Start times of ordered messages under the full cost model, and the time of the last "
+      "arrival.");
 }

@@ -9,7 +9,7 @@ namespace headrace::search {
 namespace {
 
 constexpr float kNever = std::numeric_limits<float>::infinity();
-constexpr int kFewNeighbours = 8;  // beyond, looking at all of them costs more than it brings
+constexpr int kFewNeighbours = 8;  // at more, checking all of them costs more than it gains
 
 }  // namespace
 
@@ -42,7 +42,7 @@ void Construction::reset() {
   now_ = end_ = 0;
   for (std::int32_t chunk = 0; chunk < s_.chunks; ++chunk) {
     if (s_.release[chunk] <= 0) continue;
-    held_.clear(s_.carriage.origin[chunk], chunk);
+    held_.clear(s_.deliveries.origin[chunk], chunk);
     events_.push({s_.release[chunk], -1, -1, chunk});
   }
   messages_.link.clear();
@@ -51,7 +51,7 @@ void Construction::reset() {
   touched_.clear();
 }
 
-// Costs of the cheapest ways, every link's cost times a random factor, so that equal ways share.
+// Shortest-path costs, with every link's cost times a random factor to break ties between paths.
 void Construction::measure_distances(Random& random) {
   auto n = static_cast<std::size_t>(s_.ranks);
   bool known = !distance_.empty();
@@ -59,7 +59,7 @@ void Construction::measure_distances(Random& random) {
     distance_.assign(n * n, kNever);
     for (std::size_t rank = 0; rank < n; ++rank) distance_[rank * n + rank] = 0;
     for (int link = 0; link < s_.links; ++link) {
-      auto cost = s_.network.alpha[link] + s_.resources.slowest[link] * s_.carriage.chunk_mb;
+      auto cost = s_.network.alpha[link] + s_.resources.slowest[link] * s_.deliveries.chunk_mb;
       distance_[static_cast<std::size_t>(s_.network.src[link]) * n + s_.network.dst[link]] =
           static_cast<float>(cost) * (0.85F + 0.3F * random.unit());
     }
@@ -78,7 +78,7 @@ void Construction::measure_distances(Random& random) {
     for (std::size_t t = 0; t < n; ++t) {
       if (!wanted_.has(t, chunk)) continue;
       nearest_[static_cast<std::size_t>(chunk) * n + t] =
-          distance_[static_cast<std::size_t>(s_.carriage.origin[chunk]) * n + t];
+          distance_[static_cast<std::size_t>(s_.deliveries.origin[chunk]) * n + t];
     }
   }
 }
@@ -88,14 +88,14 @@ double Construction::build(const Policy& policy, Random& random, double deadline
   random_ = &random;
   deadline_ = deadline;
   reset();
-  bool routed = s_.carriage.routes.size() > 0;
+  bool routed = s_.deliveries.routes.size() > 0;
   if (s_.relays && !routed) measure_distances(random);
   for (int link = 0; link < s_.links; ++link) touch(link);
   while (missing_ > 0) {
     bool started = match(false);
     if (missing_ == 0) break;
     if (events_.empty()) {
-      // Everybody waits for something better: take what there is.
+      // Every link waits for a better chunk: accept any.
       for (int link = 0; link < s_.links; ++link) touch(link);
       if (!started && !match(true)) return std::numeric_limits<double>::infinity();
       if (events_.empty()) continue;
@@ -107,7 +107,7 @@ double Construction::build(const Policy& policy, Random& random, double deadline
       now_ = std::max(now_, event.time);
       if (event.message >= 0) arrive(event.message);
       if (event.chunk >= 0) {
-        auto origin = s_.carriage.origin[event.chunk];
+        auto origin = s_.deliveries.origin[event.chunk];
         held_.set(origin, event.chunk);
         for (auto link : s_.out[origin]) touch(link);
       }
@@ -131,7 +131,7 @@ void Construction::arrive(std::int32_t message) {
   for (auto chunk : messages_.chunks[message]) held_.set(dst, chunk);
   --coming_[dst];
   for (auto link : s_.out[dst]) touch(link);
-  if (policy_->patience > 0) {
+  if (policy_->skip_ratio > 0) {
     for (auto link : s_.in[dst]) touch(link);
   }
 }
@@ -150,7 +150,7 @@ bool Construction::match(bool forced) {
     is_touched_[link] = 0;
     if (s_.symmetry.clash[link] || !idle(link)) continue;
     int qualified = qualify(link, forced);
-    if (!forced && policy_->sloth > 0 && s_.slow[link] && random_->unit() < policy_->sloth)
+    if (!forced && policy_->slow_skip > 0 && s_.slow[link] && random_->unit() < policy_->slow_skip)
       continue;
     if (qualified > 0) turns_.push_back({order_key(link, qualified), link, small(link, qualified)});
   }
@@ -162,7 +162,7 @@ bool Construction::match(bool forced) {
   later_.clear();
   for (auto& turn : turns_) {
     if (!idle(turn.link)) continue;
-    // Whoever would rather wait looks last, when it is known what is on its way.
+    // Links that prefer to wait start last, when the messages under way are known.
     if (!forced && turn.small) {
       later_.push_back(turn.link);
     } else {
@@ -175,7 +175,7 @@ bool Construction::match(bool forced) {
   return any;
 }
 
-// Fills qualified_ with the chunks that could go over the link now, and counts them.
+// Fills qualified_ with the chunks that the link could send now, and counts them.
 int Construction::qualify(std::int32_t link, bool forced) {
   auto src = s_.network.src[link];
   auto dst = s_.network.dst[link];
@@ -183,7 +183,7 @@ int Construction::qualify(std::int32_t link, bool forced) {
   auto* seen = seen_.row(dst);
   auto words = held_.words();
   int count = 0;
-  if (s_.carriage.routes.size() > 0) {
+  if (s_.deliveries.routes.size() > 0) {
     auto* routed = s_.routed.row(link);
     for (std::size_t w = 0; w < words; ++w) {
       qualified_[w] = held[w] & ~seen[w] & routed[w];
@@ -192,9 +192,9 @@ int Construction::qualify(std::int32_t link, bool forced) {
     return count;
   }
   auto* wanted = wanted_.row(dst);
-  bool only_new = s_.crossing[link] && policy_->strict && !forced;
+  bool only_new = s_.crossing[link] && policy_->once_per_group && !forced;
   auto* group = only_new ? group_held_.row(s_.network.group[dst]) : nullptr;
-  auto* slower = policy_->direct && !forced ? s_.slower.row(link) : nullptr;
+  auto* slower = policy_->skip_slower && !forced ? s_.slower.row(link) : nullptr;
   for (std::size_t w = 0; w < words; ++w) {
     auto word = held[w] & wanted[w];
     if (s_.relays) {
@@ -210,7 +210,7 @@ int Construction::qualify(std::int32_t link, bool forced) {
   return count;
 }
 
-// Whether `dst`, which does not want the chunk, is nearer to one who does than all who have it.
+// Whether `dst`, which does not want the chunk, is nearer to a target than all ranks that have it.
 bool Construction::relay_helps(std::int32_t chunk, std::int32_t dst) const {
   auto n = static_cast<std::size_t>(s_.ranks);
   auto* nearest = nearest_.data() + static_cast<std::size_t>(chunk) * n;
@@ -223,7 +223,7 @@ bool Construction::relay_helps(std::int32_t chunk, std::int32_t dst) const {
 
 float Construction::order_key(std::int32_t link, int qualified) {
   auto dst = s_.network.dst[link];
-  float key = policy_->disorder * random_->unit();
+  float key = policy_->link_noise * random_->unit();
   if (policy_->need > 0) {
     auto time = static_cast<double>(left_[dst]) / s_.intake[dst];
     key -= policy_->need * static_cast<float>(time / (s_.chunks * s_.fastest_mb_us));
@@ -237,7 +237,7 @@ float Construction::order_key(std::int32_t link, int qualified) {
 float Construction::chunk_key(std::int32_t link, std::int32_t chunk) {
   auto& p = *policy_;
   auto dst = s_.network.dst[link];
-  float key = p.taste * random_->unit();
+  float key = p.chunk_noise * random_->unit();
   key += p.rare * static_cast<float>(copies_[chunk]);
   if (p.inward > 0 && s_.in[dst].size() <= kFewNeighbours) {
     int have = 0;
@@ -251,7 +251,7 @@ float Construction::chunk_key(std::int32_t link, std::int32_t chunk) {
   }
   if (p.tail > 0 && !s_.tail.empty()) {
     auto ahead = s_.tail[static_cast<std::size_t>(link) * s_.chunks + chunk];
-    key -= p.tail * ahead / static_cast<float>(s_.fastest_mb_us * s_.carriage.chunk_mb);
+    key -= p.tail * ahead / static_cast<float>(s_.fastest_mb_us * s_.deliveries.chunk_mb);
   } else if (p.tail > 0 && s_.relays) {
     auto n = static_cast<std::size_t>(s_.ranks);
     float ahead = 0;
@@ -260,17 +260,17 @@ float Construction::chunk_key(std::int32_t link, std::int32_t chunk) {
         ahead = std::max(ahead, distance_[static_cast<std::size_t>(dst) * n + t]);
       }
     }
-    key -= p.tail * ahead / static_cast<float>(s_.fastest_mb_us * s_.carriage.chunk_mb);
+    key -= p.tail * ahead / static_cast<float>(s_.fastest_mb_us * s_.deliveries.chunk_mb);
   }
   return key;
 }
 
-// How many chunks the link is still to carry, itself and those that share its bottleneck.
+// Number of chunks still expected over the link and those that share its bottleneck.
 double Construction::expected(std::int32_t link, int qualified) const {
-  if (s_.carriage.routes.size() > 0) return s_.load[link] - sent_[link];
+  if (s_.deliveries.routes.size() > 0) return s_.load[link] - sent_[link];
   auto dst = s_.network.dst[link];
   double rate = 1 / s_.resources.slowest[link];
-  if (s_.crossing[link] && policy_->strict) {
+  if (s_.crossing[link] && policy_->once_per_group) {
     auto group = s_.network.group[dst];
     return group_left_[group] * std::min(1.0, rate / s_.group_intake[group]);
   }
@@ -278,22 +278,23 @@ double Construction::expected(std::int32_t link, int qualified) const {
   return left_[dst] * std::min(1.0, rate / s_.intake[dst]);
 }
 
-// Whether the destination's other links bring all that it lacks before this one brings a chunk.
+// Whether the destination's other links deliver all missing chunks before this one delivers a
+// chunk.
 bool Construction::overtaken(std::int32_t link) const {
-  if (policy_->patience == 0 || s_.relays || s_.carriage.routes.size() > 0) return false;
-  if (s_.crossing[link] && policy_->strict) return false;
+  if (policy_->skip_ratio == 0 || s_.relays || s_.deliveries.routes.size() > 0) return false;
+  if (s_.crossing[link] && policy_->once_per_group) return false;
   auto dst = s_.network.dst[link];
   double others = s_.intake[dst] - 1 / s_.resources.slowest[link];
   if (others <= 1e-9 * s_.intake[dst]) return false;
-  double mb = s_.carriage.chunk_mb;
+  double mb = s_.deliveries.chunk_mb;
   double own = s_.network.alpha[link] + s_.resources.slowest[link] * mb;
-  return left_[dst] * mb / others < policy_->patience * own * (1 - 1e-6);
+  return left_[dst] * mb / others < policy_->skip_ratio * own * (1 - 1e-6);
 }
 
-// Whether alpha would be too much of a message and there may be more to send later.
+// Whether alpha would dominate the message and there may be more to send later.
 bool Construction::small(std::int32_t link, int qualified) const {
   if (policy_->wait <= 0 || policy_->share_left <= 0) return false;
-  double each = s_.resources.slowest[link] * s_.carriage.chunk_mb;
+  double each = s_.resources.slowest[link] * s_.deliveries.chunk_mb;
   return qualified * each < policy_->wait * s_.network.alpha[link] &&
          (s_.relays || qualified < expected(link, qualified));
 }
@@ -302,18 +303,18 @@ int Construction::batch(std::int32_t link, int qualified) const {
   auto& p = *policy_;
   if (p.share_left <= 0) return 1;
   double alpha = s_.network.alpha[link];
-  double each = s_.resources.slowest[link] * s_.carriage.chunk_mb;
+  double each = s_.resources.slowest[link] * s_.deliveries.chunk_mb;
   if (alpha <= 0 && p.round <= 0) return 1;
   double most = p.share_held * qualified;
   if (p.round > 0) {
-    double length = p.round * s_.fastest_mb_us * s_.carriage.chunk_mb;
+    double length = p.round * s_.fastest_mb_us * s_.deliveries.chunk_mb;
     most = std::min(most, std::floor(length / each * (1 + 1e-6) + 0.02));
   }
   double least = p.alpha_ratio * alpha / each;
   most = std::max(most, least);
   most = std::min(most, p.share_left * expected(link, qualified));
-  if (p.insistent) most = std::max(most, least);
-  // First as numbers: alpha may be worth more chunks than an int can count.
+  if (p.force_alpha_ratio) most = std::max(most, least);
+  // Clamped as a double: alpha may equal more chunks than an int can count.
   return static_cast<int>(std::clamp(most + 1e-6, 1.0, static_cast<double>(qualified)));
 }
 
@@ -321,7 +322,7 @@ bool Construction::start(std::int32_t link, bool forced) {
   int qualified = qualify(link, forced);
   if (qualified == 0) return false;
   double alpha = s_.network.alpha[link];
-  double each = s_.resources.slowest[link] * s_.carriage.chunk_mb;
+  double each = s_.resources.slowest[link] * s_.deliveries.chunk_mb;
   double room = deadline_ - now_ - alpha;
   if (room < each) return false;
   if (!forced && overtaken(link)) return false;
@@ -365,10 +366,11 @@ bool Construction::start(std::int32_t link, bool forced) {
   return true;
 }
 
-// Takes the chunk and its images into the decision unless two links would bring somebody the same.
+// Adds the chunk and its images to the decision, unless two links would bring a rank the same
+// chunk.
 bool Construction::claim(std::int32_t link, std::int32_t chunk) {
   auto before = claimed_.size();
-  bool only_new = s_.crossing[link] && policy_->strict;
+  bool only_new = s_.crossing[link] && policy_->once_per_group;
   for (int element = 0; element < s_.symmetry.elements; ++element) {
     auto l = s_.symmetry.link[static_cast<std::size_t>(element) * s_.links + link];
     auto c = s_.symmetry.chunk[static_cast<std::size_t>(element) * s_.chunks + chunk];
@@ -409,7 +411,7 @@ void Construction::send(std::int32_t link, std::span<const std::int32_t> chunks)
   sent_[link] += static_cast<std::int32_t>(chunks.size());
   ++coming_[dst];
   double alpha = s_.network.alpha[link];
-  double mb = s_.carriage.chunk_mb * static_cast<double>(chunks.size());
+  double mb = s_.deliveries.chunk_mb * static_cast<double>(chunks.size());
   for (auto& use : s_.resources.of(link)) {
     double end = now_ + alpha + use.beta * mb;
     free_[use.resource] = end;
@@ -420,7 +422,7 @@ void Construction::send(std::int32_t link, std::span<const std::int32_t> chunks)
   end_ = std::max(end_, end);
 }
 
-// Somebody begins to receive a chunk.
+// Records that a rank begins to receive a chunk.
 void Construction::note(std::int32_t rank, std::int32_t chunk) {
   seen_.set(rank, chunk);
   ++copies_[chunk];

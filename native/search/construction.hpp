@@ -1,4 +1,4 @@
-// One construction: an event-driven pass over time that matches links and chunks by a policy.
+// One construction: an event-driven pass over time that matches links with chunks by a policy.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +12,30 @@
 
 namespace headrace::search {
 
-inline constexpr int kMeasuredRanks = 64;  // beyond, distances are not measured or varied
+inline constexpr int kMeasuredRanks = 64;  // distances are neither measured nor varied beyond
 
-// What constructions share: tables of the problem that do not change.
+// Constant tables of the problem, shared by all constructions.
 struct Setting {
-  Setting(const Network& network, const Carriage& carriage);
+  Setting(const Network& network, const Deliveries& deliveries);
 
   const Network& network;
-  const Carriage& carriage;
+  const Deliveries& deliveries;
   Resources resources;
   Symmetry symmetry;
   int ranks, links, chunks, groups;
-  Rows out, in;                                    // links of each rank
-  std::vector<double> intake;                      // per rank: MB/us that it can receive
-  std::vector<double> group_intake;                // per group: MB/us from outside
-  std::vector<std::uint8_t> slow;                  // per link: its destination has faster ones
-  std::vector<std::uint8_t> crossing;              // per link: into a group whose border is scarce
-  BitRows held, wanted, group_held, group_wanted;  // at first
-  BitRows routed;                                  // per link: chunks that may use it; no rows: all
-  std::vector<std::int32_t> load;                  // per link: how many chunks are routed over it
-  std::vector<float> tail;      // routes only, links x chunks: us still ahead at dst
-  bool relays = false;          // some chunk is not for everyone
+  Rows out, in;                        // per rank
+  std::vector<double> intake;          // per rank: MB/us of all its links in
+  std::vector<double> group_intake;    // per group: MB/us from outside
+  std::vector<std::uint8_t> slow;      // per link: another link to its destination is faster
+  std::vector<std::uint8_t> crossing;  // per link: into a group with a scarce border
+  BitRows held, wanted, group_held, group_wanted;  // initially
+  BitRows routed;                                  // per link: its routed chunks; no rows: all
+  std::vector<std::int32_t> load;                  // per link: number of chunks routed over it
+  std::vector<float> tail;      // routed only, links x chunks: us from dst to the end
+  bool relays = false;          // some chunk does not go to every rank
   double fastest_mb_us = 0;     // us per MB of the fastest link
-  BitRows slower;               // per link: chunks that other ways bring no later
-  std::vector<double> release;  // per chunk: when its origin has it, after the prelude
+  BitRows slower;               // per link: chunks that other paths deliver no later
+  std::vector<double> release;  // per chunk: end of its prelude at the origin
 
  private:
   void find_slower();
@@ -46,16 +46,16 @@ class Construction {
  public:
   explicit Construction(const Setting& setting);
 
-  // Returns when the last message arrives; infinity if that would be after `deadline`.
+  // Returns the time of the last arrival; infinity if it would exceed `deadline`.
   double build(const Policy& policy, Random& random, double deadline);
   const Messages& messages() const { return messages_; }
 
  private:
   struct Event {
     double time;
-    std::int32_t message;     // that arrives; -1: none
-    std::int32_t resource;    // that becomes free; -1: none
-    std::int32_t chunk = -1;  // that its origin has from now on; -1: none
+    std::int32_t message;     // arrives; -1: none
+    std::int32_t resource;    // becomes free; -1: none
+    std::int32_t chunk = -1;  // becomes available at its origin; -1: none
     bool operator>(const Event& other) const { return time > other.time; }
   };
   struct Turn {
@@ -91,7 +91,7 @@ class Construction {
   const Policy* policy_ = nullptr;
   Random* random_ = nullptr;
   double now_ = 0, deadline_ = 0, end_ = 0;
-  std::int64_t missing_ = 0;  // (chunk, target) pairs that nobody has begun to serve
+  std::int64_t missing_ = 0;  // (chunk, target) pairs without a message
   BitRows held_, wanted_, seen_, group_held_, group_wanted_;
   std::vector<std::int32_t> copies_, left_, group_left_, coming_, sent_;
   std::vector<double> free_;

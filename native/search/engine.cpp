@@ -13,14 +13,14 @@ namespace headrace::search {
 
 namespace {
 
-constexpr auto kPollEvery = std::chrono::milliseconds(20);  // looks for signals
-// Sends that would end after this fraction of the best are left out: a construction that only just
-// fails costs little, and one that succeeds had no time for detours. Above 1, since list scheduling
-// may still shorten what was built.
-constexpr float kAmbitions[] = {1.02F, 1.02F, 0.999F, 0.98F, 0.95F, 0.9F, 0.8F};
-constexpr float kMutation = 0.2F;  // chance of each choice to be drawn anew
+constexpr auto kPollEvery = std::chrono::milliseconds(20);  // signals
+// Deadlines of a construction, as fractions of the best time; sends that would end later are left
+// out. A construction that just fails costs little, and one that succeeds had no time for detours.
+// Above 1, since list scheduling may still shorten the result.
+constexpr float kDeadlineFactors[] = {1.02F, 1.02F, 0.999F, 0.98F, 0.95F, 0.9F, 0.8F};
+constexpr float kMutation = 0.2F;  // probability of redrawing each parameter
 
-// The same messages in the order of their start: then list scheduling repeats the same times.
+// Sorts the messages by start time: list scheduling then reproduces the same times.
 void sort_by_start(Messages& messages, Times& times) {
   std::vector<std::int32_t> order(messages.link.size());
   std::iota(order.begin(), order.end(), 0);
@@ -38,13 +38,14 @@ void sort_by_start(Messages& messages, Times& times) {
   times.start = std::move(start);
 }
 
-// Every message the other way, what arrives last first: carrying so becomes combining.
-Messages turned_round(const Setting& setting, const Messages& messages, const Times& times) {
+// Time reversal: every message in the opposite direction, last arrival first. Turns delivery into
+// reduction.
+Messages reversed_messages(const Setting& setting, const Messages& messages, const Times& times) {
   auto count = messages.link.size();
   std::vector<double> end(count);
   for (std::size_t m = 0; m < count; ++m) {
     auto link = messages.link[m];
-    double mb = setting.carriage.chunk_mb * static_cast<double>(messages.chunks[m].size());
+    double mb = setting.deliveries.chunk_mb * static_cast<double>(messages.chunks[m].size());
     end[m] = times.start[m] + setting.network.alpha[link] + setting.resources.slowest[link] * mb;
   }
   std::vector<std::size_t> order(count);
@@ -60,10 +61,11 @@ Messages turned_round(const Setting& setting, const Messages& messages, const Ti
   return turned;
 }
 
-// Constructions as they are judged: in their order, or turned round.
-class Judge {
+// Evaluates constructions, as built or time-reversed.
+class Evaluator {
  public:
-  Judge(const Setting& setting, bool backwards) : setting_(setting), reversed_(setting.network) {
+  Evaluator(const Setting& setting, bool backwards)
+      : setting_(setting), reversed_(setting.network) {
     backwards_ = backwards;
     std::swap(reversed_.src, reversed_.dst);
   }
@@ -71,21 +73,21 @@ class Judge {
   std::pair<Messages, Times> operator()(const Messages& built) const {
     auto times = after_prelude(built);
     if (!backwards_) return {built, std::move(times)};
-    auto turned = turned_round(setting_, built, times);
+    auto turned = reversed_messages(setting_, built, times);
     auto turned_times = timed(reversed_, turned);
     return {std::move(turned), std::move(turned_times)};
   }
 
  private:
   Times timed(const Network& network, const Messages& messages) const {
-    // A resource holds the same links whichever way they go.
-    return replay(network, setting_.resources, setting_.chunks, setting_.carriage.chunk_mb,
+    // A resource has the same links in both directions.
+    return replay(network, setting_.resources, setting_.chunks, setting_.deliveries.chunk_mb,
                   messages);
   }
 
-  // The prelude goes first; only what comes after it is told.
+  // Times after the prelude, which is scheduled first and left out.
   Times after_prelude(const Messages& built) const {
-    auto& prelude = setting_.carriage.prelude;
+    auto& prelude = setting_.deliveries.prelude;
     if (prelude.link.empty()) return timed(setting_.network, built);
     auto all = prelude;
     for (std::size_t m = 0; m < built.link.size(); ++m) {
@@ -105,19 +107,19 @@ class Judge {
 
 }  // namespace
 
-Outcome search(const Network& network, const Carriage& carriage, const Settings& settings,
+Outcome search(const Network& network, const Deliveries& deliveries, const Settings& settings,
                const std::function<bool()>& poll) {
   check(network);
-  Setting setting(network, carriage);
+  Setting setting(network, deliveries);
   Construction construction(setting);
-  Judge judge(setting, settings.backwards);
+  Evaluator evaluate(setting, settings.backwards);
   auto begun = std::chrono::steady_clock::now();
   auto polled = begun;
   auto infinity = std::numeric_limits<double>::infinity();
   auto share = static_cast<float>(settings.batch_share);
   Outcome best;
   best.times.total_us = infinity;
-  std::optional<Policy> champion;
+  std::optional<Policy> incumbent;
   for (std::int64_t restart = 0; restart < settings.restarts; ++restart) {
     auto now = std::chrono::steady_clock::now();
     if (now - polled > kPollEvery) {
@@ -133,24 +135,24 @@ Outcome search(const Network& network, const Carriage& carriage, const Settings&
     }
     Random random(settings.seed, static_cast<std::uint64_t>(restart));
     auto policy = Policy::drawn(random, share);
-    if (champion && restart % 2 == 1) {
-      policy = *champion;
+    if (incumbent && restart % 2 == 1) {
+      policy = *incumbent;
       policy.mutate(random, share, kMutation);
     }
     best.restarts = restart + 1;
-    double deadline = best.times.total_us * random.one_of(kAmbitions);
+    double deadline = best.times.total_us * random.one_of(kDeadlineFactors);
     deadline = std::max(deadline, settings.target_us * (1 + kSameTime));
     double built = construction.build(policy, random, deadline);
     if (built == infinity) continue;
-    auto [messages, times] = judge(construction.messages());
+    auto [messages, times] = evaluate(construction.messages());
     if (times.total_us >= best.times.total_us * (1 - kSameTime)) continue;
-    champion = policy;
+    incumbent = policy;
     best.messages = std::move(messages);
     best.times = std::move(times);
     best.history.emplace_back(restart, best.times.total_us);
     if (best.times.total_us <= settings.target_us * (1 + kSameTime)) break;
   }
-  if (champion == std::nullopt) {
+  if (incumbent == std::nullopt) {
     if (best.interrupted) return best;
     throw SearchError("no construction carries every chunk to its targets");
   }

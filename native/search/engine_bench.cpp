@@ -29,21 +29,21 @@ Network torus(int side) {
   return network;
 }
 
-Carriage allgather(int side, int chunks, bool symmetric) {
-  Carriage carriage;
-  carriage.chunk_mb = 1.0 / chunks;
+Deliveries allgather(int side, int chunks, bool symmetric) {
+  Deliveries deliveries;
+  deliveries.chunk_mb = 1.0 / chunks;
   auto ranks = side * side;
   for (int c = 0; c < ranks * chunks; ++c) {
-    carriage.origin.push_back(c / chunks);
-    for (int rank = 0; rank < ranks; ++rank) carriage.target.push_back(rank != c / chunks);
+    deliveries.origin.push_back(c / chunks);
+    for (int rank = 0; rank < ranks; ++rank) deliveries.target.push_back(rank != c / chunks);
   }
   for (int shift = 0; symmetric && shift < ranks; ++shift) {
     for (int rank = 0; rank < ranks; ++rank) {
-      carriage.symmetry.push_back(
+      deliveries.symmetry.push_back(
           place(rank / side + shift / side, rank % side + shift % side, side));
     }
   }
-  return carriage;
+  return deliveries;
 }
 
 }  // namespace
@@ -55,9 +55,9 @@ int main(int count, char** arguments) {
     for (int chunks : {1, 4}) {
       for (bool symmetric : {false, true}) {
         auto network = torus(side);
-        auto carriage = allgather(side, chunks, symmetric);
+        auto deliveries = allgather(side, chunks, symmetric);
         auto begun = std::chrono::steady_clock::now();
-        auto found = search(network, carriage,
+        auto found = search(network, deliveries,
                             {.restarts = 1 << 30, .batch_share = 1, .limit_s = seconds}, [] {});
         std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
         std::printf("%5dx%-2d %7d %10s %12.0f %10.2f\n", side, side, chunks,

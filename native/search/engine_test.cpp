@@ -33,17 +33,17 @@ Network ring(int ranks, double alpha, double beta) {
   return network;
 }
 
-Carriage allgather(int ranks, int chunks, double mb) {
-  Carriage carriage;
-  carriage.chunk_mb = mb / chunks;
+Deliveries allgather(int ranks, int chunks, double mb) {
+  Deliveries deliveries;
+  deliveries.chunk_mb = mb / chunks;
   for (int c = 0; c < ranks * chunks; ++c) {
-    carriage.origin.push_back(c / chunks);
-    for (int rank = 0; rank < ranks; ++rank) carriage.target.push_back(rank != c / chunks);
+    deliveries.origin.push_back(c / chunks);
+    for (int rank = 0; rank < ranks; ++rank) deliveries.target.push_back(rank != c / chunks);
   }
-  return carriage;
+  return deliveries;
 }
 
-// Any connected network with one-way links, other costs on each, and a capacity that some share.
+// Random connected network: one-way links of different costs, and a capacity that some share.
 Network any_network(Random& random) {
   Network network;
   network.ranks = 2 + random.below(6);
@@ -68,20 +68,20 @@ Network any_network(Random& random) {
   return network;
 }
 
-// What a reader of the definition would check: causes before effects, resources held by one at a
-// time, every target served.
-void is_valid(const Network& network, const Carriage& carriage, const Outcome& found) {
+// Checks the definition: causes before effects, resources used by one message at a time, every
+// target reached.
+void is_valid(const Network& network, const Deliveries& deliveries, const Outcome& found) {
   Resources resources(network);
-  auto chunks = carriage.origin.size();
+  auto chunks = deliveries.origin.size();
   std::vector<double> there(chunks * network.ranks, INFINITY);
-  for (std::size_t c = 0; c < chunks; ++c) there[c * network.ranks + carriage.origin[c]] = 0;
+  for (std::size_t c = 0; c < chunks; ++c) there[c * network.ranks + deliveries.origin[c]] = 0;
   std::vector<double> free(resources.count(), 0.0);
   double last = 0;
   for (std::size_t m = 0; m < found.messages.link.size(); ++m) {
     auto link = found.messages.link[m];
     auto start = found.times.start[m];
     CHECK(m == 0 || start >= found.times.start[m - 1]);
-    auto mb = carriage.chunk_mb * static_cast<double>(found.messages.chunks[m].size());
+    auto mb = deliveries.chunk_mb * static_cast<double>(found.messages.chunks[m].size());
     double slack = 1e-9 * (1 + start);
     for (auto& use : resources.of(link)) {
       CHECK(free[use.resource] <= start + slack);
@@ -98,7 +98,7 @@ void is_valid(const Network& network, const Carriage& carriage, const Outcome& f
   }
   CHECK(std::abs(last - found.times.total_us) <= 1e-9 * (1 + last));
   for (std::size_t at = 0; at < there.size(); ++at) {
-    CHECK(!carriage.target[at] || there[at] < INFINITY);
+    CHECK(!deliveries.target[at] || there[at] < INFINITY);
   }
 }
 
@@ -117,20 +117,20 @@ void any_network_is_served() {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     Random random(seed, 0);
     auto network = any_network(random);
-    auto carriage = allgather(network.ranks, 1 + random.below(4), 1);
-    if (random.below(2)) {  // not for everyone: relays are needed
-      for (std::size_t at = 0; at < carriage.target.size(); ++at) {
-        if (random.below(3) > 0) carriage.target[at] = 0;
+    auto deliveries = allgather(network.ranks, 1 + random.below(4), 1);
+    if (random.below(2)) {  // relays are needed
+      for (std::size_t at = 0; at < deliveries.target.size(); ++at) {
+        if (random.below(3) > 0) deliveries.target[at] = 0;
       }
     }
     Settings settings{.seed = seed, .restarts = 20, .batch_share = random.below(2) ? 1.0 : 0.0};
-    auto found = search(network, carriage, settings, kNothing);
-    is_valid(network, carriage, found);
-    // In the order of their start, list scheduling changes nothing.
-    auto again = replay(network, Resources(network), static_cast<int>(carriage.origin.size()),
-                        carriage.chunk_mb, found.messages);
+    auto found = search(network, deliveries, settings, kNothing);
+    is_valid(network, deliveries, found);
+    // Sorted by start time, list scheduling reproduces the times.
+    auto again = replay(network, Resources(network), static_cast<int>(deliveries.origin.size()),
+                        deliveries.chunk_mb, found.messages);
     CHECK(again.start == found.times.start && again.total_us == found.times.total_us);
-    auto same = search(network, carriage, settings, kNothing);
+    auto same = search(network, deliveries, settings, kNothing);
     CHECK(same.times.start == found.times.start && same.messages.link == found.messages.link);
   }
 }
@@ -145,15 +145,15 @@ void what_is_found_backwards_combines() {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     Random random(seed, 1);
     auto network = any_network(random);
-    auto carriage = allgather(network.ranks, 1 + random.below(3), 1);
-    auto chunks = static_cast<int>(carriage.origin.size());
+    auto deliveries = allgather(network.ranks, 1 + random.below(3), 1);
+    auto chunks = static_cast<int>(deliveries.origin.size());
     Settings settings{.seed = seed, .restarts = 30, .batch_share = 1, .backwards = true};
-    auto found = search(network, carriage, settings, kNothing);
-    // What the result says is what list scheduling of these messages says, over links reversed.
+    auto found = search(network, deliveries, settings, kNothing);
+    // The times are those of list scheduling of these messages over reversed links.
     auto reversed = turned(network);
-    auto again = replay(reversed, Resources(reversed), chunks, carriage.chunk_mb, found.messages);
+    auto again = replay(reversed, Resources(reversed), chunks, deliveries.chunk_mb, found.messages);
     CHECK(again.start == found.times.start && again.total_us == found.times.total_us);
-    // Every rank but the origin hands every chunk on once, after all that it was handed.
+    // Every rank but the origin sends every chunk once, after it received all parts of it.
     std::vector<int> handed(static_cast<std::size_t>(chunks) * network.ranks, 0);
     for (std::size_t m = 0; m < found.messages.link.size(); ++m) {
       auto link = found.messages.link[m];
@@ -163,14 +163,14 @@ void what_is_found_backwards_combines() {
         CHECK(handed[cell + reversed.dst[link]] == 0);
       }
     }
-    for (std::size_t c = 0; c < carriage.origin.size(); ++c) {
+    for (std::size_t c = 0; c < deliveries.origin.size(); ++c) {
       for (int rank = 0; rank < network.ranks; ++rank) {
-        CHECK(handed[c * network.ranks + rank] == (rank != carriage.origin[c]));
+        CHECK(handed[c * network.ranks + rank] == (rank != deliveries.origin[c]));
       }
     }
-    // Judged as it is found, the best need not be the best backwards.
+    // The best forward need not be the best backwards.
     settings.backwards = false;
-    auto ahead = search(network, carriage, settings, kNothing);
+    auto ahead = search(network, deliveries, settings, kNothing);
     std::reverse(ahead.messages.link.begin(), ahead.messages.link.end());
     Rows rows;
     for (auto m = ahead.messages.chunks.size(); m-- > 0;) {
@@ -178,7 +178,7 @@ void what_is_found_backwards_combines() {
       rows.close();
     }
     ahead.messages.chunks = rows;
-    auto back = replay(reversed, Resources(reversed), chunks, carriage.chunk_mb, ahead.messages);
+    auto back = replay(reversed, Resources(reversed), chunks, deliveries.chunk_mb, ahead.messages);
     better += found.times.total_us < back.total_us * (1 - 1e-9);
     better -= found.times.total_us > back.total_us * (1 + 1e-9);
   }
@@ -189,14 +189,14 @@ void what_went_before_is_waited_for() {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     Random random(seed, 2);
     auto network = any_network(random);
-    auto carriage = allgather(network.ranks, 1 + random.below(3), 1);
-    auto chunks = static_cast<int>(carriage.origin.size());
+    auto deliveries = allgather(network.ranks, 1 + random.below(3), 1);
+    auto chunks = static_cast<int>(deliveries.origin.size());
     Settings settings{.seed = seed, .restarts = 20, .batch_share = 1, .backwards = true};
-    auto before = search(turned(network), carriage, settings, kNothing);
-    carriage.prelude = before.messages;
+    auto before = search(turned(network), deliveries, settings, kNothing);
+    deliveries.prelude = before.messages;
     settings.backwards = false;
-    auto after = search(network, carriage, settings, kNothing);
-    // Together they take as long as is said, and nothing leaves its origin before it is complete.
+    auto after = search(network, deliveries, settings, kNothing);
+    // Both together take the reported time, and no chunk leaves its origin before it is complete.
     auto all = before.messages;
     for (std::size_t m = 0; m < after.messages.link.size(); ++m) {
       all.link.push_back(after.messages.link[m]);
@@ -204,18 +204,18 @@ void what_went_before_is_waited_for() {
       all.chunks.close();
     }
     Resources resources(network);
-    auto times = replay(network, resources, chunks, carriage.chunk_mb, all);
+    auto times = replay(network, resources, chunks, deliveries.chunk_mb, all);
     CHECK(times.total_us == after.times.total_us);
     CHECK(times.total_us >= before.times.total_us);
     auto first = before.messages.link.size();
     CHECK(std::equal(after.times.start.begin(), after.times.start.end(),
                      times.start.begin() + static_cast<std::ptrdiff_t>(first)));
-    std::vector<double> complete(carriage.origin.size(), 0.0);
+    std::vector<double> complete(deliveries.origin.size(), 0.0);
     for (std::size_t m = 0; m < all.link.size(); ++m) {
       auto link = all.link[m];
-      auto mb = carriage.chunk_mb * static_cast<double>(all.chunks[m].size());
+      auto mb = deliveries.chunk_mb * static_cast<double>(all.chunks[m].size());
       for (auto chunk : all.chunks[m]) {
-        auto origin = carriage.origin[chunk];
+        auto origin = deliveries.origin[chunk];
         if (m < first && network.dst[link] == origin) {
           complete[chunk] = std::max(
               complete[chunk], times.start[m] + network.alpha[link] + resources.slowest[link] * mb);
@@ -230,31 +230,31 @@ void what_went_before_is_waited_for() {
 
 void routes_are_kept() {
   auto network = ring(4, 1, 10);
-  auto carriage = allgather(4, 1, 1);
+  auto deliveries = allgather(4, 1, 1);
   for (int chunk = 0; chunk < 4; ++chunk) {  // clockwise only
-    for (int hop = 0; hop < 3; ++hop) carriage.routes.item.push_back((chunk + hop) % 4 * 2);
-    carriage.routes.close();
+    for (int hop = 0; hop < 3; ++hop) deliveries.routes.item.push_back((chunk + hop) % 4 * 2);
+    deliveries.routes.close();
   }
-  auto found = search(network, carriage, {.restarts = 10}, kNothing);
-  is_valid(network, carriage, found);
+  auto found = search(network, deliveries, {.restarts = 10}, kNothing);
+  is_valid(network, deliveries, found);
   for (auto link : found.messages.link) CHECK(link % 2 == 0);
   CHECK(found.times.total_us == 33);
 }
 
 void symmetric_searches_send_all_images() {
   auto network = ring(6, 1, 10);
-  auto carriage = allgather(6, 2, 1);
+  auto deliveries = allgather(6, 2, 1);
   for (int turn = 0; turn < 6; ++turn) {
-    for (int rank = 0; rank < 6; ++rank) carriage.symmetry.push_back((rank + turn) % 6);
+    for (int rank = 0; rank < 6; ++rank) deliveries.symmetry.push_back((rank + turn) % 6);
   }
-  auto found = search(network, carriage, {.restarts = 50, .batch_share = 1}, kNothing);
-  is_valid(network, carriage, found);
+  auto found = search(network, deliveries, {.restarts = 50, .batch_share = 1}, kNothing);
+  is_valid(network, deliveries, found);
   std::multiset<int> counts[2];
   std::vector<int> per_link(12, 0);
   for (auto link : found.messages.link) ++per_link[link];
   for (int link = 0; link < 12; ++link) CHECK(per_link[link] == per_link[link % 2]);
-  carriage.symmetry[1] = 0;
-  auto text = thrown<SearchError>([&] { search(network, carriage, {.restarts = 1}, kNothing); });
+  deliveries.symmetry[1] = 0;
+  auto text = thrown<SearchError>([&] { search(network, deliveries, {.restarts = 1}, kNothing); });
   CHECK(text == "element 0 of the symmetry is no permutation of the ranks");
 }
 
@@ -286,30 +286,30 @@ void the_unsplit_cube_mesh_is_solved() {
       add_link(network, kSingle[k][way], kSingle[k][1 - way], 0, 46);
     }
   }
-  auto carriage = allgather(8, 1, 1);
+  auto deliveries = allgather(8, 1, 1);
   for (int element = 0; element < 4; ++element) {
     constexpr int kImages[] = {0, 2, 4, 6};
-    for (int rank = 0; rank < 8; ++rank) carriage.symmetry.push_back(rank ^ kImages[element]);
+    for (int rank = 0; rank < 8; ++rank) deliveries.symmetry.push_back(rank ^ kImages[element]);
   }
-  auto found = search(network, carriage, {.restarts = 20000, .target_us = 69}, kNothing);
-  is_valid(network, carriage, found);
+  auto found = search(network, deliveries, {.restarts = 20000, .target_us = 69}, kNothing);
+  is_valid(network, deliveries, found);
   CHECK(found.times.total_us == 69);
 }
 
 void limits_and_interrupts_end_a_search() {
   auto network = ring(8, 1, 10);
-  auto carriage = allgather(8, 4, 1);
-  auto found = search(network, carriage, {.restarts = 1 << 30, .limit_s = 0.05}, kNothing);
+  auto deliveries = allgather(8, 4, 1);
+  auto found = search(network, deliveries, {.restarts = 1 << 30, .limit_s = 0.05}, kNothing);
   CHECK(found.struck && found.restarts >= 1);
   int polls = 0;
   auto stop = [&] { return ++polls == 2; };
-  found = search(network, carriage, {.restarts = 1 << 30, .limit_s = 60}, stop);
+  found = search(network, deliveries, {.restarts = 1 << 30, .limit_s = 60}, stop);
   CHECK(found.interrupted && !found.struck && polls == 2);
-  is_valid(network, carriage, found);
+  is_valid(network, deliveries, found);
 }
 
 void batches_of_next_to_nothing_do_not_overflow() {
-  // Alpha is worth more chunks than an int can count.
+  // Alpha equals more chunks than an int can count.
   auto network = ring(4, 1e6, 1);
   auto found =
       search(network, allgather(4, 3, 1e-9), {.restarts = 200, .batch_share = 1}, kNothing);

@@ -1,4 +1,4 @@
-// The random choices that one construction is made by.
+// Random parameters of one construction.
 #pragma once
 
 #include "search/random.hpp"
@@ -6,29 +6,29 @@
 namespace headrace::search {
 
 struct Policy {
-  // Which of the free links goes first.
-  float need;      // receivers that have most left to receive over their capacity
-  float scarce;    // links for which few chunks qualify
-  float slow;      // slow links (below 0: fast ones)
-  float disorder;  // chance
-  // Which of the qualifying chunks.
-  float rare;     // few have it
-  float inward;   // few of the destination's neighbours could bring it
-  float outward;  // many of the destination's neighbours lack it
-  float tail;     // much of its way is still ahead
-  float taste;    // chance
-  // How many.
-  float share_left;   // of what the link is still expected to carry
-  float share_held;   // of what qualifies now
-  float alpha_ratio;  // beta's part of a message is at least this many alphas, if that much is left
-  float round;        // at most what the fastest link carries of so many chunks; 0: no limit
-  float wait;         // leave a link idle if a message would be shorter than this many alphas
-  bool insistent;     // alpha_ratio holds even against share_left
-  // What to leave alone.
-  float patience;  // not over a slow link what the others bring in this fraction of the time
-  bool strict;     // into a group only what the group lacks
-  bool direct;     // not over a link what other ways could bring no later
-  float sloth;     // chance that a slow link is passed over until something arrives
+  // Weights of the order of free links.
+  float need;        // receivers with most left to receive relative to their capacity
+  float scarce;      // links with few qualifying chunks
+  float slow;        // slow links (below 0: fast ones)
+  float link_noise;  // random
+  // Weights of the order of qualifying chunks.
+  float rare;         // few ranks have it
+  float inward;       // few of the destination's neighbours could deliver it
+  float outward;      // many of the destination's neighbours lack it
+  float tail;         // a long path is still ahead
+  float chunk_noise;  // random
+  // Message size.
+  float share_left;        // limit: fraction of the chunks still expected over the link
+  float share_held;        // limit: fraction of the qualifying chunks
+  float alpha_ratio;       // at least this many alphas of transfer time, if that much is left
+  float round;             // limit: time of this many chunks on the fastest link; 0: none
+  float wait;              // idle instead of a message shorter than this many alphas
+  bool force_alpha_ratio;  // alpha_ratio overrides share_left
+  // Exclusions.
+  float skip_ratio;     // slow links, if others deliver the rest in this fraction of a chunk's time
+  bool once_per_group;  // into a group only chunks that it lacks
+  bool skip_slower;     // links that other paths match in arrival time
+  float slow_skip;      // probability of skipping a slow link until the next arrival
 
   static Policy drawn(Random& random, float batch_share) {
     Policy made{};
@@ -36,7 +36,7 @@ struct Policy {
     return made;
   }
 
-  // Draw each choice anew with the given chance.
+  // Redraws each parameter with probability `chance`.
   void mutate(Random& random, float batch_share, float chance) {
     auto redraw = [&](float& value, const auto& values) {
       if (random.unit() < chance) value = random.one_of(values);
@@ -51,20 +51,20 @@ struct Policy {
     static constexpr float ratios[] = {0, 0, 2, 5, 10, 20, 40};
     static constexpr float rounds[] = {0, 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
     static constexpr float waits[] = {0, 0, 0, 1, 3, 8, 1000};
-    static constexpr float patiences[] = {0, 0.7F, 1, 1, 1.3F};
+    static constexpr float skip_ratios[] = {0, 0.7F, 1, 1, 1.3F};
     static constexpr float seldom[] = {0, 0, 0, 1};
-    static constexpr float sloths[] = {0, 0, 0, 0, 0.1F, 0.3F, 0.5F, 0.8F};
+    static constexpr float slow_skips[] = {0, 0, 0, 0, 0.1F, 0.3F, 0.5F, 0.8F};
     static constexpr float slowness[] = {-1, -0.3F, 0, 0.3F, 1};
     static constexpr float mostly[] = {1, 1, 1, 1, 1, 1, 1, 0};
     redraw(need, weights);
     redraw(scarce, weights);
     redraw(slow, slowness);
-    redraw(disorder, chances);
+    redraw(link_noise, chances);
     redraw(rare, weights);
     redraw(inward, weights);
     redraw(outward, weights);
     redraw(tail, weights);
-    redraw(taste, chances);
+    redraw(chunk_noise, chances);
     if (batch_share > 0) {
       float share = share_left / batch_share;
       redraw(share, shares_left);
@@ -73,12 +73,12 @@ struct Policy {
       redraw(alpha_ratio, ratios);
       redraw(round, rounds);
       redraw(wait, waits);
-      redraw_flag(insistent, seldom);
+      redraw_flag(force_alpha_ratio, seldom);
     }
-    redraw(patience, patiences);
-    redraw_flag(strict, mostly);
-    redraw_flag(direct, seldom);
-    redraw(sloth, sloths);
+    redraw(skip_ratio, skip_ratios);
+    redraw_flag(once_per_group, mostly);
+    redraw_flag(skip_slower, seldom);
+    redraw(slow_skip, slow_skips);
   }
 };
 

@@ -47,7 +47,7 @@ Resources::Resources(const Network& network) {
   for (auto& mine : uses) {
     uses_.insert(uses_.end(), mine.begin(), mine.end());
     first_.push_back(static_cast<std::int64_t>(uses_.size()));
-    // Of equally slow ones the last: what is shared says more about the load than the link does.
+    // Of equally slow ones the last: a shared capacity predicts the load better than the link.
     auto worst = mine.front();
     for (auto& use : mine) {
       if (use.beta >= worst.beta) worst = use;
@@ -59,12 +59,12 @@ Resources::Resources(const Network& network) {
 
 namespace {
 
-// Chunks of one origin with the same targets stand for each other: the k-th of them goes to the
-// k-th of the image's.
-class Alike {
+// Classes of equivalent chunks, of one origin and the same targets: a symmetry maps the k-th of a
+// class to the k-th of the image.
+class ChunkClasses {
  public:
-  Alike(const Carriage& carriage, int ranks) : carriage_(carriage), ranks_(ranks) {
-    for (std::size_t chunk = 0; chunk < carriage.origin.size(); ++chunk) {
+  ChunkClasses(const Deliveries& deliveries, int ranks) : carriage_(deliveries), ranks_(ranks) {
+    for (std::size_t chunk = 0; chunk < deliveries.origin.size(); ++chunk) {
       auto& mine = members_[key(static_cast<std::int32_t>(chunk), nullptr)];
       index_.push_back(mine.size());
       mine.push_back(static_cast<std::int32_t>(chunk));
@@ -95,7 +95,7 @@ class Alike {
     return made;
   }
 
-  const Carriage& carriage_;
+  const Deliveries& carriage_;
   int ranks_;
   std::map<Key, std::vector<std::int32_t>> members_;
   std::vector<std::size_t> index_;
@@ -107,22 +107,23 @@ bool equal_cost(double a, double b) {
 
 }  // namespace
 
-Symmetry::Symmetry(const Network& network, const Resources& resources, const Carriage& carriage) {
+Symmetry::Symmetry(const Network& network, const Resources& resources,
+                   const Deliveries& deliveries) {
   auto ranks = network.ranks;
   auto links = static_cast<std::int32_t>(network.src.size());
-  auto chunks = static_cast<std::int32_t>(carriage.origin.size());
+  auto chunks = static_cast<std::int32_t>(deliveries.origin.size());
   first_link.resize(links);
   std::iota(first_link.begin(), first_link.end(), 0);
   clash.assign(links, 0);
-  if (carriage.symmetry.empty()) return;
-  elements = static_cast<int>(carriage.symmetry.size() / ranks);
+  if (deliveries.symmetry.empty()) return;
+  elements = static_cast<int>(deliveries.symmetry.size() / ranks);
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> index;
   for (std::int32_t i = 0; i < links; ++i) index[{network.src[i], network.dst[i]}] = i;
-  Alike alike(carriage, ranks);
+  ChunkClasses classes(deliveries, ranks);
   link.reserve(static_cast<std::size_t>(elements) * links);
   chunk.reserve(static_cast<std::size_t>(elements) * chunks);
   for (int element = 0; element < elements; ++element) {
-    auto* image = carriage.symmetry.data() + static_cast<std::size_t>(element) * ranks;
+    auto* image = deliveries.symmetry.data() + static_cast<std::size_t>(element) * ranks;
     std::vector<bool> seen(ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       if (image[rank] < 0 || image[rank] >= ranks || seen[image[rank]]) {
@@ -141,7 +142,7 @@ Symmetry::Symmetry(const Network& network, const Resources& resources, const Car
       link.push_back(found->second);
       first_link[found->second] = std::min(first_link[found->second], first_link[i]);
     }
-    for (std::int32_t c = 0; c < chunks; ++c) chunk.push_back(alike.image(c, image));
+    for (std::int32_t c = 0; c < chunks; ++c) chunk.push_back(classes.image(c, image));
   }
   for (std::int32_t i = 0; i < links; ++i) {
     for (int element = 0; element < elements; ++element) {

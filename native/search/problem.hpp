@@ -1,4 +1,4 @@
-// What is to be carried over what, and the tables that the search derives from it once.
+// The delivery problem, and the tables that the search derives from it once.
 #pragma once
 
 #include <cstddef>
@@ -28,26 +28,26 @@ struct Network {
   std::vector<double> alpha, beta;
   Rows shared;  // links of each shared capacity
   std::vector<double> shared_beta;
-  std::vector<std::int32_t> group;  // per rank: whose links among each other are not scarce
+  std::vector<std::int32_t> group;  // per rank: links inside a group are not scarce
 };
 
-// What is sent, in one order.
+// Messages, in one order.
 struct Messages {
   std::vector<std::int32_t> link;
   Rows chunks;  // of each message
 };
 
 // Chunk c starts at origin[c] and must reach every rank r with target[c * ranks + r] != 0.
-struct Carriage {
+struct Deliveries {
   std::vector<std::int32_t> origin;
   std::vector<std::uint8_t> target;
   double chunk_mb = 0;
-  Rows routes;                         // links each chunk may use; no rows: all
+  Rows routes;                         // links that each chunk may use; no rows: all
   std::vector<std::int32_t> symmetry;  // elements x ranks; empty: none
-  Messages prelude;  // sent before: what it brings to a chunk's origin is waited for
+  Messages prelude;  // sent before; a chunk waits for what it brings to its origin
 };
 
-// The search cannot begin or end: the carriage or the symmetry is wrong, or nothing was found.
+// The search is impossible: wrong deliveries or symmetry, or no result.
 struct SearchError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -55,7 +55,7 @@ struct SearchError : std::runtime_error {
 // Throws SearchError for an index or a cost out of range.
 void check(const Network& network);
 
-// A network's resources: first every link by itself, then the shared capacities.
+// A network's resources: first every link, then the shared capacities.
 class Resources {
  public:
   explicit Resources(const Network& network);
@@ -79,7 +79,7 @@ class Resources {
   std::vector<Use> uses_;
 };
 
-// How the group of a symmetry moves ranks, links and chunks.
+// Action of the symmetry group on links and chunks.
 struct Symmetry {
   int elements = 1;
   std::vector<std::int32_t> link;        // elements x links
@@ -87,8 +87,8 @@ struct Symmetry {
   std::vector<std::int32_t> first_link;  // per link: the smallest link of its orbit
   std::vector<std::uint8_t> clash;       // per link: two links of its orbit share a resource
 
-  // Throws SearchError if an element is no permutation or does not map links or chunks on such.
-  Symmetry(const Network& network, const Resources& resources, const Carriage& carriage);
+  // Throws SearchError if an element is no permutation or maps a link or chunk to none.
+  Symmetry(const Network& network, const Resources& resources, const Deliveries& deliveries);
 };
 
 }  // namespace headrace::search

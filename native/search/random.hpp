@@ -1,4 +1,4 @@
-// A small random stream, the same on every platform.
+// A small random stream, identical on every platform.
 #pragma once
 
 #include <cstdint>

@@ -12,21 +12,21 @@ namespace {
 
 struct Event {
   double time;
-  std::int32_t message;  // that arrives; -1: only a resource becomes free
+  std::int32_t message;  // arrives; -1: only a resource becomes free
   bool operator>(const Event& other) const { return time > other.time; }
 };
 
-// For each message the later ones that wait for it, and how many each waits for.
-class Waits {
+// Precedence constraints: for each message its successors, and the number of its predecessors.
+class Precedences {
  public:
-  Waits(const Network& network, int chunks, const Messages& messages) {
+  Precedences(const Network& network, int chunks, const Messages& messages) {
     auto count = messages.link.size();
     pending.assign(count, 0);
     // The rows (of one chunk each) that bring a chunk to a rank, newest first, as linked lists.
     std::vector<std::int64_t> newest(static_cast<std::size_t>(network.ranks) * chunks, -1);
     std::vector<std::int64_t> older;
     std::vector<std::int32_t> message;
-    std::vector<std::int32_t> last(count, -1);  // so that nobody is counted twice
+    std::vector<std::int32_t> last(count, -1);  // to count each predecessor once
     std::vector<std::vector<std::int32_t>> after(count);
     for (std::size_t m = 0; m < count; ++m) {
       auto src = static_cast<std::size_t>(network.src[messages.link[m]]);
@@ -61,18 +61,18 @@ class Waits {
 Times replay(const Network& network, const Resources& resources, int chunks, double chunk_mb,
              const Messages& messages) {
   auto count = messages.link.size();
-  Waits waits(network, chunks, messages);
+  Precedences precedences(network, chunks, messages);
   std::vector<std::vector<std::int32_t>> lane(network.src.size());
   for (std::size_t m = 0; m < count; ++m) {
     lane[messages.link[m]].push_back(static_cast<std::int32_t>(m));
   }
   std::vector<std::size_t> head(network.src.size(), 0);
   std::vector<double> free(resources.count(), 0.0);
-  std::set<std::int32_t> ready;  // first of their lane, with all chunks there
+  std::set<std::int32_t> ready;  // first of their lane, with all chunks at the source
   auto offer = [&](std::int32_t link) {
     if (head[link] == lane[link].size()) return;
     auto m = lane[link][head[link]];
-    if (waits.pending[m] == 0) ready.insert(m);
+    if (precedences.pending[m] == 0) ready.insert(m);
   };
   for (std::size_t link = 0; link < lane.size(); ++link) offer(static_cast<std::int32_t>(link));
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events;
@@ -113,8 +113,8 @@ Times replay(const Network& network, const Resources& resources, int chunks, dou
       now = std::max(now, event.time);
       if (event.message < 0) continue;
       offer(messages.link[event.message]);
-      for (auto m : waits.behind[event.message]) {
-        if (--waits.pending[m] > 0) continue;
+      for (auto m : precedences.behind[event.message]) {
+        if (--precedences.pending[m] > 0) continue;
         auto link = messages.link[m];
         if (lane[link][head[link]] == m) ready.insert(m);
       }

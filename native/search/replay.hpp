@@ -1,4 +1,4 @@
-// List scheduling: given messages in one order, when does each start under the full cost model?
+// List scheduling: start times of ordered messages under the full cost model.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace headrace::search {
 
-// Times closer than this fraction of each other are one event: sums of the same costs in another
-// order differ by rounding, which must not decide who goes first.
+// Times closer than this fraction are one event: sums of the same costs in another order differ by
+// rounding, which must not decide the order of messages.
 inline constexpr double kSameTime = 1e-9;
 
 struct Times {

@@ -9,14 +9,14 @@ namespace headrace::search {
 
 namespace {
 
-// Into a group whose members exchange data faster than it comes in from outside, by this factor,
-// the same chunk is not sent twice.
+// A group's border is scarce if its members exchange data faster than it comes in from outside, by
+// this factor; a chunk is then sent into the group once.
 constexpr double kScarce = 0.7;
 
 // A link is slow if its destination has one that is faster by this factor.
 constexpr double kSlower = 1.25;
 
-// What the links together can carry, in MB/us: a feasible rate, not always the largest.
+// Rate of the links together, in MB/us: feasible, not always the maximum.
 double rate_over(const Network& network, std::span<const std::int32_t> links) {
   std::vector<double> rate(network.src.size(), 0.0);
   for (auto link : links) rate[link] = 1 / network.beta[link];
@@ -30,24 +30,24 @@ double rate_over(const Network& network, std::span<const std::int32_t> links) {
   return std::accumulate(rate.begin(), rate.end(), 0.0);
 }
 
-// Microseconds from the start of each link of one chunk's routes to the farthest end, less its own.
+// Microseconds from the end of each link of one chunk's routes to the farthest end.
 class Tails {
  public:
   Tails(const Setting& setting, std::vector<float>& tail) : s_(setting), tail_(tail) {}
 
   void measure(std::int32_t chunk) {
-    for (auto link : s_.carriage.routes[chunk]) visit(link, chunk);
+    for (auto link : s_.deliveries.routes[chunk]) visit(link, chunk);
   }
 
  private:
   float visit(std::int32_t link, std::int32_t chunk) {
     auto& mine = tail_[static_cast<std::size_t>(link) * s_.chunks + chunk];
     if (mine >= 0) return mine;
-    mine = 0;  // routes in a circle count once
+    mine = 0;  // cycles of a route count once
     float longest = 0;
     for (auto next : s_.out[s_.network.dst[link]]) {
       if (!s_.routed.has(next, chunk) || s_.network.dst[next] == s_.network.src[link]) continue;
-      auto own = s_.network.alpha[next] + s_.resources.slowest[next] * s_.carriage.chunk_mb;
+      auto own = s_.network.alpha[next] + s_.resources.slowest[next] * s_.deliveries.chunk_mb;
       longest = std::max(longest, static_cast<float>(own) + visit(next, chunk));
     }
     return tail_[static_cast<std::size_t>(link) * s_.chunks + chunk] = longest;
@@ -59,9 +59,9 @@ class Tails {
 
 }  // namespace
 
-Setting::Setting(const Network& given, const Carriage& carried)
+Setting::Setting(const Network& given, const Deliveries& carried)
     : network(given),
-      carriage(carried),
+      deliveries(carried),
       resources(given),
       symmetry(given, resources, carried),
       ranks(given.ranks),
@@ -85,10 +85,10 @@ Setting::Setting(const Network& given, const Carriage& carried)
   held = BitRows(ranks, chunks);
   wanted = BitRows(ranks, chunks);
   for (std::int32_t chunk = 0; chunk < chunks; ++chunk) {
-    held.set(carriage.origin[chunk], chunk);
+    held.set(deliveries.origin[chunk], chunk);
     for (std::int32_t rank = 0; rank < ranks; ++rank) {
-      if (rank == carriage.origin[chunk]) continue;
-      if (carriage.target[static_cast<std::size_t>(chunk) * ranks + rank]) {
+      if (rank == deliveries.origin[chunk]) continue;
+      if (deliveries.target[static_cast<std::size_t>(chunk) * ranks + rank]) {
         wanted.set(rank, chunk);
       } else {
         relays = true;
@@ -135,14 +135,14 @@ Setting::Setting(const Network& given, const Carriage& carried)
   }
 
   find_release();
-  if (carriage.routes.size() == 0) {
+  if (deliveries.routes.size() == 0) {
     find_slower();
     return;
   }
   routed = BitRows(links, chunks);
   load.assign(links, 0);
   for (std::int32_t chunk = 0; chunk < chunks; ++chunk) {
-    for (auto link : carriage.routes[chunk]) {
+    for (auto link : deliveries.routes[chunk]) {
       if (link < 0 || link >= links) throw SearchError("a route names a link that does not exist");
       if (!routed.has(link, chunk)) ++load[link];
       routed.set(link, chunk);
@@ -153,18 +153,18 @@ Setting::Setting(const Network& given, const Carriage& carried)
   for (std::int32_t chunk = 0; chunk < chunks; ++chunk) tails.measure(chunk);
 }
 
-// When the prelude is done with each chunk, images of one together.
+// Time at which the prelude is done with each chunk; the same for all images.
 void Setting::find_release() {
   release.assign(chunks, 0.0);
-  auto& before = carriage.prelude;
+  auto& before = deliveries.prelude;
   if (before.link.empty()) return;
-  auto times = replay(network, resources, chunks, carriage.chunk_mb, before);
+  auto times = replay(network, resources, chunks, deliveries.chunk_mb, before);
   for (std::size_t m = 0; m < before.link.size(); ++m) {
     auto link = before.link[m];
-    double mb = carriage.chunk_mb * static_cast<double>(before.chunks[m].size());
+    double mb = deliveries.chunk_mb * static_cast<double>(before.chunks[m].size());
     double end = times.start[m] + network.alpha[link] + resources.slowest[link] * mb;
     for (auto chunk : before.chunks[m]) {
-      if (network.dst[link] == carriage.origin[chunk]) {
+      if (network.dst[link] == deliveries.origin[chunk]) {
         release[chunk] = std::max(release[chunk], end);
       }
     }
@@ -176,13 +176,13 @@ void Setting::find_release() {
   }
 }
 
-// Marks for each link the chunks that come to its destination no later by other ways.
+// Marks for each link the chunks that other paths deliver to its destination no later.
 void Setting::find_slower() {
   slower = BitRows(links, chunks);
   if (ranks > kMeasuredRanks) return;
   auto n = static_cast<std::size_t>(ranks);
   auto cost = [&](int link) {
-    return network.alpha[link] + resources.slowest[link] * carriage.chunk_mb;
+    return network.alpha[link] + resources.slowest[link] * deliveries.chunk_mb;
   };
   std::vector<double> distance(n * n, std::numeric_limits<double>::infinity());
   for (std::size_t rank = 0; rank < n; ++rank) distance[rank * n + rank] = 0;
@@ -198,10 +198,10 @@ void Setting::find_slower() {
       }
     }
   }
-  // Chunks of one origin are alike here.
+  // Chunks of one origin are equivalent here.
   BitRows of_origin(n, chunks);
   for (std::int32_t chunk = 0; chunk < chunks; ++chunk) {
-    of_origin.set(carriage.origin[chunk], chunk);
+    of_origin.set(deliveries.origin[chunk], chunk);
   }
   for (int link = 0; link < links; ++link) {
     auto to = static_cast<std::size_t>(network.dst[link]);
