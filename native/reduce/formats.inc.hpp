@@ -1,6 +1,6 @@
-// Floating-point formats: what the kernels have to know of each, and for those narrower than
-// float the way to float and back in integer arithmetic, without branches, for the compiler to
-// vectorise. Compiled once per instruction set, like kernels.inc.hpp, which includes this.
+// Floating-point formats: parameters of each, and for those narrower than float the conversion to
+// float and back in integer arithmetic, branch-free for vectorisation. Compiled once per
+// instruction set, like kernels.inc.hpp, which includes this.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,30 +22,29 @@ struct Float8E5M2 {
 };
 
 // Bits below are without the sign.
-//   kOverflow  what results become that are too large: infinity where there is one; anything
-//              above it is a NaN
+//   kOverflow  result of overflow: infinity where there is one; anything above it is a NaN
 //   kFinite    the largest number
-//   kNan       what a NaN becomes, with as much of its payload as there is room for
-//   kQuiet     set in NaNs that are a minimum or maximum; 0 where they go on as they are
+//   kNan       a NaN, to which as much of the payload is added as there is room for
+//   kQnanBit   quiet bit, set in NaNs that are a minimum or maximum; 0: they stay as they are
 template <class T>
 struct Format;
 template <>
 struct Format<float> {
   using Bits = std::uint32_t;
   static constexpr Bits kOverflow = 0x7f800000;
-  static constexpr Bits kQuiet = 0;
+  static constexpr Bits kQnanBit = 0;
 };
 template <>
 struct Format<double> {
   using Bits = std::uint64_t;
   static constexpr Bits kOverflow = 0x7ff0000000000000;
-  static constexpr Bits kQuiet = 0;
+  static constexpr Bits kQnanBit = 0;
 };
 template <>
 struct Format<BFloat16> {
   using Bits = std::uint16_t;
   static constexpr Bits kOverflow = 0x7f80;
-  static constexpr Bits kQuiet = 0x40;
+  static constexpr Bits kQnanBit = 0x40;
 };
 template <>
 struct Format<Float16> {
@@ -55,7 +54,7 @@ struct Format<Float16> {
   static constexpr Bits kFinite = 0x7bff;
   static constexpr Bits kOverflow = 0x7c00;
   static constexpr Bits kNan = 0x7e00;
-  static constexpr Bits kQuiet = 0;
+  static constexpr Bits kQnanBit = 0;
 };
 template <>
 struct Format<Float8E4M3> {
@@ -65,7 +64,7 @@ struct Format<Float8E4M3> {
   static constexpr Bits kFinite = 0x7e;
   static constexpr Bits kOverflow = kFinite;  // no infinities
   static constexpr Bits kNan = 0x7f;
-  static constexpr Bits kQuiet = 0;
+  static constexpr Bits kQnanBit = 0;
 };
 template <>
 struct Format<Float8E5M2> {
@@ -75,11 +74,11 @@ struct Format<Float8E5M2> {
   static constexpr Bits kFinite = 0x7b;
   static constexpr Bits kOverflow = 0x7c;
   static constexpr Bits kNan = 0x7f;
-  static constexpr Bits kQuiet = 0;
+  static constexpr Bits kQnanBit = 0;
 };
 
-// Not std::bit_cast: a copy of a library's function that was compiled for one instruction set
-// could be linked into code that runs without it.
+// Not std::bit_cast: a library function's copy compiled for one instruction set could be linked
+// into code that runs without it.
 inline std::uint32_t bits_of(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
@@ -91,7 +90,7 @@ inline float float_of(std::uint32_t bits) {
   return value;
 }
 
-// Where a format's bits lie in those of a float.
+// Position of a format's bits in those of a float.
 template <class T>
 struct Place {
   static constexpr int kWidth = 8 * sizeof(T);
@@ -108,7 +107,7 @@ inline float widen(T value) {
   auto magnitude = static_cast<std::int32_t>(bits & ((1u << (In::kWidth - 1)) - 1));
   auto shifted = static_cast<std::uint32_t>(magnitude) << In::kShift;
   auto normal = shifted + In::kRebias;
-  // Read as the mantissa of the least normal number, which is then taken off.
+  // Read as the mantissa of the smallest normal number, which is then subtracted.
   auto subnormal = bits_of(float_of(shifted + In::kLeastNormal) - float_of(In::kLeastNormal));
   auto result = magnitude < (1 << Format<T>::kMantissaBits) ? subnormal : normal;
   result = magnitude > Format<T>::kFinite ? shifted | 0x7f800000 : result;
@@ -118,7 +117,7 @@ inline float widen(BFloat16 value) {
   return float_of(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
-// To nearest, ties to even.
+// Rounds to nearest, ties to even.
 template <class T>
 inline T narrow(float value) {
   using In = Place<T>;
@@ -131,7 +130,7 @@ inline T narrow(float value) {
   auto normal =
       static_cast<std::int32_t>((magnitude - In::kRebias + kBelowHalf + odd) >> In::kShift);
   normal = normal < F::kOverflow ? normal : F::kOverflow;
-  // Next to a number whose last place is that of the format's subnormal numbers, addition rounds.
+  // Addition rounds if the other operand's last place is that of the format's subnormal numbers.
   constexpr auto kRounder = In::kRebias + (static_cast<std::uint32_t>(In::kShift + 1) << 23);
   auto subnormal =
       static_cast<std::int32_t>(bits_of(float_of(magnitude) + float_of(kRounder)) - kRounder);
@@ -146,13 +145,13 @@ template <>
 inline BFloat16 narrow<BFloat16>(float value) {
   auto bits = bits_of(value);
   auto rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  auto quiet_nan = bits >> 16 | Format<BFloat16>::kQuiet;
+  auto qnan = bits >> 16 | Format<BFloat16>::kQnanBit;
   bool is_nan = static_cast<std::int32_t>(bits & 0x7fffffff) > 0x7f800000;
-  return {static_cast<std::uint16_t>(is_nan ? quiet_nan : rounded)};
+  return {static_cast<std::uint16_t>(is_nan ? qnan : rounded)};
 }
 
 #ifdef __aarch64__
-// The processor's own conversions, which the compiler vectorises.
+// The processor's conversions, which the compiler vectorises.
 inline float widen(Float16 value) {
   _Float16 half;
   std::memcpy(&half, &value, sizeof half);

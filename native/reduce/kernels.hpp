@@ -26,7 +26,7 @@ namespace avx512 {
 const KernelTable& kernels();
 }
 
-// The tables that this processor can run, the fastest last.
+// The tables supported by this processor, the fastest last.
 std::vector<const KernelTable*> kernel_tables();
 
 }  // namespace headrace

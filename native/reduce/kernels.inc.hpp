@@ -63,8 +63,8 @@ inline constexpr bool kExtreme = std::is_same_v<Op, Min> || std::is_same_v<Op, M
 template <class T>
 inline constexpr bool kNarrow = std::is_class_v<T>;
 
-// destination[i] = function(a[i], b[i]). Where two of them are the same memory they are so element
-// by element, so that no iteration reads what another one has written.
+// destination[i] = function(a[i], b[i]). Arrays that share memory do so element by element, so that
+// no iteration reads what another one has written.
 template <class T, class Function>
 inline void each(void* destination, const void* a, const void* b, std::size_t count,
                  Function function) {
@@ -103,8 +103,8 @@ inline typename Format<T>::Bits extreme(typename Format<T>::Bits a, typename For
     return static_cast<Signed>(bits & kMagnitude) > static_cast<Signed>(Format<T>::kOverflow);
   };
   auto result = Op::takes_first(key(a), key(b)) ? a : b;
-  result = is_nan(b) ? static_cast<Bits>(b | Format<T>::kQuiet) : result;
-  return is_nan(a) ? static_cast<Bits>(a | Format<T>::kQuiet) : result;
+  result = is_nan(b) ? static_cast<Bits>(b | Format<T>::kQnanBit) : result;
+  return is_nan(a) ? static_cast<Bits>(a | Format<T>::kQnanBit) : result;
 }
 
 template <class T, class Op>
@@ -114,7 +114,7 @@ inline T combine(T a, T b) {
   } else if constexpr (kExtreme<Op>) {
     return Op::takes_first(a, b) ? a : b;
   } else if constexpr (std::is_integral_v<T>) {
-    // Overflow wraps, as users of other libraries expect: work on unsigned values.
+    // Overflow wraps, as in other libraries: computed on unsigned values.
     using Wide = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
     return static_cast<T>(Op::apply(static_cast<Wide>(a), static_cast<Wide>(b)));
   } else {
@@ -122,9 +122,8 @@ inline T combine(T a, T b) {
   }
 }
 
-// Float8 has so few values that every result can be kept: looking one up takes as long as the
-// conversions in vectors do with AVX-512, and half as long or less without. 64 KiB, made at the
-// first call.
+// Float8 has so few values that every result is tabulated: a lookup takes as long as the vector
+// conversions with AVX-512, and half as long or less without. 64 KiB, made at the first call.
 template <class T, class Op>
 struct Table {
   std::uint8_t results[256][256];
@@ -184,7 +183,7 @@ void divide_floating(void* elements, std::size_t count, std::int64_t divisor) {
   }
 }
 
-// Processors do not divide vectors of integers, so this multiplies by the reciprocal, of as many
+// Processors have no vector division of integers, so this multiplies by the reciprocal, of as many
 // bits as T has, rounded down: for n < 2^bits the product falls short of n / divisor by less than
 // 1, and its integer part of the quotient by at most 1.
 template <class T>

@@ -1,5 +1,6 @@
-// GB of results a second, for each type and every table of kernels that this processor can run, in
-// the caches and in memory, beside memcpy. An argument: seconds for each of a figure's five rounds.
+// GB of results per second, for each type and every kernel table that this processor supports, in
+// the caches and in memory, compared with memcpy. Argument: seconds for each of a figure's five
+// rounds.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -17,17 +18,17 @@ namespace {
 constexpr const char* kNames[kDataTypes] = {
     "float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "int16",
     "int32",   "int64",   "uint8",   "uint16",   "uint32",        "uint64",      "bool"};
-// Of each of two or three arrays.
+// Per array, of two or three.
 constexpr std::size_t kBytes[] = {8u << 10, 128u << 10, 64u << 20};
 constexpr const char* kWhere[] = {"8 KiB", "128 KiB", "64 MiB"};
 
-// Bytes of which elements are neither tiny nor huge as floating point of any type.
+// Byte whose elements are neither tiny nor huge in any floating-point type.
 constexpr int kLeastByte = 0x34;
 constexpr int kByteKinds = 16;
 
 double seconds = 0.02;
 
-// The best of five times of `action`, which makes `bytes` of results, in GB/s.
+// The best of five timings of `action`, which makes `bytes` of results, in GB/s.
 template <class Action>
 double speed(std::size_t bytes, Action action) {
   using Clock = std::chrono::steady_clock;
@@ -96,7 +97,7 @@ int main(int count, char** arguments) {
       });
       if (type == static_cast<std::size_t>(DataType::kBool)) continue;
       row("", title("divide").c_str(), [&](Arrays& on, std::size_t bytes) {
-        // Floating point by one, or it would come to be about subnormal numbers.
+        // Floating point by one: repeated division would end in subnormal numbers.
         auto divisor = type <= static_cast<std::size_t>(DataType::kFloat8E5M2) ? 1 : 3;
         return speed(bytes, [&] { table->divide[type](on.a.data(), bytes / size, divisor); });
       });

@@ -1,4 +1,4 @@
-// Every table of kernels that this processor can run, against the reference, bit by bit.
+// Every kernel table that this processor supports, against the reference, bit by bit.
 #include "reduce/reduce.hpp"
 
 #include <cstdio>
@@ -71,7 +71,7 @@ class Array {
 
 class Fuzz {
  public:
-  // Half of the elements any bits, half of them special ones; truths are any byte.
+  // Half of the elements random bits, half of them special values; bools are any byte.
   std::vector<char> elements(std::size_t size, std::size_t count) {
     auto special = specials(size);
     std::vector<char> made(size * count);
@@ -196,7 +196,7 @@ void divides_as_the_reference() {
   }
 }
 
-// A few results written out, in case reference and kernels share a misunderstanding.
+// A few literal results, in case reference and kernels share an error.
 void known_results() {
   auto reduce = [](DataType type, Operator op, std::uint16_t a, std::uint16_t b) {
     reduce_kernel(type, op)(&a, &a, &b, 1);

@@ -1,5 +1,5 @@
-// What the kernels must compute, one element at a time and by other means than theirs: narrow
-// formats by their definition, integers in plain C++. For tests.
+// Reference results of the kernels, one element at a time and by other means: narrow formats by
+// their definition, integers in plain C++. For tests.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using Bits = std::uint64_t;
 
 struct Expected {
   Bits bits;
-  bool any_nan;  // any NaN will do: the processor chooses which of two goes on, or its sign
+  bool any_nan;  // any NaN is right: the processor chooses payload and sign
   bool operator==(const Expected&) const = default;
 };
 
@@ -42,10 +42,10 @@ struct Format {
   Bits sign;
   int mantissa;  // bits
   int bias;
-  Bits overflow;  // what too large a result becomes; above it are the NaNs
-  Bits infinity;  // or what no number has
+  Bits overflow;  // result of overflow; above it are the NaNs
+  Bits infinity;  // or a value that no number has
   Bits nan;       // what a NaN becomes, with as much of its payload as there is room for
-  Bits quiet;     // set in NaNs that are a minimum or maximum
+  Bits qnan_bit;  // set in NaNs that are a minimum or maximum
 
   bool is_nan(Bits bits) const { return (bits & ~sign) > overflow; }
 
@@ -73,7 +73,7 @@ struct Format {
     }
     int exponent = value == 0 ? 1 - bias : std::max(1 - bias, std::ilogb(value));
     if (exponent > bias + 1) return minus | overflow;  // so large that the next lines overflow
-    // To a multiple of the last place; a carry into the exponent is right as it is.
+    // Round to a multiple of the last place; a carry into the exponent is right as it is.
     auto multiple = std::nearbyint(std::ldexp(std::abs(double{value}), mantissa - exponent));
     auto rounded =
         static_cast<Bits>(multiple) + (static_cast<Bits>(exponent + bias - 1) << mantissa);
@@ -86,7 +86,7 @@ inline constexpr Format kBFloat16 = {0x8000, 7, 127, 0x7f80, 0x7f80, 0x7fc0, 0x4
 inline constexpr Format kFloat8E4M3 = {0x80, 3, 7, 0x7e, 0xff, 0x7f, 0};
 inline constexpr Format kFloat8E5M2 = {0x80, 2, 15, 0x7c, 0x7c, 0x7f, 0};
 
-// Of two that are no NaNs.
+// For two operands that are not NaN.
 template <class T>
 T combined(Operator op, T a, T b) {
   switch (op) {
@@ -117,8 +117,8 @@ inline Expected reduce_narrow(const Format& format, Operator op, Bits a, Bits b)
   bool nan_a = format.is_nan(a);
   bool nan_b = format.is_nan(b);
   if (op == Operator::kMin || op == Operator::kMax) {
-    if (nan_a) return {a | format.quiet, false};
-    if (nan_b) return {b | format.quiet, false};
+    if (nan_a) return {a | format.qnan_bit, false};
+    if (nan_b) return {b | format.qnan_bit, false};
   }
   auto result = combined(op, format.widen(a), format.widen(b));
   return {format.narrow(result), std::isnan(result) && nan_a == nan_b};
