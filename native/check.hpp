@@ -1,4 +1,4 @@
-// The few lines the native tests need: checks that stay on in release builds and say where.
+// Assertions of the native tests: they stay on in release builds and print file and line.
 #pragma once
 
 #include <cstdio>
@@ -17,7 +17,7 @@
 
 namespace headrace {
 
-// The message of the exception of type E that `action` throws; aborts if it throws none.
+// Message of the exception of type E that `action` throws; aborts if there is none.
 template <class E>
 std::string thrown(const std::function<void()>& action) {
   try {

@@ -1,4 +1,4 @@
-// Python face of native/executor: arguments converted, the GIL released, no logic.
+// Python binding of native/executor: arguments converted, the GIL released, no logic.
 #include "executor/executor.hpp"
 
 #include <nanobind/nanobind.h>
@@ -43,7 +43,8 @@ std::vector<Segment> segments_of(const nb::sequence& rows) {
   return segments;
 }
 
-// Takes over the descriptors of (socket, peer, channel, memory, key) rows; memory is -1 for none.
+// Takes ownership of the descriptors of (socket, peer, channel, memory, key) rows; memory: -1 for
+// none.
 using LinkRow = std::tuple<int, int, int, int, nb::bytes>;
 
 std::vector<Link> links_of(const std::vector<LinkRow>& rows) {
@@ -54,7 +55,7 @@ std::vector<Link> links_of(const std::vector<LinkRow>& rows) {
   return links;
 }
 
-// Python holds the box, native code the program: dropping the last reference to a program on the
+// Python owns the box, native code the program: releasing the last reference to a program on the
 // executor's own thread must not need the GIL.
 struct ProgramBox {
   std::shared_ptr<const Program> program;
@@ -66,7 +67,7 @@ struct CallBox {
 
 using Table = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<2>, nb::c_contig>;
 
-// A table of what `values` holds, row by row, which it takes over.
+// A table of `values`, row by row; takes ownership of them.
 Table table_of(std::unique_ptr<std::int64_t[]> values, std::size_t rows, std::size_t columns) {
   nb::capsule owner(values.get(),
                     [](void* held) noexcept { delete[] static_cast<std::int64_t*>(held); });
@@ -114,7 +115,7 @@ Table statistics(Executor& self) {
   return table_of(std::move(values), found.size(), kColumns);
 }
 
-// Lets Python's signal handlers run while a caller waits natively.
+// Runs Python's signal handlers during a native wait.
 void check_signals() {
   nb::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -168,10 +169,10 @@ void bind_executor(nb::module_& module) {
       .value("normal", Priority::kNormal)
       .value("background", Priority::kBackground);
   module.attr("PRIORITIES") = kPriorities;
-  module.def("has_tls", &tls::available, "Whether this build has TLS.");
+  module.def("has_tls", &tls::available, "Return whether this build has TLS.");
 
   module.def(
-      "lendable",
+      "shared_buffer",
       [](std::size_t nbytes) {
         auto* begin = shm::allocate(nbytes);
         nb::capsule owner(
@@ -179,11 +180,11 @@ void bind_executor(nb::module_& module) {
         return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>, nb::c_contig>(begin, {nbytes},
                                                                                owner);
       },
-      "nbytes"_a, "Memory that other ranks of this host may read.");
+      "nbytes"_a, "Allocate memory that the other ranks of this host can map.");
 
   module.def(
       "supports", [](DataType type, Operator op) { return reduce_kernel(type, op) != nullptr; },
-      "type"_a, "operator"_a, "Whether the operator has a meaning for the data type.");
+      "type"_a, "operator"_a, "Return whether the operator is defined for the data type.");
 
   nb::class_<ProgramBox>(module, "Program", "One rank's part of a program.")
       .def(
@@ -210,7 +211,7 @@ void bind_executor(nb::module_& module) {
           "dependency_on"_a, "kind"_a, "mark"_a)
       .def_prop_ro("channels", [](const ProgramBox& self) { return self.program->channels(); });
 
-  nb::class_<CallBox>(module, "Call", "A collective on buffers, ready to be run again and again.")
+  nb::class_<CallBox>(module, "Call", "A collective bound to its buffers, for repeated runs.")
       .def(
           "__init__",
           [](CallBox* self, const ProgramBox& box, const nb::sequence& segments, DataType type,
@@ -264,7 +265,7 @@ void bind_executor(nb::module_& module) {
             self.connect(std::move(links), deadline_s);
           },
           "links"_a, "deadline_s"_a,
-          "Take over (socket, peer, channel, memory or -1, key for TLS or b''), all of them.")
+          "Take ownership of all links: (socket, peer, channel, memory or -1, key for TLS or b'').")
       .def(
           "submit",
           [](Executor& self, const CallBox& box, bool notify) {
@@ -273,10 +274,10 @@ void bind_executor(nb::module_& module) {
           "call"_a, "notify"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "run", [](Executor& self, const CallBox& box) { self.run(box.call); }, "call"_a,
-          nb::call_guard<nb::gil_scoped_release>(), "Run it to its end on this thread.")
+          nb::call_guard<nb::gil_scoped_release>(), "Run to completion on this thread.")
       .def("trace", &trace, "call"_a,
-           "Run it as `run` does; (called_ns, ended_ns, steps), steps with a row each: began_ns, "
-           "passed_ns, bytes; times are CLOCK_MONOTONIC's.")
+           "Run as `run` does and return (called_ns, ended_ns, steps): a row of began_ns, "
+           "passed_ns, bytes per step; times are CLOCK_MONOTONIC's.")
       .def("send", &Executor::send, "address"_a, "nbytes"_a, "peer"_a, "tag"_a, "deadline_s"_a,
            "notify"_a, "element"_a = 0, nb::call_guard<nb::gil_scoped_release>())
       .def("receive", &Executor::receive, "address"_a, "nbytes"_a, "peer"_a, "tag"_a,
@@ -290,9 +291,9 @@ void bind_executor(nb::module_& module) {
             return source | std::int64_t{types[0]} << 32 | std::int64_t{types[1]} << 40;
           },
           "handle"_a, nb::call_guard<nb::gil_scoped_release>(),
-          "Wait for a task; returns the source of a receive, else -1. If its sender told another "
-          "element type than the receive: the sender's in the bits from 32 on, the receive's from "
-          "40 on.")
+          "Wait for a task and return the source of a receive, else -1. If the sender's element "
+          "type differs from the receive's: the sender's in the bits from 32 on, the receive's "
+          "from 40 on.")
       .def("poll", &Executor::poll, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("cancel", &Executor::cancel, "handle"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("counters",
@@ -318,13 +319,13 @@ void bind_executor(nb::module_& module) {
            })
       .def("abort", &Executor::abort, "reason"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("report", &Executor::report, nb::call_guard<nb::gil_scoped_release>(),
-           "What is under way, lane by lane; after a failure, what was when it came.")
-      .def("submitted", &Executor::submitted, "Collectives submitted so far.")
-      .def("finished", &Executor::finished, "Collectives finished so far, well or not.")
+           "Describe the tasks under way, lane by lane; after a failure, those at its time.")
+      .def("submitted", &Executor::submitted, "Number of collectives submitted so far.")
+      .def("finished", &Executor::finished, "Number of collectives finished or failed so far.")
       .def("statistics", &statistics,
-           "Every open connection, a row each: peer, channel, sent_bytes, sends, received_bytes, "
-           "acked_bytes, busy_us, peer_limited_us, buffer_limited_us, delivery_rate, rtt_us, "
-           "min_rtt_us, retransmits.")
+           "Statistics of open connections, a row each: peer, channel, sent_bytes, sends, "
+           "received_bytes, acked_bytes, busy_us, peer_limited_us, buffer_limited_us, "
+           "delivery_rate, rtt_us, min_rtt_us, retransmits.")
       .def("set_pacing", &Executor::set_pacing, "peer"_a, "bytes_per_s"_a,
            nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Executor::abandon)

@@ -1,4 +1,4 @@
-// Finished tasks on their way to whoever asked to be told; shared by the executors of a process.
+// Queue of finished tasks that were submitted with `notify`; shared by the executors of a process.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ struct Completion {
   std::string error;  // empty: succeeded
 };
 
-// Of several threads that wait, the one that came last is woken: it was at work a moment ago, and
-// its processor may not even sleep yet. The others are there for when that one is kept.
+// Of several waiting threads the one that came last is woken: it ran a moment ago, and its
+// processor may not even sleep yet. The others serve when that one is busy.
 class Completions {
  public:
   void push(Completion completion) {
@@ -29,9 +29,9 @@ class Completions {
     notify(lock);
   }
 
-  // All that have finished since the last call; waits for the first one.
+  // All tasks finished since the last call; waits for the first one.
   std::vector<Completion> take(std::chrono::duration<double> timeout) {
-    if (!(timeout.count() >= 0)) throw std::invalid_argument("a negative timeout, or none");
+    if (!(timeout.count() >= 0)) throw std::invalid_argument("a timeout is at least 0 s");
     timeout = std::min(timeout, std::chrono::duration<double>(1e9));
     std::unique_lock lock(mutex_);
     static thread_local auto here = std::make_shared<std::condition_variable>();
@@ -42,7 +42,7 @@ class Completions {
     return std::exchange(finished_, {});
   }
 
-  // Makes one `take` return at once: one that waits, or the next.
+  // Makes one `take` return at once: a waiting one, or the next.
   void wake() {
     std::unique_lock lock(mutex_);
     woken_ = true;
@@ -53,7 +53,7 @@ class Completions {
   void notify(std::unique_lock<std::mutex>& lock) {
     if (waiting_.empty()) return;
     auto latest = waiting_.back();
-    lock.unlock();  // or who wakes would wait for it
+    lock.unlock();  // else the woken thread would wait for it
     latest->notify_one();
   }
 

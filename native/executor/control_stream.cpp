@@ -13,7 +13,7 @@ constexpr std::size_t kMostTextBytes = 1000;
 bool ControlStream::progress() {
   bool any = false;
   for (;;) {
-    // A frame is used as a whole: it is short.
+    // Frames are short, so each is read as a whole.
     auto came = connection().peek(sizeof(Header), kFetchBytes);
     if (came.size() < sizeof(Header)) break;
     Header header;
@@ -43,7 +43,7 @@ bool ControlStream::progress() {
 void ControlStream::take(const Header& header, std::string text) {
   bool plain = header.epoch == 0 && header.collective == 0 && text.empty();
   if (header.lane == kGoodbyeLane && plain) {
-    said_goodbye_ = true;
+    goodbye_received_ = true;
   } else if (header.lane == kBeatLane && plain) {
     owes_answer_ = true;
   } else if (header.lane == kAnswerLane && plain && unanswered_) {
@@ -70,7 +70,7 @@ void ControlStream::send_goodbye() { send_frame({0, 0, kGoodbyeLane, 0}, ""); }
 
 void ControlStream::send_abort(int culprit, const std::string& text) {
   auto size = std::min(text.size(), kMostTextBytes);
-  while (size < text.size() && size > 0 && (text[size] & 0xc0) == 0x80) --size;  // whole characters
+  while (size < text.size() && size > 0 && (text[size] & 0xc0) == 0x80) --size;  // UTF-8
   auto brief = text.substr(0, size);
   send_frame({0, static_cast<std::uint32_t>(culprit), kAbortLane,
               static_cast<std::uint32_t>(brief.size())},

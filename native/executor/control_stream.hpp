@@ -1,5 +1,5 @@
-// The control connection to one peer: tells an orderly end from a death, carries aborts, and finds
-// out whether the peer's process runs at all.
+// The control connection to a peer: orderly end, aborts, and heartbeats that tell whether the
+// peer's process runs.
 #pragma once
 
 #include <optional>
@@ -14,28 +14,28 @@ class ControlStream final : public Stream {
   ControlStream(std::unique_ptr<Connection> connection, int peer, std::int32_t channel, int ranks)
       : Stream(std::move(connection), peer, channel), ranks_(ranks) {}
 
-  bool progress(const Leave&) override { return progress(); }
-  // Reads the frames that have come, answers heartbeats, and goes on sending. Returns whether any
+  bool progress(const Unlock&) override { return progress(); }
+  // Reads the frames that have come, answers heartbeats, and continues sending. Returns whether any
   // frame came. Throws ProtocolError.
   bool progress();
   bool busy() const override { return false; }
   void drop() override {}
 
-  // At once where the socket has room, as it has unless the peer is stopped; else later.
+  // Sent at once if the socket has room, as it has unless the peer is stopped; else later.
   void send_goodbye();
   void send_abort(int culprit, const std::string& text);
 
-  bool said_goodbye() const { return said_goodbye_; }
+  bool goodbye_received() const { return goodbye_received_; }
   struct Abort {
     int culprit;
     std::string text;
   };
   const std::optional<Abort>& aborted() const { return aborted_; }
 
-  // Sends a heartbeat, which the executor's own thread at the peer answers. None while the one
-  // before is unanswered, so that they do not pile up at a process that is stopped.
+  // Sends a heartbeat, answered by the io thread of the peer's executor. None while the last one is
+  // unanswered, so that they do not pile up at a stopped process.
   void beat(Clock::time_point now);
-  // When the heartbeat was sent that is unanswered, if one is.
+  // Time at which the unanswered heartbeat was sent, if there is one.
   const std::optional<Clock::time_point>& unanswered() const { return unanswered_; }
 
  private:
@@ -45,7 +45,7 @@ class ControlStream final : public Stream {
 
   int ranks_;
   std::string out_;  // not sent yet
-  bool said_goodbye_ = false;
+  bool goodbye_received_ = false;
   bool owes_answer_ = false;
   std::optional<Abort> aborted_;
   std::optional<Clock::time_point> unanswered_;

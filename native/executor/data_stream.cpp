@@ -7,16 +7,16 @@
 namespace headrace {
 namespace {
 
-// A chunk that is still arriving is forwarded in pieces of at least this size: smaller ones cost
-// a system call each without hiding noticeable time.
+// Minimum piece in which a chunk that is still arriving is forwarded: smaller ones cost a system
+// call each without hiding noticeable time.
 constexpr std::uint64_t kForwardBytes = 16 << 10;
-// What one call may receive before other streams get their turn.
+// Bytes received per turn of a stream.
 constexpr std::size_t kReceiveBudget = 256 << 10;
 constexpr std::size_t kSendBudget = 1 << 20;
-// A payload of at least this size is read to its place at once instead of through staging.
+// Payloads of at least this size are read to their destination, without staging.
 constexpr std::uint64_t kDirectBytes = 8 << 10;
 constexpr std::size_t kLargestElement = 16;
-// Read along with a direct payload: the next header and small payloads.
+// Read-ahead with a direct payload: the next header and small payloads.
 constexpr std::size_t kReadAhead = 4 << 10;
 
 Header header_of(const Collective& collective, std::uint32_t lane, std::uint64_t bytes) {
@@ -41,7 +41,7 @@ struct DataStream::Batch {
   std::size_t count = 0;
   std::size_t header_count = 0;
   std::size_t bytes = 0;
-  std::uint32_t lendable = 0;  // a bit for each part
+  std::uint32_t zero_copy = 0;  // bit per part
 
   bool full() const {
     return count + 2 > parts.size() || header_count == headers.size() || bytes >= kSendBudget;
@@ -67,7 +67,7 @@ void DataStream::drop() {
   connection().close();  // perhaps in the middle of a frame: nothing more can be read or sent
 }
 
-// Leaves finished lanes and empty steps behind; returns whether there were any.
+// Removes finished lanes and empty steps; returns whether there were any.
 bool DataStream::trim(std::deque<LaneRef>& lanes) {
   bool any = false;
   while (!lanes.empty()) {
@@ -80,9 +80,9 @@ bool DataStream::trim(std::deque<LaneRef>& lanes) {
   return any;
 }
 
-bool DataStream::progress(const Leave& leave) {
-  bool sent = send_some(leave);
-  bool received = receive_some(leave);
+bool DataStream::progress(const Unlock& unlock) {
+  bool sent = send_some(unlock);
+  bool received = receive_some(unlock);
   return sent || received;
 }
 
@@ -107,7 +107,7 @@ void DataStream::gather(Batch& batch) const {
       batch.add(reinterpret_cast<const char*>(&header) + header_sent, sizeof header - header_sent);
       bool whole = state.done == 0 && all;
       if (whole && !collective->step(index).awaited)
-        batch.lendable |= std::uint32_t{1} << batch.count;
+        batch.zero_copy |= std::uint32_t{1} << batch.count;
       batch.add(state.data + state.done, available);
       if (!all) return;
       header_sent = 0;
@@ -137,14 +137,14 @@ void DataStream::commit(std::size_t sent) {
   }
 }
 
-bool DataStream::send_some(const Leave& leave) {
+bool DataStream::send_some(const Unlock& unlock) {
   bool any = trim(sends_);
   while (!sends_.empty()) {
     Batch batch;
     gather(batch);
     if (batch.count == 0) break;
-    auto sent = leave.during(batch.bytes, [&] {
-      return connection().send(batch.parts.data(), static_cast<int>(batch.count), batch.lendable);
+    auto sent = unlock.during(batch.bytes, [&] {
+      return connection().send(batch.parts.data(), static_cast<int>(batch.count), batch.zero_copy);
     });
     if (sent == 0) break;
     commit(sent);
@@ -177,7 +177,7 @@ void DataStream::check_unexpected(std::uint32_t started) {
   if (came.size() < sizeof(Header)) return;
   Header header;
   std::memcpy(&header, came.data(), sizeof header);
-  // Numbers wrap around.
+  // Sequence numbers wrap around.
   bool begun = static_cast<std::int32_t>(header.collective - started) < 0;
   bool wanted =
       !receives_.empty() &&
@@ -199,18 +199,18 @@ bool DataStream::held_back() const {
   return room == 0;
 }
 
-// Moves a piece of what has come to where the plan wants it; returns how far it got. Frames of a
-// collective not yet submitted here stay where they are, which holds the sender back.
-bool DataStream::receive_piece(std::size_t& budget, const Leave& leave) {
+// Moves a piece of received data to its destination; returns whether anything progressed. Frames of
+// a collective not yet submitted here stay unread, which is the flow control of the sender.
+bool DataStream::receive_piece(std::size_t& budget, const Unlock& unlock) {
   bool any = trim(receives_);
   if (receives_.empty()) return any;
   auto& [collective, lane] = receives_.front();
   auto index = collective->current(lane);
   auto& state = collective->states[index];
-  if (state.bytes == 0) return any;  // an empty step that is still blocked: no frame is its own
+  if (state.bytes == 0) return any;  // a blocked empty step has no frame
   bool reduces = collective->step(index).op == Op::kReceiveReduce;
   if (!in_payload_) {
-    // A large payload goes straight to its place, so nothing of it is fetched with the header.
+    // A large payload is read to its destination, so nothing of it is fetched with the header.
     bool direct = !reduces && state.bytes >= kDirectBytes;
     if (!take_header(incoming_, direct ? sizeof(Header) : kFetchBytes)) return any;
     check(receives_.front());
@@ -223,13 +223,13 @@ bool DataStream::receive_piece(std::size_t& budget, const Leave& leave) {
   if (!reduces) {
     if (room == 0) return any;
     bool rest = room == state.bytes - state.done;
-    moved = leave.during(room, [&] {
+    moved = unlock.during(room, [&] {
       return connection().receive(
           state.data + state.done, room,
           {.ahead = rest ? kReadAhead : 0, .past_caches = collective->past_caches()});
     });
   } else {
-    moved = leave.during(room, [&] { return receive_and_reduce(*collective, index, room); });
+    moved = unlock.during(room, [&] { return receive_and_reduce(*collective, index, room); });
   }
   if (moved == 0) return any;
   state.done += moved;
@@ -241,7 +241,7 @@ bool DataStream::receive_piece(std::size_t& budget, const Leave& leave) {
   return true;
 }
 
-// Returns how many bytes came and were reduced, `most` at the utmost.
+// Returns the number of bytes received and reduced, at most `most`.
 std::size_t DataStream::receive_and_reduce(const Collective& collective, std::uint32_t index,
                                            std::uint64_t most) {
   auto came = connection().peek(collective.element_size, kFetchBytes);
@@ -254,10 +254,10 @@ std::size_t DataStream::receive_and_reduce(const Collective& collective, std::ui
   return connection().use(bytes) ? bytes : 0;
 }
 
-bool DataStream::receive_some(const Leave& leave) {
+bool DataStream::receive_some(const Unlock& unlock) {
   bool any = false;
   std::size_t budget = kReceiveBudget;
-  while (budget >= kLargestElement && receive_piece(budget, leave)) any = true;
+  while (budget >= kLargestElement && receive_piece(budget, unlock)) any = true;
   return any;
 }
 

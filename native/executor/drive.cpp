@@ -1,4 +1,4 @@
-// The executor's driver: moves data, notices what ended or took too long, completes and fails.
+// The executor's driver: moves data, detects ended connections and deadlines, completes and fails.
 #include <sched.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -14,21 +14,21 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A data connection that ends is judged by its peer's control connection, which tells an orderly
-// end from a death; it gets this long to say so.
-constexpr auto kVerdictPatience = 1s;
-// How long a driver looks for bytes in shared memory before it sleeps.
+// Grace period for the control connection of a peer whose data connection ended: a goodbye on it
+// distinguishes an orderly end from a death.
+constexpr auto kGoodbyeGrace = 1s;
+// Spin phase: how long a driver polls shared memory before it sleeps.
 constexpr auto kSpin = 50us;
-constexpr auto kStare = 2us;  // and how long before it lets others have the processor
-// After so many passes that moved something a driver looks for events and at its deadlines.
-constexpr int kMostPasses = 256;
-// Ranks in the error of a passed deadline.
-constexpr std::size_t kMostNamed = 8;
+constexpr auto kBusySpin = 2us;  // of which without yielding the processor
+// Limit of passes that moved something before a driver polls events and deadlines.
+constexpr int kMaxPasses = 256;
+// Maximum number of ranks named in the error of a passed deadline.
+constexpr std::size_t kMaxNamed = 8;
 
-// Makes the calling thread one that on waking preempts nobody: whoever computes goes on until its
-// processor is free, or its turn is over.
-void come_second() {
-  sched_param same{};  // nothing that this policy looks at
+// Batch scheduling for the calling thread: on waking it does not preempt computing threads, which
+// run until their processor is free or their time slice ends.
+void use_batch_scheduling() {
+  sched_param same{};  // this policy has no parameters
   if (::sched_getscheduler(0) == SCHED_OTHER) ::sched_setscheduler(0, SCHED_BATCH, &same);
 }
 
@@ -67,61 +67,61 @@ void Executor::open(Lock& state, Clock::time_point deadline) {
   }
 }
 
-// Drives what no caller waits for. It sleeps on the control connections in any case: heartbeats are
-// answered, and aborts take effect, while no call is under way and while the thread that drives is
-// kept by Python.
+// Drives while no caller does. Sleeps on the control connections in any case, so that heartbeats
+// are answered and aborts take effect while no call is under way, or the driving caller is busy in
+// Python.
 void Executor::io_thread() {
-  if (shares_memory_) come_second();  // other ranks' computing wants these processors, too
+  if (shares_memory_) use_batch_scheduling();  // other ranks compute on these processors
   Lock state(state_);
   while (!stop_) {
     sleep_for_events(own_, state, -1);
-    nudged_ = false;
+    io_thread_woken_ = false;
     take_inbox();
     read_controls();
     if (!stop_ && !driving_ && !idle()) drive(state, nullptr);
   }
 }
 
-// What a helper does: sees to streams while others are on leave with theirs.
-void Executor::help() {
+// Helper thread: progresses streams while other threads own theirs without the lock.
+void Executor::run_helper() {
   Lock state(state_);
   for (;;) {
-    help_.wait(state, [this] { return stop_ || wanted_ > 0; });
+    help_.wait(state, [this] { return stop_ || helpers_wanted_ > 0; });
     if (stop_) return;
-    --wanted_;
-    ++helping_;
-    while (!stop_ && !idle() && (pass(state) || taken_ > 0)) give_way(state);
-    --helping_;
+    --helpers_wanted_;
+    ++helpers_active_;
+    while (!stop_ && !idle() && (pass(state) || owned_ > 0)) yield_lock(state);
+    --helpers_active_;
     if (driving_) {
-      wake();  // there may be something else to wait for now
+      wake();  // there may be another event to wait for now
     } else if (!idle()) {
-      nudge();
+      wake_io_thread();
     }
   }
 }
 
-// Before a thread goes on leave with a stream: has a helper see to the others.
-void Executor::call_help() {
-  if (helping_ + wanted_ == helpers_.size()) return;
+// Before the lock is released around a transfer: wakes a helper if another stream has work.
+void Executor::wake_helper() {
+  if (helpers_active_ + helpers_wanted_ == helpers_.size()) return;
   bool work = std::any_of(streams_.begin(), streams_.end(),
-                          [](const auto& stream) { return !stream->taken() && stream->busy(); });
+                          [](const auto& stream) { return !stream->owned() && stream->busy(); });
   if (!work) return;
-  ++wanted_;
+  ++helpers_wanted_;
   help_.notify_one();
 }
 
 Executor::Halt::Halt(Executor& executor) : executor_(executor) {
   ++executor.halted_;
   Lock state(executor.state_, std::adopt_lock);
-  executor.given_back_.wait(state, [&] { return executor.taken_ == 0; });
+  executor.all_released_.wait(state, [&] { return executor.owned_ == 0; });
   state.release();
 }
 
-void Executor::nudge() {
-  if (!nudged_.exchange(true)) own_.wake();
+void Executor::wake_io_thread() {
+  if (!io_thread_woken_.exchange(true)) own_.wake();
 }
 
-// Moves data until `target` is done (or, without one, until nothing is left to do).
+// Moves data until `target` is done (without one: until nothing is left to do).
 void Executor::drive(Lock& state, const Task* target) {
   driving_ = true;
   driver_ = std::this_thread::get_id();
@@ -132,26 +132,27 @@ void Executor::drive(Lock& state, const Task* target) {
       int passes = 0;
       bool moved = false;
       do {
-        // Without a target nobody waits, and threads that compute may want this processor.
-        if (target == nullptr) give_way(state);
+        // Without a target no caller waits, and computing threads may need this processor.
+        if (target == nullptr) yield_lock(state);
         moved = !finished() && pass(state);
-      } while (moved && ++passes < kMostPasses);
+      } while (moved && ++passes < kMaxPasses);
       if (finished()) break;
       if (moved) {
-        look_for_events(all_);
-      } else if (taken_ > 0) {
-        // Whoever moves bytes now may be done at any moment, and nobody would tell.
-        give_way(state);
-        if (has_sockets_) look_for_events(all_);
+        poll_events(all_);
+      } else if (owned_ > 0) {
+        // The thread that owns a stream may finish at any moment, and raises no event then.
+        yield_lock(state);
+        if (has_sockets_) poll_events(all_);
       } else if (!spin(state)) {
         wait_for_events(state);
       }
-      // Asking after interrupts can cost more than a small collective: once a tick is enough.
+      // Checking for interrupts can cost more than a small collective: once a tick is enough.
       auto now = Clock::now();
       if (now - looked < kTick) continue;
       looked = now;
-      // This process may have been stopped until now: what came meanwhile comes first.
-      look_for_events(all_);
+      // This process may have been stopped: events that came meanwhile are handled before
+      // deadlines.
+      poll_events(all_);
       pass(state);
       if (finished()) break;
       check_deadlines(now);
@@ -168,29 +169,29 @@ void Executor::drive(Lock& state, const Task* target) {
   driving_ = false;
 }
 
-void Executor::give_way(Lock& state) {
+void Executor::yield_lock(Lock& state) {
   state.unlock();
   ::sched_yield();
   state.lock();
 }
 
-// Looks again and again for a while: a peer that shares our memory answers sooner than a sleeper
-// wakes. Returns whether something moved.
+// Spin phase: polls for a while, as a peer that shares memory answers sooner than a sleeper wakes.
+// Returns whether something moved.
 bool Executor::spin(Lock& state) {
   if (!shares_memory_) return false;
   auto begin = Clock::now();
-  // An answer is often there before a system call would have returned, unless it has to come from
-  // a rank that waits for our processor: the last time tells.
-  while (stares_ && Clock::now() - begin < kStare) {
+  // An answer often comes sooner than a system call returns, unless it depends on a rank that waits
+  // for this processor: predicted by the previous spin.
+  while (busy_spin_ && Clock::now() - begin < kBusySpin) {
     if (stop_ || pass(state)) return true;
   }
-  stares_ = false;
+  busy_spin_ = false;
   auto end = begin + kSpin;
   do {
-    give_way(state);  // ranks may outnumber processors
-    if (has_sockets_) look_for_events(all_);
+    yield_lock(state);  // ranks may outnumber processors
+    if (has_sockets_) poll_events(all_);
     if (stop_ || pass(state)) {
-      stares_ = Clock::now() - begin < kStare;
+      busy_spin_ = Clock::now() - begin < kBusySpin;
       return true;
     }
   } while (Clock::now() < end);
@@ -202,23 +203,23 @@ void Executor::wait_for_events(Lock& state) {
     sleep_for_events(all_, state, static_cast<int>(kTick.count()));
     return;
   }
-  if (taken_ > 0) return;  // since it was looked last
+  if (owned_ > 0) return;  // since the last check
   for (auto& stream : streams_) stream->connection().announce_sleep(true);
-  bool news = false;
+  bool changed = false;
   try {
-    for (auto& stream : streams_) news |= stream->connection().news();
+    for (auto& stream : streams_) changed |= stream->connection().changed();
   } catch (const ProtocolError& error) {
     fail(options_.rank, error.what());
-    news = true;
+    changed = true;
   }
-  if (!news) sleep_for_events(all_, state, static_cast<int>(kTick.count()));
+  if (!changed) sleep_for_events(all_, state, static_cast<int>(kTick.count()));
   for (auto& stream : streams_) stream->connection().announce_sleep(false);
 }
 
-// Takes the events that there are.
-void Executor::look_for_events(const Watch& watch) { take_events(watch, 0, nullptr); }
+// Handles pending events.
+void Executor::poll_events(const Watch& watch) { take_events(watch, 0, nullptr); }
 
-// Waits for events, without the lock; -1 sets no limit.
+// Waits for events, without the lock; -1: no timeout.
 void Executor::sleep_for_events(const Watch& watch, Lock& state, int timeout_ms) {
   take_events(watch, timeout_ms, &state);
 }
@@ -227,7 +228,7 @@ void Executor::take_events(const Watch& watch, int timeout_ms, Lock* state) {
   epoll_event events[64];
   int n = 64;
   for (auto timeout = timeout_ms; n == 64; timeout = 0) {
-    auto now = Clock::now();  // what comes after this may be missed
+    auto now = Clock::now();  // later events may be missed
     if (state != nullptr) state->unlock();
     n = ::epoll_wait(watch.epoll.get(), events, 64, timeout);
     if (state != nullptr) state->lock();
@@ -269,12 +270,12 @@ bool Executor::pass(Lock& state) {
   take_inbox();
   if (!read_controls()) return false;
   bool any = false;
-  Leave leave(helpers_.empty() ? nullptr : &state, [this] { call_help(); });
+  Unlock unlock(helpers_.empty() ? nullptr : &state, [this] { wake_helper(); });
   try {
     for (auto i = first_data_; i < streams_.size() && halted_ == 0; ++i) {
-      // What is in the background moves when nothing else can.
+      // Background streams progress only if no other did.
       if (i == first_background_ && any) break;
-      if (!streams_[i]->taken()) any |= progress(*streams_[i], leave);
+      if (!streams_[i]->owned()) any |= progress(*streams_[i], unlock);
     }
   } catch (const ProtocolError& error) {
     fail(options_.rank, error.what());
@@ -284,7 +285,7 @@ bool Executor::pass(Lock& state) {
   for (const auto& task : active_) {
     if (auto* collective = task->as_collective()) any |= collective->run_local();
   }
-  // Completing a task changes the list.
+  // `complete` changes the list.
   for (std::size_t i = 0; i < active_.size();) {
     auto* collective = active_[i]->as_collective();
     if (collective != nullptr && collective->lanes_left == 0) {
@@ -295,33 +296,33 @@ bool Executor::pass(Lock& state) {
       ++i;
     }
   }
-  // What just moved may let other lanes use what a peer sent before it left.
-  if (!any) judge();
+  // Progress may let other lanes use what a peer sent before it left.
+  if (!any) check_closed();
   return any;
 }
 
-bool Executor::progress(Stream& stream, const Leave& leave) {
-  struct Taken {
+bool Executor::progress(Stream& stream, const Unlock& unlock) {
+  struct Ownership {
     Executor& executor;
     Stream& stream;
-    Taken(Executor& by, Stream& which) : executor(by), stream(which) {
-      stream.take();
-      ++executor.taken_;
+    Ownership(Executor& by, Stream& which) : executor(by), stream(which) {
+      stream.acquire();
+      ++executor.owned_;
     }
-    ~Taken() {
-      stream.give_back();
-      if (--executor.taken_ == 0 && executor.halted_ > 0) executor.given_back_.notify_all();
+    ~Ownership() {
+      stream.release();
+      if (--executor.owned_ == 0 && executor.halted_ > 0) executor.all_released_.notify_all();
     }
-  } taken(*this, stream);
-  return stream.progress(leave);
+  } ownership(*this, stream);
+  return stream.progress(unlock);
 }
 
 void Executor::take_inbox() {
   if (!has_mail_) return;
-  // Another rank may have ended the group long before this call began, and all that the call needs
-  // have been sent before: without a look it would succeed here although it failed there.
+  // Another rank may have ended the group long before this call began, and all data that the call
+  // needs may have been sent before: unchecked, it would succeed here although it failed there.
   if (mailed_.load() - looked_ > kStale) {
-    look_for_events(all_);
+    poll_events(all_);
     read_controls();
   }
   {
@@ -337,7 +338,7 @@ void Executor::take_inbox() {
 }
 
 void Executor::start(const std::shared_ptr<Task>& task) {
-  if (failed_) {  // between the check at submission and now; only a driver changes the cause
+  if (failed_) {  // since the check at submission; only a driver changes the cause
     complete(task, error_);
     return;
   }
@@ -366,9 +367,9 @@ void Executor::start(const std::shared_ptr<Task>& task) {
   }
 }
 
-// Decides what ended connections mean, once no thread moves bytes.
-void Executor::judge() {
-  if (taken_ > 0 || active_.empty()) return;
+// Determines the cause of ended connections, once no thread owns a stream.
+void Executor::check_closed() {
+  if (owned_ > 0 || active_.empty()) return;
   try {
     for (auto& peer : channels_) {
       for (auto* data : peer) {
@@ -383,24 +384,24 @@ void Executor::judge() {
     auto peer = stream->peer();
     auto& control = *controls_[static_cast<std::size_t>(peer)];
     if (!stream->connection().closed_at() && !control.connection().closed_at()) continue;
-    // What the peer sent before it ended is still used; only a connection that has run dry and is
-    // needed counts at once.
+    // Data sent before the peer's end is still used; only a drained connection with pending tasks
+    // counts at once.
     bool needed =
         stream->busy() || (stream->channel() == kPointToPointChannel && mailbox_.waits_for(peer));
     bool dry = stream->connection().closed_at().has_value() && needed;
     auto since = stream->connection().closed_at() ? *stream->connection().closed_at()
                                                   : *control.connection().closed_at();
-    bool patient = Clock::now() - since < kVerdictPatience;
-    if (control.said_goodbye()) {
+    bool in_grace = Clock::now() - since < kGoodbyeGrace;
+    if (control.goodbye_received()) {
       if (!dry) continue;
       fail(peer,
            rank_text(peer) + " left the group before " + active_.front()->describe() + " was done");
     } else if (control.connection().closed_at()) {
-      if (!dry && patient) continue;
+      if (!dry && in_grace) continue;
       fail(peer, rank_text(peer) + " died: its connection to " + rank_text(options_.rank) +
                      " ended without a goodbye during " + active_.front()->describe());
     } else {
-      if (!dry || patient) continue;
+      if (!dry || in_grace) continue;
       fail(peer, "the connection between " + rank_text(options_.rank) + " and " + rank_text(peer) +
                      " broke during " + active_.front()->describe());
     }
@@ -408,7 +409,7 @@ void Executor::judge() {
   }
 }
 
-// A call whose deadline has passed ends the group on every rank: none may succeed in it later.
+// A passed deadline ends the group at every rank: the call must not succeed at any rank later.
 void Executor::check_deadlines(Clock::time_point now) {
   for (const auto& task : active_) {
     if (now < task->deadline) continue;
@@ -423,20 +424,20 @@ void Executor::check_deadlines(Clock::time_point now) {
   }
 }
 
-// Of the error of a passed deadline: the ranks whose processes do not run, whether or not this rank
-// waits for them itself.
+// Error text naming the ranks whose processes do not run, whether or not this rank waits for them
+// itself.
 std::string Executor::silent_ranks(Clock::time_point now) const {
   std::string text;
   std::size_t count = 0;
   for (const auto* control : controls_) {
-    if (control == nullptr || !control->unanswered() || control->said_goodbye()) continue;
+    if (control == nullptr || !control->unanswered() || control->goodbye_received()) continue;
     auto silence = std::chrono::duration<double>(now - *control->unanswered());
-    if (silence < kSilent || ++count > kMostNamed) continue;
+    if (silence < kSilent || ++count > kMaxNamed) continue;
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%.1f s", silence.count());
     text += "; " + rank_text(control->peer()) + " has not answered for " + seconds;
   }
-  if (count > kMostNamed) text += "; so have " + std::to_string(count - kMostNamed) + " others";
+  if (count > kMaxNamed) text += "; so have " + std::to_string(count - kMaxNamed) + " others";
   if (count == 0) return text;
   return text + (count == 1 ? "; it seems to be stopped" : "; they seem to be stopped");
 }
@@ -458,7 +459,7 @@ void Executor::complete(const std::shared_ptr<Task>& task, const std::string& er
   }
   if (notify) options_.completions->push({keep->handle, error});
   done_.notify_all();
-  // Whoever drives may be asleep while another thread completes its target.
+  // The driver may be asleep while another thread completes its target.
   if (driving_ && driver_ != std::this_thread::get_id()) wake();
 }
 
@@ -473,8 +474,8 @@ void Executor::fail(int culprit, const std::string& text) {
       failure_ = active_.empty() ? "  no call was under way\n" : report_tasks();
     }
   }
-  // Nothing may be moved to or from the buffers of tasks that are over, whichever thread was first:
-  // the others' callers may release theirs as soon as this returns.
+  // No bytes may be moved to or from the buffers of finished tasks, whichever thread failed first:
+  // other threads' callers may release theirs as soon as this returns.
   Halt halt(*this);
   if (!first) return;
   for (auto* control : controls_) {

@@ -16,9 +16,9 @@
 namespace headrace {
 namespace {
 
-// To copy more than this takes longer than to wake the driver.
+// Larger tasks take longer to copy than the driver takes to wake.
 constexpr std::uint64_t kMostKickBytes = 64 << 10;
-// Collectives that are over and may be used again.
+// Limits of finished collectives kept for reuse.
 constexpr std::size_t kMostSpares = 16;
 constexpr std::size_t kMostSpareBytes = 1 << 20;
 
@@ -50,9 +50,9 @@ Executor::Options checked(Executor::Options options) {
 void require_memory(std::uintptr_t address, std::uint64_t bytes) {
   std::uint64_t end = 0;
   bool fits = !__builtin_add_overflow(address, bytes, &end) && end >> 56 == 0;
-  if (fits && (address != 0 || bytes == 0)) return;  // before any text is made: every call is here
+  if (fits && (address != 0 || bytes == 0)) return;  // the fast path makes no text
   throw std::invalid_argument(std::to_string(bytes) + " bytes at address " +
-                              std::to_string(address) + " are no memory");
+                              std::to_string(address) + " are not valid memory");
 }
 
 std::uint64_t next_handle() {
@@ -61,8 +61,9 @@ std::uint64_t next_handle() {
 }
 
 Clock::time_point after(Clock::time_point begin, double seconds) {
-  if (!(seconds >= 0)) {  // or NaN
-    throw std::invalid_argument("a deadline of " + std::to_string(seconds) + " s is none");
+  if (!(seconds >= 0)) {  // also true for NaN
+    throw std::invalid_argument("a deadline of " + std::to_string(seconds) +
+                                " s is not at least 0 s");
   }
   auto bounded = std::min(seconds, 1e9);
   return begin +
@@ -85,7 +86,7 @@ Executor::Watch::Watch()
     : epoll(::epoll_create1(EPOLL_CLOEXEC)), event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   epoll_event wanted{EPOLLIN, {.ptr = nullptr}};
   if (!epoll || !event || ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, event.get(), &wanted) != 0) {
-    throw CommunicationError(std::string("cannot make an event queue: ") + std::strerror(errno));
+    throw CommunicationError(std::string("cannot create an event queue: ") + std::strerror(errno));
   }
 }
 
@@ -134,14 +135,14 @@ void Executor::connect(std::vector<Link> links, double deadline_s) {
     open(state, deadline);
   } catch (...) {
     std::lock_guard members(members_);
-    streams_.clear();  // so that the others need not wait for us
+    streams_.clear();  // else the peers would wait for us
     controls_.assign(controls_.size(), nullptr);
     messages_.assign(messages_.size(), nullptr);
     throw;
   }
   connected_ = true;
   thread_ = std::thread([this] { io_thread(); });
-  for (int i = 1; i < options_.threads; ++i) helpers_.emplace_back([this] { help(); });
+  for (int i = 1; i < options_.threads; ++i) helpers_.emplace_back([this] { run_helper(); });
 }
 
 void Executor::add(std::vector<Link>& links) {
@@ -156,8 +157,8 @@ void Executor::add(std::vector<Link>& links) {
     auto channel = link.channel;
     auto member = link.peer >= 0 && link.peer < options_.ranks && link.peer != options_.rank;
     if (!member || channel < kControlChannel || channel >= data_channels) {
-      throw std::invalid_argument("no connection to rank " + std::to_string(link.peer) +
-                                  " on channel " + std::to_string(channel) + " is wanted");
+      throw std::invalid_argument("the connection to rank " + std::to_string(link.peer) +
+                                  " on channel " + std::to_string(channel) + " is not expected");
     }
     auto peer = static_cast<std::size_t>(link.peer);
     bool again = channel == kControlChannel ? controls_[peer] != nullptr
@@ -189,7 +190,7 @@ void Executor::add(std::vector<Link>& links) {
     all_.add(stream->connection().fd(), stream);
     if (channel == kControlChannel) own_.add(stream->connection().fd(), stream);
   }
-  // The order in which a pass looks at them: control, urgent data, messages, other data.
+  // Order within a pass: control, urgent data, messages, other data.
   auto place = [this](const std::unique_ptr<Stream>& stream) {
     auto channel = stream->channel();
     if (channel == kControlChannel) return -2;
@@ -235,7 +236,7 @@ std::shared_ptr<Collective> Executor::bind(const Call& call) {
   return task;
 }
 
-// A collective of this program that is over, or a new one.
+// A finished collective of this program, or a new one.
 std::shared_ptr<Collective> Executor::spare(const std::shared_ptr<const Program>& program) {
   {
     std::lock_guard lock(tasks_);
@@ -250,9 +251,9 @@ std::shared_ptr<Collective> Executor::spare(const std::shared_ptr<const Program>
   return std::make_shared<Collective>(program);
 }
 
-// Keeps a collective that is over for the next call of its program, if nobody else holds it.
+// Keeps a finished collective for the next call of its program, if it has no other owner.
 void Executor::keep_spare(std::shared_ptr<Collective> collective) {
-  Lock state(state_, std::try_to_lock);  // whoever drives lets go of it under this lock
+  Lock state(state_, std::try_to_lock);  // the driver drops its reference under this lock
   if (!state || collective.use_count() > 1 || collective->scratch_bytes() > kMostSpareBytes) return;
   std::lock_guard lock(tasks_);
   if (spares_.size() == kMostSpares) spares_.pop_back();
@@ -273,7 +274,7 @@ void Executor::enqueue(std::shared_ptr<Task> task, double deadline_s) {
   has_mail_ = true;
 }
 
-// Returns the handle by which to ask for it.
+// Returns the handle of the task.
 std::uint64_t Executor::enqueue_named(std::shared_ptr<Task> task, double deadline_s, bool notify) {
   auto handle = next_handle();
   task->handle = handle;
@@ -284,22 +285,22 @@ std::uint64_t Executor::enqueue_named(std::shared_ptr<Task> task, double deadlin
   return handle;
 }
 
-// Gets a new task of `bytes` going: a small one on this thread if the connections are free, else by
+// Starts a new task of `bytes`: a small one on this thread if the connections are free, else by
 // waking the driver.
 void Executor::kick(std::uint64_t bytes) {
   Lock state(state_, std::defer_lock);
   if (bytes > kMostKickBytes || !state.try_lock()) {
-    // Whoever holds the connections may drive on, or be about to stop and not look again.
+    // The owner of the lock may drive on, or be about to stop without another check.
     wake();
-    nudge();
+    wake_io_thread();
     return;
   }
-  // One pass gets the first bytes going; the rest is the driver's, or the caller would be kept.
+  // One pass sends the first bytes; the driver does the rest, so that the caller can return.
   pass(state);
   if (driving_) {
-    wake();  // there may be something else to wait for now
+    wake();  // there may be another event to wait for now
   } else if (!idle()) {
-    nudge();
+    wake_io_thread();
   }
 }
 
@@ -373,7 +374,7 @@ std::shared_ptr<Task> Executor::find(std::uint64_t handle) {
   return it->second;
 }
 
-// Nothing in progress and nothing submitted; needs `state_`.
+// Nothing in progress or submitted; requires `state_`.
 bool Executor::idle() const { return active_.empty() && !has_mail_; }
 
 int Executor::wait(std::uint64_t handle, std::array<std::uint8_t, 2>* types) {
@@ -393,17 +394,17 @@ int Executor::finish_wait(const std::shared_ptr<Task>& task) {
       Lock state(state_, std::try_to_lock);
       if (state && !driving_) {
         drive(state, task.get());
-        if (!idle()) nudge();
+        if (!idle()) wake_io_thread();
         continue;
       }
-      // Somebody else drives: make sure the task is on its way, then sleep until it is done.
+      // Another thread drives: start the task, then sleep until it is done.
       if (state) {
         while (!task->done && pass(state)) {
         }
         state.unlock();
       } else {
         wake();
-        nudge();
+        wake_io_thread();
       }
       Lock lock(tasks_);
       done_.wait_for(lock, kTick, [&] { return task->done.load(); });
@@ -443,7 +444,7 @@ std::string Executor::report_tasks() const {
   std::string text;
   for (const auto& task : active_) text += "  " + task->report() + "\n";
   for (const auto& stream : streams_) {
-    if (stream->taken() || !stream->connection().closed_at()) continue;
+    if (stream->owned() || !stream->connection().closed_at()) continue;
     text += "  the connection to rank " + std::to_string(stream->peer()) + " on channel " +
             std::to_string(stream->channel()) + " has ended\n";
   }
@@ -518,13 +519,13 @@ void Executor::close() {
     mailbox_.drop();
     for (auto& stream : streams_) stream->drop();
   }
-  nudge();
+  wake_io_thread();
   wake();
   help_.notify_all();
   if (thread_.joinable()) thread_.join();
   for (auto& helper : helpers_) helper.join();
   Lock state(state_);
-  // Another thread may still be driving; it sees `stop_` within a tick.
+  // Another thread may still drive; it checks `stop_` every tick.
   while (driving_) {
     state.unlock();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -550,9 +551,9 @@ void Executor::abandon() {
   if (thread_.joinable()) thread_.detach();
   for (auto& helper : helpers_) helper.detach();
   helpers_.clear();
-  // The parent's threads count as waiting here as well, and to destroy what is waited on would wait
-  // for them.
-  for (auto* one : {&done_, &help_, &given_back_}) new (one) std::condition_variable;
+  // The copies of the parent's waiting threads are counted in these, and destroying a condition
+  // variable waits for its waiters.
+  for (auto* one : {&done_, &help_, &all_released_}) new (one) std::condition_variable;
 }
 
 }  // namespace headrace

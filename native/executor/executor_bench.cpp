@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::size_t kRingKib = 512;
 
-// Every rank sends everybody its block (allgather) or everybody's own (reduce-scatter); a direct
-// allreduce does one after the other.
+// Direct exchange: every rank sends its own block to all others (allgather) or each other rank's
+// block to it (reduce-scatter); a direct allreduce does one after the other.
 std::vector<Transfer> direct(int ranks, bool scatters, bool gathers) {
   std::vector<Transfer> transfers;
   for (int k = 1; scatters && k < ranks; ++k) {
@@ -48,7 +48,7 @@ double cpu_s() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-// Sleeps to a moment that all ranks agree upon.
+// Sleeps until a time agreed by all ranks.
 void start_together(Executor& executor, const std::shared_ptr<const Program>& ring) {
   auto soon = (Clock::now() + std::chrono::milliseconds(1)).time_since_epoch().count();
   std::vector<std::int64_t> moment(static_cast<std::size_t>(ring->ranks()), soon);
@@ -83,7 +83,7 @@ void run_rank(int rank, int ranks, std::vector<Link> links, std::size_t bytes, i
       times_us.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
       cpu += cpu_s() - used;
     }
-    start_together(executor, ring);  // whoever is done must not take the others' processor
+    start_together(executor, ring);  // a finished rank must not take another's processor
     auto block = data.size() / static_cast<std::size_t>(ranks);
     auto own = data.subspan(block * static_cast<std::size_t>(rank), block);
     auto wanted = kind == "allgather" ? 1.0f : static_cast<float>(ranks);

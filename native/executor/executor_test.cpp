@@ -52,8 +52,8 @@ void overlaps_collectives(Via via) {
   });
 }
 
-// Submissions from one thread race with waits of another that keeps taking and leaving the
-// connections: none may be overlooked.
+// Submissions from one thread race with waits of another that acquires and releases the connections
+// again and again: no task may be overlooked.
 void submits_beside_a_driver(Via via) {
   constexpr int kCalls = 300;
   Group group(2, {via});
@@ -91,7 +91,7 @@ void submits_beside_a_driver(Via via) {
   });
 }
 
-// A small collective is done long before the large one that was submitted first.
+// An urgent small collective ends long before a large one submitted before it.
 void urgent_overtakes() {
   Group group(2);
   for (int rank : {0, 1}) group[rank].set_pacing(1 - rank, 40'000'000);
@@ -110,9 +110,9 @@ void urgent_overtakes() {
   });
 }
 
-// What is in the background was submitted first and is done last, but is done. Where a rank gets no
-// processor for long, the others have nothing better to do than what is in the background: so some
-// of several times is enough, as without priorities it would be done first each time.
+// A background collective is submitted first and ends last, but ends. Where a rank gets no
+// processor for long, only background bytes are left to move at the others, so success in some of
+// several runs is enough: without priorities it would end first every time.
 void background_yields(Via via) {
   constexpr int kTimes = 20;
   int yielded = 0;
@@ -174,7 +174,7 @@ void messages_match_by_tag_and_source(Via via) {
       CHECK(executor.wait(executor.receive(address, 800'000, source, 1, 20, false)) == source);
       CHECK(first.front() == source && first.back() == source);
     }
-    // A size that does not fit is an error of that message alone.
+    // A wrong size fails that message alone.
     int value = 0;
     auto address = reinterpret_cast<std::uintptr_t>(&value);
     auto unmatched = executor.receive(address, 4, 1, 99, 20, false);
@@ -186,8 +186,7 @@ void messages_match_by_tag_and_source(Via via) {
   });
 }
 
-// A receive is posted when a part of its message has come; another one has the wrong length, which
-// is its own error alone.
+// Receives are posted while a part of their messages has come; one of another length fails alone.
 void messages_are_claimed_while_they_arrive(Via via) {
   constexpr std::size_t kCount = 4 << 20;
   Group group(2, {via});
@@ -201,7 +200,7 @@ void messages_are_claimed_while_they_arrive(Via via) {
         executor.wait(executor.send(address, 4 * kCount, 0, tag, 20, false));
       return;
     }
-    // A pass takes what has come, but no more than a part.
+    // A pass reads what has come, but only a part of the message.
     auto let_some_arrive = [&] {
       std::uint32_t value;
       auto nothing =
@@ -225,10 +224,9 @@ void messages_are_claimed_while_they_arrive(Via via) {
   });
 }
 
-// A receive is posted while another thread reads the last piece of its message, with the lock
-// released: it used to be lost (message_stream_test.cpp has every other moment). Where the last
-// piece is too small to release the lock, there is no such moment, and the next message may have
-// it.
+// Regression: a receive posted while another thread read the last piece of its message, with the
+// lock released, was lost (message_stream_test.cpp covers every other moment). If the last piece is
+// too small to release the lock, there is no such moment, and the next message may have it.
 void messages_are_claimed_while_their_end_is_read(Via via) {
   constexpr std::size_t kBytes = 48 << 10;
   constexpr std::size_t kReleases = 32 << 10;
@@ -263,14 +261,14 @@ void messages_are_claimed_while_their_end_is_read(Via via) {
       held.unlock();
       std::uint32_t value = 0;
       auto place = reinterpret_cast<std::uintptr_t>(&value);
-      auto other = executor.receive(place, 4, 1, 2, 20, false);  // has the executor's thread drive
+      auto other = executor.receive(place, 4, 1, 2, 20, false);  // makes the io thread drive
       held.lock();
       waiting = message;
       changed.notify_all();
       wait_for(held, [&] { return arrived == kBytes * static_cast<std::size_t>(message); });
       held.unlock();
       auto handle = executor.receive(address, kBytes, 1, 1, 20, false);
-      executor.cancel(other);  // once it returns, what was submitted before it has been posted
+      executor.cancel(other);  // returns after earlier submissions were posted
       held.lock();
       posted = message;
       changed.notify_all();
@@ -282,8 +280,8 @@ void messages_are_claimed_while_their_end_is_read(Via via) {
   });
 }
 
-// Messages received one after the other go straight to their places: nobody reads on, into memory
-// from which they had to be copied, before the next is asked for. (Helpers may, now and then.)
+// Messages received in sequence are read to their destinations: without read-ahead into memory from
+// which they must be copied, before the next receive is posted. (Helpers may do so, now and then.)
 void reads_no_further_than_asked(Via via) {
   constexpr std::size_t kMessages = 200;
   constexpr std::size_t kBytes = 1 << 20;

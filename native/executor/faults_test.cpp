@@ -1,4 +1,4 @@
-// What happens when something breaks: every rank gets an error, in bounded time, that says who.
+// Faults: every rank gets an error, in bounded time, that names the rank at fault.
 #include <dirent.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@ bool mentions(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// One rank never joins a collective: the others run out of time together.
+// One rank never joins a collective: the others time out together.
 void deadline_names_the_rank_that_is_waited_for(Via via) {
   Group group(3, {via});
   group.each([&](int rank, Executor& executor) {
@@ -34,15 +34,15 @@ void deadline_names_the_rank_that_is_waited_for(Via via) {
     auto text = thrown<CommunicationError>(
         [&] { executor.run(call_on(data, program, DataType::kFloat32, 0.3)); });
     CHECK(mentions(text, "ran out of time") && mentions(text, "collective 0"));
-    // The error stays.
+    // The error is sticky.
     CHECK(thrown<CommunicationError>(
               [&] { executor.run(call_on(data, program, DataType::kFloat32)); }) == text);
   });
 }
 
-// A call whose deadline passed at one rank used to succeed at a rank that came later, as all it
-// needs had been sent before the abort: the connections of a rank without a call were not read, and
-// completed calls came before the abort.
+// Regression: a call whose deadline passed at one rank succeeded at a rank that called later, as
+// all its data had been sent before the abort: the connections of a rank without a call were not
+// read, and calls were completed before the abort was handled.
 void a_late_rank_fails_too(Via via) {
   using Act = std::function<void(Executor&, int rank, double deadline_s)>;
   std::vector<char> large(32 << 20);
@@ -67,9 +67,8 @@ void a_late_rank_fails_too(Via via) {
   }
 }
 
-// The processes that do not run are named at the deadline by all others, not only by those that
-// wait for them: here rank 1 waits for rank 0, which waits for rank 2, of which there are only
-// connections.
+// At a deadline all ranks name the processes that do not run, not only ranks that wait for them:
+// here rank 1 waits for rank 0, which waits for rank 2, which has only connections.
 void a_stopped_rank_is_named_by_all(Via via) {
   auto links = links_of(3, 1, via);
   std::vector<std::thread> ranks;
@@ -117,7 +116,7 @@ void disagreeing_sizes_are_named(Via via) {
   CHECK(told == 2);
 }
 
-// Sizes agree, but not what is to be done with the bytes.
+// Equal sizes, but different operations.
 void disagreeing_calls_are_named(Via via) {
   for (auto [type, op, text_of_0] :
        {std::tuple{DataType::kFloat32, Operator::kMax, "of float32 by max"},
@@ -138,8 +137,7 @@ void disagreeing_calls_are_named(Via via) {
   }
 }
 
-// By rank 0's plan rank 2 gets something from rank 0, by rank 2's it does not: that is told long
-// before the deadline.
+// Rank 2 receives from rank 0 by rank 0's plan, not by its own: reported long before the deadline.
 void unexpected_steps_are_named(Via via) {
   Group group(3, {via});
   std::atomic<int> told{0};
@@ -155,7 +153,7 @@ void unexpected_steps_are_named(Via via) {
   CHECK(told == 3 && Clock::now() - begin < std::chrono::seconds(5));
 }
 
-// One rank changed plans a call earlier than the other: an error, whatever the bytes say.
+// One rank changes plans a call earlier than the other: an error, whichever bytes are sent.
 void different_plans_are_named(Via via) {
   Group group(2, {via});
   std::atomic<int> told{0};
@@ -173,8 +171,8 @@ void different_plans_are_named(Via via) {
   CHECK(told == 2);
 }
 
-// A message is half way when a collective of the same group runs out of time: both end in the same
-// error, and nobody touches the message's memory afterwards.
+// A message is half-way when a collective of the same group times out: both end in the same error,
+// and the message's memory is not touched afterwards.
 void failing_amid_a_message_is_survived() {
   Group group(2);
   group[0].set_pacing(1, 20'000'000);
@@ -197,8 +195,8 @@ void failing_amid_a_message_is_survived() {
   });
 }
 
-// The n-th send or receive of rank 0 fails, for one n after the other: rank 0 gets an error, the
-// others get one or had all they needed, and nothing leaks.
+// The n-th send or receive of rank 0 fails, for every n in turn: rank 0 gets an error, the others
+// get one or had all their data, and nothing leaks.
 void every_broken_call_is_survived(Via via) {
   auto before = open_descriptors();
   break_one_call_after_the_other([&](const faulty::Faults& faults) {
@@ -220,7 +218,7 @@ void every_broken_call_is_survived(Via via) {
   CHECK(open_descriptors() == before);
 }
 
-// Every call of rank 0 moves three bytes at most: no element, no header comes in one piece.
+// Every call of rank 0 moves at most three bytes: no element and no header is contiguous.
 void few_bytes_at_a_time_are_enough(Via via) {
   Group group(3, {.via = via, .faults_of_rank_0 = {.most_bytes = 3}});
   group.each([&](int rank, Executor& executor) {
@@ -237,7 +235,7 @@ int main() {
   for (auto via : every_via()) {
     deadline_names_the_rank_that_is_waited_for(via);
     a_late_rank_fails_too(via);
-    if (via != Via::kTls) a_stopped_rank_is_named_by_all(via);  // there, to connect takes both ends
+    if (via != Via::kTls) a_stopped_rank_is_named_by_all(via);  // to connect takes both ends
     leaving_early_is_named(via);
     disagreeing_sizes_are_named(via);
     disagreeing_calls_are_named(via);

@@ -1,6 +1,5 @@
-// A peer that breaks every rule: whatever it sends, each task ends, in an error or as it should,
-// and no memory is given for what it only claims. (Peers are authenticated; this is about broken
-// ones.)
+// A peer that violates the protocol: whatever it sends, every task ends, with or without an error,
+// and claimed lengths allocate no memory. (Peers are authenticated; this covers broken ones.)
 #include <sys/resource.h>
 
 #include <array>
@@ -44,7 +43,7 @@ iovec part_of(T& bytes) {
   return {bytes.data(), bytes.size()};
 }
 
-// Headers that are right, but for some fields or bits, and random bytes.
+// Headers that are correct but for some fields or bits, and random bytes.
 std::vector<std::byte> nonsense(std::mt19937& random) {
   std::vector<std::byte> bytes;
   auto pick = [&](std::initializer_list<std::uint32_t> some) {
@@ -89,7 +88,7 @@ void survives_nonsense(Via via) {
   }
 }
 
-// A message of an exabyte is announced: it costs nothing until it comes.
+// An announced message of an exabyte allocates nothing until its bytes come.
 void gives_no_memory_for_claims(Via via) {
   Victim victim(via);
   std::array<std::byte, sizeof(Header)> bytes;

@@ -8,9 +8,9 @@ namespace {
 
 constexpr std::size_t kReceiveBudget = 1 << 20;
 constexpr std::uint64_t kMostKeptBytes = 256 << 20;
-// Fetched with a header: a small message. The rest of a larger one goes straight to its place.
+// Fetched with a header: a small message. The rest of a larger one is read to its destination.
 constexpr std::size_t kHeaderFetch = 4 << 10;
-// The element type in a header, above the length's upper bits.
+// Position of the element type in a header, above the length's upper bits.
 constexpr unsigned kElementShift = 24;
 
 std::string mismatch(const Message& message, int source, std::uint64_t found) {
@@ -44,8 +44,8 @@ void Mailbox::arrived(const std::shared_ptr<Unexpected>& message) {
   deliver(message);
 }
 
-// Delivers a message that is both complete and claimed, in whichever order it became so: the lock
-// is released while a stream reads, so a receive may be posted between its last byte and its end.
+// Delivers a message once it is complete and claimed, in either order: the lock is released while a
+// stream reads, so a receive may be posted between its last byte and its end.
 void Mailbox::deliver(const std::shared_ptr<Unexpected>& message) {
   if (!message->complete || !message->claimed) return;
   if (auto receive = adopt(message)) finish_(receive, "");
@@ -85,7 +85,7 @@ std::shared_ptr<Message> Mailbox::adopt(const std::shared_ptr<Unexpected>& messa
   return accept(*message, receive) ? receive : nullptr;
 }
 
-// Moves what has come; fails the receive, and returns false, if the lengths differ.
+// Copies the bytes received so far; if the lengths differ, fails the receive and returns false.
 bool Mailbox::accept(const Unexpected& from, const std::shared_ptr<Message>& to) {
   to->source = from.source;
   to->came_as = from.element;
@@ -124,14 +124,14 @@ void MessageStream::drop() {
   connection().close();  // perhaps in the middle of a frame: nothing more can be read or sent
 }
 
-bool MessageStream::progress(const Leave& leave) {
+bool MessageStream::progress(const Unlock& unlock) {
   if (dropped_) return false;
-  bool sent = send_some(leave);
-  bool received = receive_some(leave);
+  bool sent = send_some(unlock);
+  bool received = receive_some(unlock);
   return sent || received;
 }
 
-bool MessageStream::send_some(const Leave& leave) {
+bool MessageStream::send_some(const Unlock& unlock) {
   bool any = false;
   while (!sends_.empty()) {
     auto message = sends_.front();
@@ -143,7 +143,7 @@ bool MessageStream::send_some(const Leave& leave) {
         {reinterpret_cast<char*>(&header) + header_sent_, sizeof header - header_sent_},
         {message->data + message->moved, left}};
     auto total = parts[0].iov_len + left;
-    auto sent = leave.during(total, [&] { return connection().send(parts, 2, 0); });
+    auto sent = unlock.during(total, [&] { return connection().send(parts, 2, 0); });
     if (sent == 0) break;
     any = true;
     auto of_header = std::min(sent, parts[0].iov_len);
@@ -158,8 +158,8 @@ bool MessageStream::send_some(const Leave& leave) {
   return any;
 }
 
-// Where the next `room` bytes of the incoming message go. What nobody waits for yet gets memory as
-// it comes: its length is only what the peer says.
+// Destination of the next `room` bytes of the incoming message. An unexpected one gets memory only
+// as its bytes come: its length is the peer's claim.
 std::byte* MessageStream::target(std::size_t room) {
   if (receiving_) return receiving_->data + moved_;
   if (keeping_->data.size() < moved_ + room) keeping_->data.resize(moved_ + room);
@@ -172,7 +172,7 @@ void MessageStream::finish_incoming() {
   if (auto kept = std::exchange(keeping_, nullptr)) mailbox_.arrived(kept);
 }
 
-// Finds the place of the message whose header came.
+// Matches the message whose header was read.
 void MessageStream::begin_incoming(const Header& header) {
   in_payload_ = true;
   auto above = header.epoch & ((1u << kElementShift) - 1);
@@ -187,14 +187,14 @@ void MessageStream::begin_incoming(const Header& header) {
   if (receiving_ && receiving_->bytes != bytes_) {
     mailbox_.finish(receiving_, mismatch(*receiving_, peer(), bytes_));
     receiving_.reset();
-    // The payload is read all the same, so that later messages can be.
+    // The payload is read all the same, to reach later messages.
     keeping_ = std::make_shared<Unexpected>();
   }
   if (!receiving_ && !keeping_)
     keeping_ = mailbox_.keep(peer(), header.collective, bytes_, element);
 }
 
-bool MessageStream::receive_some(const Leave& leave) {
+bool MessageStream::receive_some(const Unlock& unlock) {
   bool any = false;
   std::size_t budget = kReceiveBudget;
   while (budget > 0) {
@@ -211,7 +211,7 @@ bool MessageStream::receive_some(const Leave& leave) {
     if (moved_ < bytes_) {
       auto room = std::min<std::uint64_t>(bytes_ - moved_, budget);
       auto* into = target(room);
-      auto received = leave.during(room, [&] { return connection().receive(into, room, {}); });
+      auto received = unlock.during(room, [&] { return connection().receive(into, room, {}); });
       if (received == 0) return any;
       if (keeping_) mailbox_.came_unexpected(received);
       moved_ += received;
@@ -220,7 +220,7 @@ bool MessageStream::receive_some(const Leave& leave) {
     }
     if (moved_ == bytes_) {
       finish_incoming();
-      return true;  // whoever waited for it may post the next receive before that is looked for
+      return true;  // its receiver may post the next receive before the next header
     }
   }
   return any;

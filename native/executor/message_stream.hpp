@@ -1,4 +1,4 @@
-// Point-to-point messages: matched by (source, tag) in order; what nobody waits for yet is kept.
+// Point-to-point messages: matched by (source, tag) in order; unexpected ones are kept.
 #pragma once
 
 #include <deque>
@@ -18,12 +18,12 @@ struct Unexpected {
   std::uint32_t tag;
   std::uint64_t bytes;
   std::uint8_t element;
-  std::vector<std::byte> data;  // what has come of it
+  std::vector<std::byte> data;  // received so far
   bool complete = false;
   std::shared_ptr<Message> claimed;  // a receive posted while it is arriving
 };
 
-// Receives waiting for messages and messages waiting for receives, over all peers of a group.
+// Posted receives and unexpected messages, over all peers of a group.
 class Mailbox {
  public:
   // Called with every message that is finished (error text empty) or impossible.
@@ -32,24 +32,24 @@ class Mailbox {
 
   void post(std::shared_ptr<Message> receive);
   bool withdraw(const Message& receive);
-  // The receive that a message from `source` belongs to, taken off the list; or nullptr.
+  // The receive for a message from `source`, removed from the list; or nullptr.
   std::shared_ptr<Message> match(int source, std::uint32_t tag);
   std::shared_ptr<Unexpected> keep(int source, std::uint32_t tag, std::uint64_t bytes,
                                    std::uint8_t element);
-  // All of a message that was kept has come.
+  // Marks a kept message as completely received.
   void arrived(const std::shared_ptr<Unexpected>& message);
-  // The receive that claimed an arriving message, with what has come of it; the rest goes straight
-  // to it. nullptr if there is none, or it expects another length.
+  // The receive that claimed an arriving message, with the bytes received so far; the rest is read
+  // straight to it. nullptr if there is none, or it expects another length.
   std::shared_ptr<Message> adopt(const std::shared_ptr<Unexpected>& message);
   void finish(const std::shared_ptr<Message>& message, const std::string& error) {
     finish_(message, error);
   }
   bool waits_for(int peer) const;
-  // Whether messages that nobody waits for take so much memory that senders had better wait. A
-  // posted receive that `peer` may be about to answer lifts this.
+  // Whether unexpected messages take so much memory that senders must wait. A posted receive that
+  // `peer` may be about to match lifts this.
   bool full_for(int peer) const;
   bool empty() const { return receives_.empty() && claimed_ == 0; }
-  // What came of messages before their receives were posted, so far; it is copied once more.
+  // Bytes of messages received before their receives were posted, so far; each is copied once more.
   std::uint64_t unexpected_bytes() const { return unexpected_bytes_; }
   void came_unexpected(std::uint64_t bytes) { unexpected_bytes_ += bytes; }
   void drop();
@@ -74,13 +74,13 @@ class MessageStream final : public Stream {
 
   void add_send(std::shared_ptr<Message> message) { sends_.push_back(std::move(message)); }
 
-  bool progress(const Leave& leave) override;
+  bool progress(const Unlock& unlock) override;
   bool busy() const override { return !sends_.empty() || receiving_ != nullptr; }
   void drop() override;
 
  private:
-  bool send_some(const Leave& leave);
-  bool receive_some(const Leave& leave);
+  bool send_some(const Unlock& unlock);
+  bool receive_some(const Unlock& unlock);
   void begin_incoming(const Header& header);
   std::byte* target(std::size_t room);
   void finish_incoming();

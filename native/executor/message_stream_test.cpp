@@ -1,8 +1,8 @@
-// Point-to-point messages while another thread owns the stream: every interleaving of what callers
-// do with the moments at which a stream has released the lock.
+// Point-to-point messages while another thread owns the stream: every interleaving of callers'
+// actions with the moments at which a stream has released the lock.
 //
-// A receive that was posted while another thread read the last piece of its message, with the lock
-// released, claimed the message, but its end did not look at claims: it was never delivered.
+// Regression: a receive posted while another thread read the last piece of its message, with the
+// lock released, claimed the message, but its end did not check for claims: it was never delivered.
 //
 // A stream releases the lock only around calls of its connection, so a connection that runs the
 // caller's actions inside its calls reaches every interleaving, on one thread and in a fixed order.
@@ -19,12 +19,12 @@ using namespace headrace;
 
 namespace {
 
-// Two pieces, each of which is large enough for the lock to be released.
+// Two pieces, each large enough for the lock to be released.
 constexpr std::size_t kPiece = 32 << 10;
 constexpr std::size_t kBytes = 2 * kPiece;
 constexpr std::uint32_t kTag = 7;
-// At which callers can act: before every pass and in every window of two messages, of two pieces
-// each, are seven; from then on everything has arrived.
+// Number of points at which callers can act: before every pass and in every window of two messages
+// of two pieces there are seven; afterwards everything has arrived.
 constexpr int kPoints = 9;
 
 std::vector<std::byte> payload(int number) {
@@ -35,8 +35,8 @@ std::vector<std::byte> payload(int number) {
   return bytes;
 }
 
-// What arrives is fixed; what is sent is kept. Moves a piece per call, and calls `window` in each
-// call that was made without the lock.
+// Received bytes are fixed; sent ones are recorded. Moves a piece per call, and calls `window` in
+// each call made without the lock.
 class Scripted final : public Connection {
  public:
   Scripted(std::unique_lock<std::mutex>& state, std::function<void()> window)
@@ -74,7 +74,7 @@ class Scripted final : public Connection {
   int fd() const override { return -1; }
   void ready(bool, bool, bool) override {}
   void announce_sleep(bool) override {}
-  bool news() override { return false; }
+  bool changed() override { return false; }
   bool shares_memory() const override { return false; }
   std::optional<Clock::time_point> closed_at() const override { return std::nullopt; }
   void close() override {}
@@ -108,8 +108,8 @@ struct Receive {
   }
 };
 
-// One run: two messages arrive, and `act` is called at every point at which callers can act, with
-// the point's number.
+// One run: two messages arrive, and `act` is called with the number of every point at which callers
+// can act.
 struct World {
   std::mutex lock;
   std::unique_lock<std::mutex> state{lock};
@@ -141,18 +141,18 @@ struct World {
     receives[receive.message.get()] = &receive;
     mailbox.post(receive.message);
   }
-  // To the end: until nothing moves and no action is left.
+  // Runs until nothing moves and no action is left.
   void run() {
-    Leave leave(&state, [] {});
+    Unlock unlock(&state, [] {});
     bool any = true;
     while (any || point < kPoints) {
       act(point++);
-      any = stream->progress(leave);
+      any = stream->progress(unlock);
     }
   }
 };
 
-// Whenever it is posted, a receive learns of which type the message is.
+// A receive returns the sender's element type, whenever it is posted.
 void every_receive_learns_the_type() {
   for (int first = 0; first < kPoints; ++first) {
     World world;
@@ -209,8 +209,9 @@ void a_wrong_length_fails_alone() {
   }
 }
 
-// A receive is posted at any point and withdrawn at any later one: either it is withdrawn and the
-// next one gets the message, or it has the message, or a part of it, and gets all of it.
+// A receive is posted at any point and withdrawn at any later one: either the withdrawal succeeds
+// and the next receive gets the message, or the receive has (part of) the message and gets all of
+// it.
 void what_is_withdrawn_takes_nothing() {
   for (int back = 0; back < kPoints; ++back) {
     for (int at = 0; at <= back; ++at) {

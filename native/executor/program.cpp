@@ -25,7 +25,7 @@ bool fits(Direction direction, Op op) {
   return false;
 }
 
-// Far more than any plan has, and what can be kept in memory.
+// Far more than any plan has, and small enough for memory.
 constexpr std::int64_t kMostSlots = 1 << 24;
 // A header has 16 bits for the channel.
 constexpr std::int32_t kMostChannels = 1 << 16;

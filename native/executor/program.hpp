@@ -7,7 +7,7 @@
 
 namespace headrace {
 
-// What the program is a plan for; the executor only tells it to others.
+// The collective of the plan; the executor only transmits it to compare ranks.
 enum class Kind : std::uint8_t {
   kAllreduce,
   kReduce,
@@ -38,7 +38,7 @@ struct Step {
   std::uint32_t count;        // consecutive slots
   std::uint32_t first_dependency;
   std::uint32_t dependencies;
-  bool awaited = false;  // it or a later step of its lane, by some step of this rank
+  bool awaited = false;  // by some step of this rank: it or a later step of its lane
 };
 
 struct Lane {
@@ -66,8 +66,8 @@ struct ProgramColumns {
 class Program {
  public:
   // Slots [result_slot, result_slot + result_slots) hold this rank's result (for averages); `mark`
-  // is some bits of the digest of the program of all ranks.
-  // Throws std::invalid_argument when an index is out of range or a lane holds a foreign op.
+  // is some bits of the digest of the program of all ranks. Throws std::invalid_argument if an
+  // index is out of range or a lane has an op of another direction.
   Program(int rank, int ranks, std::uint32_t slots, std::uint32_t scratch_slots,
           std::uint32_t result_slot, std::uint32_t result_slots, const ProgramColumns& columns,
           Kind kind = Kind::kCustom, std::uint32_t mark = 0);

@@ -1,4 +1,4 @@
-// What executors tell of their connections, while they work and when they are closed.
+// Statistics of connections, during work and after close.
 #include <atomic>
 #include <numeric>
 
@@ -48,7 +48,7 @@ void every_byte_is_counted_once() {
   }
 }
 
-// Asking goes on from other threads while data flows, connections break and groups close.
+// Statistics are read by other threads while data flows, connections break and groups close.
 void may_be_asked_at_any_time() {
   constexpr int kRanks = 2;
   for (int round = 0; round < 20; ++round) {

@@ -12,8 +12,8 @@ bool Stream::take_header(Header& header, std::size_t most) {
   return connection_->use(sizeof header);
 }
 
-void Stream::give_back() {
-  taken_ = false;
+void Stream::release() {
+  owned_ = false;
   ready(false, false, false);
 }
 
@@ -21,7 +21,7 @@ void Stream::ready(bool readable, bool writable, bool hangup) {
   readable_ |= readable;
   writable_ |= writable;
   hangup_ |= hangup;
-  if (taken_ || !(readable_ || writable_ || hangup_)) return;
+  if (owned_ || !(readable_ || writable_ || hangup_)) return;
   connection_->ready(std::exchange(readable_, false), std::exchange(writable_, false),
                      std::exchange(hangup_, false));
 }

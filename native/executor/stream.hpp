@@ -1,4 +1,4 @@
-// The tasks that want one connection, in order.
+// A connection's tasks, in order, and ownership of it by one thread at a time.
 #pragma once
 
 #include <functional>
@@ -10,18 +10,19 @@
 
 namespace headrace {
 
-// The executor's lock, as streams see it: they let go of it while they move many bytes, so that
-// other threads can see to other streams.
-class Leave {
+// Releases the executor's lock around transfers of many bytes, so that other threads can progress
+// other streams.
+class Unlock {
  public:
-  // Without a lock there are no other threads, and it is kept. `called` before it is let go of.
-  Leave(std::unique_lock<std::mutex>* lock, std::function<void()> called)
-      : lock_(lock), called_(std::move(called)) {}
+  // Null if there are no other threads: the lock is kept. `before_unlock` is called before a
+  // release.
+  Unlock(std::unique_lock<std::mutex>* lock, std::function<void()> before_unlock)
+      : lock_(lock), before_unlock_(std::move(before_unlock)) {}
 
   template <class Action>
   auto during(std::uint64_t bytes, const Action& action) const {
     if (lock_ == nullptr || bytes < kLeastBytes) return action();
-    called_();
+    before_unlock_();
     lock_->unlock();
     struct Return {
       std::unique_lock<std::mutex>& lock;
@@ -31,11 +32,11 @@ class Leave {
   }
 
  private:
-  // To move less takes no longer than to hand over a lock.
+  // Smaller transfers take no longer than handing over a lock.
   static constexpr std::uint64_t kLeastBytes = 32 << 10;
 
   std::unique_lock<std::mutex>* lock_;
-  std::function<void()> called_;
+  std::function<void()> before_unlock_;
 };
 
 class Stream {
@@ -44,18 +45,18 @@ class Stream {
       : connection_(std::move(connection)), peer_(peer), channel_(channel) {}
   virtual ~Stream() = default;
 
-  // Moves what can be moved without blocking; returns whether anything moved. Throws ProtocolError.
-  // The stream must be taken, as its buffers and its connection are in use while it is on leave.
-  virtual bool progress(const Leave& leave) = 0;
+  // Moves what it can without blocking; returns whether anything moved. Throws ProtocolError. The
+  // stream must be owned, as its buffers and connection are in use while the lock is released.
+  virtual bool progress(const Unlock& unlock) = 0;
   // Whether some task needs this connection.
   virtual bool busy() const = 0;
-  // Forgets all tasks (their buffers are no longer ours to touch).
+  // Drops all tasks: their buffers must not be touched any more.
   virtual void drop() = 0;
 
-  bool taken() const { return taken_; }
-  void take() { taken_ = true; }
-  void give_back();
-  // Tells the connection of its events, at once or as soon as it is given back.
+  bool owned() const { return owned_; }
+  void acquire() { owned_ = true; }
+  void release();
+  // Reports events to the connection: at once, or when the stream is released.
   void ready(bool readable, bool writable, bool hangup);
 
   Connection& connection() { return *connection_; }
@@ -64,18 +65,18 @@ class Stream {
   std::int32_t channel() const { return channel_; }
 
  protected:
-  // More than this is not fetched before it has a place.
+  // Limit of bytes fetched before their destination is known.
   static constexpr std::size_t kFetchBytes = 128 << 10;
 
-  // Takes a header if a whole one is there; `most` bytes may be fetched for it.
+  // Reads a header if a whole one has come; may fetch `most` bytes for it.
   bool take_header(Header& header, std::size_t most = kFetchBytes);
 
  private:
   std::unique_ptr<Connection> connection_;
   int peer_;
   std::int32_t channel_;
-  bool taken_ = false;
-  bool readable_ = false;  // what was told while it was taken
+  bool owned_ = false;
+  bool readable_ = false;  // events that came while it was owned
   bool writable_ = false;
   bool hangup_ = false;
 };

@@ -10,10 +10,10 @@
 namespace headrace {
 namespace {
 
-// A collective over so many bytes writes more than stays in the caches until somebody reads it.
+// A collective over more bytes than this writes more than stays in the caches until it is read.
 constexpr std::uint64_t kBeyondCaches = 8 << 20;
 
-// User memory ends below: addresses have 47 bits, or 56 at most.
+// Upper bound of user addresses, which have 47 bits, or 56 at most.
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 56;
 
 bool combines(Kind kind) {
@@ -21,7 +21,7 @@ bool combines(Kind kind) {
          kind == Kind::kCustom;
 }
 
-// Where nothing is combined, type and operator are whatever the caller filled in.
+// Without a reduction, type and operator are arbitrary and left out.
 Signature signature_of(const Program& program, DataType type, Operator op, bool average) {
   auto bits = static_cast<unsigned>(program.kind()) | (program.mark() & 7) << 13;
   if (combines(program.kind())) {
@@ -42,8 +42,8 @@ std::string describe(Signature signature) {
          (average ? "average" : name_of(static_cast<Operator>(signature >> 9 & 7)));
 }
 
-// Throws std::invalid_argument unless the segments are memory that can be, and have as many slots
-// as the program. Before anything of their size is allocated.
+// Throws std::invalid_argument unless the segments are possible memory with as many slots as the
+// program. Called before anything of their size is allocated.
 void Collective::check(const std::vector<Segment>& segments) const {
   std::uint64_t slots = 0;
   for (const auto& [address, elements, blocks, chunks] : segments) {
@@ -55,7 +55,7 @@ void Collective::check(const std::vector<Segment>& segments) const {
     if (!fits) {
       throw std::invalid_argument("a segment of " + std::to_string(blocks) + " blocks of " +
                                   std::to_string(elements) + " elements at address " +
-                                  std::to_string(address) + " is no memory");
+                                  std::to_string(address) + " is not valid memory");
     }
     auto more = std::uint64_t{blocks} * chunks;
     slots = std::min(more, std::uint64_t{program->slots()} + 1) + slots;
@@ -83,7 +83,7 @@ void Collective::cut(const std::vector<Segment>& segments) {
   }
 }
 
-// The bytes of `count` slots from `first` on, which must be contiguous.
+// Bytes of `count` slots from `first` on, which must be contiguous.
 Collective::Slot Collective::range(std::uint32_t first, std::uint32_t count) const {
   Slot whole = slots_[first];
   for (std::uint32_t i = 1; i < count; ++i) {
@@ -111,7 +111,7 @@ void Collective::bind(const std::vector<Segment>& segments, DataType data_type, 
   cut(segments);
   bytes = 0;
   for (const auto& slot : slots_) bytes += slot.bytes;
-  // A scratch slot holds one of the data slots it takes turns with, whatever that one's size.
+  // A scratch slot holds one of several data slots at a time, whichever their sizes.
   std::uint64_t scratch_bytes = 0;
   for (std::uint32_t k = 0; k < program->scratch_slots(); ++k) {
     scratch_bytes += slots_[k % program->slots()].bytes;
@@ -233,7 +233,7 @@ void Collective::finish_result() {
 std::string Collective::describe() const {
   auto text = "collective " + std::to_string(sequence) + " (" + headrace::describe(signature) + ")";
   const auto& lanes = program->lanes();
-  // A lane that is held back by its dependencies waits for this rank, not for its peer.
+  // A lane blocked by its dependencies waits for this rank, not for its peer.
   auto waits_for_peer = [this](std::uint32_t lane) {
     auto index = current(lane);
     return states[index].bytes == 0 ? unblocked(index) : allowed(index) > states[index].done;

@@ -1,4 +1,4 @@
-// What was submitted: a collective or a point-to-point message, on its way to completion.
+// A submitted collective or point-to-point message, up to its completion.
 #pragma once
 
 #include <atomic>
@@ -31,25 +31,25 @@ struct Collective;
 
 // Completion state common to all tasks.
 struct Task {
-  std::uint64_t handle = 0;  // none: only the caller that waits knows of it
+  std::uint64_t handle = 0;  // 0: known to the waiting caller only
   std::uint64_t bytes = 0;   // of all its buffers
   Clock::time_point deadline;
   bool notify = false;
   std::string error;               // empty: succeeded
-  std::atomic<bool> done = false;  // nothing else changes afterwards
+  std::atomic<bool> done = false;  // no other field changes afterwards
   virtual ~Task() = default;
   virtual Collective* as_collective() { return nullptr; }
   virtual std::string describe() const = 0;                  // what it is and what it waits for
-  virtual std::string report() const { return describe(); }  // all about it, on several lines
+  virtual std::string report() const { return describe(); }  // full state, on several lines
 };
 
-// On the steady clock: the attempt that moved a step's first bytes, and when its lane went on.
+// Steady-clock times of the attempt that moved a step's first bytes and of its lane's next step.
 struct StepTimes {
   std::int64_t began_ns = 0;
   std::int64_t passed_ns = 0;
 };
 
-// When a collective was called and had ended at this rank, and of every step its times and bytes.
+// Times at which a collective was called and ended at this rank, and times and bytes of its steps.
 struct Trace {
   std::int64_t called_ns = 0;
   std::int64_t ended_ns = 0;
@@ -65,17 +65,17 @@ struct StepState {
   std::byte* data = nullptr;
   const std::byte* source = nullptr;
   std::uint64_t bytes = 0;
-  std::uint64_t done = 0;  // bytes handed to the kernel, landed, or copied
-  bool passed = false;     // its lane has gone on to the next step
+  std::uint64_t done = 0;  // bytes passed to the kernel, received, or copied
+  bool passed = false;     // its lane is at a later step
 };
 
-// Which connections a collective uses, so that a small one does not wait behind a large one. In the
-// background bytes move when no other can.
+// Selects the connections of a collective, so that a small one does not wait behind a large one.
+// Background bytes move only if no others can.
 enum class Priority : std::uint8_t { kUrgent, kNormal, kBackground };
 inline constexpr int kPriorities = 3;
 
-// What ranks must agree on beside sizes, in the upper half of a header's `lane`: bits 0-3 kind, 4-8
-// type, 9-11 operator, 12 average, 13-15 of the program's mark.
+// Parameters on which ranks must agree beside sizes, in the upper half of a header's `lane`: bits
+// 0-3 kind, 4-8 type, 9-11 operator, 12 average, 13-15 the program's mark.
 using Signature = std::uint16_t;
 std::string describe(Signature signature);
 
@@ -83,8 +83,8 @@ std::string describe(Signature signature);
 struct Collective final : Task {
   explicit Collective(std::shared_ptr<const Program> from) : program(std::move(from)) {}
 
-  // Begins anew on these buffers, without allocating memory if they are cut as before. Throws
-  // std::invalid_argument if the segments do not fit the program.
+  // Restarts on these buffers, without allocating memory if they have the same slots as before.
+  // Throws std::invalid_argument if the segments do not fit the program.
   void bind(const std::vector<Segment>& segments, DataType type, Operator op, bool average);
 
   Collective* as_collective() override { return this; }
@@ -92,12 +92,12 @@ struct Collective final : Task {
   std::string report() const override;
   std::size_t scratch_bytes() const { return scratch_.capacity(); }
 
-  // Bytes of step `index` that its dependencies allow so far (in all, not from `done` on).
+  // Bytes of step `index` that its dependencies allow so far (from 0, not from `done`).
   std::uint64_t allowed(std::uint32_t index) const;
 
   const Step& step(std::uint32_t index) const { return program->steps()[index]; }
 
-  // The step that `lane` is at; the lane must not be finished.
+  // Current step of `lane`, which must not be finished.
   std::uint32_t current(std::uint32_t lane) const {
     return program->lanes()[lane].first_step + position[lane];
   }
@@ -108,28 +108,28 @@ struct Collective final : Task {
   // Whether every dependency of step `index` has been passed.
   bool unblocked(std::uint32_t index) const;
 
-  // Has the times of every step kept until it is bound again.
+  // Records the times of every step until the next `bind`.
   void trace() { times.assign(states.size(), {}); }
 
-  // Said before every attempt to move bytes of step `index`; the attempt that does counts.
+  // Call before every attempt to move bytes of step `index`; the last one before its first byte
+  // counts.
   void attempt(std::uint32_t index) {
     if (!times.empty() && states[index].done == 0) times[index].began_ns = now_ns();
   }
 
-  // Goes on to the next step of `lane`.
+  // Advances `lane` to the next step.
   void pass(std::uint32_t lane);
 
-  // Goes past the steps of `lane` that move nothing (no frame is sent for them).
-  // Returns whether there were any.
+  // Skips steps of `lane` that move nothing (they have no frame). Returns whether there were any.
   bool skip_empty(std::uint32_t lane);
 
-  // Whether what it writes had better not go through the caches.
+  // Whether writes should bypass the caches.
   bool past_caches() const;
 
-  // Runs the local steps that can run; returns whether any did.
+  // Runs the local steps that are unblocked; returns whether any ran.
   bool run_local();
 
-  // Divides the result where an average was asked for.
+  // Divides the result for an average.
   void finish_result();
 
   std::shared_ptr<const Program> program;
@@ -169,7 +169,7 @@ struct Message final : Task {
   std::byte* data = nullptr;
   std::uint64_t moved = 0;
   int source = -1;
-  // Element types, numbered by the caller; 0: not told. A receive's `came_as` is the sender's.
+  // Element types, numbered by the caller; 0: unknown. A receive's `came_as` is the sender's.
   std::uint8_t element = 0;
   std::uint8_t came_as = 0;
 };

@@ -35,8 +35,8 @@ struct Transfer {
   int channel = 0;
 };
 
-// The program of one rank: lanes in order of first use, every step after all earlier ones of the
-// same rank that touch its slot.
+// The program of one rank: lanes in order of first use; every step depends on all earlier steps of
+// the same rank that touch its slot.
 inline std::shared_ptr<const Program> program_of(int rank, int ranks, int slots,
                                                  const std::vector<Transfer>& transfers) {
   using Key = std::tuple<Direction, int, int>;
@@ -142,14 +142,14 @@ inline Fd memory_of(std::size_t ring_bytes) {
 
 enum class Via { kTcp, kMemory, kBoth, kTls };  // both: one host has the even ranks, one the odd
 
-// All ways to connect that this build has.
+// All connection types of this build.
 inline std::vector<Via> every_via() {
   std::vector<Via> all{Via::kTcp, Via::kMemory, Via::kBoth};
   if (tls::available()) all.push_back(Via::kTls);
   return all;
 }
 
-// The links of every rank; rings of the smallest size make them run full often.
+// The links of every rank; rings of the smallest size, so that they are often full.
 inline std::vector<std::vector<Link>> links_of(int ranks, int channels, Via via,
                                                std::size_t ring_bytes = 16 << 10) {
   std::vector<std::vector<Link>> links(static_cast<std::size_t>(ranks));
@@ -176,7 +176,7 @@ inline std::vector<std::vector<Link>> links_of(int ranks, int channels, Via via,
   return links;
 }
 
-// The same tests are run with helpers, too.
+// Number of executor threads: tests run with helpers, too.
 inline int threads_wanted() {
   const char* text = std::getenv("HEADRACE_TEST_THREADS");
   return text == nullptr ? 1 : std::atoi(text);
@@ -223,17 +223,16 @@ class Group {
   std::vector<std::unique_ptr<Executor>> executors_;
 };
 
-// Has `attempt(faults)` make rank 0's calls with a connection that breaks at the n-th call that
-// moves bytes, n = 1, 2, 4, ..., until there are fewer of them. `attempt` returns whether rank 0
-// had an error, as it has to have if, and only if, a connection broke. How many runs that takes is
-// timing.
+// Runs `attempt(faults)`, rank 0's calls on a connection that breaks at the n-th call that moves
+// bytes, for n = 1, 2, 4, ..., until there are fewer such calls. `attempt` returns whether rank 0
+// had an error: it must if, and only if, a connection broke. The number of runs depends on timing.
 template <class Attempt>
 void break_one_call_after_the_other(const Attempt& attempt) {
   for (std::int64_t n = 1;; n *= 2) {
     std::atomic<bool> broke = false;
     bool failed = attempt(faulty::Faults{.calls_left = n, .broken = [&] { broke = true; }});
     CHECK(failed == broke);
-    CHECK(broke || n > 1);  // something has to move
+    CHECK(broke || n > 1);  // something must move
     if (!broke) return;
   }
 }

@@ -1,4 +1,4 @@
-// Traced collectives tell when every step moved; others keep no times.
+// Traced collectives record the times of every step; others record none.
 #include <numeric>
 
 #include "check.hpp"
@@ -39,7 +39,7 @@ void steps_have_ordered_times(Via via) {
       // A ring allreduce sends all slots but one, twice.
       CHECK(bytes <= 2 * size * sizeof(std::int32_t));
       CHECK(bytes >= 2 * (size * 2 / 3) * sizeof(std::int32_t));
-      // Without being asked for it, and with the same program: as if nothing had been.
+      // Untraced, with the same program: the trace has no effect on later calls.
       executor.run(call);
     });
   }

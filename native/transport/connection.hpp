@@ -19,77 +19,77 @@ namespace headrace {
 
 using Clock = std::chrono::steady_clock;
 
-// A peer died, a deadline passed, or a stream broke.
+// Raised when a peer died, a deadline passed, or a stream broke.
 class CommunicationError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The peer sent what the plan does not expect.
+// Raised when a peer sent what the plan does not expect.
 class ProtocolError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What went over a connection; may be read from any thread.
+// Traffic counters of a connection; readable from any thread.
 struct Traffic {
   std::atomic<std::uint64_t> sent_bytes{0};
   std::atomic<std::uint64_t> sends{0};  // calls that sent something
   std::atomic<std::uint64_t> received_bytes{0};
 
-  // One thread at a time writes, so no locked instruction is needed.
+  // Single writer, so no locked instruction is needed.
   static void add(std::atomic<std::uint64_t>& counter, std::uint64_t more) {
     counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   }
 };
 
-// How to receive well.
+// Performance hints for `receive`.
 struct Hints {
-  std::size_t ahead = 0;     // bytes that may be fetched with the same call, of what follows
-  bool past_caches = false;  // the destination is a part of more than caches hold
+  std::size_t ahead = 0;     // bytes of what follows that the same call may fetch
+  bool past_caches = false;  // the destination belongs to a buffer larger than the caches
 };
 
 class Connection {
  public:
   virtual ~Connection() = default;
 
-  // Goes on with what has to be said before the first byte; returns whether that is done, as it has
-  // to be before anything is sent or received. May throw ProtocolError.
+  // Continues the connection's handshake, if it has one; returns whether it is complete. Must be
+  // complete before anything is sent or received. May throw ProtocolError.
   virtual bool open() { return true; }
-  // Takes what can be taken of the parts, in order; returns how many bytes (0: none now). They may
-  // be overwritten afterwards. What was not taken comes first at the next call, with more after it
-  // or not. Bit k of `lendable`: nobody here waits for part k, which may be taken late from where
-  // it is.
-  virtual std::size_t send(const iovec* parts, int count, std::uint32_t lendable) = 0;
-  // Moves up to `bytes` of what has come to `into`; returns how many.
+  // Sends what it can of the parts, in order; returns the number of bytes that are done and may be
+  // overwritten (0: none now). The rest must come first in the next call, with or without more
+  // after it. Bit k of `zero_copy`: part k may be read late, in place: no step here waits for it.
+  virtual std::size_t send(const iovec* parts, int count, std::uint32_t zero_copy) = 0;
+  // Moves up to `bytes` received bytes to `into`; returns how many.
   virtual std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) = 0;
-  // What has come, in one piece, still to be used. Where that is less than `least`, it first
-  // fetches, until there are `most` at the utmost. Valid until the next call.
+  // Received bytes that are not used yet, contiguous. If there are fewer than `least`, fetches
+  // first, up to `most` in all. Valid until the next call.
   virtual std::span<const std::byte> peek(std::size_t least, std::size_t most) = 0;
-  // Leaves the first bytes of what was peeked behind. False: the peer had taken them back, and the
-  // connection is closed.
+  // Consumes the first of the peeked bytes. Returns false if the peer had revoked them; the
+  // connection is closed then.
   virtual bool use(std::size_t bytes) = 0;
-  // Whether bytes have come that were not used: they are still to be had if the peer is gone.
+  // Whether unused received bytes are left; they stay valid after the peer's end.
   virtual bool holds_bytes() const = 0;
 
-  // What to watch for events, and what they were. An event comes once (edge-triggered).
+  // The descriptor to watch for events, and the events that came (edge-triggered).
   virtual int fd() const = 0;
   virtual void ready(bool readable, bool writable, bool hangup) = 0;
-  // Tells the peer whether we are going to sleep until an event. Whoever does so looks for `news`
-  // afterwards, which came too early to make an event.
+  // Publishes whether this side is about to sleep until an event. Check `changed` afterwards: what
+  // came before the announcement raised no event.
   virtual void announce_sleep(bool asleep) = 0;
-  virtual bool news() = 0;  // may throw ProtocolError
-  // Whether bytes arrive without an event, so that looking for a while before sleeping pays.
+  virtual bool changed() = 0;  // may throw ProtocolError
+  // Whether bytes arrive without an event, so that spinning before sleeping pays.
   virtual bool shares_memory() const = 0;
 
-  // When the connection ended, if it has.
+  // Time at which the connection ended, if it has.
   virtual std::optional<Clock::time_point> closed_at() const = 0;
-  // Neither sends nor receives from now on.
+  // Stops sending and receiving.
   virtual void close() = 0;
-  // Lets go of the socket without a word (in a forked child, where it is another process's).
+  // Closes the socket without notifying the peer (in a forked child the connection is the
+  // parent's).
   virtual void abandon() = 0;
   virtual const Traffic& traffic() const = 0;
 };
 
-// What connections have in common: the socket, its end, the counters.
+// Base of all connections: socket, end of the connection, counters.
 class SocketConnection : public Connection {
  public:
   explicit SocketConnection(Fd fd) : fd_(std::move(fd)) {}
@@ -115,13 +115,13 @@ class SocketConnection : public Connection {
   Traffic traffic_;
 };
 
-// One end of a connection that was made, before anything is sent.
+// One end of an established connection, before anything is sent.
 struct Link {
   Fd fd;  // a connected, non-blocking stream socket
   int peer;
   std::int32_t channel;  // kControlChannel, kPointToPointChannel, or a data channel
-  Fd memory;             // shared with the peer, which is on this host; else none
-  std::string key{};     // of this connection alone, if it goes over TLS
+  Fd memory;             // shared with a peer on this host; else none
+  std::string key{};     // of this connection alone, if it uses TLS
 };
 
 }  // namespace headrace

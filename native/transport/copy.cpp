@@ -14,7 +14,7 @@ namespace {
 #ifdef __x86_64__
 constexpr std::size_t kLine = 64;
 
-// Both copy whole lines to where a line begins.
+// Both copy whole lines to a line-aligned destination.
 void stream_lines_sse2(std::byte* into, const std::byte* from, std::size_t lines) {
   for (; lines > 0; --lines, into += kLine, from += kLine) {
     const auto* source = reinterpret_cast<const __m128i*>(from);

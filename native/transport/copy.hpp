@@ -1,12 +1,12 @@
-// Copying what will not be read again soon.
+// Non-temporal copies: for data that is not read again soon.
 #pragma once
 
 #include <cstddef>
 
 namespace headrace {
 
-// memcpy past the caches: a destination that does not fit into them is written without being read
-// first, a third less traffic for the memory.
+// memcpy with non-temporal stores: a destination larger than the caches is not read before it is
+// written, a third less memory traffic.
 void copy_past_caches(std::byte* into, const std::byte* from, std::size_t bytes);
 
 }  // namespace headrace

@@ -1,4 +1,4 @@
-// Where a connection keeps what it fetched before it has a place: in one piece, to be looked at.
+// Staging buffer of a connection: fetched bytes whose destination is not known yet, contiguous.
 #pragma once
 
 #include <sys/uio.h>
@@ -17,16 +17,16 @@ class Staging {
 
   std::size_t size() const { return end_ - begin_; }
   std::span<const std::byte> bytes() const { return {memory_.get() + begin_, size()}; }
-  // Leaves the first bytes behind.
+  // Consumes the first bytes.
   void use(std::size_t bytes) { begin_ += bytes; }
-  // Moves the first bytes, `most` at the utmost, to `into`; returns how many.
+  // Moves the first bytes, at most `most`, to `into`; returns how many.
   std::size_t take(std::byte* into, std::size_t most) {
     auto taken = std::min(most, size());
     if (taken > 0) std::memcpy(into, memory_.get() + begin_, taken);
     begin_ += taken;
     return taken;
   }
-  // Room for up to `most` more bytes; `fill` says how many came.
+  // Room for up to `most` more bytes; `fill` adds those that came.
   iovec room(std::size_t most) {
     if (!memory_) memory_ = std::make_unique_for_overwrite<std::byte[]>(kBytes);
     if (begin_ > 0) {

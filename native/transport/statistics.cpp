@@ -1,6 +1,6 @@
 #include "transport/statistics.hpp"
 
-// The kernel's own header: the C library's knows only the oldest fields of tcp_info.
+// The kernel's header: the C library's has only the oldest fields of tcp_info.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -10,15 +10,15 @@
 namespace headrace {
 namespace {
 
-// The kernel counts the connection's opening as a byte that was acknowledged, and says "no round
-// trip yet" by the largest number.
+// The kernel counts the connection's opening as an acknowledged byte, and represents "no round trip
+// yet" by the largest number.
 constexpr std::uint64_t kOpening = 1;
 constexpr std::uint32_t kNever = ~0U;
 
 }  // namespace
 
 TcpStatistics tcp_statistics(int fd) {
-  tcp_info info{};  // an older kernel fills the front part only
+  tcp_info info{};  // an older kernel fills the first fields only
   socklen_t length = sizeof info;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
   TcpStatistics found;

@@ -1,4 +1,4 @@
-// What goes over a connection once its ends know each other: frames of a Header and its payload.
+// Wire format of an open connection: frames of a Header and its payload.
 //
 // Both ends are little-endian hosts of one job.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace headrace {
 
-// One frame carries the payload of one step. Everything else about it is in the plan.
+// One frame carries the payload of one step; the plan defines everything else.
 struct Header {
   std::uint32_t epoch;       // plan generation; point to point: element type in the upper byte,
                              // and the rest of the length
@@ -22,10 +22,10 @@ static_assert(sizeof(Header) == 16);
 inline constexpr std::uint32_t kAnswerLane = 0xfffffffb;  // to a heartbeat
 inline constexpr std::uint32_t kBeatLane = 0xfffffffc;    // a heartbeat
 inline constexpr std::uint32_t kPointToPointLane = 0xfffffffd;
-inline constexpr std::uint32_t kGoodbyeLane = 0xfffffffe;  // an orderly end, nothing follows
-inline constexpr std::uint32_t kAbortLane = 0xffffffff;    // `collective` is the rank to blame
+inline constexpr std::uint32_t kGoodbyeLane = 0xfffffffe;  // orderly end, nothing follows
+inline constexpr std::uint32_t kAbortLane = 0xffffffff;    // `collective` is the rank at fault
 
-// Connections are numbered per peer: data channels from 0, by priority, and these two.
+// Channels of the connections to a peer: data channels from 0, by priority, and these two.
 inline constexpr std::int32_t kControlChannel = -2;
 inline constexpr std::int32_t kPointToPointChannel = -1;
 

@@ -88,13 +88,13 @@ class Priority(enum.Enum):
 PRIORITIES: int = 3
 
 def has_tls() -> bool:
-    """Whether this build has TLS."""
+    """Return whether this build has TLS."""
 
-def lendable(nbytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C')]:
-    """Memory that other ranks of this host may read."""
+def shared_buffer(nbytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C')]:
+    """Allocate memory that the other ranks of this host can map."""
 
 def supports(type: DataType, operator: Operator) -> bool:
-    """Whether the operator has a meaning for the data type."""
+    """Return whether the operator is defined for the data type."""
 
 class Program:
     """One rank's part of a program."""
@@ -105,7 +105,7 @@ class Program:
     def channels(self) -> int: ...
 
 class Call:
-    """A collective on buffers, ready to be run again and again."""
+    """A collective bound to its buffers, for repeated runs."""
 
     def __init__(self, program: Program, segments: Sequence, type: DataType, operator: Operator, average: bool, epoch: int, priority: Priority, deadline_s: float) -> None: ...
 
@@ -129,17 +129,17 @@ class Executor:
 
     def connect(self, links: Sequence[tuple[int, int, int, int, bytes]], deadline_s: float) -> None:
         """
-        Take over (socket, peer, channel, memory or -1, key for TLS or b''), all of them.
+        Take ownership of all links: (socket, peer, channel, memory or -1, key for TLS or b'').
         """
 
     def submit(self, call: Call, notify: bool) -> int: ...
 
     def run(self, call: Call) -> None:
-        """Run it to its end on this thread."""
+        """Run to completion on this thread."""
 
     def trace(self, call: Call) -> tuple:
         """
-        Run it as `run` does; (called_ns, ended_ns, steps), steps with a row each: began_ns, passed_ns, bytes; times are CLOCK_MONOTONIC's.
+        Run as `run` does and return (called_ns, ended_ns, steps): a row of began_ns, passed_ns, bytes per step; times are CLOCK_MONOTONIC's.
         """
 
     def send(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool, element: int = 0) -> int: ...
@@ -148,7 +148,7 @@ class Executor:
 
     def wait(self, handle: int) -> int:
         """
-        Wait for a task; returns the source of a receive, else -1. If its sender told another element type than the receive: the sender's in the bits from 32 on, the receive's from 40 on.
+        Wait for a task and return the source of a receive, else -1. If the sender's element type differs from the receive's: the sender's in the bits from 32 on, the receive's from 40 on.
         """
 
     def poll(self, handle: int) -> bool: ...
@@ -161,18 +161,18 @@ class Executor:
 
     def report(self) -> str:
         """
-        What is under way, lane by lane; after a failure, what was when it came.
+        Describe the tasks under way, lane by lane; after a failure, those at its time.
         """
 
     def submitted(self) -> int:
-        """Collectives submitted so far."""
+        """Number of collectives submitted so far."""
 
     def finished(self) -> int:
-        """Collectives finished so far, well or not."""
+        """Number of collectives finished or failed so far."""
 
     def statistics(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C')]:
         """
-        Every open connection, a row each: peer, channel, sent_bytes, sends, received_bytes, acked_bytes, busy_us, peer_limited_us, buffer_limited_us, delivery_rate, rtt_us, min_rtt_us, retransmits.
+        Statistics of open connections, a row each: peer, channel, sent_bytes, sends, received_bytes, acked_bytes, busy_us, peer_limited_us, buffer_limited_us, delivery_rate, rtt_us, min_rtt_us, retransmits.
         """
 
     def set_pacing(self, peer: int, bytes_per_s: int) -> None: ...
@@ -190,7 +190,7 @@ class Network:
     def __init__(self, *, ranks: int, src: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], dst: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], alpha: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], beta: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], shared_first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], shared_link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], shared_beta: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], group: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
 
 class Outcome:
-    """What a search found."""
+    """Result of a search."""
 
     @property
     def link(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]: ...
@@ -221,10 +221,10 @@ class Outcome:
 
 def search(network: Network, *, origin: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk_mb: float, routes_first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], routes_link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], symmetry: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seed: int, restarts: int, batch_share: float, limit_s: float, target_us: float, backwards: bool, prelude_link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], prelude_first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], prelude_chunk: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], look: Callable) -> Outcome:
     """
-    Randomised time-expanded matching; the best of `restarts` constructions. A KeyboardInterrupt ends it with the best so far, and with no messages if there is none.
+    Randomised time-expanded matching; the best of `restarts` constructions. A KeyboardInterrupt ends it with the best so far, which may have no messages.
     """
 
 def replay(network: Network, *, chunks: int, chunk_mb: float, link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[Annotated[NDArray[numpy.float64], dict(shape=(None,))], float]:
     """
-    When each message of an order starts under the full cost model, and when all have arrived.
+    Start times of ordered messages under the full cost model, and the time of the last arrival.
     """

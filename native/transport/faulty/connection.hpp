@@ -1,5 +1,5 @@
-// Faults on purpose, for tests: a connection that breaks at the n-th call that moves bytes, moves
-// few bytes at a time, or stops a thread inside a call.
+// Fault injection for tests: a connection that breaks at the n-th call that moves bytes, moves few
+// bytes at a time, or stops a thread inside a call.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +13,14 @@ namespace headrace::faulty {
 
 // Shared by the connections of one executor.
 struct Faults {
-  // Of the calls that move bytes, the one that brings this to zero breaks its connection, and its
-  // bytes are lost; 0 never does. How many calls find nothing to move is timing, so those do not
-  // count.
+  // Countdown over calls that move bytes: the call that reaches 0 breaks its connection and loses
+  // its bytes; 0 disables it. Calls that find nothing to move do not count: their number depends on
+  // timing.
   std::int64_t calls_left = 0;
-  std::function<void()> broken{};  // called then
-  std::size_t most_bytes = 0;      // no call moves more; 0 sets no limit
-  // Called inside every receive, with the bytes that there was room for and those that it moved:
-  // where the executor has released its lock, a test decides what other threads do meanwhile.
+  std::function<void()> broken{};  // called at the break
+  std::size_t most_bytes = 0;      // limit of every call; 0: none
+  // Called inside every receive with the bytes of room and the bytes moved: where the executor has
+  // released its lock, a test injects the actions of other threads.
   std::function<void(std::size_t room, std::size_t moved)> received{};
 
   bool any() const { return calls_left > 0 || most_bytes > 0 || received != nullptr; }
@@ -28,19 +28,19 @@ struct Faults {
 
 class Connection final : public headrace::Connection {
  public:
-  // `breaks`: whether its calls count among those that may break.
+  // `breaks`: whether its calls count towards `calls_left`.
   Connection(std::unique_ptr<headrace::Connection> inner, Faults& faults, bool breaks)
       : inner_(std::move(inner)), faults_(faults), breaks_(breaks) {}
 
   bool open() override { return inner_->open(); }
-  std::size_t send(const iovec* parts, int count, std::uint32_t lendable) override {
+  std::size_t send(const iovec* parts, int count, std::uint32_t zero_copy) override {
     if (closed_at()) return 0;
-    if (faults_.most_bytes == 0) return survived(inner_->send(parts, count, lendable));
+    if (faults_.most_bytes == 0) return survived(inner_->send(parts, count, zero_copy));
     const auto* first =
         std::find_if(parts, parts + count - 1, [](auto& p) { return p.iov_len > 0; });
     iovec part = *first;
     part.iov_len = limited(part.iov_len);
-    return survived(inner_->send(&part, 1, lendable >> (first - parts) & 1));
+    return survived(inner_->send(&part, 1, zero_copy >> (first - parts) & 1));
   }
   std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) override {
     if (closed_at()) return 0;
@@ -62,7 +62,7 @@ class Connection final : public headrace::Connection {
     inner_->ready(readable, writable, hangup);
   }
   void announce_sleep(bool asleep) override { inner_->announce_sleep(asleep); }
-  bool news() override { return inner_->news(); }
+  bool changed() override { return inner_->changed(); }
   bool shares_memory() const override { return inner_->shares_memory(); }
   std::optional<Clock::time_point> closed_at() const override { return inner_->closed_at(); }
   void close() override { inner_->close(); }
@@ -73,9 +73,9 @@ class Connection final : public headrace::Connection {
   std::size_t limited(std::size_t bytes) const {
     return faults_.most_bytes == 0 ? bytes : std::min(bytes, faults_.most_bytes);
   }
-  // What is left of the bytes that a call moved: all, or none if this is the call that breaks.
+  // Bytes left of those that a call moved: all, or none if this call breaks.
   std::size_t survived(std::size_t moved) {
-    std::atomic_ref left(faults_.calls_left);  // of all connections, whose threads differ
+    std::atomic_ref left(faults_.calls_left);  // shared by connections on several threads
     if (moved == 0 || !breaks_ || left <= 0 || --left != 0) return moved;
     inner_->close();
     if (faults_.broken) faults_.broken();

@@ -11,10 +11,10 @@
 namespace headrace::shm {
 namespace {
 
-// A large piece is taken part by part, so that the writer can go on before the reader is done.
+// A large piece is consumed in parts, so that the writer can go on before the reader is done.
 constexpr std::size_t kReleaseBytes = 32 << 10;
-// Less is copied through the ring: it is in the caches.
-constexpr std::size_t kLeastLoan = 32 << 10;
+// Smaller parts are copied through the ring: they are in the caches.
+constexpr std::size_t kMinSharedBytes = 32 << 10;
 
 }  // namespace
 
@@ -22,21 +22,21 @@ Connection::Connection(Fd fd, const Fd& memory, bool first)
     : SocketConnection(std::move(fd)),
       memory_(memory),
       out_(memory_, first ? 0 : 1),
-      lender_(memory_.loans(first ? 0 : 1)),
+      owner_(memory_.buffer_queue(first ? 0 : 1)),
       in_(memory_, first ? 1 : 0),
-      borrower_(memory_.loans(first ? 1 : 0)) {}
+      reader_(memory_.buffer_queue(first ? 1 : 0)) {}
 
 void Connection::close() {
-  lender_.revoke();
+  owner_.revoke();
   SocketConnection::close();
 }
 
 // ---- sending
 
-std::size_t Connection::send(const iovec* parts, int count, std::uint32_t lendable) {
+std::size_t Connection::send(const iovec* parts, int count, std::uint32_t zero_copy) {
   if (closed_at()) return 0;
-  lender_.drop_ended();
-  auto known = held_bytes_;  // offered again
+  owner_.drop_ended();
+  auto known = held_bytes_;  // these were accepted in an earlier call
   std::size_t sent = 0;
   bool any = false;
   for (int i = 0; i < count; ++i) {
@@ -45,21 +45,21 @@ std::size_t Connection::send(const iovec* parts, int count, std::uint32_t lendab
     auto* from = static_cast<const std::byte*>(parts[i].iov_base) + skipped;
     auto bytes = parts[i].iov_len - skipped;
     if (bytes == 0) continue;
-    bool lendable_whole = lendable >> i & 1 && skipped == 0 && bytes >= kLeastLoan;
-    auto lent = lendable_whole ? lend(from, bytes) : std::nullopt;
-    auto taken = lent ? *lent : write(from, bytes);
-    any |= taken > 0;
-    if (held_.empty()) sent += taken;
-    if (taken < bytes) break;
+    bool shareable = zero_copy >> i & 1 && skipped == 0 && bytes >= kMinSharedBytes;
+    auto shared = shareable ? share(from, bytes) : std::nullopt;
+    auto accepted = shared ? *shared : write(from, bytes);
+    any |= accepted > 0;
+    if (held_.empty()) sent += accepted;
+    if (accepted < bytes) break;
   }
   sent += released();
   if (sent > 0) count_sent(sent);
-  if (any && out_.wakes_reader()) ring_bell();
+  if (any && out_.wakes_reader()) ring_doorbell();
   return sent;
 }
 
-void Connection::hold(std::size_t bytes, bool lent) {
-  held_.push_back({bytes, lent});
+void Connection::hold(std::size_t bytes, bool shared) {
+  held_.push_back({bytes, shared});
   held_bytes_ += bytes;
 }
 
@@ -70,23 +70,23 @@ std::size_t Connection::write(const std::byte* from, std::size_t bytes) {
   return written;
 }
 
-std::optional<std::size_t> Connection::lend(const std::byte* from, std::size_t bytes) {
+std::optional<std::size_t> Connection::share(const std::byte* from, std::size_t bytes) {
   auto region = region_of(from, bytes);
   if (!region) return std::nullopt;
-  if (lender_.full()) return 0;
-  if (!lender_.lend(out_.tail(), region, from, bytes, fd())) return std::nullopt;
+  if (owner_.full()) return 0;
+  if (!owner_.post(out_.tail(), region, from, bytes, fd())) return std::nullopt;
   hold(bytes, true);
   return bytes;
 }
 
-// What may be overwritten now, of what was held.
+// Bytes of `held_` that the caller may overwrite now.
 std::size_t Connection::released() {
   if (held_.empty()) return 0;
-  auto back = lender_.take_back();
+  auto back = owner_.reclaim();
   std::size_t bytes = 0;
   auto next = held_.begin();
-  for (; next != held_.end() && (!next->lent || back > 0); ++next) {
-    if (next->lent) --back;
+  for (; next != held_.end() && (!next->shared || back > 0); ++next) {
+    if (next->shared) --back;
     bytes += next->bytes;
   }
   held_.erase(held_.begin(), next);
@@ -114,32 +114,32 @@ std::size_t Connection::receive(std::byte* into, std::size_t bytes, const Hints&
 }
 
 std::span<const std::byte> Connection::peek(std::size_t least, std::size_t) {
-  borrower_.drop_ended();
+  reader_.drop_ended();
   if (in_ring() < least) in_.look();
   auto came = in_ring();
-  return borrower_.is_next(in_.head()) ? loan() : in_.span().first(came);
+  return reader_.is_next(in_.head()) ? shared_span() : in_.span().first(came);
 }
 
-std::span<const std::byte> Connection::loan() {
-  auto bytes = borrower_.span();
+std::span<const std::byte> Connection::shared_span() {
+  auto bytes = reader_.span();
   if (bytes.empty()) {
-    read_socket();  // its region was handed over before
-    for (auto& [number, memory] : std::exchange(handed_over_, {})) {
-      borrower_.add_region(number, std::move(memory));
+    read_socket();  // the descriptor of its region was sent first
+    for (auto& [number, memory] : std::exchange(passed_regions_, {})) {
+      reader_.add_region(number, std::move(memory));
     }
-    bytes = borrower_.span();
+    bytes = reader_.span();
   }
   return bytes;
 }
 
 bool Connection::use(std::size_t bytes) {
-  if (!borrower_.is_next(in_.head())) {
+  if (!reader_.is_next(in_.head())) {
     in_.use(bytes);
     if (in_.freed_enough()) wake_writer();
-  } else if (!borrower_.use(bytes)) {
+  } else if (!reader_.use(bytes)) {
     close();
     return false;
-  } else if (!borrower_.is_next(in_.head())) {
+  } else if (!reader_.is_next(in_.head())) {
     wake_writer();
   }
   count_received(bytes);
@@ -149,24 +149,24 @@ bool Connection::use(std::size_t bytes) {
 // ---- sleeping
 
 void Connection::wake_writer() {
-  if (in_.wakes_writer()) ring_bell();
+  if (in_.wakes_writer()) ring_doorbell();
 }
 
-void Connection::ring_bell() {
-  // A full socket has rung enough, and a closed one is noticed by its event.
-  char bell = 0;
-  (void)!::send(fd(), &bell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+void Connection::ring_doorbell() {
+  // A full socket wakes the peer anyway, and a closed one raises its event.
+  char doorbell = 0;
+  (void)!::send(fd(), &doorbell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void Connection::ready(bool readable, bool, bool hangup) {
   if (readable || hangup) read_socket();
 }
 
-// Takes bells off the socket, and what peers hand over with them.
+// Reads doorbell bytes off the socket, and the descriptors passed with them.
 void Connection::read_socket() {
   for (;;) {
-    char bells[64];
-    iovec part{bells, sizeof bells};
+    char doorbells[64];
+    iovec part{doorbells, sizeof doorbells};
     alignas(cmsghdr) char space[CMSG_SPACE(16 * sizeof(int))];
     msghdr message{};
     message.msg_iov = &part;
@@ -180,8 +180,8 @@ void Connection::read_socket() {
       for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= rights->cmsg_len; at += sizeof(int)) {
         int one;
         std::memcpy(&one, CMSG_DATA(rights) + at, sizeof one);
-        // What goes along with a descriptor is the last byte of a read: no more follows in one.
-        handed_over_.push_back({static_cast<unsigned char>(bells[n - 1]), Fd(one)});
+        // A read ends with the byte that a descriptor was passed with.
+        passed_regions_.push_back({static_cast<unsigned char>(doorbells[n - 1]), Fd(one)});
       }
     }
     if (n > 0 || (n < 0 && errno == EINTR)) continue;
@@ -192,12 +192,12 @@ void Connection::read_socket() {
 
 void Connection::announce_sleep(bool asleep) {
   in_.announce_sleep(asleep);
-  out_.announce_sleep(asleep && (out_.held_back() || lender_.waits()));
+  out_.announce_sleep(asleep && (out_.held_back() || owner_.pending()));
 }
 
-bool Connection::news() {
-  bool came = in_.news() || borrower_.news();
-  return out_.news() || lender_.news() || came;
+bool Connection::changed() {
+  bool came = in_.changed() || reader_.changed();
+  return out_.changed() || owner_.changed() || came;
 }
 
 }  // namespace headrace::shm

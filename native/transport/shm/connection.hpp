@@ -1,13 +1,13 @@
-// A connection between ranks of one host: a ring of shared memory each way, and a socket that
-// wakes whoever sleeps and tells of the peer's end. Large parts that lie in memory which the peer
-// may read (see region.hpp) are lent.
+// A connection between ranks of one host: a shared memory ring in each direction, and a socket as
+// doorbell and to detect the peer's end. Large parts in memory that the peer can map (see
+// region.hpp) are not copied: the peer reads them in place.
 #pragma once
 
 #include <vector>
 
 #include "transport/connection.hpp"
-#include "transport/shm/loan.hpp"
 #include "transport/shm/ring.hpp"
+#include "transport/shm/shared_buffer.hpp"
 
 namespace headrace::shm {
 
@@ -16,9 +16,9 @@ class Connection final : public SocketConnection {
   // `first` is true at exactly one of the two ends. Throws CommunicationError if the memory cannot
   // be mapped.
   Connection(Fd fd, const Fd& memory, bool first);
-  ~Connection() override { lender_.revoke(); }
+  ~Connection() override { owner_.revoke(); }
 
-  std::size_t send(const iovec* parts, int count, std::uint32_t lendable) override;
+  std::size_t send(const iovec* parts, int count, std::uint32_t zero_copy) override;
   std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) override;
   std::span<const std::byte> peek(std::size_t least, std::size_t most) override;
   bool use(std::size_t bytes) override;
@@ -26,43 +26,43 @@ class Connection final : public SocketConnection {
 
   void ready(bool readable, bool writable, bool hangup) override;
   void announce_sleep(bool asleep) override;
-  bool news() override;
+  bool changed() override;
   bool shares_memory() const override { return true; }
   void close() override;
 
  private:
-  // Bytes that were taken from the caller and may not be overwritten yet, or come after such.
+  // Accepted bytes that the caller must not overwrite yet, or that follow such bytes.
   struct Held {
     std::size_t bytes;
-    bool lent;
+    bool shared;
   };
 
   std::size_t write(const std::byte* from, std::size_t bytes);
-  // Returns how much of it was lent: all or nothing; no value if it is to be written instead.
-  std::optional<std::size_t> lend(const std::byte* from, std::size_t bytes);
-  void hold(std::size_t bytes, bool lent);
+  // Returns the bytes shared (all or none), or no value if they must be written to the ring
+  // instead.
+  std::optional<std::size_t> share(const std::byte* from, std::size_t bytes);
+  void hold(std::size_t bytes, bool shared);
   std::size_t released();
 
-  std::size_t in_ring() { return borrower_.until_loan(in_.head(), in_.tail()); }
-  std::span<const std::byte> loan();
-  void leave(std::size_t bytes);
+  std::size_t in_ring() { return reader_.bytes_before_next(in_.head(), in_.tail()); }
+  std::span<const std::byte> shared_span();
   void read_socket();
   void wake_writer();
-  void ring_bell();
+  void ring_doorbell();
 
   RingMemory memory_;
   Writer out_;
-  Lender lender_;
+  BufferOwner owner_;
   std::vector<Held> held_;
   std::size_t held_bytes_ = 0;
 
   Reader in_;
-  Borrower borrower_;
-  struct HandedOver {
+  BufferReader reader_;
+  struct PassedRegion {
     std::size_t number;
     Fd memory;
   };
-  std::vector<HandedOver> handed_over_;  // by the peer, not yet looked at
+  std::vector<PassedRegion> passed_regions_;  // received with their descriptors, not yet mapped
 };
 
 }  // namespace headrace::shm

@@ -20,10 +20,10 @@
 namespace headrace::shm {
 namespace {
 
-// Without these, a peer that shrinks the memory kills whoever touches what is gone (SIGBUS).
+// Without these seals, a peer that shrinks the memory kills every process that touches it (SIGBUS).
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Of what was released, to be kept: enough for buffers that come and go with every step.
+// Limits of released regions kept for reuse: enough for buffers allocated anew in every step.
 constexpr std::size_t kMostKeptBytes = 64 << 20;
 constexpr std::size_t kMostKept = 64;
 
@@ -33,20 +33,20 @@ struct Owned {
 };
 
 std::shared_mutex owned_mutex;
-// Released ones in the order of their release.
+// Released regions in the order of their release.
 std::vector<Owned>& owned() {
-  static auto& all = *new std::vector<Owned>();  // threads may use it until the process ends
+  static auto& all = *new std::vector<Owned>();  // never destroyed: threads may use it until exit
   return all;
 }
 
 std::atomic<std::uint64_t> ended{0};
 
-// Takes the oldest released regions out that are too many; to be ended without the lock.
+// Removes the oldest released regions beyond the limits; the caller destroys them without the lock.
 std::vector<Owned> surplus() {
   std::size_t bytes = 0;
   std::size_t kept = 0;
   auto& all = owned();
-  // The newest ones stay: from the back, those that are within the limits.
+  // From the newest on, those within the limits stay.
   auto begin = std::stable_partition(all.rbegin(), all.rend(), [&](const Owned& one) {
     if (one.used) return true;
     auto size = one.region->bytes();
@@ -69,7 +69,7 @@ Region::Region(std::size_t bytes)
     begin_ = map(PROT_READ | PROT_WRITE);
   }
   if (begin_ == nullptr) {
-    throw CommunicationError("cannot make " + std::to_string(bytes) +
+    throw CommunicationError("cannot allocate " + std::to_string(bytes) +
                              " bytes of shared memory: " + std::strerror(errno));
   }
 }
@@ -78,13 +78,13 @@ Region::Region(Fd peers) : fd_(std::move(peers)) {
   struct stat found{};
   auto seals = ::fcntl(fd_.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(fd_.get(), &found) != 0) {
-    throw ProtocolError("a peer offered to lend what is not sealed memory");
+    throw ProtocolError("a peer passed a descriptor that is not sealed memory");
   }
   bytes_ = static_cast<std::size_t>(found.st_size);
   begin_ = map(PROT_READ);
   if (begin_ == nullptr) {
     throw ProtocolError("cannot map " + std::to_string(bytes_) +
-                        " bytes that a peer lends: " + std::strerror(errno));
+                        " bytes of a peer's memory: " + std::strerror(errno));
   }
   fd_.reset();  // the mapping is enough
 }
@@ -96,7 +96,7 @@ std::byte* Region::map(int protection) const {
 
 Region::~Region() {
   if (begin_ != nullptr) ::munmap(begin_, bytes_);
-  if (fd_) ended.fetch_add(1);  // a peer's has none
+  if (fd_) ended.fetch_add(1);  // a peer's region has no descriptor
 }
 
 std::byte* allocate(std::size_t bytes) {
@@ -106,7 +106,7 @@ std::byte* allocate(std::size_t bytes) {
   Owned* best = nullptr;
   for (auto& one : owned()) {
     auto size = one.region->bytes();
-    // what a peer has yet to read has another owner, the connection
+    // A region that a peer still has to read has a second owner: the connection.
     bool free = !one.used && one.region.use_count() == 1;
     bool fits = free && size >= wanted && size <= 2 * wanted;
     if (fits && (best == nullptr || size < best->region->bytes())) best = &one;
@@ -120,7 +120,7 @@ std::byte* allocate(std::size_t bytes) {
 }
 
 void release(std::byte* begin) {
-  std::vector<Owned> more;  // ends after the lock
+  std::vector<Owned> more;  // destroyed after the lock is released
   std::unique_lock lock(owned_mutex);
   auto& all = owned();
   auto found =

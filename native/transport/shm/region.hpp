@@ -1,5 +1,5 @@
-// Memory of this process that ranks of its host may read: what lies in it is copied or reduced from
-// where it is, once, instead of through a ring. Process-wide, as buffers outlive groups.
+// Memory of this process that ranks of its host can map: they copy or reduce from it in place,
+// without a ring. Process-wide, as buffers outlive groups.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace headrace::shm {
 
-// Anonymous memory behind a descriptor that nobody can shrink.
+// Anonymous memory behind a descriptor, sealed against shrinking.
 class Region {
  public:
-  // Makes `bytes`, zeros. Throws CommunicationError if there is no memory.
+  // Allocates `bytes` zeros. Throws CommunicationError if there is no memory.
   explicit Region(std::size_t bytes);
-  // Maps what a peer handed over, to read. Throws ProtocolError if it is no such memory.
+  // Maps a peer's memory read-only. Throws ProtocolError if the descriptor is not sealed memory.
   explicit Region(Fd peers);
   ~Region();
   Region(const Region&) = delete;
@@ -30,23 +30,23 @@ class Region {
   }
 
  private:
-  std::byte* map(int protection) const;  // nullptr if it cannot be
+  std::byte* map(int protection) const;  // nullptr on failure
 
   Fd fd_;
   std::byte* begin_ = nullptr;
   std::size_t bytes_ = 0;
 };
 
-// At least `bytes` bytes, page-aligned. A region that was released is used again where it fits.
-// Throws CommunicationError if there is no memory.
+// Allocates at least `bytes` bytes, page-aligned; reuses a released region of suitable size. Throws
+// CommunicationError if there is no memory.
 std::byte* allocate(std::size_t bytes);
-// `begin` is what `allocate` returned; no call may be under way on it. A few released regions are
-// kept for `allocate`, the oldest go back to the system: at once, or once no peer has to read them
-// any more. The pages are free when peers have unmapped them, too (see `Lender`).
+// `begin` is a result of `allocate`; no call may be under way on it. A few released regions are
+// kept for reuse, the oldest are returned to the system: at once, or when no peer has to read them
+// any more. Their pages are free when peers have unmapped them, too (see `BufferOwner`).
 void release(std::byte* begin);
-// How many regions of this process have ended: tells when to look for those.
+// Number of regions of this process that have ended: a change tells owners to check theirs.
 std::uint64_t regions_ended();
-// The allocated region that holds all of it, or nullptr.
+// The allocated region that contains the whole range, or nullptr.
 std::shared_ptr<const Region> region_of(const std::byte* from, std::size_t bytes);
 
 }  // namespace headrace::shm

@@ -34,13 +34,13 @@ void* map(void* at, std::size_t bytes, int fd, std::size_t offset, int more_flag
 }  // namespace
 
 RingMemory::RingMemory(const Fd& memory) {
-  // Else a peer that shrinks it kills every process that touches what is gone (SIGBUS).
+  // Without the seal, a peer that shrinks it kills every process that touches it (SIGBUS).
   auto seals = ::fcntl(memory.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     throw CommunicationError("shared memory: it is not sealed against shrinking");
   }
   struct stat found{};
-  if (::fstat(memory.get(), &found) != 0) fail("cannot tell its size");
+  if (::fstat(memory.get(), &found) != 0) fail("cannot read its size");
   auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   auto bytes = static_cast<std::size_t>(found.st_size);
   if (bytes < 3 * page || (bytes - page) % (2 * page) != 0) {
@@ -48,7 +48,7 @@ RingMemory::RingMemory(const Fd& memory) {
                              " bytes are not a page and two rings of whole pages");
   }
   capacity_ = (bytes - page) / 2;
-  // The peer may have begun: nothing is initialised here, new memory is all zeros.
+  // Not initialised here, as the peer may have begun: new memory is all zeros.
   shared_ = static_cast<Shared*>(map(nullptr, page, memory.get(), 0, 0));
   for (std::size_t ring = 0; ring < 2; ++ring) {
     auto* twice = static_cast<std::byte*>(map(nullptr, 2 * capacity_, -1, 0, 0));
@@ -81,7 +81,7 @@ std::size_t Writer::room(std::size_t wanted) {
 
 void Writer::look() {
   known_head_ = state_->head.load();
-  // A reader ahead of us, or one that fell back, is no reader of ours.
+  // Detects a reader that is ahead of us or moved backwards.
   if (tail_ - known_head_ > capacity_) throw ProtocolError("a shared ring was overwritten");
 }
 

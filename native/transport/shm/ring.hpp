@@ -1,6 +1,6 @@
 // Two rings of bytes in memory shared by two processes, one writer and one reader each.
 //
-// A ring is mapped twice in a row, so that whatever lies in it lies in one piece.
+// Each ring is mapped twice in a row, so that its contents are always contiguous.
 #pragma once
 
 #include <atomic>
@@ -9,15 +9,15 @@
 #include <span>
 
 #include "transport/fd.hpp"
-#include "transport/shm/loan.hpp"
+#include "transport/shm/shared_buffer.hpp"
 
 namespace headrace::shm {
 
-// Nobody sleeps through a change: who publishes a position looks at the sleeper's flag afterwards,
-// who sets a flag looks at the position afterwards, and all four are sequentially consistent.
+// No lost wake-ups: after publishing a position a side checks the other's sleep flag, after setting
+// its flag it checks the position, and all four operations are sequentially consistent.
 //
-// Positions count all bytes ever written (`tail`) and ever read (`head`). Each has a cache line of
-// its own, as different processors write them.
+// Positions count all bytes ever written (`tail`) and read (`head`). Each has its own cache line,
+// as different processors write them.
 struct RingState {
   alignas(64) std::atomic<std::uint64_t> tail{0};
   alignas(64) std::atomic<std::uint64_t> head{0};
@@ -26,8 +26,8 @@ struct RingState {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// The mapping of both rings; the two halves of the memory after the page with their states and
-// those of loans.
+// The mapping of both rings: one page of states (rings and buffer queues), then one half of the
+// rest for each ring.
 class RingMemory {
  public:
   explicit RingMemory(const Fd& memory);
@@ -36,14 +36,14 @@ class RingMemory {
   RingMemory& operator=(const RingMemory&) = delete;
 
   RingState& state(int ring) const { return shared_->rings[ring]; }
-  LoanState& loans(int ring) const { return shared_->loans[ring]; }
+  BufferQueue& buffer_queue(int ring) const { return shared_->buffer_queue[ring]; }
   std::byte* bytes(int ring) const { return rings_[ring]; }
   std::size_t capacity() const { return capacity_; }
 
  private:
   struct Shared {
     RingState rings[2];
-    LoanState loans[2];
+    BufferQueue buffer_queue[2];
   };
   static_assert(sizeof(Shared) <= 4096);
 
@@ -56,22 +56,22 @@ class Writer {
  public:
   Writer(const RingMemory& memory, int ring);
 
-  // Room now; looks at the reader's position only if what is known does not suffice.
+  // Free bytes; reads the reader's position only if the cached one does not suffice.
   std::size_t room(std::size_t wanted);
-  // Copies and publishes; there must be room.
+  // Copies and publishes; requires enough room.
   void write(const std::byte* from, std::size_t bytes);
 
   std::uint64_t tail() const { return tail_; }
   bool held_back() const { return held_back_; }
   void announce_sleep(bool asleep) { state_->writer_sleeps.store(asleep); }
-  // Whether room came since the last look.
-  bool news() {
+  // Whether room was freed since the last check.
+  bool changed() {
     if (!held_back_) return false;
     auto before = known_head_;
     look();
     return known_head_ != before;
   }
-  // Whether the reader was asleep and is to be woken.
+  // Whether the reader was asleep and must be woken.
   bool wakes_reader() {
     state_->tail.store(tail_);
     return state_->reader_sleeps.load() != 0 && state_->reader_sleeps.exchange(0) != 0;
@@ -93,9 +93,9 @@ class Reader {
   Reader(const RingMemory& memory, int ring);
 
   std::uint64_t head() const { return head_; }
-  std::uint64_t tail() const { return known_tail_; }  // as it was at the last look
+  std::uint64_t tail() const { return known_tail_; }  // as of the last `look`
   std::size_t readable() const { return static_cast<std::size_t>(known_tail_ - head_); }
-  // Looks for more; throws ProtocolError if the writer claims what cannot be.
+  // Reads the writer's position; throws ProtocolError if it is impossible.
   void look();
   std::span<const std::byte> span() const { return {bytes_ + head_ % capacity_, readable()}; }
   void use(std::size_t bytes) {
@@ -104,12 +104,12 @@ class Reader {
   }
 
   void announce_sleep(bool asleep) { state_->reader_sleeps.store(asleep); }
-  bool news() {
+  bool changed() {
     auto before = known_tail_;
     look();
     return known_tail_ != before;
   }
-  // Whether it is time to see if the writer waits for room: not after every few bytes.
+  // Whether enough was freed to check if the writer sleeps: not after every few bytes.
   bool freed_enough() {
     if (readable() > 0 && head_ - told_ < capacity_ / 8) return false;
     told_ = head_;

@@ -1,4 +1,4 @@
-// The rings against a plain queue of bytes, under random sizes; and what a broken peer does.
+// The rings against a plain queue of bytes, under random sizes; and impossible positions.
 #include "transport/shm/ring.hpp"
 
 #include <fcntl.h>
@@ -89,7 +89,7 @@ void carries_bytes_between_threads() {
   sending.join();
 }
 
-// Nothing that a peer writes into the shared positions makes us read or write past the ring.
+// No value in the shared positions makes us read or write past the ring.
 void notices_impossible_positions() {
   auto memory = memory_of(4096 + 2 * kRingBytes);
   RingMemory mine(memory);
@@ -114,22 +114,22 @@ void tells_when_to_wake() {
   Reader reader(mine, 0);
   std::vector<std::byte> bytes(kRingBytes);
   reader.announce_sleep(true);
-  CHECK(!reader.news());
+  CHECK(!reader.changed());
   writer.write(bytes.data(), 10);
   CHECK(writer.wakes_reader() && !writer.wakes_reader());
-  CHECK(reader.news() && !reader.news());
-  writer.announce_sleep(writer.held_back());  // nothing held it back: it does not wait for room
+  CHECK(reader.changed() && !reader.changed());
+  writer.announce_sleep(writer.held_back());  // it does not wait for room
   reader.use(10);
   CHECK(!reader.wakes_writer());
   CHECK(writer.room(kRingBytes) == kRingBytes);
   writer.write(bytes.data(), kRingBytes);
   CHECK(writer.room(1) == 0);
   writer.announce_sleep(writer.held_back());
-  CHECK(!writer.news());
+  CHECK(!writer.changed());
   reader.look();
   reader.use(kRingBytes);
   CHECK(reader.freed_enough() && reader.wakes_writer());
-  CHECK(writer.news());
+  CHECK(writer.changed());
 }
 
 }  // namespace

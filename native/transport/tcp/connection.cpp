@@ -39,7 +39,7 @@ std::size_t Connection::send(const iovec* parts, int count, std::uint32_t) {
     return 0;
   }
   auto sent = static_cast<std::size_t>(n);
-  // A short write filled the socket's buffer: its draining raises the next edge.
+  // A short write filled the socket's buffer; draining it raises the next edge.
   if (sent < size_of(parts, count)) writable_ = false;
   count_sent(sent);
   return sent;
@@ -61,8 +61,8 @@ std::size_t Connection::fetch(const iovec* parts, int count) {
     return 0;
   }
   auto received = static_cast<std::size_t>(n);
-  // A short read drained the socket: what comes later raises an edge. The end of the stream may
-  // have come with this very edge, so after a hang-up only reading on can tell.
+  // A short read drained the socket; later data raises an edge. The end of the stream may have come
+  // with this edge, so after a hang-up only another read can tell.
   if (received < size_of(parts, count) && !hangup_) readable_ = false;
   count_received(received);
   return received;

@@ -10,7 +10,7 @@ class Connection final : public SocketConnection {
  public:
   explicit Connection(Fd fd) : SocketConnection(std::move(fd)) {}
 
-  std::size_t send(const iovec* parts, int count, std::uint32_t lendable) override;
+  std::size_t send(const iovec* parts, int count, std::uint32_t zero_copy) override;
   std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) override;
   std::span<const std::byte> peek(std::size_t least, std::size_t most) override;
   bool use(std::size_t bytes) override {
@@ -21,7 +21,7 @@ class Connection final : public SocketConnection {
 
   void ready(bool readable, bool writable, bool hangup) override;
   void announce_sleep(bool) override {}
-  bool news() override { return false; }
+  bool changed() override { return false; }
   bool shares_memory() const override { return false; }
 
  private:
@@ -33,7 +33,7 @@ class Connection final : public SocketConnection {
   Staging staging_;
 };
 
-// Limits the rate at which the kernel sends on a socket (TCP's own pacing); 0 lifts the limit.
+// Limits the kernel's sending rate on a socket (TCP pacing); 0 lifts the limit.
 void set_pacing(int fd, std::uint64_t bytes_per_s);
 
 }  // namespace headrace::tcp

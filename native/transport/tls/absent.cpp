@@ -1,4 +1,4 @@
-// In place of connection.cpp where OpenSSL was not found.
+// Replaces connection.cpp where OpenSSL was not found.
 #include "transport/tls/connection.hpp"
 
 namespace headrace::tls {

@@ -15,17 +15,17 @@ namespace headrace::tls {
 namespace {
 
 constexpr std::size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
-// What may be sent before other streams get their turn. Encrypting can be slower than the network,
-// so that no full socket ends a turn.
+// Bytes sent per turn of a stream. Encryption can be slower than the network, so that a full socket
+// would never end a turn.
 constexpr std::size_t kSendBudget = 64 << 10;
 
-// Goes through the parts of a send, a record at a time.
+// Iterates over the parts of a send, one record at a time.
 class Parts {
  public:
   Parts(const iovec* parts, int count) : part_(parts), end_(parts + count) { skip(0); }
 
   bool empty() const { return part_ == end_; }
-  // Leaves bytes behind; returns how many there were of those.
+  // Skips bytes; returns how many there were.
   std::size_t skip(std::size_t bytes) {
     std::size_t skipped = 0;
     while (part_ != end_) {
@@ -38,7 +38,7 @@ class Parts {
     }
     return skipped;
   }
-  // The next record's bytes: where they lie, or copied to `together` if they are in pieces.
+  // Bytes of the next record: in place, or gathered in `together` if they are in pieces.
   std::span<const std::byte> next(std::span<std::byte, kRecordBytes> together) {
     std::span<const std::byte> rest{static_cast<const std::byte*>(part_->iov_base) + at_,
                                     part_->iov_len - at_};
@@ -73,7 +73,7 @@ class TlsConnection final : public SocketConnection {
         session_(make_session(wire_.bio(), options_.key, options_.client)) {}
 
   bool open() override;
-  std::size_t send(const iovec* parts, int count, std::uint32_t lendable) override;
+  std::size_t send(const iovec* parts, int count, std::uint32_t zero_copy) override;
   std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) override;
   std::span<const std::byte> peek(std::size_t least, std::size_t most) override;
   bool use(std::size_t bytes) override {
@@ -88,11 +88,11 @@ class TlsConnection final : public SocketConnection {
     wire_.ready(readable, writable, hangup);
   }
   void announce_sleep(bool) override {}
-  bool news() override { return false; }
+  bool changed() override { return false; }
   bool shares_memory() const override { return false; }
   void abandon() override {
     SocketConnection::abandon();
-    // A thread that does not exist here may hold a lock that freeing it needs.
+    // Freeing it may need a lock held by a thread that does not exist in the child.
     (void)session_.release();
   }
 
@@ -108,25 +108,25 @@ class TlsConnection final : public SocketConnection {
   bool open_ = false;
   bool ended_ = false;         // nothing can be received any more
   std::uint64_t records_ = 0;  // sent with the present key
-  std::size_t sealed_ = 0;     // bytes of the parts whose records are kept, and not yet told of
+  std::size_t sealed_ = 0;     // bytes of parts in kept records, not reported as sent yet
   bool turn_over_ = false;     // the next call sends nothing
-  std::string error_;          // to be thrown by whoever receives next
+  std::string error_;          // thrown by the next receive
   Staging staging_;
 };
 
-// Whether a call of OpenSSL that failed is to be repeated later; else closes the connection, and
-// throws if that is not because the peer did so.
+// Returns true if the failed OpenSSL call is to be retried later; else closes the connection, and
+// throws unless the peer closed it.
 bool TlsConnection::waits(int result) {
   auto error = SSL_get_error(ssl(), result);
   if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return true;
   auto reason = take_error();
   ended_ = true;
-  wire_.flush();  // perhaps an alert that tells the peer
+  wire_.flush();  // may hold an alert for the peer
   bool ended = closed_at() || error == SSL_ERROR_ZERO_RETURN;
   close();
   if (ended) return false;
   throw ProtocolError("TLS with rank " + std::to_string(options_.peer) + " failed (" + reason +
-                      "): the two ends have different keys, or somebody changed what went between");
+                      "): the two ends have different keys, or the bytes were changed on the way");
 }
 
 bool TlsConnection::open() {
@@ -144,10 +144,10 @@ bool TlsConnection::open() {
   return open_;
 }
 
-// Turns bytes into a record; there has to be room for it.
+// Encrypts bytes into a record; requires room for it.
 bool TlsConnection::seal(std::span<const std::byte> record) {
   ERR_clear_error();
-  // A cipher is only as good as promised for so many records with one key (RFC 8446, 5.5).
+  // A cipher has a limit of records per key (RFC 8446, 5.5).
   if (++records_ > options_.records_per_key) {
     records_ = 1;
     SSL_key_update(ssl(), SSL_KEY_UPDATE_NOT_REQUESTED);
@@ -159,11 +159,11 @@ bool TlsConnection::seal(std::span<const std::byte> record) {
     return true;
   }
   try {
-    // As there is room, nothing can have to wait.
-    if (waits(result)) throw ProtocolError("TLS took no record where there was room for one");
+    // Room was checked, so no wait is possible.
+    if (waits(result)) throw ProtocolError("TLS refused a record although there was room for it");
   } catch (const ProtocolError& error) {
     close();
-    error_ = error.what();  // senders do not expect this
+    error_ = error.what();  // `send` must not throw
   }
   return false;
 }
@@ -180,7 +180,7 @@ std::size_t TlsConnection::send(const iovec* parts, int count, std::uint32_t) {
     while (!left.empty() && wire_.has_room_for_record() && seal(left.next(together))) {
     }
   }
-  // Whoever has more to send asks again at once, and after that when the others had their turn.
+  // With more to send, the next call comes at once and yields the turn to other streams.
   turn_over_ = sent >= kSendBudget && !left.empty();
   if (sent > 0) count_sent(sent);
   return sent;
@@ -189,7 +189,7 @@ std::size_t TlsConnection::send(const iovec* parts, int count, std::uint32_t) {
 std::size_t TlsConnection::fetch(std::byte* into, std::size_t bytes) {
   if (!error_.empty()) throw ProtocolError(std::exchange(error_, {}));
   std::size_t fetched = 0;
-  // What OpenSSL holds is still to be had after the connection has ended.
+  // Bytes buffered in OpenSSL stay valid after the connection's end.
   while (fetched < bytes && !ended_ &&
          ((wire_.readable() && !closed_at()) || SSL_has_pending(ssl()) == 1)) {
     ERR_clear_error();

@@ -1,5 +1,4 @@
-// A connection over a stream socket on which nobody else can read along or change anything: TLS
-// 1.3, from the first byte on.
+// A connection over a stream socket, encrypted and authenticated from the first byte on: TLS 1.3.
 #pragma once
 
 #include <memory>
@@ -9,7 +8,7 @@
 
 namespace headrace::tls {
 
-// Of a connection's key, which only its two ends know.
+// Size of a connection's key, which only its two ends know.
 constexpr std::size_t kKeyBytes = 32;
 
 // Whether this build has TLS.
@@ -18,8 +17,8 @@ bool available();
 struct Options {
   std::string key;
   bool client = false;                                     // one end is, the other is not
-  int peer = -1;                                           // for people to read
-  std::uint64_t records_per_key = std::uint64_t{1} << 22;  // sent, before another follows from it
+  int peer = -1;                                           // for messages
+  std::uint64_t records_per_key = std::uint64_t{1} << 22;  // sent, before a key update
 };
 
 // Throws CommunicationError if TLS is not available.

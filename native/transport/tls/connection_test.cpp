@@ -1,4 +1,4 @@
-// Connections over TLS: a stream of bytes like any other, which nobody else can read or change.
+// Connections over TLS: the same stream of bytes, confidential and tamper-proof.
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <poll.h>
@@ -33,7 +33,7 @@ std::unique_ptr<Connection> server_of(Fd fd, const std::string& key = kKey) {
   return tls::make(std::move(fd), {.key = key, .client = false, .peer = 1, .records_per_key = 5});
 }
 
-// Waits for an event as the executor does, but for a single connection; returns whether one came.
+// Waits for an event of a single connection, as the executor does; returns whether one came.
 bool await(Connection& connection, bool writable = false, int most_ms = 20'000) {
   pollfd event{connection.fd(), static_cast<short>(POLLIN | (writable ? POLLOUT : 0)), 0};
   if (::poll(&event, 1, most_ms) == 0) return false;
@@ -42,10 +42,10 @@ bool await(Connection& connection, bool writable = false, int most_ms = 20'000) 
   return true;
 }
 
-// Whether the handshake came to an end before the connection or patience did.
-bool opened(Connection& connection, int patience_ms = 20'000) {
+// Whether the handshake completed before the connection's end or the timeout.
+bool opened(Connection& connection, int timeout_ms = 20'000) {
   while (!connection.open()) {
-    if (connection.closed_at() || !await(connection, false, patience_ms)) return false;
+    if (connection.closed_at() || !await(connection, false, timeout_ms)) return false;
   }
   return true;
 }
@@ -57,8 +57,8 @@ Bytes random_bytes(std::size_t size, unsigned seed) {
   return bytes;
 }
 
-// Sends everything in random pieces while it receives `size` bytes in random ways, or until the
-// connection ends; returns what came.
+// Sends everything in random pieces while receiving `size` bytes in random ways, until the
+// connection ends; returns what was received.
 Bytes exchange(Connection& connection, const Bytes& out, std::size_t size, unsigned seed) {
   std::mt19937 random(seed);
   auto some = [&](std::size_t most) {
@@ -103,7 +103,7 @@ void moves_bytes_both_ways() {
   for (unsigned round = 0; round < 6; ++round) {
     auto [mine, its] = round % 2 == 0 ? unix_pair() : tcp_pair();
     int little = 5000;
-    if (round % 2 == 0) {  // what is sent has to wait often
+    if (round % 2 == 0) {  // sends block often
       CHECK(::setsockopt(mine.get(), SOL_SOCKET, SO_SNDBUF, &little, sizeof little) == 0);
       CHECK(::setsockopt(its.get(), SOL_SOCKET, SO_SNDBUF, &little, sizeof little) == 0);
     }
@@ -122,7 +122,7 @@ void moves_bytes_both_ways() {
   }
 }
 
-// What became of one end of a connection.
+// Result of one end of a connection.
 struct End {
   bool opened = false;
   Bytes in;
@@ -132,7 +132,7 @@ struct End {
 End live(std::unique_ptr<Connection> connection, const Bytes& out, std::size_t size) {
   End end;
   try {
-    end.opened = opened(*connection, 300);  // for want of bytes, after a wrong length
+    end.opened = opened(*connection, 300);  // a wrong length makes it wait for bytes
     if (end.opened) end.in = exchange(*connection, out, size, 1);
   } catch (const ProtocolError& error) {
     end.error = error.what();
@@ -158,8 +158,8 @@ void different_keys_fail() {
   thrown<CommunicationError>([] { client_of(Fd(), "short"); });
 }
 
-// Whatever byte somebody changes, nothing comes but what was sent: after the handshake it is always
-// an error, before its end nearly always (no meaning is given to the version in a clear record).
+// Whichever byte is changed on the way, only sent bytes are received: after the handshake it is
+// always an error, before its end nearly always (the version in a clear record has no meaning).
 void changes_are_noticed() {
   constexpr std::uint64_t kHandshakeBytes = 200;  // at least, each way; less than 1000
   auto data = random_bytes(100'000, 1);
@@ -186,10 +186,10 @@ void changes_are_noticed() {
     wrong_records += server.error.find("bad record mac") != std::string::npos;
   }
   CHECK(refused >= kRounds / 3);  // those after the handshake
-  CHECK(wrong_records > 0);       // but for those that hit the few bytes of a record's length
+  CHECK(wrong_records > 0);       // all but changes of a record's length
 }
 
-// The end of the socket is the end of the connection, wherever it comes; what came whole is used.
+// The end of the socket is the end of the connection, wherever it comes; complete records are used.
 void an_end_is_an_end() {
   for (std::size_t size : {0, 1, 100'000}) {
     auto [mine, its] = tcp_pair();
@@ -225,7 +225,7 @@ void nothing_can_be_read_on_the_way() {
   CHECK(seen.size() > data.size() && seen.find(secret) == std::string::npos);
 }
 
-// A peer that sends clear text gets no answer in clear text, and no data.
+// A peer that sends clear text gets neither a clear-text answer nor data.
 void clear_text_is_refused() {
   auto [mine, its] = tcp_pair();
   Bytes hello(1000, std::byte{'h'});
@@ -236,11 +236,11 @@ void clear_text_is_refused() {
   CHECK(server->closed_at());
 }
 
-// The other end speaks TLS by itself, without our key, until either gives up.
+// Error text for a peer that speaks TLS without our key, until either end gives up.
 std::string refusal(std::unique_ptr<Connection> ours, Fd theirs, SSL_CTX* context, bool client) {
-  std::thread stranger([&] {
+  std::thread unauthenticated([&] {
     auto* ssl = SSL_new(context);
-    CHECK(::fcntl(theirs.get(), F_SETFL, 0) == 0);  // let it wait
+    CHECK(::fcntl(theirs.get(), F_SETFL, 0) == 0);  // blocking
     CHECK(SSL_set_fd(ssl, theirs.get()) == 1);
     if (client) {
       SSL_connect(ssl);
@@ -252,12 +252,12 @@ std::string refusal(std::unique_ptr<Connection> ours, Fd theirs, SSL_CTX* contex
   });
   auto text = thrown<ProtocolError>([&] { CHECK(!opened(*ours)); });
   ours.reset();
-  stranger.join();
+  unauthenticated.join();
   return text;
 }
 
-// A certificate is no substitute for the key, and neither is an older version of TLS.
-void strangers_are_refused() {
+// Neither a certificate nor an older version of TLS replaces the key.
+void unauthenticated_peers_are_refused() {
   auto* context = SSL_CTX_new(TLS_method());
   auto* pair = EVP_EC_gen("P-256");
   auto* certificate = X509_new();
@@ -283,7 +283,7 @@ void strangers_are_refused() {
   SSL_CTX_free(context);
 }
 
-// A forked child lets go without a word: the parent's connection goes on.
+// A forked child closes silently: the parent's connection goes on.
 void a_child_lets_go() {
   auto [mine, its] = tcp_pair();
   auto client = client_of(std::move(mine));
@@ -305,7 +305,7 @@ void a_child_lets_go() {
   other.join();
 }
 
-// Rank 0 of two; what `peer` does with the other ends.
+// Error text at rank 0 of two, while `peer` handles the other ends.
 std::string error_beside(const std::function<void(std::vector<Link>&)>& peer, double deadline_s) {
   auto links = links_of(2, 1, Via::kTls);
   std::thread other([&] { peer(links[1]); });
@@ -318,7 +318,7 @@ std::string error_beside(const std::function<void(std::vector<Link>&)>& peer, do
   return text;
 }
 
-void an_executor_that_cannot_connect_says_why() {
+void connect_errors_name_the_cause() {
   auto begin = Clock::now();
   auto silent = error_beside([](auto&) {}, 0.3);
   CHECK(silent.find("the handshake with rank 1 did not end") != std::string::npos);
@@ -337,7 +337,7 @@ void an_executor_that_cannot_connect_says_why() {
   CHECK(Clock::now() - begin < 10s);
 }
 
-// A byte of a collective is changed on its way: every rank gets an error, none a wrong result.
+// A changed byte of a collective is an error at every rank, never a wrong result.
 void changed_collectives_fail() {
   for (std::uint64_t place : {2'000, 50'000, 300'000}) {
     auto links = links_of(2, 1, Via::kTls);
@@ -377,8 +377,8 @@ int main() {
   an_end_is_an_end();
   nothing_can_be_read_on_the_way();
   clear_text_is_refused();
-  strangers_are_refused();
+  unauthenticated_peers_are_refused();
   a_child_lets_go();
-  an_executor_that_cannot_connect_says_why();
+  connect_errors_name_the_cause();
   changed_collectives_fail();
 }

@@ -1,4 +1,4 @@
-// For tests: somebody on the way of a connection.
+// For tests: a man in the middle of a connection.
 #pragma once
 
 #include <poll.h>
@@ -14,7 +14,7 @@
 
 namespace headrace::tls {
 
-// Hands on what comes at either end to the other one, and sees it first: `look` may change it.
+// Forwards bytes between two ends; `look` sees them first and may change them.
 class Proxy {
  public:
   using Look = std::function<void(bool from_first, std::uint64_t offset, std::span<char> bytes)>;
@@ -46,7 +46,7 @@ class Proxy {
           pollfd writable{ends_[1 - from].get(), POLLOUT, 0};
           CHECK(::poll(&writable, 1, 20'000) > 0);
           auto sent = ::send(ends_[1 - from].get(), bytes + at, size - at, MSG_NOSIGNAL);
-          if (sent < 0) break;  // whoever reads the other end learns of it
+          if (sent < 0) break;  // the reader of the other end detects it
           at += static_cast<std::size_t>(sent);
         }
       }
@@ -58,7 +58,7 @@ class Proxy {
   std::thread thread_;
 };
 
-// Two ends of a connection with a proxy in it.
+// Two ends of a connection with a proxy between them.
 inline std::tuple<Fd, Fd, std::unique_ptr<Proxy>> proxied_pair(Proxy::Look look) {
   auto [mine, near] = testing::tcp_pair();
   auto [far, its] = testing::tcp_pair();

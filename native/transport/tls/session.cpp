@@ -10,15 +10,15 @@
 namespace headrace::tls {
 namespace {
 
-// Says which key is meant; as every connection has its own, there is but one.
+// PSK identity; every connection has its own key, so there is only one.
 constexpr unsigned char kIdentity[] = "headrace";
 constexpr std::size_t kIdentityBytes = sizeof kIdentity - 1;
 
-// A cipher with a check of every record, of the hash that the key was made with.
+// An AEAD cipher; its hash is the one that the key was derived with.
 constexpr char kCipher[] = "TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kCipherNumber[] = {0x13, 0x01};
 
-// So many records of 16 KiB are taken from the socket at once.
+// Read buffer: this many records of 16 KiB are read from the socket at once.
 constexpr std::size_t kReadBytes = 8 * (SSL3_RT_MAX_PLAIN_LENGTH + 256);
 
 struct FreeContext {
@@ -26,7 +26,7 @@ struct FreeContext {
 };
 using Context = std::unique_ptr<SSL_CTX, FreeContext>;
 
-// The key as OpenSSL wants it: a session to resume that never was; null if it cannot be made.
+// The key as an external PSK: a made-up session to resume; null on failure.
 SSL_SESSION* session_with_key(SSL* ssl) {
   const auto& key = *static_cast<const std::string*>(SSL_get_app_data(ssl));
   const auto* bytes = reinterpret_cast<const unsigned char*>(key.data());
@@ -50,8 +50,8 @@ int offer_key(SSL* ssl, const EVP_MD* /*hash*/, const unsigned char** identity, 
   return *session != nullptr;
 }
 
-// Whoever names another identity is refused: without a session, all that is left are certificates,
-// of which there are none.
+// Another identity is refused: without a session only certificates are left, of which there are
+// none.
 int find_key(SSL* ssl, const unsigned char* identity, std::size_t bytes, SSL_SESSION** session) {
   bool ours = bytes == kIdentityBytes && std::memcmp(identity, kIdentity, bytes) == 0;
   *session = ours ? session_with_key(ssl) : nullptr;
@@ -71,7 +71,7 @@ Context make_context(bool client) {
   SSL_CTX_set_read_ahead(made, 1);
   SSL_CTX_set_default_read_buffer_len(made, kReadBytes);
   if (client) {
-    // A server that brings a certificate instead of the key is trusted by no authority.
+    // No authority is trusted, so a server with a certificate instead of the key is refused.
     SSL_CTX_set_verify(made, SSL_VERIFY_PEER, nullptr);
     SSL_CTX_set_psk_use_session_callback(made, offer_key);
   } else {

@@ -1,5 +1,5 @@
-// TLS 1.3 between two who share a key, by OpenSSL: no certificates, no older version, no way back
-// to clear text.
+// TLS 1.3 with a pre-shared key, by OpenSSL: no certificates, no older version, no fallback to
+// clear text.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -14,11 +14,11 @@ struct FreeSession {
 };
 using Session = std::unique_ptr<SSL, FreeSession>;
 
-// One end of a connection whose bytes `wire` carries (it is taken over). `key` has to outlive the
+// One end of a connection; takes ownership of `wire`, its transport. `key` must outlive the
 // session. Throws CommunicationError.
 Session make_session(BIO* wire, const std::string& key, bool client);
 
-// What the last call on this thread had to complain of; empties OpenSSL's queue of errors.
+// Text of the last OpenSSL error on this thread; clears the error queue.
 std::string take_error();
 
 }  // namespace headrace::tls

@@ -9,7 +9,7 @@
 namespace headrace::tls {
 namespace {
 
-// A record, what encryption adds to it, and a change of keys before it.
+// A record, the overhead of encryption, and a key update before it.
 constexpr std::size_t kMostRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH + 512;
 constexpr std::size_t kKeptBytes = 8 * kMostRecordBytes;
 
@@ -67,7 +67,7 @@ int Wire::read(BIO* bio, char* into, int bytes) {
     self.socket_.close();
     return 0;
   }
-  // As with TCP alone: a short read drained the socket, but after a hang-up only reading on tells.
+  // As for plain TCP: a short read drained the socket; after a hang-up only another read can tell.
   if (n < bytes && !self.hangup_) self.readable_ = false;
   return static_cast<int>(n);
 }
@@ -102,7 +102,7 @@ bool Wire::flush() {
       continue;
     }
     begin_ += static_cast<std::size_t>(n);
-    if (begin_ < end_) writable_ = false;  // its draining raises the next edge
+    if (begin_ < end_) writable_ = false;  // draining raises the next edge
   }
   begin_ = end_ = 0;
   return true;

@@ -1,4 +1,4 @@
-// The encrypted side of a connection: what OpenSSL reads from and writes to.
+// The encrypted side of a connection: OpenSSL's transport (BIO).
 #pragma once
 
 #include <openssl/bio.h>
@@ -9,22 +9,22 @@
 
 namespace headrace::tls {
 
-// Reads come from the socket. Writes are kept, to be sent in large pieces: so OpenSSL's never wait,
-// and whoever seals a record finds room for it first.
+// Reads come from the socket. Writes are buffered and sent in large pieces, so OpenSSL's never
+// block; check `has_room_for_record` before encrypting one.
 class Wire {
  public:
   explicit Wire(SocketConnection& socket) : socket_(socket) {}
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
 
-  // What OpenSSL knows it by; null if there is no memory.
+  // The BIO for OpenSSL; null if there is no memory.
   BIO* bio();
 
   void ready(bool readable, bool writable, bool hangup);
   bool readable() const { return readable_; }
 
   bool has_room_for_record() const;
-  // Sends what is kept; returns whether all of it went. Closes the connection if it is broken.
+  // Sends the buffered bytes; returns whether all were sent. Closes a broken connection.
   bool flush();
 
  private:

@@ -214,7 +214,7 @@ def declare() -> None:
         WAYS[f"pacing of rank {peer}"] = lambda peer=peer: pair()[0].set_pacing(peer, 1)
     for tag in (-1, 1 << 32):
         WAYS[f"tag {tag}"] = lambda tag=tag: message("send", tag=tag)
-    WAYS["memory of 2^62 bytes"] = lambda: _native.lendable(1 << 62)
+    WAYS["memory of 2^62 bytes"] = lambda: _native.shared_buffer(1 << 62)
     for act in ("wait", "poll", "cancel"):
         WAYS[f"{act} for an unknown handle"] = lambda act=act: getattr(pair()[0], act)(12345)
     unmade = (_native.Program, _native.Call, _native.Executor, _native.Completions)

@@ -25,7 +25,7 @@ def empty_shared(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> n
     extents = (shape,) if isinstance(shape, int) else tuple(shape)
     nbytes = int(np.prod(extents, dtype=np.int64)) * wanted.itemsize
     try:
-        memory = _native.lendable(nbytes)
+        memory = _native.shared_buffer(nbytes)
     except _native.CommunicationError as error:
         raise CommunicationError(str(error)) from None
     return memory.view(wanted).reshape(extents)

@@ -1,6 +1,6 @@
-// Connections that lend against a plain queue of bytes, under random sizes; and what a broken peer
-// may try.
-#include "transport/shm/loan.hpp"
+// Zero-copy connections against a plain queue of bytes, under random sizes; and impossible
+// descriptors.
+#include "transport/shm/shared_buffer.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -38,14 +38,14 @@ struct Pair {
   std::unique_ptr<shm::Connection> receiver;
 };
 
-// Memory that is released with the test.
+// Memory that is released at the end of the test.
 struct Allocated {
   explicit Allocated(std::size_t size) : bytes(allocate(size), size) {}
   ~Allocated() { release(bytes.data()); }
   std::span<std::byte> bytes;
 };
 
-void carries_what_it_lends_in_order() {
+void shared_bytes_arrive_in_order() {
   std::mt19937 random(11);
   Pair pair;
   Allocated region(kRegionBytes);
@@ -72,7 +72,7 @@ void carries_what_it_lends_in_order() {
       parts[i] = {region.bytes.data() + queue[i].begin + queue[i].sent,
                   queue[i].bytes - queue[i].sent};
     }
-    // As streams do: only parts of which nothing was sent, and the same ones again.
+    // As streams do: shares only parts of which nothing was sent, and offers the same ones again.
     auto sent = pair.sender->send(parts, 4, queue[0].sent == 0 ? 0b1111 : 0b1110);
     while (sent > 0) {
       auto now = std::min(sent, queue[0].bytes - queue[0].sent);
@@ -98,22 +98,22 @@ void carries_what_it_lends_in_order() {
   }
 }
 
-void waits_until_a_loan_was_taken() {
+void waits_until_a_buffer_was_consumed() {
   Pair pair;
   Allocated region(kRegionBytes);
   iovec part{region.bytes.data(), 100'000};
   CHECK(pair.sender->send(&part, 1, 1) == 0 && pair.sender->send(&part, 1, 1) == 0);
   pair.sender->announce_sleep(true);
-  CHECK(!pair.sender->news());
+  CHECK(!pair.sender->changed());
   std::vector<std::byte> into(100'000);
   CHECK(pair.receiver->receive(into.data(), 99'999, {}) == 99'999);
   CHECK(pair.sender->send(&part, 1, 1) == 0);
   CHECK(pair.receiver->receive(into.data(), 1, {}) == 1);
-  CHECK(pair.sender->news());
+  CHECK(pair.sender->changed());
   CHECK(pair.sender->send(&part, 1, 1) == 100'000);
 }
 
-// A writer that gives up may overwrite its memory at once.
+// An owner that revokes may overwrite its memory at once.
 void what_was_revoked_is_not_used() {
   for (bool peeks : {false, true}) {
     Pair pair;
@@ -132,7 +132,7 @@ void what_was_revoked_is_not_used() {
   }
 }
 
-void other_memory_is_not_lent() {
+void other_memory_is_copied() {
   Pair pair;
   std::vector<std::byte> own(40'000);
   Allocated region(kRegionBytes);
@@ -167,28 +167,28 @@ std::size_t mappings_of_regions() {
   return found;
 }
 
-// What was released stayed for ever: in this process, where only a region of about the same size
-// was ever used again, and mapped by every peer that it was lent to.
+// Regression: released memory was never freed, neither here, where only a region of about the same
+// size was reused, nor at any peer that had mapped it.
 void memory_is_given_back() {
   Pair pair;
   std::vector<std::byte> into(40'000);
   auto before = mappings_of_regions();
   std::size_t most = 0;
   for (std::size_t i = 1; i <= 600; ++i) {
-    Allocated region(40'000 * i);  // sizes of which few fit an earlier one
+    Allocated region(40'000 * i);  // few fit an earlier size
     iovec part{region.bytes.data(), 40'000};
     std::fill_n(region.bytes.begin(), 40'000, static_cast<std::byte>(i));
     CHECK(pair.sender->send(&part, 1, 1) == 0);
     CHECK(pair.receiver->receive(into.data(), 40'000, {}) == 40'000);
     CHECK(into[39'999] == static_cast<std::byte>(i));
-    CHECK(pair.sender->send(&part, 1, 1) == 40'000);  // it was taken
+    CHECK(pair.sender->send(&part, 1, 1) == 40'000);  // it was consumed
     most = std::max(most, mappings_of_regions());
   }
-  // here and at the reader, those that are kept for later and the one in use
+  // Here and at the reader: kept regions and the one in use.
   CHECK(most <= before + 2 * (64 + 2));
 }
 
-// Memory that was released while a peer had yet to read it is not used again before.
+// Released memory that a peer still has to read is not reused.
 void what_is_to_be_read_is_kept() {
   Pair pair;
   auto* first = allocate(kRegionBytes);
@@ -205,72 +205,72 @@ void what_is_to_be_read_is_kept() {
 }
 
 void numbers_are_used_again_once_the_reader_let_go() {
-  LoanState state{};
-  Lender lender(state);
-  Borrower borrower(state);
+  BufferQueue state{};
+  BufferOwner owner(state);
+  BufferReader reader(state);
   auto [socket, other] = unix_pair();
-  auto lend = [&](std::size_t bytes) {
+  auto post = [&](std::size_t bytes) {
     auto region = std::make_shared<const Region>(bytes);
-    CHECK(lender.lend(0, region, region->begin(), bytes, socket.get()));
-    auto number = state.loans[(state.lent.load() - 1) % LoanState::kMost].region;
-    borrower.add_region(number, Fd(::dup(region->fd().get())));
-    state.taken.store(state.lent.load());
-    CHECK(lender.take_back() == 1);
+    CHECK(owner.post(0, region, region->begin(), bytes, socket.get()));
+    auto number = state.descriptors[(state.posted.load() - 1) % BufferQueue::kCapacity].region;
+    reader.add_region(number, Fd(::dup(region->fd().get())));
+    state.consumed.store(state.posted.load());
+    CHECK(owner.reclaim() == 1);
     return number;
   };
-  CHECK(lend(50'000) == 0);
-  CHECK(lend(50'000) == 1);  // that the first ended is not told yet
-  lender.drop_ended();
-  CHECK(lend(50'000) == 2);  // and now not known to the reader
-  borrower.drop_ended();
-  lender.drop_ended();
-  CHECK(lend(50'000) == 0);
+  CHECK(post(50'000) == 0);
+  CHECK(post(50'000) == 1);  // the end of the first is not published yet
+  owner.drop_ended();
+  CHECK(post(50'000) == 2);  // published, but the reader has not unmapped it
+  reader.drop_ended();
+  owner.drop_ended();
+  CHECK(post(50'000) == 0);
   auto again = std::make_shared<const Region>(50'000);
-  thrown<ProtocolError>([&] { borrower.add_region(0, Fd(::dup(again->fd().get()))); });
+  thrown<ProtocolError>([&] { reader.add_region(0, Fd(::dup(again->fd().get()))); });
 }
 
-void notices_impossible_loans() {
-  LoanState state{};
-  Borrower borrower(state);
-  borrower.add_region(0, Fd(::dup(Region(kRegionBytes).fd().get())));
+void detects_impossible_descriptors() {
+  BufferQueue state{};
+  BufferReader reader(state);
+  reader.add_region(0, Fd(::dup(Region(kRegionBytes).fd().get())));
   for (auto [offset, bytes] : {std::pair<std::uint64_t, std::uint64_t>{1, kRegionBytes},
                                {kRegionBytes + 1, 1},
                                {~std::uint64_t{0}, 2}}) {
-    LoanState broken{};
-    Borrower one(broken);
+    BufferQueue broken{};
+    BufferReader one(broken);
     one.add_region(0, Fd(::dup(Region(kRegionBytes).fd().get())));
-    broken.loans[0] = {100, 0, offset, bytes};
-    broken.lent = 1;
-    CHECK(one.until_loan(50, 70) == 20 && one.until_loan(50, 120) == 50);
+    broken.descriptors[0] = {100, 0, offset, bytes};
+    broken.posted = 1;
+    CHECK(one.bytes_before_next(50, 70) == 20 && one.bytes_before_next(50, 120) == 50);
     thrown<ProtocolError>([&] { one.span(); });
-    thrown<ProtocolError>([&] { one.until_loan(101, 120); });
+    thrown<ProtocolError>([&] { one.bytes_before_next(101, 120); });
   }
-  Lender lender(state);
-  state.taken = 1;
-  thrown<ProtocolError>([&] { lender.take_back(); });
+  BufferOwner owner(state);
+  state.consumed = 1;
+  thrown<ProtocolError>([&] { owner.reclaim(); });
   Fd unsealed(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  thrown<ProtocolError>([&] { borrower.add_region(1, std::move(unsealed)); });
+  thrown<ProtocolError>([&] { reader.add_region(1, std::move(unsealed)); });
   auto [socket, other] = unix_pair();
-  thrown<ProtocolError>([&] { borrower.add_region(1, std::move(socket)); });
+  thrown<ProtocolError>([&] { reader.add_region(1, std::move(socket)); });
 }
 
-// A loan that is seen before the bytes in front of it are is not taken for the next in the stream.
-void loans_wait_their_turn() {
-  LoanState state{};
-  Borrower borrower(state);
+// A descriptor that arrives before the bytes in front of its buffer does not overtake them.
+void buffers_keep_their_position() {
+  BufferQueue state{};
+  BufferReader reader(state);
   auto region = std::make_shared<const Region>(kRegionBytes);
-  borrower.add_region(0, Fd(::dup(region->fd().get())));
-  state.loans[0] = {16, 0, 0, 1000};
-  state.lent = 1;
-  CHECK(borrower.until_loan(0, 0) == 0 && !borrower.is_next(0));
-  CHECK(borrower.until_loan(0, 40) == 16 && !borrower.is_next(0));
-  CHECK(borrower.until_loan(16, 40) == 0 && borrower.is_next(16));
-  CHECK(borrower.use(400) && borrower.is_next(16));
-  CHECK(borrower.use(600) && !borrower.is_next(16) && state.taken == 1);
-  CHECK(borrower.until_loan(16, 40) == 24);
+  reader.add_region(0, Fd(::dup(region->fd().get())));
+  state.descriptors[0] = {16, 0, 0, 1000};
+  state.posted = 1;
+  CHECK(reader.bytes_before_next(0, 0) == 0 && !reader.is_next(0));
+  CHECK(reader.bytes_before_next(0, 40) == 16 && !reader.is_next(0));
+  CHECK(reader.bytes_before_next(16, 40) == 0 && reader.is_next(16));
+  CHECK(reader.use(400) && reader.is_next(16));
+  CHECK(reader.use(600) && !reader.is_next(16) && state.consumed == 1);
+  CHECK(reader.bytes_before_next(16, 40) == 24);
 }
 
-// Every rank gathers all blocks, and keeps the sum of one, in memory that the others may read.
+// Every rank gathers all blocks, and keeps the sum of one, in memory that the others can map.
 void collectives_are_right(int ranks) {
   constexpr std::size_t kBlock = 30'000;
   std::vector<Transfer> gather;
@@ -302,9 +302,8 @@ void collectives_are_right(int ranks) {
   });
 }
 
-// The n-th call of rank 0 fails, for one n after the other. A rank that gets an error overwrites
-// its memory at once, whether or not others have taken what they were to read from it: no rank ever
-// gets a wrong result.
+// The n-th call of rank 0 fails, for every n in turn. A rank that gets an error overwrites its
+// memory at once, whether or not others have read it: no rank ever gets a wrong result.
 void breaks_without_wrong_results() {
   constexpr int kRanks = 3;
   constexpr std::size_t kBlock = 50'000;
@@ -342,16 +341,16 @@ void breaks_without_wrong_results() {
 }  // namespace
 
 int main() {
-  carries_what_it_lends_in_order();
-  waits_until_a_loan_was_taken();
+  shared_bytes_arrive_in_order();
+  waits_until_a_buffer_was_consumed();
   what_was_revoked_is_not_used();
-  other_memory_is_not_lent();
+  other_memory_is_copied();
   memory_is_used_again();
   memory_is_given_back();
   what_is_to_be_read_is_kept();
   numbers_are_used_again_once_the_reader_let_go();
-  notices_impossible_loans();
-  loans_wait_their_turn();
+  detects_impossible_descriptors();
+  buffers_keep_their_position();
   collectives_are_right(2);
   collectives_are_right(4);
   breaks_without_wrong_results();
