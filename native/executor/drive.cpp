@@ -126,7 +126,7 @@ void Executor::drive(Lock& state, const Task* target) {
   driving_ = true;
   driver_ = std::this_thread::get_id();
   auto finished = [&] { return stop_ || (target != nullptr ? target->done.load() : idle()); };
-  auto looked = Clock::now();
+  auto last_check = Clock::now();
   try {
     for (;;) {
       int passes = 0;
@@ -148,8 +148,8 @@ void Executor::drive(Lock& state, const Task* target) {
       }
       // Checking for interrupts can cost more than a small collective: once a tick is enough.
       auto now = Clock::now();
-      if (now - looked < kTick) continue;
-      looked = now;
+      if (now - last_check < kTick) continue;
+      last_check = now;
       // This process may have been stopped: events that came meanwhile are handled before
       // deadlines.
       poll_events(all_);
@@ -244,7 +244,7 @@ void Executor::take_events(const Watch& watch, int timeout_ms, Lock* state) {
       static_cast<Stream*>(events[i].data.ptr)
           ->ready(mask & EPOLLIN || hangup, mask & EPOLLOUT || hangup, hangup);
     }
-    looked_ = std::max(looked_, now);
+    events_until_ = std::max(events_until_, now);
   }
 }
 
@@ -321,7 +321,7 @@ void Executor::take_inbox() {
   if (!has_mail_) return;
   // Another rank may have ended the group long before this call began, and all data that the call
   // needs may have been sent before: unchecked, it would succeed here although it failed there.
-  if (mailed_.load() - looked_ > kStale) {
+  if (mailed_.load() - events_until_ > kStale) {
     poll_events(all_);
     read_controls();
   }
@@ -417,8 +417,8 @@ void Executor::check_deadlines(Clock::time_point now) {
          rank_text(options_.rank) + " ran out of time in " + task->describe() + silent_ranks(now));
     return;
   }
-  if (active_.empty() || now - beaten_ < kBeat) return;
-  beaten_ = now;
+  if (active_.empty() || now - last_beat_ < kBeat) return;
+  last_beat_ = now;
   for (auto* control : controls_) {
     if (control != nullptr) control->beat(now);
   }

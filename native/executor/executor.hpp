@@ -200,10 +200,10 @@ class Executor {
   std::size_t halted_ = 0;          // number of `Halt`s
   std::condition_variable help_;
   std::condition_variable all_released_;
-  Watch all_;                 // for the driver: every connection
-  Watch own_;                 // for the io thread: the control connections
-  Clock::time_point looked_;  // events up to then are handled
-  Clock::time_point beaten_;  // time of the last heartbeats
+  Watch all_;                       // for the driver: every connection
+  Watch own_;                       // for the io thread: the control connections
+  Clock::time_point events_until_;  // events up to then are handled
+  Clock::time_point last_beat_;     // time of the last heartbeats
   Mailbox mailbox_;
   std::vector<std::unique_ptr<Stream>> streams_;  // changes require `members_`, too
   std::uint32_t started_ = 0;                     // collectives below this number have begun

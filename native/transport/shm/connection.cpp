@@ -115,7 +115,7 @@ std::size_t Connection::receive(std::byte* into, std::size_t bytes, const Hints&
 
 std::span<const std::byte> Connection::peek(std::size_t least, std::size_t) {
   reader_.drop_ended();
-  if (in_ring() < least) in_.look();
+  if (in_ring() < least) in_.refresh();
   auto came = in_ring();
   return reader_.is_next(in_.head()) ? shared_span() : in_.span().first(came);
 }

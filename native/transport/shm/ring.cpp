@@ -72,14 +72,14 @@ Writer::Writer(const RingMemory& memory, int ring)
 std::size_t Writer::room(std::size_t wanted) {
   auto room = capacity_ - static_cast<std::size_t>(tail_ - known_head_);
   if (room < wanted) {
-    look();
+    refresh();
     room = capacity_ - static_cast<std::size_t>(tail_ - known_head_);
   }
   held_back_ = room < wanted;
   return room;
 }
 
-void Writer::look() {
+void Writer::refresh() {
   known_head_ = state_->head.load();
   // Detects a reader that is ahead of us or moved backwards.
   if (tail_ - known_head_ > capacity_) throw ProtocolError("a shared ring was overwritten");
@@ -99,7 +99,7 @@ void Writer::write(const std::byte* from, std::size_t bytes) {
 Reader::Reader(const RingMemory& memory, int ring)
     : state_(&memory.state(ring)), bytes_(memory.bytes(ring)), capacity_(memory.capacity()) {}
 
-void Reader::look() {
+void Reader::refresh() {
   known_tail_ = state_->tail.load();
   if (readable() > capacity_) throw ProtocolError("a shared ring was overwritten");
 }

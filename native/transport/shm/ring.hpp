@@ -68,7 +68,7 @@ class Writer {
   bool changed() {
     if (!held_back_) return false;
     auto before = known_head_;
-    look();
+    refresh();
     return known_head_ != before;
   }
   // Whether the reader was asleep and must be woken.
@@ -78,7 +78,7 @@ class Writer {
   }
 
  private:
-  void look();
+  void refresh();
 
   RingState* state_;
   std::byte* bytes_;
@@ -93,10 +93,10 @@ class Reader {
   Reader(const RingMemory& memory, int ring);
 
   std::uint64_t head() const { return head_; }
-  std::uint64_t tail() const { return known_tail_; }  // as of the last `look`
+  std::uint64_t tail() const { return known_tail_; }  // as of the last `refresh`
   std::size_t readable() const { return static_cast<std::size_t>(known_tail_ - head_); }
   // Reads the writer's position; throws ProtocolError if it is impossible.
-  void look();
+  void refresh();
   std::span<const std::byte> span() const { return {bytes_ + head_ % capacity_, readable()}; }
   void use(std::size_t bytes) {
     head_ += bytes;
@@ -106,13 +106,13 @@ class Reader {
   void announce_sleep(bool asleep) { state_->reader_sleeps.store(asleep); }
   bool changed() {
     auto before = known_tail_;
-    look();
+    refresh();
     return known_tail_ != before;
   }
   // Whether enough was freed to check if the writer sleeps: not after every few bytes.
   bool freed_enough() {
-    if (readable() > 0 && head_ - told_ < capacity_ / 8) return false;
-    told_ = head_;
+    if (readable() > 0 && head_ - last_check_ < capacity_ / 8) return false;
+    last_check_ = head_;
     return true;
   }
   bool wakes_writer() {
@@ -126,7 +126,7 @@ class Reader {
   std::size_t capacity_;
   std::uint64_t head_ = 0;
   std::uint64_t known_tail_ = 0;
-  std::uint64_t told_ = 0;
+  std::uint64_t last_check_ = 0;
 };
 
 }  // namespace headrace::shm

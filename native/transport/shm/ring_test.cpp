@@ -49,7 +49,7 @@ void behaves_like_a_queue() {
       }
       writer.write(bytes.data(), size);
     } else {
-      reader.look();
+      reader.refresh();
       auto came = reader.span();
       CHECK(came.size() == model.size());
       auto size = std::min<std::size_t>(wanted, came.size());
@@ -76,7 +76,7 @@ void carries_bytes_between_threads() {
   RingMemory mine(memory);
   Reader reader(mine, 1);
   for (std::uint32_t i = 0; i < kWords;) {
-    reader.look();
+    reader.refresh();
     auto came = reader.span();
     if (came.size() < 4) std::this_thread::yield();
     for (std::size_t k = 0; k + 4 <= came.size(); k += 4, ++i) {
@@ -97,7 +97,7 @@ void notices_impossible_positions() {
     mine.state(0).tail = wrong;
     mine.state(0).head = wrong;
     Reader reader(mine, 0);
-    thrown<ProtocolError>([&] { reader.look(); });
+    thrown<ProtocolError>([&] { reader.refresh(); });
     Writer writer(mine, 0);
     thrown<ProtocolError>([&] { writer.room(kRingBytes + 1); });
   }
@@ -126,7 +126,7 @@ void tells_when_to_wake() {
   CHECK(writer.room(1) == 0);
   writer.announce_sleep(writer.held_back());
   CHECK(!writer.changed());
-  reader.look();
+  reader.refresh();
   reader.use(kRingBytes);
   CHECK(reader.freed_enough() && reader.wakes_writer());
   CHECK(writer.changed());

@@ -14,14 +14,14 @@
 
 namespace headrace::tls {
 
-// Forwards bytes between two ends; `look` sees them first and may change them.
+// Forwards bytes between two ends; `hook` sees them first and may change them.
 class Proxy {
  public:
-  using Look = std::function<void(bool from_first, std::uint64_t offset, std::span<char> bytes)>;
+  using Hook = std::function<void(bool from_first, std::uint64_t offset, std::span<char> bytes)>;
 
-  Proxy(Fd first, Fd second, Look look)
+  Proxy(Fd first, Fd second, Hook hook)
       : ends_{std::move(first), std::move(second)},
-        look_(std::move(look)),
+        hook_(std::move(hook)),
         thread_([this] { run(); }) {}
   ~Proxy() { thread_.join(); }  // once an end is closed
 
@@ -40,7 +40,7 @@ class Proxy {
           return;
         }
         auto size = static_cast<std::size_t>(n);
-        look_(from == 0, offsets[from], {bytes, size});
+        hook_(from == 0, offsets[from], {bytes, size});
         offsets[from] += size;
         for (std::size_t at = 0; at < size;) {
           pollfd writable{ends_[1 - from].get(), POLLOUT, 0};
@@ -54,15 +54,15 @@ class Proxy {
   }
 
   Fd ends_[2];
-  Look look_;
+  Hook hook_;
   std::thread thread_;
 };
 
 // Two ends of a connection with a proxy between them.
-inline std::tuple<Fd, Fd, std::unique_ptr<Proxy>> proxied_pair(Proxy::Look look) {
+inline std::tuple<Fd, Fd, std::unique_ptr<Proxy>> proxied_pair(Proxy::Hook hook) {
   auto [mine, near] = testing::tcp_pair();
   auto [far, its] = testing::tcp_pair();
-  auto proxy = std::make_unique<Proxy>(std::move(near), std::move(far), std::move(look));
+  auto proxy = std::make_unique<Proxy>(std::move(near), std::move(far), std::move(hook));
   return {std::move(mine), std::move(its), std::move(proxy)};
 }
 
