@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from headrace.artifact import Artifact
-from headrace.cli.artifacts import show, verify
+from headrace.cli.artifacts import show_command, verify_command
 from headrace.collectives.custom import demand_from_head
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.entries import TABLES, stacked
@@ -335,11 +335,11 @@ def outcome(path: Path) -> str:
         if path.name.startswith("sketch"):
             load_sketch(path)
         elif path.name.startswith(("topology", "profile")):
-            show(path)
+            show_command(path)
         else:
             if path.name.startswith("plan"):
-                show(path)
-            verify(path)
+                show_command(path)
+            verify_command(path)
     except HeadraceError as error:
         return type(error).__name__
     return "ok"

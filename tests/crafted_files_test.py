@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from headrace.artifact import Artifact, from_bytes
-from headrace.cli.artifacts import show, verify
+from headrace.cli.artifacts import show_command, verify_command
 from headrace.collectives.custom import demand_from_json
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export import msccl_xml, mscclpp_json
@@ -64,9 +64,9 @@ def test_damaged_artifacts_are_read_or_refused(tmp_path: Path) -> None:
     for original in originals:
         for _ in range(60):
             raw = altered(chance, from_bytes(original.to_bytes())).to_bytes()
-            read(tmp_path / "artifact", raw, [show, verify])
+            read(tmp_path / "artifact", raw, [show_command, verify_command])
         for _ in range(10):
-            read(tmp_path / "artifact", damaged(chance, original.to_bytes()), [show])
+            read(tmp_path / "artifact", damaged(chance, original.to_bytes()), [show_command])
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_damaged_artifacts_are_read_or_refused(tmp_path: Path) -> None:
     [
         (SKETCH, load_sketch),
         (CUSTOM, demand_from_json),
-        (msccl_xml.export(RING), verify),
-        (mscclpp_json.export(RING), verify),
+        (msccl_xml.export(RING), verify_command),
+        (mscclpp_json.export(RING), verify_command),
     ],
     ids=["sketch", "demand", "xml", "json"],
 )

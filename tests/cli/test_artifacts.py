@@ -19,8 +19,8 @@ from headrace.topology.presets import racks
 TOPOLOGY = racks((2, 1), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6)
 
 app = typer.Typer()
-app.command()(artifacts.show)
-app.command()(artifacts.verify)
+app.command("show")(artifacts.show_command)
+app.command("verify")(artifacts.verify_command)
 
 
 def run(*arguments: object) -> str:

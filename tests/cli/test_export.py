@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from headrace.cli import artifacts
-from headrace.cli.export import export
+from headrace.cli.export import export_command
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export.msccl_xml import read
 from headrace.collectives.plan.book import build_book
@@ -22,8 +22,8 @@ from headrace.topology.presets import uniform
 TOPOLOGY = uniform(4)
 
 app = typer.Typer()
-app.command()(export)
-app.command()(artifacts.verify)
+app.command("export")(export_command)
+app.command("verify")(artifacts.verify_command)
 
 
 def run(*arguments: object) -> str:

@@ -7,14 +7,14 @@ import typer
 from typer.testing import CliRunner
 
 import headrace.artifact as artifact_io
-from headrace.cli.infer import infer
+from headrace.cli.infer import infer_command
 from headrace.collectives.measure.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.errors import ArtifactError, InputError
 from headrace.topology import Topology
 from headrace.topology.presets import ndv2
 
 app = typer.Typer()
-app.command()(infer)
+app.command("infer")(infer_command)
 BOX = SimulatedBox(
     switch_cpu=(0, 0, 1, 1), gpu_switch=(0, 0, 1, 1, 2, 2, 3, 3), nic_cpu=1, nic_switch=2
 )

@@ -7,8 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from headrace.cli.artifacts import show
-from headrace.cli.report import report
+from headrace.cli.artifacts import show_command
+from headrace.cli.report import report_command
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.generators import Method
@@ -18,8 +18,8 @@ from headrace.topology.presets import dgx2
 from tests.report.small import relay
 
 app = typer.Typer()
-app.command()(report)
-app.command()(show)
+app.command("report")(report_command)
+app.command("show")(show_command)
 
 
 def run(*arguments: object) -> str:

@@ -5,14 +5,14 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
-from headrace.cli.sketch import sketch
+from headrace.cli.sketch import sketch_command
 from headrace.collectives.plan.sketch import apply_sketch, load_sketch
 from headrace.topology.presets import dgx1
 
 
 def test_the_best_sketch_is_written_with_what_was_tried(tmp_path: Path) -> None:
     app = typer.Typer()
-    app.command()(sketch)
+    app.command("sketch")(sketch_command)
     topology = dgx1(nodes=2)
     topology.save(tmp_path / "t")
     arguments = [tmp_path / "t", "-o", tmp_path / "s.json", "--collective", "allgather"]

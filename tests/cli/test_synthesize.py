@@ -77,7 +77,7 @@ def test_a_demand_may_name_a_collective_and_its_root() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (["--collective", "custom"], InputError, "needs to be told what goes where"),
+        (["--collective", "custom"], InputError, "needs a demand"),
         (["--collective", "all_to_all_v"], InputError, "--demand FILE.json"),
         (["--collective", "custom", "--demand", "custom.json"], InputError, "leave --collective"),
         (["--demand", "nothere.json"], ProgramError, "nothere.json: cannot be read"),

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from headrace.collectives.plan.two_level import Masters
 
 
-def adapt(
-    source: Annotated[Path, typer.Argument(help="The plan book there is.", metavar="BOOK")],
+def adapt_command(
+    source: Annotated[Path, typer.Argument(help="The plan book to adapt.", metavar="BOOK")],
     profile: Annotated[Path, typer.Option(help="The network as it is now: a profile.")],
     output: Annotated[Path, output_option("File for the new plan book.")],
 ) -> None:
-    """Adapt a plan book to a network that was measured again, and say what that changes.
+    """Adapt a plan book to a network that was measured again, and print the changes.
 
-    Keeps a plan where it still is the best, moves the masters of its allreduces, or plans anew. A
-    job does so by itself while it runs; this is for books that are kept.
+    Keeps a plan where it still is the best, moves the masters of its allreduces, or replans. A job
+    adapts by itself while it runs; this is for books that are kept.
     """
     from headrace.collectives.adapt.offline import adapt_book
     from headrace.collectives.plan.book import PlanBook
@@ -46,7 +46,7 @@ def adapt(
 
 
 def _choices(choices: "Iterable[RangeChoice]") -> Table:
-    """For every range: the plan there was, the plan there is, predicted for the network now."""
+    """Return by range the plans before and now, with predictions for the network now."""
     table = Table(box=None, pad_edge=False, title="predicted on the network as it is now")
     for name in ("", "up to", "was", "takes", "becomes", "takes", "less"):
         table.add_column(name, justify="left" if name in ("", "was", "becomes") else "right")
@@ -66,7 +66,7 @@ def _choices(choices: "Iterable[RangeChoice]") -> Table:
 
 
 def _masters(before: "Masters", after: "Masters", hosts: list[str]) -> Table:
-    """Of how many chunks every rank is a local and a global master: spread evenly, and tuned."""
+    """Return by rank the numbers of chunks that it masters, locally and globally."""
     table = Table(box=None, pad_edge=False, title=f"masters of {after.chunks} chunks")
     for name in ("rank", "host", "local, before", "after", "global, before", "after"):
         table.add_column(name, justify="left" if name == "host" else "right")

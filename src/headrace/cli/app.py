@@ -6,9 +6,9 @@ import typer
 
 import headrace
 from headrace.cli import artifacts, collectives, demo, testbed, topology
-from headrace.cli.export import export
-from headrace.cli.infer import infer
-from headrace.cli.report import report
+from headrace.cli.export import export_command
+from headrace.cli.infer import infer_command
+from headrace.cli.report import report_command
 
 app = typer.Typer(
     name="headrace",
@@ -18,13 +18,13 @@ app = typer.Typer(
 )
 app.add_typer(collectives.app, name="collectives")
 app.add_typer(topology.app, name="topology")
-topology.app.command()(infer)
+topology.app.command("infer")(infer_command)
 app.add_typer(testbed.app, name="testbed")
-app.command()(artifacts.show)
-app.command()(artifacts.verify)
-app.command()(export)
-app.command()(report)
-app.command()(demo.demo)
+app.command("show")(artifacts.show_command)
+app.command("verify")(artifacts.verify_command)
+app.command("export")(export_command)
+app.command("report")(report_command)
+app.command("demo")(demo.demo_command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""``headrace show`` and ``headrace verify``: look at any artifact, prove any plan again."""
+"""``headrace show`` and ``headrace verify``: print any artifact, prove any plan again."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
@@ -28,21 +28,21 @@ from headrace.errors import ArtifactError, VerificationError
 from headrace.topology import Topology
 
 _LINKS = 60
-"""So many links, and rows of any other table, are shown unless all are wanted."""
+"""Most links, and rows of any other table, that are printed without --all."""
 
 _CHARACTERS = 2000
-"""So much of a text is shown unless all is wanted."""
+"""Most characters of a text that are printed without --all."""
 
 _File = Annotated[Path, typer.Argument(help="An artifact that headrace wrote.", metavar="FILE")]
 
 
-def show(
+def show_command(
     file: _File,
     everything: Annotated[
         bool, typer.Option("--all", help="Print every send and link, however many there are.")
     ] = False,
 ) -> None:
-    """Print what an artifact holds: a topology, a profile, a plan (with its sends) or a book."""
+    """Print an artifact: a topology, a profile, a plan (with its sends) or a book."""
     artifact = artifact_io.load(file)
     console = Console(markup=False, emoji=False)  # a file's names are no mark-up
     rows = {
@@ -55,7 +55,7 @@ def show(
         console.print(table)
 
 
-def verify(file: _File) -> None:
+def verify_command(file: _File) -> None:
     """Prove a plan, every plan of a book, or an MSCCL XML or MSCCL++ JSON file of any tool."""
     if verify_foreign(file):
         return
@@ -99,8 +99,8 @@ def _proven(artifact: Artifact, source: str) -> list[tuple[Program, Proof, str]]
         return [(plan.program, plan.proof, f"made by {plan.generator}")]
     if artifact.kind == "plan-book":
         book = PlanBook.from_artifact(artifact, source)
-        makers = {e.plan.proof.program_digest: e.plan.generator for e in book.entries}
-        return [(p, proof, f"made by {makers[proof.program_digest]}") for p, proof in book.programs]
+        names = {e.plan.proof.program_digest: e.plan.generator for e in book.entries}
+        return [(p, proof, f"made by {names[proof.program_digest]}") for p, proof in book.programs]
     raise ArtifactError(
         f"{source}: field 'kind' is '{artifact.kind}', only 'plan', 'plan-book', "
         "'orbit-plan' and 'program' hold programs to verify"
@@ -143,7 +143,7 @@ def _show_plan(artifact: Artifact, source: str, everything: bool) -> Iterable[Re
     )
     yield from _rows(
         "candidates",
-        ("maker", "chunks", "predicted", "note"),
+        ("generator", "chunks", "predicted", "note"),
         [(c.generator, c.chunks or "", duration(c.predicted_us), c.note) for c in plan.candidates],
         everything=everything,
     )
@@ -151,7 +151,7 @@ def _show_plan(artifact: Artifact, source: str, everything: bool) -> Iterable[Re
 
 
 def _counted(plan: Plan) -> dict[str, str]:
-    """Rounds and bytes, as in PLink's table 1: between hosts, or racks if each has one rank."""
+    """Return rounds and bytes (PLink, table 1): between hosts, or racks if each has one rank."""
     groups = locality(plan.topology)
     found = program_statistics(plan.program, groups or ())
     rows = {
@@ -222,7 +222,7 @@ def _topology_tables(topology: Topology, everything: bool) -> Iterable[Renderabl
 
 
 def _homes(topology: Topology, everything: bool) -> str:
-    """Ranks by host, runs of them as ranges."""
+    """Return the ranks by host, runs of them as ranges."""
     texts: list[str] = []
     for host, run in groupby(range(topology.ranks), key=lambda rank: topology.rank_host[rank]):
         ranks = list(run)
@@ -259,7 +259,7 @@ def _rows(
 ) -> Iterator[RenderableType]:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
     for column in columns:
-        is_text = column in ("collective", "maker", "note", "name", "links")
+        is_text = column in ("collective", "generator", "note", "name", "links")
         table.add_column(column, justify="left" if is_text else "right", overflow="fold")
     for row in rows if everything else rows[:_LINKS]:
         table.add_row(*(_cut(str(cell), everything) for cell in row))

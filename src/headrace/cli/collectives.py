@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from headrace.cli.adapt import adapt
-from headrace.cli.import_iperf import import_iperf, save_profile
-from headrace.cli.method import MAX_SEED, Effort, Model, charged
+from headrace.cli.adapt import adapt_command
+from headrace.cli.import_iperf import import_iperf_command, save_profile
+from headrace.cli.method import MAX_SEED, EffortLevel, Model, charged
 from headrace.cli.network import read_network
 from headrace.cli.options import Order, Seed, output_option
 from headrace.cli.progress import Report, progress
-from headrace.cli.sketch import sketch
-from headrace.cli.synthesize import synthesize
-from headrace.cli.trace import trace
+from headrace.cli.sketch import sketch_command
+from headrace.cli.synthesize import synthesize_command
+from headrace.cli.trace import trace_command
 from headrace.collectives.demand import STANDARD, Collective
 from headrace.errors import InputError
 from headrace.settings import Settings
@@ -26,15 +26,15 @@ app = typer.Typer(
     help="Move tensors between ranks: measure the network, plan for it.", no_args_is_help=True
 )
 
-app.command()(adapt)
-app.command()(synthesize)
-app.command()(sketch)
-app.command()(import_iperf)
-app.command()(trace)
+app.command("adapt")(adapt_command)
+app.command("synthesize")(synthesize_command)
+app.command("sketch")(sketch_command)
+app.command("import-iperf")(import_iperf_command)
+app.command("trace")(trace_command)
 
 
-@app.command()
-def measure(
+@app.command("measure")
+def measure_command(
     output: Annotated[Path, output_option("File for the profile.")],
     testbed: Annotated[
         Path | None,
@@ -44,7 +44,7 @@ def measure(
     seed: Seed = None,
     budget: Annotated[
         float,
-        typer.Option(help="Seconds that it may take; what does not fit is cut, and said.", min=1),
+        typer.Option(help="Seconds at most; what does not fit is dropped, with a note.", min=1),
     ] = 12.0,
 ) -> None:
     """Measure links, groups and shared capacities, and write a profile.
@@ -93,8 +93,8 @@ def _measure_testbed(
         return measure_testbed(up, hosts, effort=effort, progress=report)
 
 
-@app.command()
-def plan(
+@app.command("plan")
+def plan_command(
     source: Annotated[
         Path,
         typer.Argument(help="A profile or a topology.", metavar="PROFILE"),
@@ -107,7 +107,7 @@ def plan(
     model: Annotated[
         Model,
         typer.Option(
-            help="What is charged: executor (headrace's own, on TCP), full (as on GPUs), table "
+            help="Cost model: executor (headrace's own, on TCP), full (as on GPUs), table "
             "(full without alpha inside a host)."
         ),
     ] = Model.EXECUTOR,
@@ -118,7 +118,7 @@ def plan(
             "a minute for a few ranks."
         ),
     ] = False,
-    effort: Annotated[Effort, typer.Option(help="How much searching.")] = Effort.QUICK,
+    effort: Annotated[EffortLevel, typer.Option(help="Search effort.")] = EffortLevel.QUICK,
     seed: Annotated[
         int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal plans.")
     ] = 0,
@@ -144,8 +144,8 @@ def plan(
     book.save(output)
     out = Console()
     for shown in entry_tables(entry for entry in book.entries if entry.root == 0):
-        out.print(shown)  # the other roots' entries say much the same
+        out.print(shown)  # the other roots' entries are much the same
     out.print(f"Wrote [bold]{output}[/]: {len(book.entries)} plans.", soft_wrap=True)
     planned = {entry.collective for entry in book.entries}
     if missing := [each.value for each in collective or STANDARD if each not in planned]:
-        out.print(f"Interrupted: templates will serve {', '.join(missing)}.", soft_wrap=True)
+        out.print(f"Interrupted: templates instead for {', '.join(missing)}.", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``headrace demo``: the main job, from an unknown network to a faster training job."""
+"""``headrace demo``: from an unknown network to a faster training job."""
 
 import time
 from pathlib import Path
@@ -10,7 +10,7 @@ from rich.console import Console
 from headrace.cli.ending import unwind_on_sigterm
 
 
-def demo(
+def demo_command(
     order: Annotated[
         str,
         typer.Option(help="Hosts of the ranks: rack, interleaved, random, or names by commas."),

@@ -1,4 +1,4 @@
-"""How a command that built something ends when it is told to."""
+"""Clean-up of a command's testbed on SIGTERM."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""The entries of a plan book as people read them, in 80 columns."""
+"""The entries of a plan book as tables, in 80 columns."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -21,15 +21,15 @@ _COLUMNS = (
     ("bound", 8),
     ("gap", 5),
 )
-"""What stands over each column, and its width: with the gaps between them 80."""
+"""Title and width of each column: with the gaps between them 80."""
 
 
-_MAKER = 72
-"""So much is shown of a generator's name: four lines of its column."""
+_GENERATOR_CHARS = 72
+"""Most characters of a generator's name: four lines of its column."""
 
 
 def entry_tables(entries: Iterable[Entry]) -> Iterator[RenderableType]:
-    """One heading, then a table for each collective and root.
+    """Yield one heading, then a table for each collective and root.
 
     Prediction, bound and gap are for the size that the plan was scored at.
     """
@@ -43,7 +43,7 @@ def entry_tables(entries: Iterable[Entry]) -> Iterator[RenderableType]:
             table.add_row(
                 size(entry.from_bytes),
                 "" if entry.to_bytes is None else size(entry.to_bytes),
-                plan.generator[:_MAKER],
+                plan.generator[:_GENERATOR_CHARS],
                 str(plan.program.demand.chunks),
                 size(plan.total_bytes),
                 duration(plan.predicted_us),

@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 
 _FINDINGS = 200
-"""So many findings are printed, errors first; a damaged file has one for every step."""
+"""Most findings that are printed, errors first; a damaged file has one for every step."""
 
 
-class Format(StrEnum):
-    """What can be written."""
+class ExportFormat(StrEnum):
+    """Formats of exports."""
 
     MSCCL_XML = "msccl-xml"
     MSCCLPP_JSON = "mscclpp-json"
 
 
-_BEGINS = {Format.MSCCL_XML: "<", Format.MSCCLPP_JSON: "{"}
+_BEGINS = {ExportFormat.MSCCL_XML: "<", ExportFormat.MSCCLPP_JSON: "{"}
 
 _ENVELOPE = re.compile(rb'"format"\s*:\s*"headrace-artifact"')
-"""In an artifact's first line, before what it holds."""
+"""In an artifact's first line, before its content."""
 
 
 class RuntimeName(StrEnum):
-    """Runtimes, and what all that read the format take."""
+    """Runtimes, and the strictest of all that read the format."""
 
     STRICTEST = "strictest"
     MSCCL = "msccl"
@@ -57,14 +57,14 @@ class Protocol(StrEnum):
     LL128 = "LL128"
 
 
-def export(
+def export_command(
     source: Annotated[
         Path, typer.Argument(help="A plan, or a book with --collective and --size.", metavar="PLAN")
     ],
     output: Annotated[Path, output_option("File to write.")],
     form: Annotated[
-        Format, typer.Option("--format", help="msccl-xml or mscclpp-json.")
-    ] = Format.MSCCL_XML,
+        ExportFormat, typer.Option("--format", help="msccl-xml or mscclpp-json.")
+    ] = ExportFormat.MSCCL_XML,
     collective: Annotated[
         Collective | None, typer.Option(help="Of a plan book: the collective to export.")
     ] = None,
@@ -78,7 +78,7 @@ def export(
         typer.Option(
             help="Parallel copies, each moving a part of every chunk: 1, 2, 4 or 8. Unless given "
             "1 up to 1 MB and 8 above, less where that breaks a limit, or threadblocks have to be "
-            "cut and would be more than processors."
+            "split and would be more than processors."
         ),
     ] = None,
     in_place: Annotated[
@@ -91,8 +91,8 @@ def export(
         bool,
         typer.Option(
             "--buffered",
-            help="Rely on the chunks that NCCL's connections hold, 2 with Simple, 8 with LL and "
-            "LL128 (rings take fewer rounds); unless given, nothing has to be held.",
+            help="Rely on the chunks that NCCL's connections buffer, 2 with Simple, 8 with LL and "
+            "LL128 (rings take fewer rounds); unless given, on none.",
         ),
     ] = False,
     protocol: Annotated[
@@ -101,23 +101,23 @@ def export(
     runtime: Annotated[
         RuntimeName,
         typer.Option(
-            help="Whose limits to keep: msccl, msccl-executor-nccl or mscclpp; strictest: of all "
-            "that read the format."
+            help="Runtime whose limits apply: msccl, msccl-executor-nccl or mscclpp; strictest: "
+            "all that read the format."
         ),
     ] = RuntimeName.STRICTEST,
     min_bytes: Annotated[
         str | None,
-        typer.Option(help="Least size to serve; unless given the book's range, or none."),
+        typer.Option(help="Least size that selects it; unless given the book's range, or none."),
     ] = None,
     max_bytes: Annotated[
         str | None,
-        typer.Option(help="Largest size to serve; unless given the book's range, or none."),
+        typer.Option(help="Largest size that selects it; unless given the book's range, or none."),
     ] = None,
 ) -> None:
     """Write a plan in a form that MSCCL or MSCCL++ runs.
 
-    Threadblocks that are too long for the runtime are cut; what it cannot run is not written. What
-    is written is read back and proven before the file is made.
+    Threadblocks that are too long for the runtime are split; a plan that it cannot run is not
+    written. The text is read back and proven before the file is made.
     """
     program, scored, sizes = _program(source, collective, total, root)
     low = sizes[0] if min_bytes is None else parse_size(min_bytes)
@@ -148,8 +148,8 @@ def export(
     _print_selection(text, form, runtime, scored)
 
 
-def _print_selection(text: str, form: Format, runtime: RuntimeName, scored: int) -> None:
-    """Print which calls take the file, and what may keep it from running.
+def _print_selection(text: str, form: ExportFormat, runtime: RuntimeName, scored: int) -> None:
+    """Print the calls that select the file, and reasons why it may not run.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def _print_selection(text: str, form: Format, runtime: RuntimeName, scored: int)
     from headrace.collectives.export import msccl_xml, mscclpp_read
     from headrace.collectives.export.runtimes import oversubscription, runtime_of, selection
 
-    read = msccl_xml.read if form is Format.MSCCL_XML else mscclpp_read.read
+    read = msccl_xml.read if form is ExportFormat.MSCCL_XML else mscclpp_read.read
     algorithm, _ = read(text)
     calls, whole = selection(algorithm, runtime_of(runtime.value, form.value))
     lines = [f"taken for {calls}; others silently take another algorithm"]
@@ -183,12 +183,14 @@ def _counts(instances: int | None, scored: int) -> list[int]:
     return [count for count in reversed(INSTANCES) if count <= most]
 
 
-def _written(program: Program, form: Format, counts: list[int], target: Target) -> tuple[str, int]:
+def _written(
+    program: Program, form: ExportFormat, counts: list[int], target: Target
+) -> tuple[str, int]:
     from dataclasses import replace
 
     from headrace.collectives.export import msccl_xml, mscclpp_json
 
-    write = msccl_xml.export if form is Format.MSCCL_XML else mscclpp_json.export
+    write = msccl_xml.export if form is ExportFormat.MSCCL_XML else mscclpp_json.export
     for count in counts[:-1]:
         try:
             sought = replace(target, instances=count, processors=min(PROCESSORS.values()))
@@ -201,7 +203,7 @@ def _written(program: Program, form: Format, counts: list[int], target: Target) 
 def _program(
     source: Path, collective: Collective | None, total: str | None, root: int
 ) -> tuple[Program, int, tuple[int, int]]:
-    """Return the program, the size that it is meant for and the range that it serves."""
+    """Return the program, the size that it is meant for and the range of its entry."""
     from headrace.collectives.plan.book import PlanBook
     from headrace.collectives.plan.plan import Plan
 
@@ -240,15 +242,15 @@ def _entry(
 
 
 def verify_foreign(file: Path) -> bool:
-    """Prove or refute a file of another tool, and print what was found.
+    """Prove or refute a file of another tool, and print the findings.
 
-    Returns whether `file` is one. How it begins says what it is, whatever its name: MSCCL XML with
+    Returns whether `file` is one. Its beginning decides, whatever its name: MSCCL XML starts with
     ``<``, MSCCL++ JSON with ``{``, a headrace artifact (which is none) with its envelope.
 
     Raises
     ------
-    InputError : if it begins otherwise, or cannot be read as what it is.
-    VerificationError : if it does not do what it claims.
+    InputError : if it begins otherwise, or cannot be read as such.
+    VerificationError : if it is wrong.
     """
     form = _form_of(file)
     if form is None:
@@ -274,12 +276,12 @@ def verify_foreign(file: Path) -> bool:
     return True
 
 
-def _form_of(file: Path) -> Format | None:
+def _form_of(file: Path) -> ExportFormat | None:
     try:
         with file.open("rb") as stream:
             start = stream.read(4096)
     except OSError:
-        return None  # the artifact's reader says what is wrong
+        return None  # the artifact's reader reports the error
     if _ENVELOPE.search(start):
         return None
     text = start.removeprefix(codecs.BOM_UTF8).lstrip()
@@ -293,10 +295,10 @@ def _form_of(file: Path) -> Format | None:
     )
 
 
-def _verdict(file: Path, form: Format) -> "Verdict":
+def _verdict(file: Path, form: ExportFormat) -> "Verdict":
     from headrace.collectives.export import msccl_xml, mscclpp_read
 
-    if form is Format.MSCCL_XML:
+    if form is ExportFormat.MSCCL_XML:
         return msccl_xml.verify_file(file)
     return mscclpp_read.verify_file(file)
 

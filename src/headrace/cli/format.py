@@ -1,4 +1,4 @@
-"""Sizes, times and rates as people read and write them."""
+"""Sizes, times and rates with units, as text."""
 
 import re
 

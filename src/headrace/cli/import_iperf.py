@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.collectives.measure import Profile
 
 
-def import_iperf(
+def import_iperf_command(
     files: Annotated[
         list[Path],
         typer.Argument(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.collectives.measure.hardware import Hardware
 
 
-def infer(
+def infer_command(
     probes: Annotated[
         Path,
         typer.Argument(
@@ -24,7 +24,7 @@ def infer(
     machine: Annotated[
         Path | None,
         typer.Option(
-            help="Topology whose links say which orders of the GPUs are alike: prints the "
+            help="Topology whose links decide which orders of the GPUs are equivalent: prints the "
             "CUDA_VISIBLE_DEVICES that brings the NIC's GPUs to --near-nic."
         ),
     ] = None,
@@ -34,7 +34,7 @@ def infer(
     output: Annotated[
         Path | None,
         output_option(
-            "File for the machine's topology, in that order, with what PCIe switches limit "
+            "File for the machine's topology, in that order, with the limits of PCIe switches "
             "between hosts; needs --machine."
         ),
     ] = None,
@@ -42,10 +42,10 @@ def infer(
         float, typer.Option(help="Least probability of an answer; below it there is none.")
     ] = 0.95,
 ) -> None:
-    """Tell which CPU is nearest to the NIC, and which GPUs share PCIe switches, from probes.
+    """Infer from probes the CPU nearest to the NIC, and the GPUs that share PCIe switches.
 
-    Answers come with their probability. Where the probes cannot decide, the error says which
-    question, and what to probe again.
+    Answers come with their probability. Where the probes cannot decide, the error names the
+    question, and the probes to repeat.
     """
     from headrace.collectives.measure.hardware import infer_hardware
     from headrace.collectives.measure.hardware_probes import HardwareProbes

@@ -1,4 +1,4 @@
-"""What ``headrace`` runs: the commands of `cli.app`, errors in one line, interrupts without a word.
+"""Entry point of ``headrace``: the commands of `cli.app`, errors in one line, silent interrupts.
 
 The commands take a good part of a second to load, so they are loaded where an interrupt is caught.
 """

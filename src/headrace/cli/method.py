@@ -1,4 +1,4 @@
-"""The options that say how to plan, as the planner takes them."""
+"""Options of planning, as parameters of the planner."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -13,15 +13,15 @@ MAX_SEED = (1 << 31) - 1
 
 
 class Model(StrEnum):
-    """Cost models by the names users give."""
+    """Cost models, by the names of the option."""
 
     FULL = "full"
     TABLE = "table"
     EXECUTOR = "executor"
 
 
-class Effort(StrEnum):
-    """How much searching."""
+class EffortLevel(StrEnum):
+    """Search effort."""
 
     QUICK = "quick"
     NORMAL = "normal"
@@ -29,7 +29,7 @@ class Effort(StrEnum):
 
 
 def charged(
-    topology: Topology, model: Model, effort: Effort, seed: int
+    topology: Topology, model: Model, effort: EffortLevel, seed: int
 ) -> "tuple[Topology, Method]":
     """Return the topology with the costs of `model`, and the method that plans by it."""
     from headrace.collectives.plan.cost_model import EXECUTOR, FULL

@@ -1,4 +1,4 @@
-"""Read the network that a command is to plan for: a topology or a measured profile."""
+"""Read the network of a command: a topology or a measured profile."""
 
 import time
 from pathlib import Path

@@ -12,7 +12,7 @@ from headrace.settings import Settings
 def output_option(text: str) -> Any:
     """Return the option for the file that a command writes: ``-o``.
 
-    It is looked at before everything else, so that no command works first and then cannot write.
+    It is checked before everything else, so that no command works first and then cannot write.
     Of the ranks of a job, rank 0 writes.
     """
     return typer.Option("--output", "-o", help=text, callback=_checked, is_eager=True)
@@ -26,7 +26,7 @@ def _checked(output: Path | None) -> Path | None:
 
 Order = Annotated[
     str,
-    typer.Option(help="Hosts of the testbed's ranks: rack, interleaved, random, or names."),
+    typer.Option(help="Hosts of the ranks: rack, interleaved, random, or names by commas."),
 ]
 
 Seed = Annotated[int | None, typer.Option(help="For --order random: the same seed, same order.")]

@@ -1,4 +1,4 @@
-"""A bar for long work."""
+"""Progress bar for long work."""
 
 import contextlib
 from collections.abc import Callable, Generator
@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 Report = Callable[[str, float], None]
-"""Called with what is being done and the fraction that is done."""
+"""Called with the current activity and the fraction done."""
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from headrace.cli.options import output_option
 from headrace.errors import ArtifactError
 
 
-def report(
+def report_command(
     file: Annotated[
         Path,
         typer.Argument(
@@ -24,7 +24,7 @@ def report(
     """Draw a plan, book, network or benchmark result as one HTML page that needs no network.
 
     A plan's page has its certificate, a Gantt chart of links and shared capacities, the topology
-    with its bottleneck cut, and what the portfolio got; a book's has algorithm bandwidth by size.
+    with its bottleneck cut, and the candidates; a book's has algorithm bandwidth by size.
     """
     from headrace.report.pages import page_of
 

@@ -1,4 +1,4 @@
-"""A plan's sends, and how busy links and shared capacities are, as people read them."""
+"""Tables of a plan's sends, and of the utilization of links and shared capacities."""
 
 from collections.abc import Iterator
 
@@ -13,14 +13,14 @@ from headrace.report.timeline import Timeline, timeline
 from headrace.topology import BYTES_PER_MB
 
 SENDS, RESOURCES = 40, 12
-"""So many rows are shown unless all are wanted."""
+"""Most rows that are printed without --all."""
 
 _SLOTS = 40
 """Characters of a message's slots."""
 
 
 def send_tables(plan: Plan, *, everything: bool = False) -> Iterator[RenderableType]:
-    """Messages by time, then what they keep busy, under the plan's own cost model."""
+    """Yield messages by time, then utilization, under the plan's own cost model."""
     line = timeline(plan)
     yield _sends(line, plan.model.name, everything)
     yield from _left_out(len(line), SENDS, "more sends", everything)

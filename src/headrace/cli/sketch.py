@@ -9,7 +9,7 @@ from rich.table import Table
 
 import headrace.artifact as artifact_io
 from headrace.cli.format import duration, parse_size
-from headrace.cli.method import MAX_SEED, Effort
+from headrace.cli.method import MAX_SEED, EffortLevel
 from headrace.cli.network import read_network
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ROWS = 12
 
 
-def sketch(
+def sketch_command(
     source: Annotated[
         Path, typer.Argument(help="A topology or a measured profile.", metavar="TOPOLOGY")
     ],
@@ -36,7 +36,7 @@ def sketch(
         ),
     ] = "1M",
     root: Annotated[int, typer.Option(help="For broadcast, reduce, gather and scatter.")] = 0,
-    effort: Annotated[Effort, typer.Option(help="How much searching.")] = Effort.NORMAL,
+    effort: Annotated[EffortLevel, typer.Option(help="Search effort.")] = EffortLevel.NORMAL,
     seed: Annotated[
         int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal sketches.")
     ] = 0,

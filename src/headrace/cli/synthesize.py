@@ -12,7 +12,7 @@ from rich.table import Table
 import headrace
 from headrace.cli.export import RuntimeName
 from headrace.cli.format import duration, parse_size, size
-from headrace.cli.method import MAX_SEED, Effort, Model, charged
+from headrace.cli.method import MAX_SEED, EffortLevel, Model, charged
 from headrace.cli.network import read_network
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from headrace.topology import Topology
 
 _MOST_WITHOUT = 8
-"""Chunks a block until which a first plan for a runtime is looked for."""
+"""Most chunks a block that are tried for a first plan within a runtime's limits."""
 
 _LARGE = 300
 """Ranks beyond which plans are kept as orbits."""
 
 
-def synthesize(
+def synthesize_command(
     source: Annotated[
         Path, typer.Argument(help="A topology or a measured profile.", metavar="TOPOLOGY")
     ],
     output: Annotated[Path, output_option("File for the plan.")],
     collective: Annotated[
-        Collective | None, typer.Option(help="What to plan.", show_default="allreduce")
+        Collective | None, typer.Option(help="Collective to plan.", show_default="allreduce")
     ] = None,
     demand: Annotated[
         Path | None,
         typer.Option(
-            help="Instead: a demand (JSON), for all_to_all_v and for what has no name; see "
+            help="Instead: a demand (JSON), for all_to_all_v and custom collectives; see "
             "docs/plan-format.md."
         ),
     ] = None,
@@ -64,7 +64,7 @@ def synthesize(
     model: Annotated[
         Model,
         typer.Option(
-            help="What is charged: full (as on GPUs), table (full without alpha inside a host), "
+            help="Cost model: full (as on GPUs), table (full without alpha inside a host), "
             "executor (headrace's own, on TCP)."
         ),
     ] = Model.FULL,
@@ -75,16 +75,17 @@ def synthesize(
             "msccl, msccl-executor-nccl, mscclpp, or strictest for all of them."
         ),
     ] = None,
-    effort: Annotated[Effort, typer.Option(help="How much searching.")] = Effort.NORMAL,
+    effort: Annotated[EffortLevel, typer.Option(help="Search effort.")] = EffortLevel.NORMAL,
     seed: Annotated[
         int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal plans.")
     ] = 0,
 ) -> None:
     """Search for the best plan for one collective, prove it, compare it with the lower bound.
 
-    Templates and synthesizers compete under one cost model; the plan says who won, why, and what
-    the others got. Ctrl-C ends the search early: the best so far is proven and written.
-    Beyond 300 ranks the plan is made for one rank and turned by the network's symmetry.
+    The candidates of all generators are compared under one cost model; the plan records the best,
+    the reason, and the others' predictions. Ctrl-C ends the search early: the best so far is proven
+    and written. Beyond 300 ranks the plan is made for one rank and mapped to the others by the
+    network's symmetry.
     """
     from headrace.collectives.plan.portfolio import plan_collective
     from headrace.collectives.plan.search_generators import (
@@ -111,9 +112,9 @@ def synthesize(
             )
         _synthesize_orbits(topology, collective, total_bytes, output)
         return
-    everyone = ALL_GENERATORS if sketch is None else (sketch_generator(sketch),)
+    generators = ALL_GENERATORS if sketch is None else (sketch_generator(sketch),)
     if given is not None:
-        everyone = custom_generators(sketch)
+        generators = custom_generators(sketch)
     with progress(Console(stderr=True), visible=True) as report:
 
         def planned(method: "Method") -> "Plan":
@@ -123,7 +124,7 @@ def synthesize(
                 total_bytes,
                 groups=groups,
                 root=root,
-                generators=everyone,
+                generators=generators,
                 method=method,
                 given=given,
                 progress=report,
@@ -137,9 +138,9 @@ def synthesize(
 
 
 def _within(planned: "Callable[[Method], Plan]", method: "Method", runtime: RuntimeName) -> "Plan":
-    """Return the fastest plan that a runtime takes; raises ProgramError if there is none.
+    """Return the fastest plan within a runtime's limits; raises ProgramError if there is none.
 
-    Twice as many chunks are tried until they have been no faster two times in a row.
+    The number of chunks doubles until that has been no faster two times in a row.
     """
     from headrace.collectives.export.within import chunk_counts, forbidden
 
@@ -147,9 +148,9 @@ def _within(planned: "Callable[[Method], Plan]", method: "Method", runtime: Runt
     reasons: list[str] = []
     worse = 0
     for chunks in chunk_counts():
-        asked = replace(method, chunks=chunks, forbidden=lambda p: forbidden(p, runtime.value))
+        limited = replace(method, chunks=chunks, forbidden=lambda p: forbidden(p, runtime.value))
         try:
-            plan = planned(asked)
+            plan = planned(limited)
         except ProgramError as error:
             reasons.append(str(error))
             plan = None
@@ -165,16 +166,16 @@ def _within(planned: "Callable[[Method], Plan]", method: "Method", runtime: Runt
 
 
 def _demand(path: Path | None, collective: Collective | None, root: int) -> Demand | None:
-    """Read the demand of --demand, if that is what says it."""
+    """Read the demand of --demand, if given."""
     if path is None:
         if collective is not None and collective not in STANDARD:
             raise InputError(
-                f"--collective {collective} needs to be told what goes where: leave it out and "
-                "give a demand with --demand FILE.json"
+                f"--collective {collective} needs a demand: leave it out and give one with "
+                "--demand FILE.json"
             )
         return None
     if collective is not None or root:
-        raise InputError("--demand says collective and root: leave --collective and --root out")
+        raise InputError("--demand has collective and root: leave --collective and --root out")
     from headrace.collectives.custom import demand_from_json
 
     given = demand_from_json(path)
@@ -219,7 +220,7 @@ def _summary(plan: "Plan") -> Table:
     demand = plan.program.demand
     table = Table(box=None, show_header=False)
     if cut := [row.generator for row in plan.candidates if row.note == "interrupted"]:
-        table.add_row("interrupted", f"not finished, or not asked: {', '.join(cut)}")
+        table.add_row("interrupted", f"not finished, or skipped: {', '.join(cut)}")
     for row in plan.candidates:
         if row.note.startswith(("failed:", "stopped:")):
             table.add_row(row.generator, row.note)

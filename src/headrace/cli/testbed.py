@@ -11,7 +11,7 @@ from rich.table import Table
 
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.format import mbit
-from headrace.cli.options import output_option
+from headrace.cli.options import Order, Seed, output_option
 from headrace.testbed import Testbed, TestbedSpec, run_ranks, state, teardown
 from headrace.testbed.rates import format_rate, parse_rate
 
@@ -31,19 +31,14 @@ Which = Annotated[
     str | None,
     typer.Option("--testbed", help="Its name or run id; not needed when one testbed is up."),
 ]
-Order = Annotated[
-    str,
-    typer.Option(help="Hosts of the ranks: rack, interleaved, random, or names joined by commas."),
-]
-Seed = Annotated[int | None, typer.Option(help="For --order random: the same seed, same order.")]
 
 
-@app.command()
-def up(file: File, fallback: Fallback = False) -> None:
+@app.command("up")
+def up_command(file: File, fallback: Fallback = False) -> None:
     """Build the testbed; it stays until 'headrace testbed down'."""
     testbed = Testbed.up(TestbedSpec.load(file), fallback=fallback or None, detached=True)
     console = Console()
-    _say_fallback(testbed, console)
+    _print_fallback(testbed, console)
     console.print(_table(testbed.record))
     first = testbed.hosts[0].name
     console.print(
@@ -54,7 +49,7 @@ def up(file: File, fallback: Fallback = False) -> None:
 
 
 @app.command("exec")
-def execute(
+def exec_command(
     host: Annotated[str, typer.Argument(help="Name of the host.")],
     command: Annotated[list[str], typer.Argument(help="The command, after '--'.")],
     testbed: Which = None,
@@ -64,7 +59,7 @@ def execute(
 
 
 @app.command("set-rate")
-def set_rate(
+def set_rate_command(
     target: Annotated[str, typer.Argument(help="A host, or a rack for its uplink.")],
     rate: Annotated[str, typer.Argument(help="Such as 50mbit, or bytes a second.")],
     testbed: Which = None,
@@ -74,8 +69,8 @@ def set_rate(
     Console().print(f"{target}: {format_rate(parse_rate(rate))}")
 
 
-@app.command()
-def status() -> None:
+@app.command("status")
+def status_command() -> None:
     """List every testbed on this machine, and whether its owner still lives."""
     records = list(state.records())
     console = Console()
@@ -87,10 +82,10 @@ def status() -> None:
         console.print("'headrace testbed down --crashed' removes those whose owner is gone.")
 
 
-@app.command()
-def down(
+@app.command("down")
+def down_command(
     testbed: Annotated[str | None, typer.Argument(help="Its name or run id.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All testbeds, whoever owns them.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All testbeds, of any owner.")] = False,
     crashed: Annotated[
         bool, typer.Option("--crashed", help="Only those whose owner is gone.")
     ] = False,
@@ -104,8 +99,8 @@ def down(
     Console().print(f"Removed {', '.join(removed) or 'nothing: there is none'}.")
 
 
-@app.command()
-def run(
+@app.command("run")
+def run_command(
     file: File,
     command: Annotated[list[str], typer.Argument(help="The command, after '--'.")],
     order: Order = "rack",
@@ -125,7 +120,7 @@ def run(
     console = Console(soft_wrap=True, highlight=False)
     unwind_on_sigterm()
     with Testbed.up(spec, fallback=fallback or None) as testbed:
-        _say_fallback(testbed, console)
+        _print_fallback(testbed, console)
         names = [testbed.hosts[index].name for index in ranks]
         console.print(f"[dim]ranks: {', '.join(f'{r} on {n}' for r, n in enumerate(names))}[/]")
 
@@ -144,14 +139,14 @@ def run(
         raise typer.Exit(cause or 128 - next(iter(failed.values())))
 
 
-@app.command()
-def topology(
+@app.command("topology")
+def topology_command(
     file: File,
     order: Order = "rack",
     seed: Seed = None,
     output: Annotated[Path | None, output_option("Write it there, as an artifact.")] = None,
 ) -> None:
-    """Show what measuring the testbed should find: hosts, and the payload rate of every pair."""
+    """Print the true topology of a testbed: hosts, and the payload rate of every pair."""
     spec = TestbedSpec.load(file)
     truth = spec.topology(order, seed=seed)
     if output is not None:
@@ -191,7 +186,7 @@ def _table(record: state.Record) -> Table:
     return table
 
 
-def _say_fallback(testbed: Testbed, console: Console) -> None:
+def _print_fallback(testbed: Testbed, console: Console) -> None:
     if testbed.is_fallback:
         console.print(
             f"[yellow]On loopback ({testbed.fallback_reason}):[/] only headrace's own transport "

@@ -35,7 +35,7 @@ app = typer.Typer(
 
 
 class FileFormat(StrEnum):
-    """Formats by the names users give."""
+    """File formats, by the names of the option."""
 
     AUTO = "auto"
     TACCL = "taccl"
@@ -45,7 +45,7 @@ class FileFormat(StrEnum):
 
 
 class Between(StrEnum):
-    """Which GPUs of different nodes links join."""
+    """GPUs of different nodes that are linked."""
 
     AUTO = "auto"
     ALL = "all"
@@ -53,7 +53,7 @@ class Between(StrEnum):
 
 
 Output = Annotated[Path, output_option("File for the topology.")]
-Inter = Annotated[
+InterOption = Annotated[
     Between,
     typer.Option(
         help="Links between nodes: all GPUs with all; rails, GPU i with GPU i alone; auto, all up "
@@ -62,9 +62,9 @@ Inter = Annotated[
 ]
 
 
-@app.command()
-def presets() -> None:
-    """List the presets: parameters, who can multicast, which ports NIC traffic uses."""
+@app.command("presets")
+def presets_command() -> None:
+    """List the presets: parameters, multicast, ports of NIC traffic."""
     from headrace.topology.presets import PRESETS
 
     table = Table(box=None, pad_edge=False)
@@ -75,12 +75,12 @@ def presets() -> None:
     Console().print(table)
 
 
-@app.command()
-def preset(
+@app.command("preset")
+def preset_command(
     name: Annotated[str, typer.Argument(help="See 'headrace topology presets'.")],
     output: Output,
     nodes: Annotated[int | None, typer.Option(help="How many machines.")] = None,
-    inter: Inter = Between.AUTO,
+    inter: InterOption = Between.AUTO,
     ranks: Annotated[int | None, typer.Option(help="Of a ring, hub and spoke, uniform.")] = None,
     shape: Annotated[
         str | None,
@@ -123,7 +123,7 @@ def preset(
 
 
 @app.command("import")
-def import_file(
+def import_command(
     file: Annotated[
         Path,
         typer.Argument(
@@ -133,7 +133,8 @@ def import_file(
     ],
     output: Output,
     file_format: Annotated[
-        FileFormat, typer.Option("--format", help="What the file is; auto tells by its beginning.")
+        FileFormat,
+        typer.Option("--format", help="Format; auto: by the beginning of the file."),
     ] = FileFormat.AUTO,
     nodes: Annotated[
         int | None,
@@ -141,7 +142,7 @@ def import_file(
             help="How many such machines; for edge lists, hosts that the ranks are divided among."
         ),
     ] = None,
-    inter: Inter = Between.AUTO,
+    inter: InterOption = Between.AUTO,
     nvlink: Annotated[
         int | None,
         typer.Option(
@@ -149,13 +150,13 @@ def import_file(
         ),
     ] = None,
     nic_rate: Annotated[
-        float | None, typer.Option(help="GB/s of a NIC each way, where the file tells none.")
+        float | None, typer.Option(help="GB/s of a NIC each way, where the file has none.")
     ] = None,
     pcie_rate: Annotated[
-        float | None, typer.Option(help="GB/s of a GPU's PCIe port, where the file tells none.")
+        float | None, typer.Option(help="GB/s of a GPU's PCIe port, where the file has none.")
     ] = None,
 ) -> None:
-    """Write the topology that another tool's file tells.
+    """Write the topology described by another tool's file.
 
     Example: nvidia-smi topo -m > topo.txt; headrace topology import topo.txt --nodes 2 -o
     cluster.topology

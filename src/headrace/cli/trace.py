@@ -1,4 +1,4 @@
-"""``headrace collectives trace``: one collective, step by step, as it ran."""
+"""``headrace collectives trace``: one run of a collective, step by step."""
 
 import json
 import statistics
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 _RANKS = 4
 _LANES = 48
-"""So many lanes are printed; the file has all."""
+"""Most lanes that are printed; the file has all."""
 
 
-def trace(
+def trace_command(
     output: Annotated[
         Path,
         output_option("File for the trace (JSON), for ui.perfetto.dev."),
@@ -72,7 +72,7 @@ def trace(
         int, typer.Option(help="Of so many runs, that of median time is kept.", min=1)
     ] = 9,
 ) -> None:
-    """Run one collective, and write when each of its steps moved on every rank.
+    """Run one collective, and write the times of all its steps on every rank.
 
     It runs between processes of this machine, on a testbed (--testbed), or between the ranks of
     torchrun ('torchrun ... -m headrace collectives trace -o FILE'). Every result is checked. Open

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 MAX_ROWS, MAX_BARS = 160, 12_000
-"""So many rows (the busiest) and bars are drawn; more bars of a row are joined."""
+"""Most rows (the busiest) and bars that are drawn; more bars of a row are joined."""
 
 _COLOURS = {"sends": "#2f6fb0", "combined sends": "#d1752b", "shared capacities": "#7a8794"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gantt:
-    """The chart, how high to draw it, and what it leaves out (empty if nothing)."""
+    """The chart, its height in pixels, and a note on parts left out (empty if none)."""
 
     figure: "go.Figure"
     height: int
@@ -96,7 +96,7 @@ def gantt(plan: Plan, line: Timeline) -> Gantt:
 
 
 def _rows(plan: Plan, line: Timeline) -> list[_Row]:
-    """Every shared capacity and link that is used, capacities first, in the topology's order."""
+    """Return shared capacities and links in use, capacities first, in the topology's order."""
     rows: list[_Row] = []
     for index, shared in enumerate(plan.topology.shared):
         uses, start, finish = intervals(plan, line, index)

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 MAX_LINES = 3000
-"""So many pairs of ranks are joined by lines; those across the cut come first."""
+"""Most pairs of ranks that are joined by lines; those across the cut come first."""
 
 _RED, _GREY, _BLUE, _LIGHT = "#c62828", "#a9b4c0", "#2f6fb0", "#9fc1e3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """The figure, and what it leaves out (empty if nothing)."""
+    """The figure, and a note on parts left out (empty if none)."""
 
     figure: "go.Figure"
     note: str
@@ -57,7 +57,7 @@ def draw_topology(
 
 
 def _positions(rank_host: Sequence[int], hosts: int) -> np.ndarray:
-    """(ranks, 2): hosts on a grid, the ranks of each on a circle."""
+    """Return (ranks, 2): hosts on a grid, the ranks of each on a circle."""
     columns = int(np.ceil(np.sqrt(hosts)))
     home = np.array(rank_host)
     lone = len(home) == hosts  # a rank a host: one circle of all
