@@ -172,7 +172,7 @@ def test_two_testbeds_at_once_do_not_meet(testbed: Testbed, own_state: Path) -> 
             text=True,
         )
         assert "ConnectionRefusedError" in probe.communicate(timeout=10)[1]
-        with pytest.raises(TestbedError, match="several testbeds fit"):
+        with pytest.raises(TestbedError, match="several testbeds match"):
             Testbed.attach()
         assert Testbed.attach(other.run).run == other.run
     assert server.wait(5) == -signal.SIGTERM

@@ -1,4 +1,4 @@
-"""Reading fields of a testbed file: every message says where, what was found, what is allowed."""
+"""Fields of a testbed file; errors name the place, what was found and what is allowed."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ _NAME_ALLOWED = "a lower-case letter, then up to 30 lower-case letters, digits o
 
 
 class Fields:
-    """Checks of single fields; `source` is where the table came from."""
+    """Checks of single fields; `source` names the file in errors."""
 
     def __init__(self, source: str) -> None:
         self.source = source
 
     def check_fields(self, where: str, table: Mapping[str, Any], allowed: Sequence[str]) -> None:
-        """Refuse fields that nobody reads: mostly spelling mistakes."""
+        """Reject unknown fields: mostly spelling mistakes."""
         for field in table:
             if field not in allowed:
                 raise TestbedError(

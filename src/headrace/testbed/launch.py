@@ -21,7 +21,7 @@ _POLL_S = 0.02
 def rank_environment(testbed: Testbed, order: Sequence[int], rank: int) -> dict[str, str]:
     """Return RANK, WORLD_SIZE and so on for a rank; `order[rank]` is the index of its host.
 
-    Several hosts share this machine's processors: like torchrun, one thread a rank by default.
+    The hosts share this machine's processors: like torchrun, one thread a rank by default.
     """
     threads = {} if "OMP_NUM_THREADS" in child_environment() else {"OMP_NUM_THREADS": "1"}
     return {
@@ -74,7 +74,7 @@ def run_ranks(
                 stdin=subprocess.DEVNULL,
                 text=True,
                 errors="replace",
-                # a group of its own, so that what a rank starts ends with it
+                # a process group of its own, so that children of a rank end with it
                 start_new_session=True,
             )
             processes.append(process)
@@ -89,7 +89,7 @@ def run_ranks(
         _end(processes, grace_s)
         until = time.monotonic() + grace_s
         for reader in readers:
-            # what left its rank's group may hold the pipe open still; `down` ends it
+            # a process that left its rank's group may still hold the pipe open; `down` ends it
             reader.join(max(0.0, until - time.monotonic()))
     return [process.returncode for process in processes]
 
@@ -124,5 +124,5 @@ def _end(processes: Sequence["subprocess.Popen[str]"], grace_s: float) -> None:
 
 
 def _signal_group(process: "subprocess.Popen[str]", sent: signal.Signals) -> None:
-    with suppress(OSError):  # nobody of the group is left
+    with suppress(OSError):  # the group is empty
         os.killpg(process.pid, sent)

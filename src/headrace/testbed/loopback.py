@@ -1,8 +1,8 @@
-"""The testbed without namespaces: addresses on loopback, and rates that the transport holds.
+"""Testbed without namespaces: loopback addresses, and rates paced by the transport.
 
 The kernel shapes nothing here. headrace's own transport reads the rates from the file that
-HEADRACE_PACE names and holds every connection to `pace_rate`; other programs (Gloo, MPI) run
-unpaced, so they cannot be compared on it. What the approximation leaves out:
+HEADRACE_PACE names and paces every connection to `pace_rate`; other programs (Gloo, MPI) run
+unpaced, so they cannot be compared on it. Limits of the approximation:
 
 - an uplink is split evenly among the hosts of its rack, so a lone flow never gets all of it;
 - a host's rate holds for each connection, so several at once may exceed it;
@@ -26,7 +26,7 @@ def loopback_address(host: Host) -> str:
 
 
 def pace_table(spec: TestbedSpec) -> dict[str, Any]:
-    """Return what HEADRACE_PACE's file holds: payload rates in bytes a second.
+    """Return the content of HEADRACE_PACE's file: payload rates in bytes a second.
 
     ``{"hosts": {address: {"rack": index, "bytes_per_s": rate}}, "racks": [{"bytes_per_s": rate}]}``
     """

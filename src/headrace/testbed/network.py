@@ -2,8 +2,8 @@
 
 Every host is a namespace with one interface, `INTERFACE`. One more namespace, the switch, holds
 all bridges: `rack0`, `rack1`, ... and `core`. The other end of host i's veth pair is `host<i>`
-in the switch; `up<r>` (at the rack) and `down<r>` (at the core) join a rack to the core. What
-leaves an interface is shaped there, so each link has a token bucket at both ends. No namespace
+in the switch; `up<r>` (at the rack) and `down<r>` (at the core) join a rack to the core. Traffic
+is shaped where it leaves an interface, so each link has a token bucket at both ends. No namespace
 has a route or a device to anywhere else.
 
 Devices are made inside the namespaces: none is ever in the machine's own, where names could
@@ -56,7 +56,7 @@ def build(run: str, spec: TestbedSpec) -> None:
 
     Raises
     ------
-    TestbedError : a command failed; what was made so far stays for `teardown.remove`.
+    TestbedError : a command failed; a partial network stays for `teardown.remove`.
     """
     switch = namespace_name(run, RESERVED_HOST)
     hosts = [namespace_name(run, host.name) for host in spec.hosts]
@@ -81,13 +81,13 @@ def build(run: str, spec: TestbedSpec) -> None:
 
 
 def _addresses(host: Host) -> Iterator[str]:
-    """Arguments of ``ip address add``. Duplicates need no looking for, which takes a second."""
+    """Yield arguments of ``ip address add``, without duplicate detection, which takes a second."""
     for address in host.addresses:
         if ":" not in address:
             yield f"{address}/16 dev {INTERFACE} noprefixroute"
             continue
         yield f"{address}/64 dev {INTERFACE} noprefixroute nodad"
-        # neighbours that are known are probed from an address of the link
+        # known neighbours are probed from a link-local address
         link = address.replace("fd77::", "fe80::")
         yield f"{link}/64 dev {INTERFACE} nodad"
 
@@ -99,7 +99,7 @@ def _route(address: str) -> str:
 
 
 def change(run: str, before: TestbedSpec, after: TestbedSpec) -> None:
-    """Change the rates of a running network from `before` to `after`; flows go on."""
+    """Change the rates of a running network from `before` to `after`; flows continue."""
     for old, new in zip(before.hosts, after.hosts, strict=True):
         segments = host_segments(new.bytes_per_s)
         if segments != host_segments(old.bytes_per_s):
@@ -109,31 +109,31 @@ def change(run: str, before: TestbedSpec, after: TestbedSpec) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Port:
-    """One end of a link: whose namespace, which device, and how what leaves it is shaped."""
+    """One end of a link: its namespace, its device, and the token bucket of egress traffic."""
 
     owner: str
     device: str
-    shape: TokenBucket
+    bucket: TokenBucket
 
 
 def _ports(spec: TestbedSpec) -> Iterator[_Port]:
     arriving = max(host_segments(host.bytes_per_s) for host in spec.hosts)
     for index, host in enumerate(spec.hosts):
         own = token_bucket(host.bytes_per_s)
-        yield _Port(owner=host.name, device=INTERFACE, shape=own)
+        yield _Port(owner=host.name, device=INTERFACE, bucket=own)
         towards = token_bucket(host.bytes_per_s, arriving_segments=arriving)
-        yield _Port(owner=RESERVED_HOST, device=f"host{index}", shape=towards)
+        yield _Port(owner=RESERVED_HOST, device=f"host{index}", bucket=towards)
     for index, rack in enumerate(spec.racks) if len(spec.racks) > 1 else ():
         both = token_bucket(rack.bytes_per_s, arriving_segments=arriving)
         for way in ("up", "down"):
-            yield _Port(owner=RESERVED_HOST, device=f"{way}{index}", shape=both)
+            yield _Port(owner=RESERVED_HOST, device=f"{way}{index}", bucket=both)
 
 
 def _apply(run: str, verb: str, ports: Iterable[_Port]) -> None:
     commands: dict[str, list[str]] = {}
     for port in ports:
         commands.setdefault(port.owner, []).append(
-            f"qdisc {verb} dev {port.device} root {port.shape.to_tc()}"
+            f"qdisc {verb} dev {port.device} root {port.bucket.to_tc()}"
         )
     for owner, lines in commands.items():
         _run("tc", namespace_name(run, owner), lines)
@@ -160,9 +160,9 @@ def _switch_commands(spec: TestbedSpec, hosts: list[str]) -> Iterator[str]:
 
 
 def _write_names(run: str, spec: TestbedSpec) -> None:
-    """Let hosts find one another by name; torch warns about addresses that have none.
+    """Write every host's hosts file; torch warns about addresses without a name.
 
-    Its dual-stack sockets ask for the IPv4 address in its IPv6 form.
+    Its dual-stack sockets look up the IPv4 address in its IPv6 form.
     """
     entries = [
         f"{address} {host.name}\n"

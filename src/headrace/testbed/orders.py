@@ -1,4 +1,4 @@
-"""Rank orders: which host each rank of a job runs on."""
+"""Rank orders: the host of each rank of a job."""
 
 import random
 from collections.abc import Sequence

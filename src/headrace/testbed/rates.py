@@ -1,4 +1,4 @@
-"""Link rates: how they are written, and how the kernel's token bucket is set for one."""
+"""Link rates: their notation, and the settings of the kernel's token bucket for one."""
 
 import re
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ SEGMENT_BYTES = 1448
 """TCP payload of a full frame: MTU less 20 bytes IP, 20 TCP and 12 of timestamps."""
 
 PAYLOAD_SHARE = SEGMENT_BYTES / FRAME_BYTES
-"""What TCP can carry of a link's rate: 95.6 of 100 Mbit/s."""
+"""Share of a link's rate that TCP carries as payload: 95.6 of 100 Mbit/s."""
 
 PAYLOAD_SHARE_V6 = (SEGMENT_BYTES - 20) / FRAME_BYTES
 """The same over IPv6, whose header is 20 bytes longer: 94.3."""
@@ -39,7 +39,7 @@ def parse_rate(found: object) -> int:
 
     Raises
     ------
-    TestbedError : saying what was found and what is allowed.
+    TestbedError : naming what was found and what is allowed.
     """
     value: float | None = None
     if isinstance(found, int) and not isinstance(found, bool):
@@ -57,7 +57,7 @@ def parse_rate(found: object) -> int:
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """Return a rate for people, such as "400 Mbit/s"."""
+    """Return a rate for display, such as "400 Mbit/s"."""
     bits = bytes_per_s * 8
     for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= size:
@@ -81,15 +81,15 @@ class TokenBucket:
 
 
 def host_segments(bytes_per_s: int) -> int:
-    """Return how many frames a host at this rate may join into one packet (GSO).
+    """Return the number of frames that a host at this rate may join into one packet (GSO).
 
     Measured: left alone, TCP hands `tbf` packets of 64 KiB that it has to cut into frames, and
     one 400 Mbit/s stream keeps a whole core busy (softirq 90%) and reaches 315 to 370 Mbit/s.
-    So a host joins fewer, which every bucket on the way holds as a whole. How many decides what
-    the emulation costs when all hosts send: four of them, each to the next, on two processors,
+    So a host joins fewer, which every bucket on the path holds as a whole. Their number sets the
+    cost of the emulation when all hosts send: four of them, each to the next, on two processors,
     got 0.79 of 400 Mbit/s and of 1 Gbit/s, with 2% of the processors' time left, when they joined
-    what passes in 64 us; with 96 us 0.91 and 0.94 (15 and 20% left), with 128 us 0.97 (58 and
-    40%). For that a message of 64 KiB after a pause comes a little earlier (see `shape`): 5% at
+    the frames of 64 us; with 96 us 0.91 and 0.94 (15 and 20% left), with 128 us 0.97 (58 and 40%).
+    In return a message of 64 KiB after a pause comes a little early (see `token_bucket`): 5% at
     400 Mbit/s, 11% at 1 Gbit/s. With 256 us it would be 20%.
     """
     least, most = _SEGMENTS
@@ -101,14 +101,14 @@ def token_bucket(bytes_per_s: int, *, arriving_segments: int = 1) -> TokenBucket
 
     `arriving_segments` is the largest joined packet that can arrive there.
 
-    The bucket is what a link gives away: after a pause that many bytes go out at once, so that
-    a 64 KiB message takes 43% less than its time with the customary 32 KiB. It is also what makes
-    up for a timer that fires late: with one frame, 10% of 100 Mbit/s are lost. Between the two,
-    on a busy machine: with 3000, 4000, 4500 and 6000 bytes at 100 Mbit/s, 64 KiB came 3.5, 5.1,
-    6 and 8% early, and full-duplex streams got 88, 91, 91 and 92 Mbit/s of payload. Hence a
-    joined packet and 28 us, at least 872 bytes: 3900 bytes at 100 Mbit/s, 7456 at 400.
-    A joined packet larger than the bucket is cut into frames by the kernel, which is fine; one
-    that only just fits would wait for a full bucket each time and lose rate, so the bucket grows.
+    The burst is free: after a pause that many bytes go out at once, so that a 64 KiB message takes
+    43% less than its time with the customary 32 KiB. It also compensates for a timer that fires
+    late: with one frame, 10% of 100 Mbit/s are lost. Between the two, on a busy machine: with
+    3000, 4000, 4500 and 6000 bytes at 100 Mbit/s, 64 KiB came 3.5, 5.1, 6 and 8% early, and
+    full-duplex streams got 88, 91, 91 and 92 Mbit/s of payload. Hence a joined packet and 28 us,
+    at least 872 bytes: 3900 bytes at 100 Mbit/s, 7456 at 400. The kernel cuts a joined packet
+    larger than the bucket into frames without loss; one that only just fits would wait for a full
+    bucket each time and lose rate, so the bucket grows.
 
     The queue holds 10 ms: two streams share a link without a retransmission timeout, and an
     echo behind a bulk transfer waits no longer than behind a shallow switch. (5 ms dropped three

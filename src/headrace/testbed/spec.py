@@ -1,4 +1,4 @@
-"""What a testbed is made of: racks, hosts and rates, read from a short TOML file.
+"""Specification of a testbed: racks, hosts and rates, read from a short TOML file.
 
 ::
 
@@ -51,7 +51,7 @@ class Host:
     Attributes
     ----------
     rack : index of its rack.
-    address : where jobs reach it; its IPv4 address unless the testbed has IPv6 only.
+    address : used by jobs; its IPv4 address unless the testbed has IPv6 only.
     second_address : its IPv6 address, where the testbed has both families.
     """
 
@@ -79,8 +79,8 @@ class Rack:
 class TestbedSpec:
     """Racks and hosts with the rates of their links, in bytes on the wire a second.
 
-    A name means one thing: racks and hosts share one name space, so that a command can take
-    either (a rack's name stands for its uplink).
+    Racks and hosts share one name space, so that a command can take either (a rack's name means
+    its uplink).
     """
 
     __test__ = False  # not a test class, whatever its name suggests to pytest
@@ -111,11 +111,11 @@ class TestbedSpec:
     def from_table(
         cls, table: Mapping[str, Any], *, source: str = "testbed", default_name: str = "testbed"
     ) -> "TestbedSpec":
-        """Read what a TOML file holds; see the module's docstring for the layout."""
+        """Read the table of a TOML file; see the module's docstring for the layout."""
         return _Reader(source).read(table, default_name)
 
     def to_table(self) -> dict[str, Any]:
-        """Return what `from_table` reads, every rate written out in bytes a second."""
+        """Return the table that `from_table` reads, every rate in bytes a second."""
         return {
             "name": self.name,
             "family": self.family,
@@ -263,7 +263,7 @@ class _Reader(Fields):
 
 
 def _with_family(host: Host, family: str) -> Host:
-    """Return a host that was read, with an IPv4 address, with what its family says."""
+    """Return `host`, which has an IPv4 address, with the addresses of its family."""
     if family == IPV4:
         return host
     _, _, rack, position = map(int, host.address.split("."))

@@ -1,7 +1,7 @@
-"""Which testbeds exist: one directory each, named by its run id, with a record inside.
+"""Registry of testbeds: one directory each, named by its run id, with a record inside.
 
-The directory is made before anything else and removed after everything else, so that whatever a
-killed process left can be found.
+The directory is made before anything else and removed after everything else, so that the remains
+of a killed process can be found.
 """
 
 import json
@@ -35,7 +35,7 @@ class Record:
     ----------
     run : its run id, which is part of every name it has in the kernel.
     mode : `NAMESPACES` or `LOOPBACK`.
-    owner : (process id, start time) of whom it belongs to; None for one that stays until `down`.
+    owner : (process id, start time) of the owning process; None for one that stays until `down`.
     master_port : port for the rendezvous of a job.
     """
 
@@ -48,16 +48,16 @@ class Record:
 
     @property
     def crashed(self) -> bool:
-        """Whether its owner is gone, so that nobody will take it down."""
+        """True if its owner is gone, and will not take it down."""
         return self.owner is not None and teardown.start_time(self.owner[0]) != self.owner[1]
 
     @property
     def pace_file(self) -> Path:
-        """Where a testbed on loopback keeps the rates that the transport is to hold."""
+        """File of the rates that the transport paces to, of a testbed on loopback."""
         return self.directory / "pace.json"
 
     def save(self) -> None:
-        """Write the record; a reader sees the old one or the new one."""
+        """Write the record atomically."""
         write_json(
             self.directory / _RECORD,
             {
@@ -91,7 +91,7 @@ class Record:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` to `path` in one step."""
+    """Write `value` to `path` atomically."""
     temporary = path.with_suffix(f".{os.getpid()}")
     temporary.write_text(json.dumps(value))
     os.replace(temporary, path)
@@ -102,7 +102,7 @@ def state_directory() -> Path:
 
     Raises
     ------
-    TestbedError : it exists and somebody else could write to it.
+    TestbedError : it exists and other users could write to it.
     """
     user = os.geteuid()
     runtime = Path("/run")
@@ -119,7 +119,7 @@ def state_directory() -> Path:
 
 
 def reserve() -> Path:
-    """Make the directory of a new testbed, under a run id that nothing has."""
+    """Make the directory of a new testbed, under an unused run id."""
     parent = state_directory()
     while True:
         run = secrets.token_hex(2)
@@ -152,11 +152,11 @@ def find(name: str | None) -> Record:
     if not found:
         what = "no testbed is up" if name is None else f"no testbed '{name}'"
         raise TestbedError(f"{what}; up: {known}; 'headrace testbed up FILE.toml' makes one")
-    raise TestbedError(f"several testbeds fit; say which by its run id; up: {known}")
+    raise TestbedError(f"several testbeds match; choose one by its run id; up: {known}")
 
 
 def remove_crashed() -> list[str]:
-    """Take away every testbed whose owner is gone; return their run ids."""
+    """Remove every testbed whose owner is gone; return their run ids."""
     removed: list[str] = []
     for directory in _directories():
         try:
@@ -174,7 +174,7 @@ def _directories() -> list[Path]:
 
 
 def _is_abandoned(directory: Path) -> bool:
-    # a directory without a record is being set up right now, or its maker died in that instant
+    # a directory without a record is being set up right now, or its process died in that instant
     try:
         age_s = time.time() - directory.stat().st_mtime
     except OSError:

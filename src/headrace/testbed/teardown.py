@@ -1,7 +1,7 @@
-"""Takes a testbed away: its processes, its namespaces, its files.
+"""Removal of a testbed: its processes, its namespaces, its files.
 
 It imports nothing of headrace, because it is also the guardian: a small process that runs this
-file by its path, waits until its owner is gone, however it went, and takes away what is left.
+file by its path, waits until its owner has ended for any reason, and removes the remains.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ def namespace_name(run: str, host: str) -> str:
 
 
 def namespaces_of(run: str) -> list[str]:
-    """Return the namespaces that exist for a run, whether it came up fully or not."""
+    """Return the namespaces that exist for a run, even if it came up in part only."""
     if not NAMESPACE_DIRECTORY.is_dir():
         return []
     return sorted(path.name for path in NAMESPACE_DIRECTORY.glob(f"{PREFIX}-{run}-*"))
@@ -42,7 +42,7 @@ def find_program(name: str) -> str | None:
 def start_time(pid: int) -> str | None:
     """Return when a process started (clock ticks), or None if it is gone or a zombie.
 
-    With the id it names one process for good: ids are used again.
+    With the id it identifies a process uniquely, as ids are reused.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -70,14 +70,14 @@ def processes_in(namespaces: Iterable[str]) -> list[int]:
 
 
 def note_process(directory: Path, pid: int) -> None:
-    """Note a process that no namespace will show: one on loopback."""
+    """Record a process that no namespace will show: one on loopback."""
     notes = directory / "processes"
     notes.mkdir(exist_ok=True)
     (notes / str(pid)).write_text(start_time(pid) or "gone")
 
 
 def noted_processes(directory: Path) -> list[int]:
-    """Return the ids of processes that were noted in `directory` and still run."""
+    """Return the ids of processes recorded in `directory` that still run."""
     pids: list[int] = []
     for note in (directory / "processes").glob("*"):
         with contextlib.suppress(OSError):
@@ -113,13 +113,13 @@ def end_processes(directory: Path, run: str, grace_s: float = GRACE_S) -> None:
 
 
 def remove(directory: Path, grace_s: float = GRACE_S) -> None:
-    """Take away the testbed whose record lies in `directory`. Doing it twice does no harm."""
+    """Remove the testbed whose record lies in `directory`; idempotent."""
     run = directory.name
     end_processes(directory, run, grace_s)
     names = namespaces_of(run)
     ip = find_program("ip")
     if names and ip:
-        # deleting a namespace deletes its devices; -force: another remover may be at it too
+        # deleting a namespace deletes its devices; -force: another process may remove it too
         subprocess.run(
             [ip, "-force", "-batch", "-"],
             input="".join(f"netns delete {name}\n" for name in names),
@@ -137,7 +137,7 @@ def remove(directory: Path, grace_s: float = GRACE_S) -> None:
 
 def _send(pid: int, sent: signal.Signals, *, with_group: bool) -> None:
     with contextlib.suppress(OSError):
-        # on loopback nothing but the group tells which children belong to a process
+        # on loopback only the process group identifies the children of a process
         if with_group and os.getsid(pid) == pid:
             os.killpg(pid, sent)
         else:
@@ -145,10 +145,10 @@ def _send(pid: int, sent: signal.Signals, *, with_group: bool) -> None:
 
 
 def guard(directory: Path, owner: int, started: str) -> None:
-    """Wait until the owner is done with the testbed or gone, then remove what is left of it.
+    """Wait until the owner is done with the testbed or gone, then remove the remains.
 
-    A byte on standard input says it is done; the kernel closes the pipe if it dies. A child that
-    it forked may hold the pipe open all the same, so its process is looked at as well.
+    A byte on standard input means it is done; the kernel closes the pipe if it dies. A child that
+    it forked may still hold the pipe open, so its process is polled as well.
     """
     while not select.select([0], [], [], 1.0)[0]:
         if start_time(owner) != started:

@@ -21,9 +21,9 @@ _GUARDIAN_DEADLINE_S = 10.0
 
 
 class Testbed:
-    """A running testbed. As a context manager it takes itself down on the way out.
+    """A running testbed. As a context manager it is taken down on exit.
 
-    One that this process owns also goes when the process does, even killed: a small guardian
+    One that this process owns is also removed when the process ends, even killed: a small guardian
     process waits for that.
 
     Examples
@@ -56,14 +56,14 @@ class Testbed:
         Parameters
         ----------
         fallback : True: on loopback; False: with namespaces or not at all; None: on loopback
-            where namespaces cannot be made (`fallback_reason` then says why).
+            where namespaces cannot be made (`fallback_reason` is then the reason).
         detached : leave it up when this process ends, until `down`.
 
         Raises
         ------
-        TestbedError : it cannot be built; nothing of it is left.
+        TestbedError : it cannot be built; all parts are removed.
         """
-        reason = "asked for" if fallback else network.unavailable_reason()
+        reason = "requested" if fallback else network.unavailable_reason()
         if reason is not None and fallback is False:
             raise TestbedError(f"network namespaces cannot be made: {reason}")
         if spec.family != IPV4:
@@ -90,7 +90,7 @@ class Testbed:
                 network.build(record.run, spec)
             else:
                 state.write_json(record.pace_file, loopback.pace_table(spec))
-            if detached:  # only now: killed before this, it would stay for ever half built
+            if detached:  # last: a process killed earlier would leave it half built
                 testbed._record = replace(record, owner=None)
                 testbed._record.save()
         except BaseException:
@@ -110,17 +110,17 @@ class Testbed:
 
     @property
     def spec(self) -> TestbedSpec:
-        """What it is made of, with the rates as they are now."""
+        """Its specification, with the current rates."""
         return self._record.spec
 
     @property
     def record(self) -> Record:
-        """What is on disk about it."""
+        """Its record on disk."""
         return self._record
 
     @property
     def is_fallback(self) -> bool:
-        """Whether it is on loopback, where only headrace's transport is held to the rates."""
+        """True on loopback, where only headrace's transport is held to the rates."""
         return self._record.mode == LOOPBACK
 
     @property
@@ -152,12 +152,12 @@ class Testbed:
         return [ip, "netns", "exec", teardown.namespace_name(self.run, host), *argv]
 
     def environment(self, host: str) -> dict[str, str]:
-        """Return the variables that a command on `host` gets on top of this process's.
+        """Return the variables added to this process's for a command on `host`.
 
         Gloo, NCCL, torch's TensorPipe and headrace take the host's interface from them. `torchrun`
         reads PET_<OPTION> as the default of an option: with these, ``torchrun train.py`` on every
-        host is one job by static rendezvous, and ``--rdzv-backend=c10d`` works as well (which
-        host serves the store has to be said, and every host's own address, or it hangs).
+        host is one job by static rendezvous, and ``--rdzv-backend=c10d`` works as well (it hangs
+        unless the host of the store and every host's own address are given).
         """
         index = [each.name for each in self.hosts].index(self.host(host).name)
         master = self.hosts[0].address
@@ -203,7 +203,7 @@ class Testbed:
         if not self._record.directory.is_dir():
             raise TestbedError(f"testbed {self.run} is down")
         if self.is_fallback:
-            # a session of its own, so that `down` finds what it starts in turn
+            # a session of its own, so that `down` finds its children
             options.setdefault("start_new_session", True)
         process = subprocess.Popen(
             command, env=child_environment({**self.environment(host), **(env or {})}), **options
@@ -213,7 +213,7 @@ class Testbed:
         return process
 
     def replace_process(self, host: str, argv: Sequence[str]) -> None:
-        """Become `argv` on a host: this process is replaced and the call does not return."""
+        """Replace this process by `argv` on a host; does not return."""
         command = self.command(host, argv)
         if self.is_fallback:
             teardown.note_process(self._record.directory, os.getpid())
@@ -242,7 +242,7 @@ class Testbed:
         self._record.save()
 
     def down(self, *, grace_s: float = teardown.GRACE_S) -> None:
-        """End what runs in it (SIGTERM, after `grace_s` SIGKILL) and remove every trace."""
+        """End its processes (SIGTERM, after `grace_s` SIGKILL) and remove it entirely."""
         teardown.remove(self._record.directory, grace_s)
         if self._guardian is not None and self._guardian.stdin is not None:
             with suppress(BrokenPipeError):
@@ -257,7 +257,7 @@ class Testbed:
 
 
 def _check_ipv6(spec: TestbedSpec, fallback_reason: str | None) -> None:
-    """Raise TestbedError if hosts cannot have the addresses that `spec` wants."""
+    """Raise TestbedError if hosts cannot have the addresses of `spec`."""
     reason = network.no_ipv6_reason()
     if reason is None and fallback_reason is not None:
         reason = f"on loopback ({fallback_reason}) there is one IPv6 address, not one per host"

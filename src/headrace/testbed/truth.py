@@ -1,4 +1,4 @@
-"""What measuring a testbed should find: its topology at the payload rates of TCP."""
+"""True topology of a testbed, at the payload rates of TCP: the reference for measurements."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,8 @@ def true_topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -
     """Return the topology of `spec` with rank r on host `order[r]`.
 
     Links cost the slowest of the host and uplink rates they cross; every host's two directions
-    and every uplink's two directions are shared capacities. Latency is the machine's own and not
-    part of a spec: every link gets `alpha_us`.
+    and every uplink's two directions are shared capacities. Latency depends on the machine and is
+    not part of a spec: every link gets `alpha_us`.
     """
     hosts = [spec.hosts[index] for index in order]
 

@@ -1,4 +1,4 @@
-"""Whether a permutation of the ranks is an automorphism, and why not."""
+"""Check that a permutation of the ranks is an automorphism, with the reason if not."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from headrace.errors import SymmetryError
 from headrace.topology.topology import SharedCapacity, Switch, Topology
 
 Permutation = Sequence[int] | np.ndarray
-"""An array: rank r goes to ``perm[r]``."""
+"""Array: rank r maps to ``perm[r]``."""
 
 
 def link_image(topology: Topology, perm: Permutation) -> np.ndarray:
-    """Return for every link the index of the link it goes to; -1 where there is none."""
+    """Return the index of every link's image; -1 where there is none."""
     columns, ranks = topology.columns, topology.ranks
     there = np.asarray(perm, np.int64)
     keys = columns.src * ranks + columns.dst
@@ -31,8 +31,8 @@ def is_automorphism(
 ) -> str | None:
     """Return None if `perm` is an automorphism, else the reason why not, naming the link.
 
-    Links must go to links of equal alpha and beta (within a relative `tolerance`), shared
-    capacities to shared capacities of equal beta, switches to switches alike; with `hosts` ranks
+    Links must map to links of equal alpha and beta (within a relative `tolerance`), shared
+    capacities to shared capacities of equal beta, switches to equal switches; with `hosts` ranks
     of one host to ranks of one host.
     """
     there = np.asarray(perm)

@@ -1,9 +1,10 @@
 """Search for a topology's automorphisms by colour refinement and backtracking.
 
-Ranks get colours that no automorphism can change, from the costs of the links between each pair
-and the capacities the two use together; fixing ranks one after the other and refining again
-leaves few choices. For every fixed rank one automorphism is sought to each rank that could take
-its place: these generate the whole group, and the sizes of the orbits multiply to its order.
+Ranks get colours that are invariant under automorphisms, from the costs of the links between each
+pair and the capacities the two use together; individualizing ranks one after the other and refining
+again leaves few choices. For every fixed rank one automorphism is searched to each rank of its
+colour: these generate the whole group, and the sizes of the orbits multiply to its order (the
+orbit-stabilizer theorem).
 """
 
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ def automorphism_generators(
 ) -> tuple[list[np.ndarray], int]:
     """Return generators of the group of all automorphisms, int32 (ranks,) each, and its order.
 
-    Without generators the identity is the only one. `effort` limits the pairs of ranks looked at
-    (the default is some ten seconds' worth; 64 ranks need a small part of it).
+    Without generators the identity is the only one. `effort` limits the pairs of ranks visited
+    (the default takes some ten seconds; 64 ranks need a small part of it).
 
     Raises
     ------
@@ -32,7 +33,7 @@ def automorphism_generators(
 
 @dataclass(slots=True)
 class _Level:
-    """A fixed rank: everybody's colour before it was fixed, and the ranks of its colour."""
+    """A fixed rank: all colours before it was fixed, and the ranks of its colour."""
 
     rank: int
     before: np.ndarray
@@ -73,7 +74,7 @@ class _Search:
         return generators, order
 
     def _leaf(self, depth: int, colours: np.ndarray) -> np.ndarray | None:
-        """Return an automorphism that takes the levels up to `depth` to what `colours` fixed."""
+        """Return an automorphism that maps the levels up to `depth` to those fixed in `colours`."""
         ours = self._levels[depth + 1].before if depth + 1 < len(self._levels) else self._last
         if not np.array_equal(np.sort(ours), np.sort(colours)):
             return None
@@ -97,7 +98,7 @@ class _Search:
         return self._refined(alone)
 
     def _refined(self, colours: np.ndarray) -> np.ndarray:
-        """Refine until no cell splits: every rank's colour takes in all others' colours."""
+        """Refine until no cell splits: each colour becomes a hash of all others' colours."""
         cells = len(np.unique(colours))
         while True:
             self._effort -= colours.size**2
@@ -115,10 +116,10 @@ class _Search:
 
 
 def _relation(topology: Topology) -> np.ndarray:
-    """Return for every pair of ranks a number that automorphisms keep, uint64 (ranks, ranks).
+    """Return an invariant of every pair of ranks under automorphisms, uint64 (ranks, ranks).
 
-    It stands for the costs of the two links between them and for the capacities and switches
-    that both of them use, each by its beta, its size and the way in which the two use it.
+    A hash of the costs of the two links between them and of the capacities and switches that both
+    of them use, each by its beta, its size and the roles of the two.
     """
     ranks, columns = topology.ranks, topology.columns
     made = np.zeros((ranks, ranks), np.uint64)
@@ -148,9 +149,9 @@ def _start(relation: np.ndarray) -> np.ndarray:
 
 
 def _scrambled(values: np.ndarray) -> np.ndarray:
-    """Return values spread over 64 bits (a finaliser of xor-shifts and odd multipliers).
+    """Return a hash of 64 bits (finalizer of splitmix64: xor-shifts and odd multipliers).
 
-    That two different colours fall together only weakens the pruning: results are checked.
+    A collision of two colours only weakens the pruning: results are checked.
     """
     mixed = values + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,6 +1,6 @@
-"""Symmetries of a topology: permutations of the ranks that leave links and capacities as they are.
+"""Symmetries of a topology: permutations of the ranks that preserve links and capacities.
 
-A permutation is an array: rank r goes to ``perm[r]``. Groups are arrays of (elements, ranks).
+A permutation is an array: rank r maps to ``perm[r]``. Groups are arrays of (elements, ranks).
 `automorphisms` searches for all of them (see `refinement`).
 """
 
@@ -56,7 +56,7 @@ def offset_permutation(ranks: int, offset: int, group: int) -> np.ndarray:
 def generated_group(perms: Iterable[Permutation], limit: int = 1 << 20) -> np.ndarray:
     """Return every product of `perms`, int32 (elements, ranks), the identity first.
 
-    In order of the number of factors: equal generators give an equal order.
+    In order of the number of factors, so deterministic.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def generated_group(perms: Iterable[Permutation], limit: int = 1 << 20) -> np.nd
 def automorphisms(topology: Topology, limit: int = 10_000) -> np.ndarray:
     """Return automorphisms, int32 (elements, ranks), the identity first: all, but at most `limit`.
 
-    If there are more, the result is no group; `automorphism_generators` then tells their number.
+    If there are more, the result is no group; `automorphism_generators` returns their number.
     """
     generators, _ = automorphism_generators(topology)
     elements, _ = _closure([np.arange(topology.ranks), *generators], limit)
@@ -95,12 +95,12 @@ def offset_symmetries(topology: Topology) -> list[tuple[int, int]]:
 
 
 def translations(topology: Topology) -> np.ndarray | None:
-    """Return a group that takes any rank to any other in exactly one way, or None.
+    """Return a regular (sharply transitive) group of automorphisms, or None.
 
-    Int32 (ranks, ranks); element r takes rank 0 to rank r. It is found from rotations alone:
+    Int32 (ranks, ranks); element r maps rank 0 to rank r. It is found from rotations alone:
     a chain 1 | g1 | g2 | ... | ranks such that rotating by g(i-1) in groups of g(i) is an
-    automorphism for each i. Seen as digits in a mixed radix each of these turns one digit, so
-    that they commute and reach every rank once. Rings, tori and clusters of switched boxes have
+    automorphism for each i. In a mixed radix each of these rotates one digit, so that they commute
+    and reach every rank once. Rings, tori and clusters of switched boxes have
     them; the NVLink mesh has none.
     """
     chain = _divisor_chain(topology)
@@ -114,7 +114,7 @@ def translations(topology: Topology) -> np.ndarray | None:
 
 
 def orbits(size: int, images: Iterable[np.ndarray]) -> np.ndarray:
-    """Return for every item 0 to size - 1 the smallest item that `images` take it to, int64.
+    """Return for every item 0 to size - 1 the smallest item of its orbit under `images`, int64.
 
     `images` are permutations of the items and generate the group: of ranks, or of links (from
     `link_image`). Items of equal number form an orbit.

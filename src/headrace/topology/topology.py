@@ -21,7 +21,7 @@ _SCHEMA = 1
 ALPHA_US = (1e-9, 1e12)
 BETA_US_PER_MB = (1e-9, 1e15)
 """Least and largest cost of a link: from a million exabytes a second to a byte in a quarter of an
-hour. No network is beyond, and sums, squares and ratios of costs stay finite and precise."""
+hour. No network exceeds it, and sums, squares and ratios of costs stay finite and precise."""
 
 
 def beta_from_bytes_per_s(bytes_per_s: float) -> float:
@@ -41,10 +41,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCapacity:
-    """A NIC, uplink or switch port: all of `links` (indices) together get one over beta.
+    """A NIC, uplink or switch port: all of `links` (indices) together have the rate one over beta.
 
-    With `at_least` they get that or more: measuring never reached the limit, so beta is from a
-    lower bound of the rate. Plans count on the bound.
+    With `at_least` they have that or more: measuring never reached the limit, so beta is from a
+    lower bound of the rate. Plans use the bound.
     """
 
     name: str
@@ -55,10 +55,10 @@ class SharedCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A switch that `links` (indices) pass through: what switch-hyperedges of sketches bind.
+    """A switch that `links` (indices) pass through: switch-hyperedges of sketches bind to it.
 
-    It costs nothing by itself (ports are shared capacities). `multicast` says whether it can
-    copy one incoming message to several ports.
+    It costs nothing by itself (ports are shared capacities). With `multicast` it can copy one
+    incoming message to several ports.
     """
 
     name: str
@@ -78,16 +78,16 @@ class LinkColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Who can talk to whom, and at what cost.
+    """Ranks on hosts, the directed links between them and their costs.
 
     Attributes
     ----------
     hosts : host names, distinct.
-    rank_host : for every rank, the index of its host.
+    rank_host : the host index of every rank.
     links : directed links between ranks.
     shared : capacities that several links use together.
-    addresses : where a job's ranks listen on each host, if names do not say; else empty.
-    switches : switches that links pass through, where they are known.
+    addresses : listening address of each host's ranks, if other than its name; else empty.
+    switches : switches that links pass through, where known.
 
     Raises
     ------
@@ -117,7 +117,7 @@ class Topology:
                 raise TopologyError(
                     f"rank_host[{rank}] is {host}, needs 0 to {len(self.hosts) - 1}"
                 )
-        # Sound topologies are seen to be so in bulk; the loops are there to say what is wrong.
+        # Valid topologies are recognized in bulk; the loops only name errors.
         if not _sound_links(self.links, self.ranks):
             _explain_links(self.links, self.ranks)
         for field, members in (("shared", self.shared), ("switches", self.switches)):
@@ -133,11 +133,11 @@ class Topology:
 
     @cached_property
     def _hash(self) -> int:
-        # Caches ask for it at every turn, and there may be thousands of links.
+        # Used by caches on every lookup, and there may be thousands of links.
         return hash((self.name, self.hosts, self.rank_host, self.links, self.shared))
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process hashes strings in another way.
+        # String hashes differ between processes.
         return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     @property
@@ -165,7 +165,7 @@ class Topology:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the content; plans and bounds name the graph they hold for by it."""
+        """SHA-256 of the content, by which plans and bounds identify their topology."""
         return self.to_artifact().digest
 
     def to_artifact(self, provenance: Mapping[str, Any] | None = None) -> Artifact:
@@ -175,7 +175,7 @@ class Topology:
         )
 
     def to_head(self) -> dict[str, Any]:
-        """Return the JSON form: what `from_head` reads."""
+        """Return the JSON form that `from_head` reads."""
         addresses = {"addresses": list(self.addresses)} if self.addresses else {}
         switches = [
             {"name": s.name, "links": list(s.links), "multicast": s.multicast}
@@ -192,7 +192,7 @@ class Topology:
                     "name": s.name,
                     "links": list(s.links),
                     "beta_us_per_mb": s.beta_us_per_mb,
-                    # only where it holds: digests of what was written before stay
+                    # only where true: keeps the digests of earlier files
                     **({"at_least": True} if s.at_least else {}),
                 }
                 for s in self.shared
@@ -306,7 +306,7 @@ def _sound_links(links: tuple[Link, ...], ranks: int) -> bool:
 
 _LEAST = np.array([ALPHA_US[0], BETA_US_PER_MB[0]])
 _MOST = np.array([ALPHA_US[1], BETA_US_PER_MB[1]])
-_ALSO = np.array([0.0, np.nan])  # an alpha of 0; nothing equals nan
+_ALSO = np.array([0.0, np.nan])  # an alpha of 0; no value equals nan
 
 
 def _distinct(values: np.ndarray) -> bool:
@@ -364,5 +364,5 @@ def _check_cost(name: str, value: float, limits: tuple[float, float], unit: str)
         zero = "0 or " if may_be_zero else ""
         raise TopologyError(
             f"{name} is {value!r}, needs {zero}{low:g} to {high:g} {unit}: no network's cost is "
-            "beyond, and predictions with such would not be finite or precise"
+            "beyond, and predictions with it would not be finite or precise"
         )

@@ -1,4 +1,4 @@
-"""Topologies made from others: other costs, other directions, fewer links. All are pure."""
+"""Pure functions from topologies to topologies: other costs, other directions, fewer links."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -26,8 +26,8 @@ def without_local_alpha(topology: Topology) -> Topology:
 def transposed(topology: Topology) -> Topology:
     """Return `topology` with every link reversed.
 
-    Links keep their places, so shared capacities and switches keep their members (and names,
-    though what was a way out is a way in). Twice is the original.
+    Links keep their indices, so shared capacities and switches keep their members (and names,
+    though `out` is then `in`). An involution.
     """
     name = topology.name
     turned = name.removesuffix(_TRANSPOSED) if name.endswith(_TRANSPOSED) else name + _TRANSPOSED
@@ -36,10 +36,10 @@ def transposed(topology: Topology) -> Topology:
 
 
 def perturbed(topology: Topology, seed: int, spread: float = 0.3) -> Topology:
-    """Return `topology` with costs changed at random, to see that plans do not rest on neat ones.
+    """Return `topology` with random costs, to test that plans do not rely on regular ones.
 
-    Alpha and beta of every link and beta of every shared capacity are each multiplied by an own
-    factor, uniform between 1 - spread and 1 + spread.
+    Alpha and beta of every link and beta of every shared capacity are each multiplied by a factor
+    of its own, uniform between 1 - spread and 1 + spread.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def subgraph(topology: Topology, keep_links: Iterable[int], name: str | None = N
     """Return `topology` with only the links of these indices, in their old order.
 
     Link j of the result is link ``sorted(set(keep_links))[j]`` of `topology`. Shared capacities
-    and switches keep what is left of them; those left empty go.
+    and switches keep their remaining links; empty ones are dropped.
 
     Raises
     ------

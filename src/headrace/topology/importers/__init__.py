@@ -1,7 +1,7 @@
 """Topologies from other tools' files.
 
 Every importer takes the file's bytes and its name, which errors begin with, and returns a
-`Topology` or raises `TopologyError`: whatever the file holds, in bounded time and memory.
+`Topology` or raises `TopologyError`, in bounded time and memory for any input.
 """
 
 from pathlib import Path
@@ -41,19 +41,19 @@ def import_topology(
     inter: Inter = "auto",
     costs: LinkCosts | None = None,
 ) -> Topology:
-    """Return the topology in a file of another tool; see the parsers for what each format tells.
+    """Return the topology in a file of another tool; see the parsers for each format's content.
 
     Parameters
     ----------
-    file_format : what the file is; "auto" tells it by the file's beginning.
-    nodes : how many such machines; for edge lists the hosts that the ranks are divided among
+    file_format : of the file; "auto" detects it by the file's beginning.
+    nodes : number of such machines; for edge lists the hosts that the ranks are divided among
         (default: one machine; every rank of an edge list a host).
-    inter : which GPUs of different nodes links join.
-    costs : where the file tells none (nvidia-smi, NCCL's XML).
+    inter : pairs of GPUs of different nodes that links join.
+    costs : where the file has none (nvidia-smi, NCCL's XML).
 
     Raises
     ------
-    TopologyError : naming the file, the place in it, what was found and what would do.
+    TopologyError : naming the file, the place in it, what was found and what is allowed.
     """
     source, content = str(path), read_limited(path)
     name = Path(path).stem or "imported"
@@ -71,7 +71,7 @@ def import_topology(
 
 
 def format_of(content: bytes) -> Format:
-    """Return the format that a file looks like by its beginning."""
+    """Return the format of a file, detected by its beginning."""
     start = content[: 1 << 16].removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(b"{"):
         return "taccl"

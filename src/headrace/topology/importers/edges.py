@@ -8,7 +8,7 @@
     1   0   0.7      25GB/s
 
 The line of names may be left out; its last name may be ``bytes_per_s`` or ``gb_per_s`` instead. A
-rate with its unit (B/s, kB/s, MB/s, GB/s, KiB/s, MiB/s, GiB/s, Mb/s or Gb/s) does anywhere.
+rate with its unit (B/s, kB/s, MB/s, GB/s, KiB/s, MiB/s, GiB/s, Mb/s or Gb/s) is always allowed.
 """
 
 import re
@@ -40,12 +40,12 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 def parse_edges(content: bytes, source: str, *, name: str, nodes: int | None = None) -> Topology:
     """Return the topology of an edge list; without `nodes` every rank is a host of its own.
 
-    With `nodes` the ranks are divided evenly among as many hosts, in order. Edge lists tell of no
-    shared capacities, NICs or switches: links are all there is, and nothing multicasts.
+    With `nodes` the ranks are divided evenly among as many hosts, in order. Edge lists have no
+    shared capacities, NICs or switches: only links, and no multicast.
 
     Raises
     ------
-    TopologyError : naming the file, the line, the field, what was found and what would do.
+    TopologyError : naming the file, the line, the field, what was found and what is allowed.
     """
     unit: float | None = None
     links: list[Link] = []

@@ -1,4 +1,4 @@
-"""What tools tell of one machine (links, PCIe paths, NICs), and the topology that makes of it."""
+"""Description of one machine by tools (links, PCIe paths, NICs), and the topology made of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from headrace.topology.presets.boxes import Box, Inter, LocalLink, cluster, gpu_
 from headrace.topology.topology import Switch, Topology, beta_from_bytes_per_s
 
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
-"""How far a PCIe path goes, nearest first: one switch, several, the host bridge, across host
+"""Levels of a PCIe path, nearest first: one switch, several, the host bridge, across host
 bridges of a NUMA node, across sockets."""
 
 MAX_GPUS = 256
@@ -21,12 +21,12 @@ NVLINK_BYTES_PER_S: Mapping[int, float] = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCosts:
-    """Costs where a tool does not tell them. Set them from measurements where there are any.
+    """Default costs where a tool has none; set them from measurements where available.
 
     Attributes
     ----------
     link_bytes_per_s : of one NVLink or Infinity Fabric link, each way. None: by the GPU's
-        generation where the file tells it, else 25 GB/s (NVLink 2 to 4).
+        generation where the file has it, else 25 GB/s (NVLink 2 to 4).
     alpha_us : of a message over such links; 0.7 us is Table 5.1's.
     pcie_bytes_per_s : of a GPU's PCIe port, each way (12.5 GB/s: generation 3, 16 lanes).
     sys_bytes_per_s : of a path between sockets, if that is less.
@@ -48,18 +48,18 @@ class LinkCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One machine as tools tell it.
+    """One machine as described by tools.
 
     Attributes
     ----------
     direct : links from GPU to GPU, int64 (gpus, gpus).
     link_rate : bytes a second of one such link, each way.
-    switched : links of every GPU into the switch that joins all that have some.
-    levels : for every two GPUs the level of the PCIe path between them.
+    switched : links of every GPU into the switch, which joins all GPUs with any.
+    levels : level of the PCIe path between any two GPUs.
     pcie : bytes a second of every GPU's PCIe port.
     nics : bytes a second of every NIC.
-    nic_levels : for every GPU the level of its path to each NIC.
-    multicast : whether the switch can copy a message to several GPUs.
+    nic_levels : level of every GPU's path to each NIC.
+    multicast : the switch can copy a message to several GPUs.
     """
 
     name: str
@@ -79,7 +79,7 @@ def assemble(machine: Machine, costs: LinkCosts, nodes: int, inter: Inter, sourc
     GPUs send over NVLinks; where these do not join all GPUs, over PCIe too, and then every GPU's
     PCIe port is a shared capacity each way. Every GPU uses the nearest NIC (of equally near
     ones the one with the fewest GPUs so far): NIC traffic is off the NVLinks and switch ports, and
-    what it shares with other PCIe traffic is not modelled.
+    its sharing with other PCIe traffic is not modelled.
 
     Raises
     ------

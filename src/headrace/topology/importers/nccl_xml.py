@@ -37,14 +37,14 @@ def parse_nccl_xml(
 
     GPUs are numbered by their ranks, or by devices if ranks are not given. NVLinks to devices of
     the class of bridges go into an NVSwitch, with one port each way and GPU; one of compute
-    capability 9.0 or more is taken to multicast. Rates: an NVLink as published for the GPU's
-    generation (unless `costs` tell it), a PCIe port from its speed and width, a NIC from its
+    capability 9.0 or more is assumed to multicast. Rates: an NVLink as published for the GPU's
+    generation (unless in `costs`), a PCIe port from its speed and width, a NIC from its
     speed. GPUs that links do not join send over PCIe. NIC traffic uses the nearest NIC, see
     `assemble`.
 
     Raises
     ------
-    TopologyError : naming the file, the line, the element and attribute, and what would do.
+    TopologyError : naming the file, the line, the element and attribute, and what is allowed.
     """
     system = parse_xml(content, source)
     if system.tag != "system":
@@ -136,7 +136,7 @@ def _nics(system: Element, source: str) -> list[_Nic]:
             continue
         key = (element.attributes.get("name", ""), element.attributes.get("dev", ""))
         speed = element.integer("speed", source, default=0)  # Mbit/s
-        # A NIC without a place of its own is listed below every cpu.
+        # A NIC without a locality of its own is listed below every cpu.
         nic = made.setdefault(key, _Nic(rate=speed * 1e6 / 8 if speed else None, paths=[]))
         nic.paths.append(path)
         if len(nic.paths) > _MAX_PLACES:
@@ -201,7 +201,7 @@ def _level(one: Path, other: Path) -> str:
     common = sum(1 for a, b in zip(one[1:], other[1:], strict=False) if a is b)
     if common == 0:
         return "PHB"
-    # Paths end in the device itself: one step further out is the switch that it hangs from.
+    # Paths end in the device itself: one step further out is the switch above it.
     return "PIX" if common >= max(len(one), len(other)) - 2 else "PXB"
 
 

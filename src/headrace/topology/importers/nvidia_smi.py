@@ -18,7 +18,7 @@ from headrace.topology.presets.boxes import Inter
 from headrace.topology.topology import Topology
 
 MAX_DIRECT_LINKS = 18
-"""NVLinks that a GPU has at most, of any generation yet: who shows more uses a switch."""
+"""Most NVLinks of a GPU of any generation so far: more in a row mean a switch."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _GPU = re.compile(r"GPU\d{1,4}")
@@ -37,13 +37,13 @@ def parse_nvidia_smi(
     """Return the topology of `nodes` machines as ``nvidia-smi topo -m`` shows them.
 
     ``NV#`` is that many NVLinks. If a GPU shows more of them than GPUs have, and to all others
-    equally many, they go through an NVSwitch, and each GPU has one port each way. Whether that
-    can multicast is not shown: it is taken not to. GPUs that NVLinks do not join send over PCIe.
+    equally many, they go through an NVSwitch, and each GPU has one port each way. Multicast is not
+    shown: it is assumed absent. GPUs that NVLinks do not join send over PCIe.
     NIC traffic uses the nearest NIC; see `assemble`. The matrix gives no rates: see `LinkCosts`.
 
     Raises
     ------
-    TopologyError : naming the file, the line, the row and column, and what would do.
+    TopologyError : naming the file, the line, the row and column, and what is allowed.
     """
     text = _ANSI.sub("", decoded(content, source))
     devices, rows = _rows(text, source)

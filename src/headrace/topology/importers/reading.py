@@ -1,4 +1,4 @@
-"""Files from elsewhere: read within limits, with errors that say where."""
+"""Untrusted files: read within limits, with errors that name the place."""
 
 import math
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from headrace.errors import TopologyError
 
 MAX_BYTES = 16 * 2**20
-"""A topology of a thousand GPUs takes a tenth of this; what is larger is something else."""
+"""A topology of a thousand GPUs takes a tenth of this; larger files are of another kind."""
 
 
 def read_limited(path: str | Path) -> bytes:

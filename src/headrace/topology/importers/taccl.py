@@ -2,12 +2,12 @@
 
 The compact form gives two betas (eight GPUs in the NVLink mesh of NDv2: over two NVLinks, over
 one) or a single one (GPUs around a switch, one port each way). The custom form gives matrices
-``links[dst][src]``, ``betas`` and ``invbws`` (read in the same way). ``invbw`` is what a chunk
-costs in all, and follows from alpha and beta: it is checked and not used.
+``links[dst][src]``, ``betas`` and ``invbws`` (read in the same way). ``invbw`` is the total cost of
+a chunk, and follows from alpha and beta: it is checked and not used.
 
-Files for small chunks carry scaled costs, so that their users could truncate them to integers:
+Files for small chunks have scaled costs, so that their users could truncate them to integers:
 comparing them with those for 1 MB shows a factor of 100 in files for 1 KB and of 10 in those for
-32 KB, and that a MB is 1,024 KB to them.
+32 KB, and that their MB is 1,024 KB.
 """
 
 import json
@@ -38,15 +38,15 @@ def parse_taccl(
 ) -> Topology:
     """Return the topology of `nodes` nodes of a TACCL file.
 
-    `chunk_mb` is the size in MB that costs are for, `scale` what they are multiplied by; by
-    default they follow from the file's field ``name`` (NDv2_32KB: 1/32 MB, 10), else 1 and 1.
+    `chunk_mb` is the size in MB that costs are for, `scale` the factor of all costs; by default
+    they follow from the file's field ``name`` (NDv2_32KB: 1/32 MB, 10), else 1 and 1.
 
     NIC traffic is off all other links; GPUs share the NICs of their node evenly, in order.
     Switches cannot multicast.
 
     Raises
     ------
-    TopologyError : naming the file, the field, what was found and what would do.
+    TopologyError : naming the file, the field, what was found and what is allowed.
     """
     table = _table(content, source)
     name = _text(table, "name", source)

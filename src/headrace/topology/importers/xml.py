@@ -1,4 +1,4 @@
-"""XML from outside, read without risk: no document types, no entities, bounded size and depth."""
+"""Parser of untrusted XML: no document types, no entities, bounded size and depth."""
 
 from dataclasses import dataclass, field
 from typing import NoReturn

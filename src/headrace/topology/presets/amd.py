@@ -29,7 +29,7 @@ def mi250(
     dies of a package have four (200 GB/s each way), other neighbours one or two. There is no
     switch and nothing can multicast. Each package has a NIC of 25 GB/s (200 Gb/s) on its PCIe
     port, which NIC traffic of both dies uses, off the fabric links. The alphas are round numbers,
-    for want of published ones: set them from measurements.
+    as there are no published ones: set them from measurements.
     """
     counted = ((_PACKAGE, 4), (_DOUBLE, 2), (_SINGLE, 1))
     local = [

@@ -11,7 +11,7 @@ from headrace.errors import TopologyError
 from headrace.topology.topology import Link, SharedCapacity, Switch, Topology
 
 Inter = Literal["auto", "all", "rails"]
-"""Which GPUs of different nodes a link joins: all with all; GPU i with GPU i (rails)."""
+"""GPUs of different nodes that links join: all with all; GPU i with GPU i (rails)."""
 
 ALL_UP_TO = 128
 """Ranks up to which `auto` means all pairs: their links grow with the square of the ranks."""
@@ -22,7 +22,7 @@ LocalLink = tuple[int, int, float, float]
 
 
 MAX_LINKS = 4_000_000
-"""More would take gigabytes: a mistyped number of nodes shall not."""
+"""More would take gigabytes: guards against mistyped numbers of nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ class Box:
     local : every link inside a node.
     capacities : (name, indices into `local`, beta in us/MB) that links inside a node share.
     switches : those inside a node, their links as indices into `local`.
-    nic_of : for every GPU the NIC of its node that its traffic to other nodes uses.
-    nic_betas : for every NIC its us/MB, each way.
+    nic_of : NIC of every GPU, for its traffic to other nodes.
+    nic_betas : us/MB of every NIC, each way.
     remote_alpha : us of a message to another node.
     """
 
@@ -119,7 +119,7 @@ def cluster(box: Box, nodes: int, inter: Inter = "auto") -> Topology:
 
 
 def members(keys: np.ndarray, count: int, items: np.ndarray | None = None) -> list[tuple[int, ...]]:
-    """Return for every key 0 to count - 1 the `items` (default: the indices) that have it."""
+    """Return the `items` (default: the indices) of every key 0 to count - 1."""
     order = np.argsort(keys, kind="stable")
     ends = np.searchsorted(keys[order], np.arange(count + 1))
     sorted_items = order if items is None else items[order]

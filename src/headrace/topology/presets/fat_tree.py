@@ -29,8 +29,8 @@ def fat_tree(
     `oversubscription`, at every level; links of the topology run between any two ranks, and those
     that turn at level l (0 is the leaf) have alpha `alpha_us` + l * `hop_alpha_us`. Every host
     has a NIC and every switch below the top an uplink, each way, as shared capacities. The
-    switches are taken not to multicast: collective libraries do not use that of Ethernet or
-    InfiniBand switches for data. NIC traffic is all there is.
+    switches are assumed not to multicast: collective libraries do not use that of Ethernet or
+    InfiniBand switches for data. All traffic uses the NICs.
 
     Raises
     ------

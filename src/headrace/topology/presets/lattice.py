@@ -21,7 +21,7 @@ def ring_topology(
     bytes_per_s: float = LINK_BYTES_PER_S,
     one_way: bool = False,
 ) -> Topology:
-    """`n` ranks in a circle: links r -> r+1 and back, or only forwards.
+    """A ring of `n` ranks: links r -> r+1 and back, or only forwards.
 
     50 GiB/s and 0.5 us a link by default. No switch, no multicast, no NICs.
     """
@@ -63,7 +63,7 @@ def torus(
 def hub_and_spoke(
     n: int, *, alpha_us: float = LINK_ALPHA_US, bytes_per_s: float = LINK_BYTES_PER_S
 ) -> Topology:
-    """Rank 0 is the hub with a link to and from each of the other n - 1 ranks, and no others are.
+    """A star: links between rank 0, the hub, and each of the other n - 1 ranks, both ways.
 
     The hub is a rank, no switch: it cannot multicast, it sends a copy over each link. No NICs.
     """
@@ -78,9 +78,9 @@ def _lattice(
     _check_shape(shape)
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     ends: set[tuple[int, int]] = set()
-    for place in itertools.product(*map(range, shape)):
-        rank = sum(p * stride for p, stride in zip(place, strides, strict=True))
-        for p, side, stride in zip(place, shape, strides, strict=True):
+    for point in itertools.product(*map(range, shape)):
+        rank = sum(p * stride for p, stride in zip(point, strides, strict=True))
+        for p, side, stride in zip(point, shape, strides, strict=True):
             if p + 1 < side or (wrap and side > 2):
                 other = rank + ((p + 1) % side - p) * stride
                 ends |= {(rank, other), (other, rank)}

@@ -1,8 +1,8 @@
 """NVIDIA machines: the NVLink mesh of eight V100, and GPUs around an NVSwitch.
 
-Where costs are not measured ones they follow from vendors' published rates, and the alphas are
-those of Table 5.1 of the dissertation on TACCL (0.7 us for NVLink, 1.7 us for InfiniBand), for
-want of published ones.
+Costs that are not measured follow from vendors' published rates, and the alphas are those of
+Table 5.1 of the dissertation on TACCL (0.7 us for NVLink, 1.7 us for InfiniBand), as there are no
+published ones.
 """
 
 from headrace.topology.presets.boxes import (

@@ -1,4 +1,4 @@
-"""The presets by name, so that commands and tests can enumerate them."""
+"""Registry of presets by name, for commands and tests."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -24,13 +24,13 @@ from headrace.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A function that makes topologies.
+    """A function that returns topologies.
 
     Attributes
     ----------
-    name : what users call it.
-    make : the function; its docstring says what it models and where the figures are from.
-    facts : one line: who can multicast, which ports NIC traffic uses.
+    name : for users.
+    make : the function; its docstring has the model and the sources of the figures.
+    facts : one line: multicast support, and the ports that NIC traffic uses.
     example : arguments of a small instance.
     """
 
@@ -119,7 +119,7 @@ PRESETS: Mapping[str, Preset] = {
         Preset(
             name="ring",
             make=ring_topology,
-            facts=f"ranks in a circle; no switch, {_NO_COPY}, no NICs",
+            facts=f"ranks in a cycle; no switch, {_NO_COPY}, no NICs",
             example={"n": 5},
         ),
         Preset(
