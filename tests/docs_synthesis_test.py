@@ -20,7 +20,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def commands() -> list[list[str]]:
-    """What follows ``$ headrace`` in the console blocks."""
+    """Arguments after ``$ headrace`` in the console blocks."""
     lines = "".join(blocks("console")).replace("\\\n", " ").splitlines()
     found = [shlex.split(line.removeprefix("$ ")) for line in lines if line.startswith("$ ")]
     return [words[1:] for words in found if words[0] == "headrace"]

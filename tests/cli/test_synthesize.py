@@ -96,7 +96,7 @@ def test_contradictions_are_refused(
 def test_what_combines_without_a_name_is_refused_once() -> None:
     with pytest.raises(ProgramError, match="needs a demand that only moves") as found:
         synthesize("--demand", "combining.json")
-    assert str(found.value).count("only moves") == 1  # not once for every maker
+    assert str(found.value).count("only moves") == 1  # not once for every generator
 
 
 def test_a_demand_for_other_ranks_is_refused() -> None:

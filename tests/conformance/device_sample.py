@@ -51,7 +51,7 @@ def keep_busy() -> None:
 
 
 def says(tensor: torch.Tensor, *values: float) -> None:
-    """Whether each of the equal parts of `tensor` is of that value."""
+    """Assert that each of the equal parts of `tensor` has that value."""
     for part, value in zip(tensor.chunk(len(values)), values, strict=True):
         assert part.eq(value).all().item(), f"{part} is not {value}"
 
@@ -176,7 +176,7 @@ def calls_on_another_stream() -> None:
 @check
 def results_outlive_their_names() -> None:
     for _ in range(30):
-        dist.all_reduce(filled(100_000, 1.0), async_op=True)  # nobody keeps tensor or work
+        dist.all_reduce(filled(100_000, 1.0), async_op=True)  # tensor and work are dropped
     tensors = [filled(50_000 + i, i) for i in range(20)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     for work in reversed(works):

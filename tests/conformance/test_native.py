@@ -81,7 +81,7 @@ def arguments(template: str, ranks: int) -> dict[str, object]:
 
 
 def meant_for(template: str, collective: Collective, ranks: int) -> bool:
-    """What templates have to serve, as a table of the tests: not what they happen to."""
+    """Return whether a template has to serve a collective, by a table of the tests."""
     return serves(template, Demand(collective=collective, ranks=ranks))
 
 
@@ -253,7 +253,7 @@ def test_demands_of_ones_own_run_natively(executors: list[Executor]) -> None:
     """An uneven exchange and a custom demand that combines, straight on the executor."""
     ranks = len(executors)
     uneven = Demand.all_to_all_v([[(s + 2 * d) % 3 for d in range(ranks)] for s in range(ranks)])
-    total = Demand.custom(  # everybody's slot 0 is summed at the last rank, in slot 1
+    total = Demand.custom(  # all ranks' slots 0 are summed at the last rank, in slot 1
         ranks=ranks,
         slots=2,
         before=[(r, 0, 0, (r,)) for r in range(ranks)],

@@ -1,4 +1,4 @@
-"""What torch's users see of the backend: every call, against references each rank can compute.
+"""The backend as torch's users call it: every call, against references each rank can compute.
 
 Starting torch is what takes time, so a job of each size runs the whole sample once
 (`torch_sample.py`; its checks are in `sample`) and the tests here read what became of each.

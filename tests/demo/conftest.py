@@ -1,4 +1,4 @@
-"""What the demo's tests share: canned results, and skips where the real thing cannot run."""
+"""Fixtures of the demo's tests: canned results, and skips where the real thing cannot run."""
 
 from importlib.metadata import entry_points
 

@@ -49,7 +49,7 @@ def relay(model: CostModel = FULL, topology: Topology | None = None) -> Plan:
         proof=verify(program),
         candidates=(
             Candidate(generator="by hand", chunks=2, predicted_us=63.0),
-            Candidate(generator="nobody", chunks=0, note="</script><b>not at all</b>"),
+            Candidate(generator="refused", chunks=0, note="</script><b>not at all</b>"),
         ),
         why="no other generator",
     )

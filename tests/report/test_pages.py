@@ -38,8 +38,8 @@ RESULT: dict[str, Any] = {
     "versions": {"python": "3.11"},
     "tables": {
         "curves": [
-            {"maker": maker, "size": size, "gb_per_s": 1.5 * index, "won": True}
-            for maker in ("ring", "tree")
+            {"maker": name, "size": size, "gb_per_s": 1.5 * index, "won": True}
+            for name in ("ring", "tree")
             for index, size in enumerate(("1 KiB", "1 MiB", "1 GiB"), start=1)
         ],
         "gaps": [{"case": "NDv2 x1 <allgather>", "gap": 0.01}, {"case": "other", "gap": None}],
@@ -167,8 +167,8 @@ def test_book(tmp_path: Path) -> None:
     assert len(best["x"]) > 8
     assert best["x"] == sorted(best["x"])
     assert all(b <= c * (1 + 1e-9) for b, c in zip(best["y"], bound["y"], strict=True))
-    makers = {entry.plan.generator for entry in book.entries if entry.collective == "allgather"}
-    assert makers <= set(lines)
+    names = {entry.plan.generator for entry in book.entries if entry.collective == "allgather"}
+    assert names <= set(lines)
 
 
 @pytest.mark.parametrize("topology", [RACKS, torus((6, 6)), ndv2_taccl_1mb(2)])

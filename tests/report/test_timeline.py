@@ -1,4 +1,4 @@
-"""What is sent when, as the simulator sees it."""
+"""The timeline of sends, by the simulator."""
 
 import numpy as np
 import pytest

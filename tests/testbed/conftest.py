@@ -1,4 +1,4 @@
-"""What the testbed's tests share: a small spec, and proof that nothing is left behind."""
+"""Fixtures of the testbed's tests: a small spec, and a check that nothing is left behind."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a rate becomes a token bucket, and how a connection is paced without one."""
+"""Token buckets for rates, and pacing of connections without one."""
 
 import pytest
 from hypothesis import given

@@ -164,7 +164,7 @@ def test_two_testbeds_at_once_do_not_meet(testbed: Testbed, own_state: Path) -> 
         )
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
-        # the same address in the first testbed is another machine: nobody listens there
+        # the same address in the first testbed is another machine: no listener there
         probe = testbed.popen(
             "host0",
             [sys.executable, "-c", "import socket; socket.create_connection(('10.77.2.1', 7000))"],
@@ -268,7 +268,7 @@ def test_the_guardian_removes_what_a_killed_owner_left(
     owner.send_signal(how)
     owner.communicate()
     until = time.monotonic() + 10
-    # whoever inherits the killed job may take a moment to reap it
+    # the process that inherits the killed job may take a moment to reap it
     while any(map(teardown.start_time, (guardian, job))) and time.monotonic() < until:
         time.sleep(0.02)
     assert teardown.start_time(job) is None

@@ -92,7 +92,7 @@ def test_nodes_are_alike(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_docstrings_and_facts_say_who_multicasts_and_what_nic_traffic_uses(name: str) -> None:
+def test_docstrings_and_facts_name_multicast_and_the_path_of_nic_traffic(name: str) -> None:
     preset = PRESETS[name]
     text = f"{inspect.getdoc(preset.make)} {preset.facts}"
     assert "multicast" in text.lower()

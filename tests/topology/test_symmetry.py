@@ -104,7 +104,7 @@ def test_hosts_may_be_kept_together() -> None:
     assert is_automorphism(made, offset_permutation(4, 2, 4), hosts=True) is None
 
 
-def test_a_tolerance_forgives_measured_costs() -> None:
+def test_a_tolerance_ignores_noise_of_measured_costs() -> None:
     made = perturbed(ring_topology(5), 1, 0.01)
     turn = offset_permutation(5, 1, 5)
     assert is_automorphism(made, turn) is not None

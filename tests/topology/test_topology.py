@@ -30,7 +30,7 @@ def test_one_mb_is_a_million_bytes() -> None:
 
 def test_disk_and_back(tmp_path: Path) -> None:
     made = Topology.from_head(head())
-    made.save(tmp_path / "t", provenance={"who": "test"})
+    made.save(tmp_path / "t", provenance={"made_by": "test"})
     again = Topology.load(tmp_path / "t")
     assert again == made
     assert again.digest == made.digest

@@ -69,7 +69,7 @@ def test_epsilon_is_an_imbalance_of_five_percent_among_equals() -> None:
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
 @given(groupings(), st.integers(2, 16), st.integers(0, 10_000))
-def test_moves_keep_groups_and_nobody_becomes_slower_than_the_slowest(
+def test_moves_keep_groups_and_no_rank_becomes_slower_than_the_slowest(
     groups: RankGroups, chunks: int, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -97,7 +97,7 @@ def test_moves_keep_groups_and_nobody_becomes_slower_than_the_slowest(
 
 
 def slowest(sent: np.ndarray, rates: np.ndarray) -> float:
-    """What the slowest rank needs, a slow pair being the fault of the end that is always slow."""
+    """Time of the slowest rank, a slow pair being charged to the end that is always slow."""
     off = rates * ~np.eye(len(rates), dtype=bool)
     best = np.minimum(off.max(axis=1), off.max(axis=0))
     fair = rates * np.maximum(best[:, None] / best[None, :], 1)

@@ -27,7 +27,7 @@ DEADLINE_S = 150
 
 @dataclass
 class Said:
-    """What the ranks of a job said and how they ended."""
+    """Output and exit codes of the ranks of a job."""
 
     codes: list[int] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What is believed of a network, and under which plan what is normal."""
+"""Estimated changes of a network, and the baselines of every plan."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ OUT = next(
 
 
 def traffic(factors: dict[str, float], scale: float = 1.0) -> Traffic:
-    """What connections achieve when ports have these rates, as far as a plan lets them."""
+    """Traffic of connections at these rates of ports, within the limits of a plan."""
     rates = bandwidth(PortRates(factors=factors).apply(TOPOLOGY)) * scale
     np.fill_diagonal(rates, np.nan)
     sent = np.ones((4, 4)) - np.eye(4)
@@ -32,7 +32,7 @@ def test_nothing_is_known_to_have_changed_before_anything_was_seen() -> None:
     assert not network.has_baseline
 
 
-def test_believing_and_settling() -> None:
+def test_estimates_and_accepted_changes() -> None:
     network = KnownNetwork(TOPOLOGY)
     network.add_baseline(traffic({}))
     found = network.changes(traffic(dict.fromkeys(OUT, 0.4)))

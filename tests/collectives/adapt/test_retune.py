@@ -149,7 +149,7 @@ def test_only_masters_of_what_is_called_move(topology: Topology) -> None:
     assert PlanBook.from_bytes(made.book.to_artifact().to_bytes()).digest == made.book.digest
 
 
-def test_a_book_is_adapted_by_hand(small: Topology) -> None:
+def test_a_book_is_adapted_offline(small: Topology) -> None:
     book = book_of(small, None)
     now = PortRates(factors={"host0-out": 0.4, "host0-in": 0.4}).apply(small)
     adapted = adapt_book(book, now, None)

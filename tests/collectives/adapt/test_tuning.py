@@ -33,7 +33,7 @@ def blocks(sizes: tuple[int, ...]) -> RankGroups:
 
 @dataclass(frozen=True)
 class Case:
-    """A network of racks before and after a change, and who or what group is slow then."""
+    """A network of racks before and after a change, and the rank or group that is slow then."""
 
     name: str
     sizes: tuple[int, ...]
@@ -128,7 +128,7 @@ def test_finetune_finds_most_of_it_by_itself(case: Case) -> None:
 
 
 def test_masters_cannot_follow_a_host_to_another_rack() -> None:
-    """Host 3 is behind the other uplink now: its group's traffic with it crosses, whoever masters.
+    """Host 3 is behind the other uplink now: its group's traffic with it crosses in any assignment.
 
     No assignment within the old groups helps; planning again, with the new groups, does.
     """

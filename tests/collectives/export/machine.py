@@ -1,8 +1,8 @@
-"""An interpreter of MSCCL XML that shares nothing with headrace: it decides who is right.
+"""An interpreter of MSCCL XML that shares no code with headrace: the reference for both.
 
 It runs the threadblocks under random interleavings. A connection is a queue of whole steps,
 `depth` deep; with a depth of 0 a send waits for its receive, and a step that receives and sends
-takes both at once. Values are (item, ranks combined); memory that nobody wrote is None.
+takes both at once. Values are (item, ranks combined); memory that was not written is None.
 """
 
 import random

@@ -8,7 +8,7 @@ from headrace.collectives.plan.chunks import deliveries_of, realize
 from headrace.collectives.plan.lower import lower
 from headrace.collectives.program import Program, Schedule, Transfer
 from tests.collectives.plan.random_sends import random_sends, random_topology
-from tests.collectives.plan.template_cases import SERVES, makers, serves
+from tests.collectives.plan.template_cases import SERVES, serves, variants
 
 CARRIED = tuple(
     c
@@ -25,7 +25,7 @@ def template_programs(ranks: int) -> Iterator[tuple[str, Program]]:
             demand = Demand(collective=collective, ranks=ranks, chunks=chunks, root=root)
             for name in SERVES:
                 if serves(name, demand):
-                    for make in makers(name, ranks)[-1:]:
+                    for make in variants(name, ranks)[-1:]:
                         yield f"{name} {collective} {ranks}x{chunks}", lower(make(demand))
 
 

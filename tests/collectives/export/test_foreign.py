@@ -51,7 +51,7 @@ def ring_allgather(n: int) -> str:
 
 
 def allpairs_allreduce(n: int) -> str:
-    """Everybody sends chunk p to p, adds what it gets by way of scratch, and sends it to all."""
+    """Every rank sends chunk p to p, reduces what arrives through scratch, and sends it to all."""
     body: list[str] = []
     for r in range(n):
         body.append(f'<gpu id="{r}" i_chunks="{n}" o_chunks="0" s_chunks="{n}">')

@@ -41,7 +41,7 @@ def test_a_message_is_put_and_a_reduction_is_read() -> None:
 
 
 def test_a_reduction_that_is_stored_elsewhere_too_is_one_operation() -> None:
-    """In an allreduce the last reduction of a part is passed on to those who only store it."""
+    """In an allreduce the last reduction of a part is forwarded to ranks that only store it."""
     program = lower(ring(Demand(collective=Collective.ALLREDUCE, ranks=4, chunks=4)))
     names = Counter(op["name"] for op in operations(export(program)))
     assert names["rres"] > 0

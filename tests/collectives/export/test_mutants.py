@@ -131,7 +131,7 @@ def test_a_duplicate_threadblock_is_named() -> None:
     assert "threadblock ids are 0, 0" in verdict.findings[0].message
 
 
-def test_a_missing_flag_is_a_deadlock_at_who_waits() -> None:
+def test_a_missing_flag_is_a_deadlock_at_the_waiting_step() -> None:
     program = lower(halving_doubling(Demand(collective=Collective.ALLREDUCE, ranks=4, chunks=4)))
     algo = ElementTree.fromstring(export(program, Target(in_place=True)))
     for gpu in algo:
@@ -157,7 +157,7 @@ def test_a_flag_that_comes_later_is_a_warning() -> None:
     assert warned
 
 
-def test_a_circle_through_two_gpus_is_a_deadlock_whatever_is_buffered() -> None:
+def test_a_cycle_through_two_gpus_is_a_deadlock_whatever_is_buffered() -> None:
     algo = ElementTree.fromstring(
         export(lower(direct(Demand(collective=Collective.ALL_TO_ALL, ranks=2))))
     )

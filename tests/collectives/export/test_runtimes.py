@@ -1,4 +1,4 @@
-"""What real runtimes refuse or misread: met by cutting and numbering threadblocks, or named.
+"""Limits of real runtimes: met by cutting and numbering threadblocks, or named.
 
 Files were written that runtimes break on: threadblocks of more steps than a default build takes,
 and waits for threadblocks above 127, kept in a signed byte there.

@@ -58,7 +58,7 @@ class Network:
 
     def measure(self, probe: Probe) -> np.ndarray:
         self.total_us += self.slow_us
-        assert not self.newly_dead, "nobody heard of the loss"
+        assert not self.newly_dead, "the loss was not reported"
         if (rank := self.deaths.pop(len(self.probes), None)) is not None:
             self.newly_dead.add(rank)
             self.total_us += 1e6

@@ -29,7 +29,7 @@ def fits():
     }
 
 
-def test_quiet_pairs_touch_every_kind() -> None:
+def test_unloaded_pairs_touch_every_kind() -> None:
     groups = ((0, 1, 2, 3), (4, 5, 6), (7,))
     pairs = unloaded_pairs(groups, 6, 2)
     kind = {host: index for index, group in enumerate(groups) for host in group}

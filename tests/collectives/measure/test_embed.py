@@ -104,7 +104,7 @@ def test_hosts_all_in_one_place_are_no_problem() -> None:
 
 
 @pytest.mark.parametrize("units", [(1, 2, 7, 15, 61), (1, 1, 1, 4, 16), (2, 4, 8, 12, 20)])
-def test_an_embedding_knows_better_than_its_probes_who_is_near(units: tuple[int, ...]) -> None:
+def test_an_embedding_predicts_affinity_better_than_its_probes(units: tuple[int, ...]) -> None:
     """PLink 5.5: from 81.3% by 5.0 to 8.1 points, in a case of its own."""
     table = simulate_network(nested_positions(64, units, seed=1), seed=1)
     distances, known = table.distances()

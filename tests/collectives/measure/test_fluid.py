@@ -77,7 +77,7 @@ def test_acknowledgements_wait_behind_data_of_the_other_direction() -> None:
     assert free[5] == pytest.approx(300, rel=0.02)
 
 
-def test_one_flow_between_racks_has_no_more_than_that_whoever_else_is_there() -> None:
+def test_one_flow_between_racks_has_no_more_than_its_own_limit() -> None:
     rounds = one_round(4, {(0, 1): 100.0, (2, 3): 100.0})
     assert ends(rounds, [0, 1, 2, 2], rates(4, far=0.25)) == pytest.approx([400, 0, 100, 0])
 

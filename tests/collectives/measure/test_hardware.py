@@ -19,7 +19,7 @@ BOXES = {
     "scrambled": SimulatedBox(
         switch_cpu=(0, 0, 1, 1), gpu_switch=(3, 1, 0, 2, 1, 0, 3, 2), nic_cpu=1, nic_switch=3
     ),
-    "nobody shares": SimulatedBox(switch_cpu=(0,) * 4, gpu_switch=(0, 1, 2, 3), nic_switch=-1),
+    "no sharing": SimulatedBox(switch_cpu=(0,) * 4, gpu_switch=(0, 1, 2, 3), nic_switch=-1),
     "one switch": SimulatedBox(switch_cpu=(0,), gpu_switch=(0, 0, 0, 0)),
     "two of four": SimulatedBox(
         switch_cpu=(0, 1), gpu_switch=(0, 0, 0, 0, 1, 1, 1, 1), nic_cpu=1, nic_switch=1
@@ -98,8 +98,8 @@ def test_figures_come_with_the_answers() -> None:
     assert found.pair_ratio == pytest.approx(0.5, rel=0.05)
     assert found.switch_gb_per_s == pytest.approx(12.0, rel=0.05)
     assert min(found.cpu_confidence, found.switch_confidence, found.nic_confidence) > 0.99
-    nobody = infer_hardware(simulate_probes(BOXES["nobody shares"], noise=0.02))
-    assert nobody.pair_ratio is nobody.switch_gb_per_s is None
+    unshared = infer_hardware(simulate_probes(BOXES["no sharing"], noise=0.02))
+    assert unshared.pair_ratio is unshared.switch_gb_per_s is None
 
 
 def without(probes: HardwareProbes, left_out: np.ndarray) -> HardwareProbes:

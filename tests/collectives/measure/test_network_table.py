@@ -47,7 +47,7 @@ def test_latency_may_be_comma_separated(tmp_path) -> None:
     assert distances[1, 2] == 29
 
 
-def test_the_tournament_of_a_profile_is_a_table() -> None:
+def test_the_pairs_of_a_profile_are_a_table() -> None:
     topology, racks = shuffled_racks((3, 2), 4)
     profile = survey(Network(topology), [topology.hosts[host] for host in topology.rank_host])
     names = profile.topology.hosts

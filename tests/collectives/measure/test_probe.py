@@ -61,7 +61,7 @@ def test_what_one_rank_sends_another_receives(probe: Probe) -> None:
     assert blocks == 4 * len(probe.flows)
 
 
-def test_who_takes_no_part_runs_no_step() -> None:
+def test_ranks_that_take_no_part_run_no_step() -> None:
     probe = Probe(ranks=4, manner=Manner.AT_ONCE, chunks=4, flows=(Flow(2, 0, 1000),))
     assert set(probe.program().lanes["rank"].tolist()) == {0, 2}
     assert all((side == 0).all() for rank in (1, 3) for side in probe.block_bytes(rank))

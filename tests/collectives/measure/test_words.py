@@ -1,4 +1,4 @@
-"""What the log says of a network."""
+"""The log's summary of a network."""
 
 from dataclasses import replace
 

@@ -82,7 +82,7 @@ class Machine:
         self.layouts = [self._layout(uneven) for uneven in (False, True)]
 
     def _share(self, item: int, by: int, unit: int, rng: random.Random) -> _Unit:
-        """What a rank contributes to an item, wherever that lies."""
+        """A rank's contribution to an item, in any slot."""
         share = (rng.getrandbits(60), rng.getrandbits(60))
         return self.parts_of.setdefault((item, by, unit), share)
 
@@ -148,7 +148,7 @@ class Machine:
                     return self.bad
 
     def _agents(self, *, buffered: bool) -> list[tuple[int, int, bool]]:
-        """(send or local lane, receive lane, both at once): who can make a move."""
+        """(send or local lane, receive lane, both at once): the possible moves."""
         agents: list[tuple[int, int, bool]] = []
         for (rank, direction, peer, channel), lane in self.keys.items():
             other = self.keys.get((peer, int(Direction.RECV), rank, channel), -1)
@@ -197,7 +197,7 @@ class Machine:
         return True
 
     def _may_begin(self, lane: int, receiver: int) -> bool:
-        """Whether all steps of the messages at the heads of two lanes can run to their end."""
+        """Return whether all steps of the messages at the heads of two lanes can complete."""
         heads = (self.head[lane], self.head[receiver])
         if heads[0] == len(self.lanes[lane]) or heads[1] == len(self.lanes[receiver]):
             return False

@@ -34,7 +34,7 @@ class Step:
     count: int = 1
     on: list["Step"] = field(default_factory=list)
     joined: bool = False
-    """Whether it belongs to the message of the step before it in its lane."""
+    """True if it belongs to the message of the step before it in its lane."""
 
     @property
     def ranges(self) -> list[tuple[range, bool]]:
@@ -276,7 +276,7 @@ def halving_doubling(ranks: int) -> Draft:
 
 
 def direct_all_to_all(ranks: int, chunks: int = 1) -> Draft:
-    """Everybody sends to everybody; the own block is copied."""
+    """Every rank sends to every other; the own block is copied."""
     half = ranks * chunks
     moves = [
         Transfer(
@@ -304,7 +304,7 @@ def relayed_all_to_all() -> Draft:
 
 
 def scratch_allreduce(ranks: int) -> Draft:
-    """Everybody's vector goes to scratch at rank 0, is reduced there locally, and returns."""
+    """All vectors go to scratch at rank 0, are reduced there locally, and return."""
     moves = []
     for chunk in range(2):
         for src in range(1, ranks):

@@ -210,7 +210,7 @@ def duplicate_send(draft: Draft, rng: random.Random) -> bool:
 
 
 def change_op(draft: Draft, rng: random.Random) -> bool:
-    """What should be combined replaces, or the reverse."""
+    """Replace where values should be combined, or the reverse."""
     other = {
         Op.RECV: Op.RECV_REDUCE,
         Op.RECV_REDUCE: Op.RECV,

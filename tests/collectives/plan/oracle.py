@@ -62,7 +62,7 @@ class _Search:
             self._try(link, chunks, last, end)
 
     def _messages(self) -> list[tuple[int, tuple[int, ...]]]:
-        """What could be sent now, soonest first; nobody sends what nobody waits for."""
+        """Messages that could be sent now, soonest first: awaited chunks only."""
         waiting = sorted({chunk for chunk, _ in self.missing})
         found: list[tuple[float, int, tuple[int, ...]]] = []
         for k, link in enumerate(self.links):

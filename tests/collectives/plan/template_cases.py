@@ -7,7 +7,7 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan import templates
 from headrace.collectives.program import Schedule
 
-Maker = Callable[[Demand], Schedule]
+Variant = Callable[[Demand], Schedule]
 
 SERVES = {
     "ring": "allreduce reduce broadcast allgather reduce_scatter",
@@ -33,7 +33,7 @@ def groupings(ranks: int) -> list[tuple[tuple[int, ...], ...]]:
     return sorted(ways)
 
 
-def makers(name: str, ranks: int) -> list[Maker]:
+def variants(name: str, ranks: int) -> list[Variant]:
     """The variants of one template that tests cover."""
     make = getattr(templates, name)
     if name in ("direct", "full_exchange"):
@@ -46,7 +46,7 @@ def makers(name: str, ranks: int) -> list[Maker]:
 
 
 def serves(name: str, demand: Demand) -> bool:
-    """Whether template `name` is meant to serve `demand`."""
+    """Return whether template `name` is meant for `demand`."""
     power_of_two = demand.ranks & (demand.ranks - 1) == 0
     if name == "halving_doubling" and demand.collective is not Collective.ALLREDUCE:
         return power_of_two and demand.collective in SERVES[name].split()

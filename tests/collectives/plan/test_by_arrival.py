@@ -130,7 +130,7 @@ def late_and_early() -> tuple[Topology, Demand, Sends]:
     return topology, demand, sends
 
 
-def test_a_late_contribution_holds_up_nobody_behind_it() -> None:
+def test_a_late_contribution_holds_up_no_message_behind_it() -> None:
     topology, demand, sends = late_and_early()
     timed = with_arrivals(topology, sends, 1.0)
     assert timed.arrive_us.tolist() == [100.0, 1.0, 1.0, 2.0, 3.0, 101.0]

@@ -128,7 +128,7 @@ def test_costs_without_a_common_unit_leave_a_small_gap() -> None:
     assert found.bound_us <= found.total_us <= found.bound_us * (1 + 1e-3)
 
 
-def test_nothing_is_sent_that_nobody_needs() -> None:
+def test_nothing_is_sent_without_need() -> None:
     # Found by hypothesis: a chunk that a relay might get late made the schedule look long.
     rows = [(0, 1, 0.0, 15.0), (0, 2, 0.0, 10.0), (1, 2, 0.0, 10.0), (2, 0, 0.0, 10.0)]
     deliveries = deliveries_of(Demand(collective=Collective.SCATTER, ranks=3))

@@ -1,4 +1,4 @@
-"""What the whole portfolio decides on every preset, checked in: nothing changes unnoticed."""
+"""Golden choices of the whole portfolio on every preset: nothing changes unnoticed."""
 
 import json
 from collections.abc import Callable

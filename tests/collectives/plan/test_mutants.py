@@ -56,7 +56,7 @@ def _in_messages() -> dict[str, Schedule]:
     topology = random_topology(rng, 4)
     item = (0, 1, 2, 3)
     custom = (
-        Demand.custom(  # everybody's slot moves on by one, in place; slot 1 is broadcast from 2
+        Demand.custom(  # every rank's slot moves on by one, in place; slot 1 is broadcast from 2
             ranks=4,
             slots=2,
             before=[*((r, 0, r, (r,)) for r in item), (2, 1, 4, (2,))],

@@ -1,4 +1,4 @@
-"""The portfolio: who takes part, who wins, what is said of the others."""
+"""The portfolio: applicable generators, the choice, and the notes of the other candidates."""
 
 import contextlib
 import dataclasses
@@ -81,7 +81,7 @@ def test_random_topologies() -> None:
 
 
 def test_pruning_loses_nothing() -> None:
-    """What was not simulated would cost no less than what was chosen."""
+    """Pruned candidates would cost no less than the chosen one."""
     for topology, collective in (
         (two_racks(), Collective.ALLREDUCE),
         (fast(7), Collective.ALLREDUCE),
@@ -113,7 +113,7 @@ def fast(ranks: int) -> Topology:
 
 
 def choice_us(program: Program, topology: Topology, total_bytes: int) -> float:
-    """What candidates are compared by: predicted time, and processor time for exposed steps."""
+    """Cost of a candidate: predicted time, and processor time for exposed steps."""
     ranks = [int(program.lanes["rank"][lane]) for lane in program.steps["lane"]]
     steps = max(map(ranks.count, set(ranks)), default=0)
     charge = EXECUTOR.step_us * min(steps, EXECUTOR.exposed_steps)
@@ -126,13 +126,13 @@ def test_one_measured_group_leaves_hosts_to_be_found() -> None:
         name="two-hosts", hosts=("a", "b"), rank_host=(0, 1, 0, 1), links=full.links
     )
     plan = plan_collective(topology, Collective.ALLREDUCE, MIB, groups=((0, 1, 2, 3),))
-    makers = {c.generator for c in plan.candidates if c.chunks}
-    assert "hierarchical" in makers
+    names = {c.generator for c in plan.candidates if c.chunks}
+    assert "hierarchical" in names
     setting = Setting.of(topology, Collective.ALLREDUCE, groups=((0, 1, 2, 3),), root=0)
     assert setting.groups == ((0, 2), (1, 3))
 
 
-def test_who_is_absent_and_why() -> None:
+def test_absent_generators_and_why() -> None:
     plan = plan_collective(uniform(3), Collective.BROADCAST, MIB)
     notes = {c.generator: c.note for c in plan.candidates if c.chunks == 0}
     assert notes["hierarchical"] == "the topology has a single group"
@@ -155,7 +155,7 @@ def test_a_wrong_program_is_never_kept() -> None:
         plan_collective(uniform(3), Collective.ALLREDUCE, MIB, generators=rows[:1])
 
 
-def test_where_nobody_has_a_plan_it_is_said_for_what_and_what_may_help() -> None:
+def test_without_any_plan_the_error_names_the_problem_and_remedies() -> None:
     full = uniform(3)
     star = dataclasses.replace(
         full, name="star", links=tuple(k for k in full.links if k.dst == 0), shared=()
@@ -176,7 +176,7 @@ def test_where_nobody_has_a_plan_it_is_said_for_what_and_what_may_help() -> None
         plan_collective(star, Collective.ALLGATHER, MIB, generators=only)
 
 
-def test_who_is_ruled_out_by_its_busiest_link_is_not_simulated(
+def test_candidates_ruled_out_by_their_busiest_link_are_not_simulated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every candidate used to be simulated twice, whatever was known of it."""
@@ -288,7 +288,7 @@ def hasty(_setting: Setting) -> list[Schedule]:
     raise KeyboardInterrupt
 
 
-def test_nobody_searches_where_nothing_is_left_to_be_found() -> None:
+def test_no_search_where_nothing_is_left_to_be_found() -> None:
     def never(_setting: Setting) -> list[Schedule]:
         raise AssertionError("asked")
 

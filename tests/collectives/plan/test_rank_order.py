@@ -80,7 +80,7 @@ def test_tiny_networks_get_the_best_order_there_is(seed: int, collective: Collec
         ]
     ),
 )
-def test_what_is_placed_is_proven_and_takes_as_long_as_is_said(
+def test_reordered_plans_are_proven_and_take_as_long_as_predicted(
     seed: int, ranks: int, collective: Collective
 ) -> None:
     topology = random_topology(seed, ranks=ranks)

@@ -68,6 +68,6 @@ def test_equal_seeds_give_equal_sends() -> None:
     assert first == second
 
 
-def test_who_is_not_linked_is_told() -> None:
+def test_unlinked_ranks_are_named() -> None:
     with pytest.raises(TopologyError, match="has no link"):
         exchanged(presets.mesh((2, 2)), MIB)

@@ -1,4 +1,4 @@
-"""Who searches: everybody serves with a proven program, or says why not; always the same."""
+"""Search-based generators: a proven program or a reason why not; deterministic."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -44,7 +44,7 @@ def programs(
 
 @pytest.mark.parametrize("collective", STANDARD)
 @pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
-def test_everybody_serves_or_says_why_not(row: Generator, collective: Collective) -> None:
+def test_every_generator_applies_or_gives_a_reason(row: Generator, collective: Collective) -> None:
     for topology in TOPOLOGIES:
         try:
             found = programs(row, topology, collective)
@@ -107,7 +107,7 @@ def test_given_chunks_are_made_or_refused(row: Generator, engine: NativeSearch |
         assert {program.demand.chunks for program in found} <= {chunks}
 
 
-def test_without_an_engine_somebody_is_left() -> None:
+def test_without_an_engine_some_generator_is_left() -> None:
     method = Method(model=FULL, engine=None, effort="quick")
     served = set()
     for row in SEARCH_GENERATORS:
@@ -177,7 +177,7 @@ def test_finer_cuts_of_what_is_far_behind_are_not_tried() -> None:
         assert [made.demand.chunks for made in row.schedules(setting)] == counts
 
 
-def test_makers_are_told_the_best_so_far() -> None:
+def test_generators_know_the_best_so_far() -> None:
     told: dict[str, float] = {}
 
     def ask(setting: Setting) -> Sequence[Schedule]:
@@ -193,7 +193,7 @@ def test_makers_are_told_the_best_so_far() -> None:
 
 
 def test_the_table_is_frozen() -> None:
-    """A new synthesizer is one more row: update this list with it."""
+    """A new generator is one more row: update this list with it."""
     assert [row.name for row in SEARCH_GENERATORS] == [
         "orbits",
         "hosts",

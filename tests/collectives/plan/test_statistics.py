@@ -71,7 +71,7 @@ def test_templates_keep_their_laws(ranks: int) -> None:
         assert count("recursive_doubling", 1).rounds == math.log2(ranks)
 
 
-def test_an_unproven_circle_is_named() -> None:
+def test_an_unproven_cycle_is_named() -> None:
     """Both sends wait for what the other brings."""
     program = of("broadcast", 2, [Transfer(0, 1, 0, 0), Transfer(1, 0, 0, 0)])
     op = program.steps["op"]
@@ -83,7 +83,7 @@ def test_an_unproven_circle_is_named() -> None:
 
 @pytest.mark.parametrize(("racks", "each"), [(2, 4), (4, 2), (4, 4)])
 def test_table_1_of_plink(racks: int, each: int) -> None:
-    """What the paper says holds but for the ring and the tree, whose rows give reasons."""
+    """The paper's figures hold but for the ring and the tree, whose rows give reasons."""
     rows = {row.name: row for row in table1(racks, each)}
     n = racks * each
     for name in ("PS (fully sharded)", "Halving doubling", "2-level hierarchical"):

@@ -13,7 +13,7 @@ from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Schedule
 from headrace.errors import ProgramError
 from tests.collectives.plan.symbolic import check
-from tests.collectives.plan.template_cases import SERVES, makers, serves
+from tests.collectives.plan.template_cases import SERVES, serves, variants
 
 TWO_RACKS = ((0, 2), (1, 3))
 
@@ -26,7 +26,7 @@ def test_delivers(name: str, ranks: int) -> None:
         for root in {0, ranks - 1, ranks // 2} if collective in ROOTED else {0}:
             for chunks in (1, 3, 2 * ranks):
                 demand = Demand(collective=collective, ranks=ranks, chunks=chunks, root=root)
-                for make in makers(name, ranks):
+                for make in variants(name, ranks):
                     if not serves(name, demand):
                         with pytest.raises(ProgramError, match=name):
                             make(demand)
@@ -40,7 +40,7 @@ def test_delivers(name: str, ranks: int) -> None:
 def test_a_transfer_stays_within_a_block_and_scratch_keeps_to_its_chunk(name: str) -> None:
     for collective in map(Collective, SERVES[name].split()):
         demand = Demand(collective=collective, ranks=4, chunks=6, root=1)
-        for make in makers(name, 4):
+        for make in variants(name, 4):
             for t in make(demand).transfers:
                 assert t.src_slot < demand.slots or t.src == t.dst
                 for slot in (t.src_slot, t.dst_slot):
@@ -99,7 +99,7 @@ def test_ring_in_group_order_enters_each_group_once() -> None:
     assert used == {(0, 2), (2, 1), (1, 3), (3, 0)}
 
 
-def test_direct_hits_nobody_from_all_sides_at_once() -> None:
+def test_direct_hits_no_rank_from_all_sides_at_once() -> None:
     demand = Demand(collective=Collective.ALL_TO_ALL, ranks=5)
     remote = [t for t in direct(demand).transfers if t.src != t.dst]
     for start in range(0, len(remote), 5):
@@ -129,7 +129,7 @@ def test_golden(golden: Callable[[str, bytes], None]) -> None:
         for collective in map(Collective, collectives.split()):
             for ranks in (1, 4, 8):
                 demand = Demand(collective=collective, ranks=ranks, chunks=ranks, root=ranks // 2)
-                for index, make in enumerate(makers(name, ranks)):
+                for index, make in enumerate(variants(name, ranks)):
                     key = f"{name} {collective} {ranks} variant {index}"
                     digests[key] = lower(make(demand)).digest
     golden("templates.json", (json.dumps(digests, indent=1) + "\n").encode())

@@ -75,7 +75,7 @@ def test_lanes_without_steps_are_fine_in_pairs() -> None:
     accepts(made)
 
 
-def test_slots_that_nobody_wants_may_be_overwritten() -> None:
+def test_slots_without_postcondition_may_be_overwritten() -> None:
     demand = Demand(collective=Collective.GATHER, ranks=3)
     moves = [Transfer(2, 1, 2, 2), Transfer(1, 0, 2, 2), Transfer(1, 0, 1, 1), Transfer(2, 1, 2, 1)]
     accepts(draft(demand, moves))
@@ -564,7 +564,7 @@ def go_through(made: Draft) -> None:
         Clocks(structure, order[structure.rank[order] == rank]).check()
 
 
-def test_clocks_are_dropped_when_nobody_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_are_dropped_when_no_step_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory must not grow with steps times lanes."""
     most = 0
     advance = Clocks._advance

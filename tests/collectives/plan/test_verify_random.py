@@ -98,7 +98,7 @@ def test_refused_orders_get_stuck_and_accepted_programs_always_end_alike() -> No
 
 
 def _races(made: Draft) -> tuple[bool, bool] | None:
-    """Whether races are found, by short paths first and by clocks alone; None for a deadlock."""
+    """Races found by short paths first, and by clocks alone; None for a deadlock."""
     structure = Structure.of(made.build())
     try:
         order = running_order(structure)

@@ -114,7 +114,7 @@ def waiting_alone() -> None:
 
 
 def abandoned() -> None:
-    """Nobody destroys the group; the interpreter must end all the same."""
+    """Leave the group undestroyed; the interpreter must end all the same."""
     for _ in range(50):
         dist.all_reduce(torch.ones(100_000), async_op=True)
     dist.irecv(torch.ones(1), (dist.get_rank() + 1) % dist.get_world_size())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class MemoryStore:
-    """What `agreement.Store` asks for; several connections may share its `values`."""
+    """An `agreement.Store` in memory; several connections may share its `values`."""
 
     def __init__(
         self,

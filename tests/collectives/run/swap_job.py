@@ -155,7 +155,7 @@ class Agent:
         self.finished.set()
         if self.rank == 0:
             self.threads[1].join(LIMIT_S)
-        dist.barrier()  # nobody stops following while a round is on
+        dist.barrier()  # no rank stops following during a round
         self.stop.set()
         self.threads[0].join(LIMIT_S)
         assert not any(thread.is_alive() for thread in self.threads)

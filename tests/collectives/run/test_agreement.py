@@ -194,7 +194,7 @@ def dies_before(word: str) -> Callable[[str, str], None]:
 
 
 @pytest.mark.parametrize("word", ["offer", "ask", "verdict"])
-def test_a_proposer_that_dies_leaves_everybody_with_the_old_plan(word: str) -> None:
+def test_a_proposer_that_dies_leaves_all_ranks_with_the_old_plan(word: str) -> None:
     job = Job(3, 5, 1e-4)
     job.limit_s = 0.3
     with job.running():

@@ -1,4 +1,4 @@
-"""How tensors become segments: in place where possible, staged where not, never clobbered."""
+"""Binding tensors to segments: in place where possible, staged where not, never clobbered."""
 
 import pytest
 import torch

@@ -53,7 +53,7 @@ def no_others(_name: str, _deadline_s: float) -> Caller:
 
 
 def interrupted_after(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What `function` becomes if an interrupt comes as it returns."""
+    """Return `function` with an interrupt as it returns."""
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         function(*arguments, **options)
@@ -102,7 +102,7 @@ def test_buffers_outlive_an_interrupted_submission(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("shared_memory", "policy"), [(True, os.SCHED_BATCH), (False, os.SCHED_OTHER)]
 )
-def test_where_memory_is_shared_the_executors_threads_preempt_nobody(
+def test_where_memory_is_shared_the_executors_threads_preempt_no_other(
     shared_memory: bool, policy: int
 ) -> None:
     def threads() -> dict[str, tuple[str, int]]:

@@ -26,7 +26,7 @@ log.warning("a problem")
         ("configured", "info", ["app a problem"]),
     ],
 )
-def test_who_decides_what_is_said(application: str, level: str, lines: list[str]) -> None:
+def test_which_setting_decides_the_level(application: str, level: str, lines: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, application, level],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""How ranks find each other: over an in-memory store, with ranks as threads."""
+"""Rendezvous of ranks: over an in-memory store, with ranks as threads."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ def together(count: int, act: Callable[[int, Any], Any]) -> list[Any]:
         return list(pool.map(guarded, range(count)))
 
 
-def test_everybody_learns_the_secret_and_the_hosts() -> None:
+def test_every_rank_gets_the_secret_and_the_hosts() -> None:
     configs = together(
         3, lambda r, s: Rendezvous(s, r, 3, 20).agree(interface=None, book_digest="")
     )
@@ -141,7 +141,7 @@ def test_an_unknown_interface_is_an_error_that_lists_the_known() -> None:
 
 
 @pytest.mark.parametrize("all_ranks", [False, True])
-def test_a_monitored_barrier_names_who_is_missing(all_ranks: bool) -> None:
+def test_a_monitored_barrier_names_missing_ranks(all_ranks: bool) -> None:
     def act(rank: int, store: Any) -> None:
         if rank not in (1, 3):
             limit = timedelta(seconds=0.3)

@@ -1,4 +1,4 @@
-"""The native engine against the simulator: what it claims, whoever runs its sends is told too."""
+"""The native engine against the simulator: its times are those of the simulated sends."""
 
 import signal
 import threading

@@ -79,7 +79,7 @@ def test_a_tensor_has_the_shape_and_type_that_were_asked_for() -> None:
 
 
 def shared_mappings() -> tuple[int, int]:
-    """How many regions of memory that is shared are mapped here, and their bytes in use."""
+    """Number of shared regions mapped in this process, and their bytes in use."""
     count = used = 0
     with Path("/proc/self/smaps").open() as lines:
         ours = False

@@ -1,4 +1,4 @@
-"""What other ranks send of a sparse tensor is checked before it is used."""
+"""Sparse data of other ranks is checked before it is used."""
 
 import pytest
 import torch

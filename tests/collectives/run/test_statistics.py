@@ -1,4 +1,4 @@
-"""What connections did: the sums over channels, the windows, and the rates against real sockets."""
+"""Connection statistics: sums over channels, windows, and rates against real sockets."""
 
 import threading
 

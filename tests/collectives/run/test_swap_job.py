@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(2 * DEADLINE_S)
 
 
 def reports(*arguments: str, without: int = -1) -> list[dict[str, Any]]:
-    """What the ranks report, but for one that is killed."""
+    """Reports of the ranks, except for one that is killed."""
     with ranks(RANKS, SCRIPT, *arguments) as processes:
         texts = outputs(processes, DEADLINE_S)
         found = []

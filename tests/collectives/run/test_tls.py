@@ -1,4 +1,4 @@
-"""What goes between hosts can neither be read nor changed on its way."""
+"""Encrypted traffic between hosts can neither be read nor changed on its way."""
 
 import socket
 import threading
@@ -76,7 +76,7 @@ class Tap:
 def tapped(
     *, tls: bool, change: Change | None = None, deadline_s: float = 10.0
 ) -> Iterator[tuple[list[Executor], Tap]]:
-    """Two ranks on two addresses, with somebody between them."""
+    """Two ranks on two addresses, with a tap between them."""
     pair = [Executor(rank, 2, host=HOSTS[rank], secret="tap", tls=tls) for rank in range(2)]
     tap = Tap(pair[0].address, change)
     addresses = [tap.address, pair[1].address]
@@ -90,7 +90,7 @@ def tapped(
 
 
 def send(pair: list[Executor], deadline_s: float = 10.0) -> bytes:
-    """What comes of PLAIN at rank 1."""
+    """Send PLAIN to rank 1; returns the bytes received there."""
     out, came = np.frombuffer(PLAIN, np.uint8), np.zeros(len(PLAIN), np.uint8)
     sent = pair[0].send(out.ctypes.data, out.size, 1, 5, deadline_s=deadline_s)
     received = pair[1].recv(came.ctypes.data, came.size, 0, 5, deadline_s=deadline_s)
@@ -100,7 +100,7 @@ def send(pair: list[Executor], deadline_s: float = 10.0) -> bytes:
 
 
 @pytest.mark.parametrize("tls", [False, pytest.param(True, marks=needs_tls)])
-def test_who_taps_a_connection_reads_nothing(tls: bool) -> None:
+def test_a_tap_on_a_connection_reads_nothing(tls: bool) -> None:
     with tapped(tls=tls) as (pair, tap):
         assert send(pair) == PLAIN
     seen = [PLAIN[:50] in one for one in tap.seen]

@@ -1,4 +1,4 @@
-"""What checks of the sample share: their list, numbers every rank knows, and comparison."""
+"""Common parts of the sample's checks: their list, numbers every rank knows, and comparison."""
 
 from collections.abc import Callable
 from contextlib import contextmanager

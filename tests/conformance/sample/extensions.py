@@ -110,5 +110,5 @@ def the_profiler_shows_calls_from_begin_to_end() -> None:
         names
     )
     spans = [event for event in found.events() if event.name == "headrace:allreduce"]
-    # over a millisecond, unless there is nobody to exchange with
+    # over a millisecond, unless there is no peer
     assert len(everyone()) == 1 or all(span.cpu_time_total > 100 for span in spans)

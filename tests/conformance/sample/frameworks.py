@@ -1,4 +1,4 @@
-"""What torch builds on collectives: functional ones, DDP, FSDP, distributed tensors."""
+"""torch's layers above collectives: functional ones, DDP, FSDP, distributed tensors."""
 
 from contextlib import nullcontext
 

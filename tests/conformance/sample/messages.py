@@ -73,7 +73,7 @@ def batches_of_messages() -> None:
     for index, tensor in enumerate(landing):
         same(tensor, make(left, len(tensor), torch.float32, index))
     future = dist.irecv(landing[0], left).get_future()
-    dist.isend(make(me(), 50, torch.float32, 9), right)  # nobody keeps this work
+    dist.isend(make(me(), 50, torch.float32, 9), right)  # this work is dropped
     future.wait()
     same(future.value()[0], make(left, 50, torch.float32, 9))
 

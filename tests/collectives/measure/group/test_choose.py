@@ -1,4 +1,4 @@
-"""How many groups: sqrt(n) as the paper says, or what is foreseen to take least."""
+"""Number of groups: sqrt(n) as in the paper, or that of least predicted time."""
 
 import math
 

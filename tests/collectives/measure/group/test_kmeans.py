@@ -19,7 +19,7 @@ from headrace.errors import InputError
 
 @given(st.data(), st.integers(1, 20), st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
-def test_sizes_are_within_the_limits_and_everybody_is_in_one_group(
+def test_sizes_are_within_the_limits_and_every_host_is_in_one_group(
     data: st.DataObject, n: int, seed: int
 ) -> None:
     count = data.draw(st.integers(1, n))

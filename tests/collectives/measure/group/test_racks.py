@@ -48,7 +48,7 @@ def test_racks_are_found_exactly_through_much_noise(seen, sizes, seed: int) -> N
 
 
 def invented(hosts: int, seeds: int = 60) -> int:
-    """How often racks are seen where nothing but much noise is."""
+    """Number of matrices of pure noise in which racks are found."""
     matrices = (
         5e7 * np.exp(0.3 * np.random.default_rng(seed).standard_normal((hosts, hosts)))
         for seed in range(seeds)

@@ -1,4 +1,4 @@
-"""What ``iperf3 -J`` writes, made from what is known about the format."""
+"""Output of ``iperf3 -J``, composed from the format's documentation."""
 
 import json
 from pathlib import Path

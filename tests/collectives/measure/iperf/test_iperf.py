@@ -48,7 +48,7 @@ def test_the_servers_own_file_says_the_same(tmp_path: Path, reverse: bool) -> No
     )
     assert server.bytes_per_s == client.bytes_per_s
     assert (server.client, server.server) == (client.client, client.server)
-    assert (server.rtt_us is None) != (client.rtt_us is None)  # whoever sent knows it
+    assert (server.rtt_us is None) != (client.rtt_us is None)  # the sender has it
 
 
 def test_a_file_may_name_its_hosts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How good the plans are, and at what cost."""
+"""Quality of the plans, and the cost of planning."""
 
 import resource
 from dataclasses import replace

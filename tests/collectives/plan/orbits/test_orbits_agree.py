@@ -1,4 +1,4 @@
-"""What holds of a plan's orbits holds of the plan written out: proof, prediction, bound."""
+"""A plan's orbits and the expanded plan agree: proof, prediction, bound."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_a_group_that_does_not_commute() -> None:
         agree(found, topology, 8_000_000)
 
 
-def test_who_shares_a_nic_is_told_apart() -> None:
+def test_ranks_that_share_a_nic_are_told_apart() -> None:
     """Two GPUs at one NIC cannot both be first: they need a representative each."""
     topology = dgx2(2)
     found = plan_orbits(topology, Collective.ALLGATHER, 32 << 20, chunks=(1,))

@@ -140,7 +140,7 @@ def test_sent_before_it_has_come() -> None:
         verify_orbits(replace(plan, sends=sends))
 
 
-def test_generators_that_do_not_reach_everybody() -> None:
+def test_generators_that_do_not_reach_all_ranks() -> None:
     plan = PLANS[Collective.ALLGATHER][0]
     with pytest.raises(VerificationError, match="no generator leads from rank 0 to rank 1"):
         verify_orbits(replace(plan, generators=np.arange(4, dtype=np.int32)[None, :]))

@@ -13,7 +13,7 @@ def names(topology: Topology, used: list[int], link: int, **options: bool) -> li
     return [known[resource] for resource, _ in found[link]]
 
 
-def test_a_link_that_shares_with_nobody_is_one_resource() -> None:
+def test_a_link_without_shared_capacity_is_one_resource() -> None:
     topology = uniform(3)
     assert names(topology, [0], 0) == ["link 0"]
 

@@ -117,7 +117,7 @@ def test_a_shared_capacity_is_shared_evenly() -> None:
     assert found.total_us == pytest.approx(300.0)
     assert found.busy["nic"] == pytest.approx(1.0)
     sends = found.finish_us[program.steps["op"] == Op.SEND]
-    assert sends.min() > 280.0  # nobody is served first
+    assert sends.min() > 280.0  # no link comes first
 
 
 def test_a_shared_capacity_that_is_fast_enough_does_not_delay() -> None:

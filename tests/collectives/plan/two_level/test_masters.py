@@ -38,7 +38,7 @@ capacity = st.floats(0.05, 20.0)
 
 
 def check(masters: Masters) -> None:
-    """What has to hold of masters, said again, chunk by chunk."""
+    """Check the invariants of masters independently, chunk by chunk."""
     for chunk in range(masters.chunks):
         local = masters.local_master[chunk]
         for index, group in enumerate(masters.groups):
@@ -68,7 +68,7 @@ def test_shares_are_within_one_chunk_of_exact(
 
 @QUICK
 @given(st.lists(capacity, min_size=1, max_size=7), st.integers(1, 80))
-def test_after_every_turn_everybody_is_within_one_of_the_exact_share(
+def test_after_every_turn_every_rank_is_within_one_of_the_exact_share(
     weights: list[float], count: int
 ) -> None:
     shares, taken = np.array(weights) / sum(weights), np.zeros(len(weights))
@@ -133,7 +133,7 @@ def test_another_number_of_chunks_is_divided_alike(
 
 
 def test_balanced_ranks_end_together() -> None:
-    """Whoever has masters takes as long as any other of its group; who has none takes longer."""
+    """Ranks with masters take as long as others of their group; ranks without take longer."""
     groups: RankGroups = ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9))
     rates = np.array([0.4, 1, 1, 1, 1, 0.8, 1, 1, 1, 1.2])
     shares = group_shares(groups, np.array([1.0, 0.5, 1.0]), rates)

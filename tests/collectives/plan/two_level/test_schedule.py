@@ -89,7 +89,7 @@ def no_lane_is_local_and_global(program: Program, groups: RankGroups) -> None:
     assert (lanes["channel"] == 0).all()
 
 
-def test_a_slow_chunk_holds_up_nobody_else() -> None:
+def test_a_slow_chunk_holds_up_no_other() -> None:
     """Chunk 0 crosses a link that is 1000 times slower; all others have other masters."""
     groups: RankGroups = ((0, 1), (2, 3))
     masters = Masters(
@@ -152,7 +152,7 @@ def test_a_slow_host_gets_no_masters_and_the_portfolio_likes_that() -> None:
     assert notes["two_level"] == "ranks and groups have equal rates: same as hierarchical"
 
 
-def test_where_nobody_sees_groups_they_are_found_by_cost() -> None:
+def test_without_known_groups_they_are_found_by_cost() -> None:
     sizes = sorted(map(len, cheapest_groups(uniform(9), 1 << 20, FULL)))
     assert sum(sizes) == 9
     assert sizes[-1] - sizes[0] <= 1

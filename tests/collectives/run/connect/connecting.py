@@ -1,4 +1,4 @@
-"""What the tests of connecting share: ranks as threads, and ways to look at their links."""
+"""Helpers of the tests of connecting: ranks as threads, and inspection of their links."""
 
 import contextlib
 import gc
@@ -109,11 +109,11 @@ def check(outcomes: Sequence[Outcome], local: Callable[[int, int], bool]) -> Non
                 assert touched == dict.fromkeys((rank, peer), 1 + channel - CONTROL_CHANNEL)
 
 
-def everybody(rank: int, peer: int) -> bool:
+def all_pairs(rank: int, peer: int) -> bool:
     return True
 
 
-def nobody(rank: int, peer: int) -> bool:
+def no_pairs(rank: int, peer: int) -> bool:
     return False
 
 
@@ -134,8 +134,8 @@ def patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
         yield
 
 
-class Crowd:
-    """Sockets that strangers hold; closed at the end."""
+class Intruders:
+    """Sockets of unauthenticated peers; closed at the end."""
 
     def __init__(self) -> None:
         self.sockets: list[socket.socket] = []
@@ -155,12 +155,12 @@ def dialled(address: str) -> socket.socket:
 
 
 class _Over(Exception):  # noqa: N818
-    """Ends a connect that nobody comes to."""
+    """Ends a connect without peers."""
 
 
 @contextlib.contextmanager
 def listening_in_vain() -> Iterator[str]:
-    """Rank 0 of 6 in its connect, to which nobody comes, while the block runs: its address."""
+    """Address of rank 0 of 6, in its connect without peers while the block runs."""
     lonely = listener(0, 6)
     over = threading.Event()
 
@@ -182,7 +182,7 @@ def listening_in_vain() -> Iterator[str]:
 
 
 def handshake(sock: socket.socket, purpose: Purpose, memory_fd: int = -1) -> bytes:
-    """Do the dialler's part, as one who knows the secret: the welcome, or b"" if hung up on."""
+    """Do the dialler's part, with the secret: returns the welcome, or b"" if hung up on."""
     sock.settimeout(5)
     dialler = Dialler(SECRET, purpose)
     sock.sendall(dialler.hello)

@@ -1,4 +1,4 @@
-"""Strangers of all sorts dial the ranks of a group while it connects, and change nothing."""
+"""Unauthenticated peers of all sorts dial a connecting group, and change nothing."""
 
 import contextlib
 import os
@@ -27,18 +27,18 @@ from tests.collectives.run.connect.connecting import (
     CHANNELS,
     MEMORY_BYTES,
     SECRET,
-    Crowd,
+    Intruders,
     Outcome,
+    all_pairs,
     check,
     close,
     descriptors,
     dialled,
-    everybody,
     handshake,
     listener,
     listening_in_vain,
     no_descriptor_is_left,  # noqa: F401 - a fixture
-    nobody,
+    no_pairs,
     patience,
     together,
 )
@@ -46,27 +46,27 @@ from tests.collectives.run.connect.connecting import (
 pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
 
 
-def scans_ports(address: str, crowd: Crowd) -> None:
+def scans_ports(address: str, intruders: Intruders) -> None:
     for _ in range(20):
         dialled(address).close()
 
 
-def talks(address: str, crowd: Crowd) -> None:
+def talks(address: str, intruders: Intruders) -> None:
     noise = random.Random(5)
     for _ in range(20):
-        sock = crowd.dial(address)
+        sock = intruders.dial(address)
         with contextlib.suppress(OSError):  # hung up on while still talking
             sock.sendall(noise.randbytes(noise.randrange(1, 2000)))
             sock.sendall(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n")
 
 
-def keeps_silent(address: str, crowd: Crowd) -> None:
+def keeps_silent(address: str, intruders: Intruders) -> None:
     for _ in range(100):
-        crowd.dial(address)
+        intruders.dial(address)
 
 
-def dawdles(address: str, crowd: Crowd) -> None:
-    socks = [crowd.dial(address) for _ in range(10)]
+def dawdles(address: str, intruders: Intruders) -> None:
+    socks = [intruders.dial(address) for _ in range(10)]
 
     def dawdle() -> None:
         for byte in Dialler(b"a guess", Purpose(6, 5, 0, 0, False)).hello[:20]:
@@ -78,37 +78,37 @@ def dawdles(address: str, crowd: Crowd) -> None:
     threading.Thread(target=dawdle, daemon=True).start()
 
 
-def guesses(address: str, crowd: Crowd) -> None:
+def guesses(address: str, intruders: Intruders) -> None:
     """Speaks the protocol, without the secret."""
     for channel in range(20):
         hello = Dialler(b"a guess", Purpose(6, 5, 0, channel % 4 - 2, False)).hello
-        crowd.dial(address).sendall(hello)
+        intruders.dial(address).sendall(hello)
 
 
-def says_hello_only(address: str, crowd: Crowd) -> None:
+def says_hello_only(address: str, intruders: Intruders) -> None:
     """Says hellos that are right, one of them many times, and then nothing."""
     hellos = [Dialler(SECRET, Purpose(6, 5, 0, 0, False)).hello for _ in range(5)]
     for index in range(20):
-        crowd.dial(address).sendall(hellos[min(index, 4)])
+        intruders.dial(address).sendall(hellos[min(index, 4)])
 
 
-STRANGERS = [scans_ports, talks, keeps_silent, dawdles, guesses, says_hello_only]
+INTRUDERS = [scans_ports, talks, keeps_silent, dawdles, guesses, says_hello_only]
 
 
-@pytest.mark.parametrize("strangers", [[one] for one in STRANGERS] + [STRANGERS])
+@pytest.mark.parametrize("kinds", [[one] for one in INTRUDERS] + [INTRUDERS])
 @pytest.mark.parametrize("shared", [True, False])
-def test_strangers_change_nothing(
-    strangers: list[Callable[[str, Crowd], None]], shared: bool, monkeypatch: pytest.MonkeyPatch
+def test_unauthenticated_peers_change_nothing(
+    kinds: list[Callable[[str, Intruders], None]], shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accepting, "MAX_HANDSHAKES", 40)  # fewer than there are strangers
+    monkeypatch.setattr(accepting, "MAX_HANDSHAKES", 40)  # fewer than intruders
     group = [listener(r, 6, shared_memory=shared) for r in range(6)]
-    crowd = Crowd()
+    intruders = Intruders()
 
     def trouble() -> None:
-        for stranger in strangers:
+        for intrude in kinds:
             for rank in (0, 3):
-                with contextlib.suppress(OSError):  # who comes after the end is refused
-                    stranger(group[rank].address, crowd)
+                with contextlib.suppress(OSError):  # a dial after the end is refused
+                    intrude(group[rank].address, intruders)
 
     trouble()  # some are there before the ranks, some come with them
     with ThreadPoolExecutor(1) as pool:
@@ -117,41 +117,41 @@ def test_strangers_change_nothing(
         outcomes = together(group, delays_s=[0, 0, 0, 0, 0.1, 0.3])
         took_s = time.monotonic() - began
         more.result()
-    check(outcomes, everybody if shared else nobody)
+    check(outcomes, all_pairs if shared else no_pairs)
     assert took_s < 5
-    crowd.close()
+    intruders.close()
     close(outcomes)
 
 
-def test_strangers_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    crowd = Crowd()
+def test_unauthenticated_peers_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    intruders = Intruders()
     with patience(monkeypatch, 0.3), listening_in_vain() as address:
         began = time.monotonic()
-        for stranger in (keeps_silent, talks, guesses, says_hello_only):
-            stranger(address, crowd)
-        for sock in crowd.sockets:
+        for intrude in (keeps_silent, talks, guesses, says_hello_only):
+            intrude(address, intruders)
+        for sock in intruders.sockets:
             with contextlib.suppress(ConnectionResetError):
                 while sock.recv(1000):  # challenges, perhaps
                     pass
         assert time.monotonic() - began < 3  # ten times what they are given
-    crowd.close()
+    intruders.close()
 
 
-def test_who_has_said_a_right_hello_is_not_dropped_for_a_silent_crowd(
+def test_a_peer_with_a_right_hello_is_not_dropped_for_silent_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(accepting, "MAX_HANDSHAKES", 20)
-    crowd = Crowd()
+    intruders = Intruders()
     with listening_in_vain() as address:
-        sock = crowd.dial(address)
+        sock = intruders.dial(address)
         dialler = Dialler(SECRET, Purpose(6, 3, 0, 0, False))
         sock.sendall(dialler.hello)
         challenge = sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)
-        keeps_silent(address, crowd)
-        crowd.sockets[1].recv(1)  # the first of them was dropped
+        keeps_silent(address, intruders)
+        intruders.sockets[1].recv(1)  # the first of them was dropped
         sock.sendall(dialler.prove(challenge))
         dialler.finish(sock.recv(WELCOME_BYTES, socket.MSG_WAITALL))
-    crowd.close()
+    intruders.close()
 
 
 def test_when_all_places_are_taken_by_ranks_that_died_the_others_wait(
@@ -159,29 +159,29 @@ def test_when_all_places_are_taken_by_ranks_that_died_the_others_wait(
 ) -> None:
     monkeypatch.setattr(accepting, "MAX_HANDSHAKES", 16)
     group = [listener(r, 3) for r in range(3)]
-    crowd = Crowd()
+    intruders = Intruders()
     for _ in range(40):
         hello = Dialler(SECRET, Purpose(3, 1, 0, 0, False)).hello
-        crowd.dial(group[0].address).sendall(hello)
+        intruders.dial(group[0].address).sendall(hello)
     with patience(monkeypatch, 0.2):
         outcomes = together(group)
-    check(outcomes, everybody)
-    crowd.close()
+    check(outcomes, all_pairs)
+    intruders.close()
     close(outcomes)
 
 
-def test_a_channel_that_is_taken_stays_with_who_has_it() -> None:
+def test_a_channel_that_is_taken_stays_with_its_peer() -> None:
     purpose = Purpose(6, 3, 0, 1, False)
-    crowd = Crowd()
+    intruders = Intruders()
     with listening_in_vain() as address:
-        first, second, third = [crowd.dial(address) for _ in range(3)]
+        first, second, third = [intruders.dial(address) for _ in range(3)]
         assert len(handshake(first, purpose)) == WELCOME_BYTES
         assert handshake(second, purpose) == b""
         assert len(handshake(third, purpose._replace(channel=0))) == WELCOME_BYTES
         first.settimeout(0.1)
         with pytest.raises(TimeoutError):
             first.recv(1)
-    crowd.close()
+    intruders.close()
 
 
 class Relay:
@@ -261,7 +261,7 @@ def test_what_was_overheard_cannot_be_said_again() -> None:
         futures.append(pool.submit(group[2].connect, addresses, 10))
         outcomes: list[Outcome] = [future.result() for future in futures]
     assert answers == [b""] * (CHANNELS + 2)
-    check(outcomes, nobody)
+    check(outcomes, no_pairs)
     close(outcomes)
     relay.close()
 
@@ -281,7 +281,7 @@ def no_memory() -> int:
 
 
 @pytest.mark.parametrize("offer", [small, unsealed, no_memory])
-def test_only_memory_of_the_right_size_that_nobody_can_shrink_is_taken(
+def test_only_sealed_memory_of_the_right_size_is_taken(
     offer: Callable[[], int],
 ) -> None:
     purpose = Purpose(6, 3, 0, 1, True)
@@ -296,15 +296,15 @@ def test_only_memory_of_the_right_size_that_nobody_can_shrink_is_taken(
 
 def test_running_out_of_descriptors_says_what_to_do() -> None:
     lonely = listener(0, 2)
-    crowd = Crowd()
-    crowd.dial(lonely.address)
+    intruders = Intruders()
+    intruders.dial(lonely.address)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     filling: list[int] = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + 20, limits[1]))
     try:
         with contextlib.suppress(OSError):
             while True:
-                filling.append(os.dup(crowd.sockets[0].fileno()))
+                filling.append(os.dup(intruders.sockets[0].fileno()))
         os.close(filling.pop())  # for the selector
         with pytest.raises(CommunicationError, match=r"Too many open files; .* \(ulimit -n\)"):
             lonely.connect([lonely.address] * 2, 10)
@@ -312,4 +312,4 @@ def test_running_out_of_descriptors_says_what_to_do() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for fd in filling:
             os.close(fd)
-        crowd.close()
+        intruders.close()

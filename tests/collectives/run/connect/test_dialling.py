@@ -1,4 +1,4 @@
-"""Which way a pair of ranks is connected, with late ranks and strangers on local names."""
+"""Transport between a pair of ranks, with late ranks and foreign processes on local names."""
 
 import contextlib
 import logging
@@ -17,14 +17,14 @@ from headrace.collectives.run.connect.handshake import (
 from tests.collectives.run.connect.connecting import (
     CHANNELS,
     SECRET,
-    Crowd,
+    Intruders,
+    all_pairs,
     check,
     close,
-    everybody,
     kind,
     listener,
     no_descriptor_is_left,  # noqa: F401 - a fixture
-    nobody,
+    no_pairs,
     patience,
     together,
 )
@@ -37,7 +37,7 @@ def test_ranks_that_come_late_are_waited_for_and_share_memory_all_the_same(
 ) -> None:
     with patience(monkeypatch, 0.2):
         outcomes = together([listener(r, 4) for r in range(4)], delays_s=[0.7, 0, 0.35, 0])
-    check(outcomes, everybody)
+    check(outcomes, all_pairs)
     close(outcomes)
 
 
@@ -61,8 +61,8 @@ def test_without_memory_the_channels_that_need_it_go_by_tcp(
 
 @contextlib.contextmanager
 def squatter(name: bytes, answer: bytes | None) -> Iterator[None]:
-    """Take a local name, and answer all who come; b"" hangs up, None keeps silent."""
-    crowd = Crowd()
+    """Take a local name, and answer all that connect; b"" hangs up, None keeps silent."""
+    intruders = Intruders()
     with socket.socket(socket.AF_UNIX) as taken:
         taken.bind(name)
         taken.listen(100)
@@ -71,7 +71,7 @@ def squatter(name: bytes, answer: bytes | None) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 while True:
                     sock, _ = taken.accept()
-                    crowd.sockets.append(sock)
+                    intruders.sockets.append(sock)
                     if answer:
                         with contextlib.suppress(BrokenPipeError):
                             sock.sendall(answer)
@@ -83,11 +83,11 @@ def squatter(name: bytes, answer: bytes | None) -> Iterator[None]:
         yield
         taken.shutdown(socket.SHUT_RDWR)
         thread.join()
-    crowd.close()
+    intruders.close()
 
 
 @pytest.mark.parametrize("answer", [None, b"", b"x" * 10, b"x" * CHALLENGE_BYTES, b"x" * 5000])
-def test_whoever_has_taken_the_local_name_is_passed_by(
+def test_a_foreign_process_with_the_local_name_is_passed_by(
     answer: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = [listener(r, 3, shared_memory=r != 0) for r in range(3)]
@@ -109,5 +109,5 @@ def test_a_local_name_that_is_taken_already_leaves_tcp(
         group = [listener(r, 2) for r in range(2)]
     assert "TCP to all ranks" in caplog.text
     outcomes = together(group)
-    check(outcomes, nobody)
+    check(outcomes, no_pairs)
     close(outcomes)

@@ -1,4 +1,4 @@
-"""The handshake's bytes: two who know the secret agree, and nothing else gets through."""
+"""The handshake's bytes: peers that know the secret agree, and nothing else gets through."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,7 +44,7 @@ def converse(change: dict[str, Change], dialler: Dialler, acceptor: Acceptor) ->
     return [hello, challenge, proof, welcome]
 
 
-def test_two_who_know_the_secret_agree_on_what_the_connection_is_for() -> None:
+def test_two_peers_with_the_secret_agree_on_what_the_connection_is_for() -> None:
     dialler, acceptor = Dialler(SECRET, PURPOSE), Acceptor(OWN, local=False)
     messages = converse({}, dialler, acceptor)
     assert acceptor.purpose == PURPOSE
@@ -104,7 +104,7 @@ def test_another_secret_fails_at_the_first_message(
         acceptor.challenge(Dialler(dialler_secret, PURPOSE).hello)
 
 
-def test_whoever_does_not_know_the_secret_cannot_play_the_acceptor() -> None:
+def test_without_the_secret_no_peer_can_play_the_acceptor() -> None:
     dialler = Dialler(SECRET, PURPOSE)
     impostor = Dialler(b"other", PURPOSE)  # its messages are as long, and as good as any
     for message in (impostor.hello, dialler.hello, bytes(CHALLENGE_BYTES)):
@@ -129,7 +129,7 @@ def test_no_message_serves_in_the_place_of_another() -> None:
             dialler.finish(reflected)
 
 
-def test_a_replayed_conversation_ends_at_the_proof() -> None:
+def test_a_replayed_handshake_ends_at_the_proof() -> None:
     hello, challenge, proof, _ = converse({}, Dialler(SECRET, PURPOSE), Acceptor(OWN, local=False))
     acceptor = Acceptor(OWN, local=False)
     acceptor.challenge(hello)  # a hello can be said again, and gains nothing
@@ -139,7 +139,7 @@ def test_a_replayed_conversation_ends_at_the_proof() -> None:
         Dialler(SECRET, PURPOSE).prove(challenge)
 
 
-def test_proofs_of_two_conversations_cannot_be_exchanged() -> None:
+def test_proofs_of_two_handshakes_cannot_be_exchanged() -> None:
     purposes = [PURPOSE, PURPOSE._replace(channel=1), PURPOSE._replace(dialler=2), PURPOSE]
     diallers = [Dialler(SECRET, purpose) for purpose in purposes]
     acceptors = [Acceptor(OWN, local=False) for _ in purposes]
@@ -170,13 +170,13 @@ CHANGES = st.fixed_dictionaries(
 
 @given(CHANGES)
 @example({"dialler": 1})  # itself
-@example({"dialler": 0})  # who is to be dialled
+@example({"dialler": 0})  # the dialled rank
 @example({"dialler": RANKS})
 @example({"channel": CHANNELS})
 @example({"channel": CONTROL_CHANNEL - 1})
 @example({"local": True})
 @example({"tls": True})
-def test_even_who_knows_the_secret_gets_only_what_is_there(changes: dict[str, Any]) -> None:
+def test_even_peers_with_the_secret_get_only_what_is_there(changes: dict[str, Any]) -> None:
     purpose = PURPOSE._replace(**changes)
     acceptor = Acceptor(OWN, local=False)
     possible = (

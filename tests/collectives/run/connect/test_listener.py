@@ -1,4 +1,4 @@
-"""How the ranks of a group connect: ranks as threads."""
+"""Connecting the ranks of a group: ranks as threads."""
 
 import asyncio
 import os
@@ -16,12 +16,12 @@ from headrace.collectives.run.connect.listener import PeerConnection
 from headrace.errors import CommunicationError, InputError
 from tests.collectives.run.connect.connecting import (
     SECRET,
+    all_pairs,
     check,
     close,
-    everybody,
     listener,
     no_descriptor_is_left,  # noqa: F401 - a fixture
-    nobody,
+    no_pairs,
     together,
 )
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
 @pytest.mark.parametrize("shared", [True, False])
 def test_every_pair_is_connected_on_every_channel(ranks: int, shared: bool) -> None:
     outcomes = together([listener(r, ranks, shared_memory=shared) for r in range(ranks)])
-    check(outcomes, everybody if shared else nobody)
+    check(outcomes, all_pairs if shared else no_pairs)
     close(outcomes)
 
 
@@ -44,7 +44,7 @@ def test_ipv6(shared: bool) -> None:
         pytest.skip("no IPv6 here")
     assert all(one.address.startswith("[::1]:") for one in group)
     outcomes = together(group)
-    check(outcomes, everybody if shared else nobody)
+    check(outcomes, all_pairs if shared else no_pairs)
     close(outcomes)
 
 
@@ -76,7 +76,7 @@ def test_inside_a_running_event_loop() -> None:
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(group[0].connect, addresses, 10)
         outcomes = [asyncio.run(notebook()), first.result()]
-    check(outcomes[::-1], everybody)
+    check(outcomes[::-1], all_pairs)
     close(outcomes)
 
 

@@ -28,7 +28,7 @@ def keys(hosts: list[str], *, tls: bool) -> Keys:
     return found
 
 
-def test_both_ends_of_a_tcp_connection_have_the_same_key_and_nobody_else_has_it() -> None:
+def test_only_both_ends_of_a_tcp_connection_have_its_key() -> None:
     hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.1"]
     found = keys(hosts, tls=True)
     between_hosts = {ends: key for ends, key in found.items() if hosts[ends[0]] != hosts[ends[1]]}
