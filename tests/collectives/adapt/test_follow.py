@@ -18,6 +18,7 @@ import pytest
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
 from headrace.testbed import Testbed, TestbedSpec, rank_environment, run_ranks
+from tests.conftest import GOLDEN
 
 JOB = Path(__file__).with_name("ddp_job.py")
 RANKS = 4
@@ -118,6 +119,17 @@ def test_a_slow_host_is_noticed_and_relieved(story: tuple[Said, Path]) -> None:
     slow = statistics.median(times[22:25])
     best = min(statistics.median(times[k : k + 5]) for k in range(25, 55))
     assert best < 0.85 * slow, times
+
+
+def test_events_keep_the_fields_that_earlier_versions_wrote(story: tuple[Said, Path]) -> None:
+    _, folder = story
+    lines = (GOLDEN / "written" / "adaptation.jsonl").read_text().splitlines()
+    earlier = {event["event"]: set(event) for event in map(json.loads, lines)}
+    done = events(folder)
+    assert {"change", "look", "plan"} <= {event["event"] for event in done}
+    for event in done:
+        if event["event"] in ("change", "plan", "in_force"):  # whose fields are always all there
+            assert set(event) == earlier[event["event"]]
 
 
 def test_ranks_agree_and_learn_what_gloo_learns(

@@ -1,0 +1,97 @@
+"""Files of earlier versions (golden/written): one of every kind is shown, verified and used.
+
+They are never written anew: what a later version may not do is change what they mean.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import headrace.artifact as artifact_io
+from headrace.cli.app import app
+from headrace.collectives.measure.hardware_probes import HardwareProbes
+from headrace.collectives.plan.book import PlanBook
+
+WRITTEN = Path(__file__).parent / "golden" / "written"
+ROOT = Path(__file__).parent.parent
+DIGESTS = {
+    "hardware-probes": "b00a46100bc28c5dbf3d68467771e2d3c2635d43d80da0a0cc8401fa185d1e5a",
+    "orbit-plan": "83d4ab93b05036979c4ce9e25149d6b4e4886f3c2b6f2da960e73742aa02e2ba",
+    "plan": "921f7cf10a88e22018fdee1e0a19462ff8b3e46e9f1253f9550cf295e064865f",
+    "plan-book": "d936e9d09f8186897e588de858b052b6f33f794baac3defc30cdee98dabb001f",
+    "profile": "8b7612d6478a25942ba4a77d4aae90a6c2061b6dfcb6c92ac5185d426de90ddb",
+    "program": "2ad84fdbe37ca9c2f2ad3f875debd17cf355d7c1cf227c11a473ae9fd1ccdee2",
+    "topology": "69f16f7e1d37a9c97cfad6156c2ed0664e051009fd2f94f970e24ba296035828",
+}
+"""Of each kind: the digest of its content, which later writing of the same content keeps."""
+
+PROVEN = {"orbit-plan": "proven by symmetry", "plan": "1 of 1", "plan-book": "9 of 9"}
+"""Of the kinds with programs besides single ones: what verification says."""
+
+
+def file(kind: str) -> Path:
+    return WRITTEN / f"{kind}.headrace"
+
+
+def done(*arguments: object) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("kind", DIGESTS)
+def test_every_kind_loads_and_shows(kind: str) -> None:
+    artifact = artifact_io.load(file(kind))
+    assert artifact.kind == kind
+    assert artifact.digest == DIGESTS[kind]
+    shown = done("show", file(kind))
+    assert kind in shown
+    assert DIGESTS[kind] in shown
+
+
+@pytest.mark.parametrize("kind", [*PROVEN, "program"])
+def test_plans_are_proven_anew(kind: str) -> None:
+    assert PROVEN.get(kind, "1 of 1") in done("verify", file(kind))
+
+
+@pytest.mark.parametrize("kind", ["plan", "plan-book", "profile", "topology"])
+def test_pages_are_drawn(kind: str, tmp_path: Path) -> None:
+    done("report", file(kind), "-o", tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size > 0
+
+
+def test_a_plan_keeps_its_generators_name() -> None:
+    assert "matching" in done("show", file("plan"))
+
+
+def test_probes_are_read() -> None:
+    assert len(HardwareProbes.load(file("hardware-probes")).value)
+
+
+def test_a_book_is_adapted(tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    done("collectives", "adapt", file("plan-book"), "--profile", file("profile"), "-o", new)
+    before, after = PlanBook.load(file("plan-book")), PlanBook.load(new)
+    assert [entry.to_bytes for entry in before.entries] == [
+        entry.to_bytes for entry in after.entries
+    ]
+    kept = {entry.plan.program.digest for entry in before.entries}
+    assert kept & {entry.plan.program.digest for entry in after.entries}  # the network is the same
+
+
+def test_a_book_serves_a_job() -> None:
+    command = [sys.executable, str(Path(__file__).with_name("old_book_job.py"))]
+    testbed = [sys.executable, "-m", "headrace", "testbed", "run", "examples/testbed-2x2.toml"]
+    result = subprocess.run(
+        ["env", f"HEADRACE_PLAN_BOOK={file('plan-book')}", *testbed, "--", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("reduced") == 4
