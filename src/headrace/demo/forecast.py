@@ -13,7 +13,7 @@ class AllreduceForecast:
     """One allreduce: the generator of its plan, its simulated time, and the lower bound."""
 
     total_bytes: int
-    maker: str
+    generator: str
     predicted_us: float
     bound_us: float
 
@@ -35,7 +35,7 @@ def _forecast(book: PlanBook, total_bytes: int) -> AllreduceForecast:
     scored = rescore(plan, book.topology, total_bytes)
     return AllreduceForecast(
         total_bytes=total_bytes,
-        maker=scored.generator,
+        generator=scored.generator,
         predicted_us=scored.predicted_us,
         bound_us=scored.bound.total_us,
     )

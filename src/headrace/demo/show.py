@@ -284,15 +284,15 @@ def _allreduces(comparison: Comparison) -> Table:
     table = _table("allreduce", "plan", "predicted", "measured", "off", "bound")
     table.title = "headrace's allreduces, one after another"
     rows = [
-        (size(each.total_bytes), each.maker, each.predicted_us, measured, each.bound_us)
+        (size(each.total_bytes), each.generator, each.predicted_us, measured, each.bound_us)
         for each, measured in zip(
             comparison.forecasts, comparison.headrace.allreduces_us, strict=True
         )
     ]
     total = (comparison.predicted_us, comparison.headrace.allreduce_us, comparison.bound_us)
-    for what, maker, predicted, measured, bound in (*rows, ("all", "", *total)):
+    for what, generator, predicted, measured, bound in (*rows, ("all", "", *total)):
         off = f"{measured / predicted - 1:+.0%}"
-        table.add_row(what, maker, ms(predicted), ms(measured), off, ms(bound))
+        table.add_row(what, generator, ms(predicted), ms(measured), off, ms(bound))
     return table
 
 
