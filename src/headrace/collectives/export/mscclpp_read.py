@@ -269,7 +269,7 @@ class _Reader:
             raise self._fail(f"semaphore_ids is {op.semaphores[:8]}, needs 0 to {semaphores - 1}")
         return op
 
-    def _location(
+    def _locate(
         self, op: MscclppOp, entry: Any, refs: list[tuple[int, Buffer]]
     ) -> tuple[int, Location]:
         buff = fields.table(entry)
