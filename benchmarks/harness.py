@@ -211,8 +211,30 @@ class Report:
                 for b in self._bars.values()
             ],
         }
-        path.write_text(json.dumps(result, indent=1, default=str) + "\n")
+        path.write_text(one_row_a_line(result))
         return path
+
+
+def one_row_a_line(result: Mapping[str, Any]) -> str:
+    """Return a result as JSON in which every row of a table, bar and note is one line."""
+
+    def rows(items: Sequence[Any], indent: str) -> str:
+        lines = [f"{indent} {json.dumps(item, default=str)}" for item in items]
+        return "[\n" + ",\n".join(lines) + f"\n{indent}]" if lines else "[]"
+
+    parts: list[str] = []
+    for name, value in result.items():
+        if name == "tables":
+            tables = [
+                f"  {json.dumps(title)}: {rows(table, '  ')}" for title, table in value.items()
+            ]
+            text = "{\n" + ",\n".join(tables) + "\n }"
+        elif isinstance(value, list):
+            text = rows(value, " ")
+        else:
+            text = json.dumps(value, default=str)
+        parts.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def machine() -> dict[str, Any]:

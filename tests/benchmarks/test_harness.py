@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.harness import Bar, Options, Report, arguments
+from benchmarks.harness import Bar, Options, Report, arguments, one_row_a_line
 from headrace.errors import InputError
 
 BAR_LINE = re.compile(r"BAR \S+ \S+ required (>=|<=)\S+ (ok|SHORT)")
@@ -118,6 +118,16 @@ def test_the_stored_result_has_machine_and_versions(tmp_path: Path) -> None:
 def test_kept_results_have_names_that_git_does_not_ignore(tmp_path: Path) -> None:
     run(tmp_path, {}, {}, options=Options(keep=True))
     assert [path.name.startswith("kept-") for path in tmp_path.iterdir()] == [True]
+
+
+def test_results_are_stored_with_a_row_a_line() -> None:
+    rows = [{"a": 1}, {"a": [2, 3]}]
+    result = {"claim": "x", "tables": {"one": rows, "none": []}, "notes": [], "bars": [{"b": 4}]}
+    text = one_row_a_line(result)
+    assert json.loads(text) == result
+    lines = [line.strip().rstrip(",") for line in text.splitlines()]
+    for row in (*rows, {"b": 4}):
+        assert json.dumps(row) in lines
 
 
 def test_what_is_attached_lies_beside_the_result(tmp_path: Path) -> None:

@@ -3,17 +3,22 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 
 from headrace.collectives.demand import Collective
+from headrace.collectives.export import msccl_xml, mscclpp_json
+from headrace.collectives.export.threadblocks import Target
 from headrace.collectives.plan import hierarchy, search_generators
 from headrace.collectives.plan.cost_model import FULL
 from headrace.collectives.plan.generators import Method
 from headrace.collectives.plan.mirrored import mirrored
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.search_generators import ALL_GENERATORS
+from headrace.collectives.program import Program
 from headrace.collectives.run.search import NativeSearch
+from headrace.errors import HeadraceError
 from headrace.topology import Topology
 from headrace.topology.presets import PRESETS
 
@@ -30,6 +35,15 @@ def small(name: str) -> Topology:
     return preset(**arguments)
 
 
+def exported(export: Callable[[Program, Target], str], program: Program) -> str:
+    """Return the digest of an export, or why there is none."""
+    try:
+        text = export(program, Target())
+    except HeadraceError as error:
+        return f"not written: {str(error).splitlines()[0]}"
+    return sha256(text.encode()).hexdigest()
+
+
 @pytest.mark.slow
 def test_golden_plans(
     golden: Callable[[str, bytes], None], monkeypatch: pytest.MonkeyPatch
@@ -42,6 +56,7 @@ def test_golden_plans(
     monkeypatch.setattr(hierarchy, "_SETTINGS", replace(hierarchy._SETTINGS, limit_s=300.0))
     method = Method(model=FULL, engine=NativeSearch(), effort="quick")
     found: dict[str, dict[str, object]] = {}
+    exports: dict[str, dict[str, str]] = {}
     for name in sorted(PRESETS):
         for collective in (Collective.ALLGATHER, Collective.ALLREDUCE):
             topology = small(name)
@@ -55,4 +70,9 @@ def test_golden_plans(
                 "bound_us": float(f"{plan.bound.total_us:.6g}"),
                 "program": plan.program.digest,
             }
+            exports[f"{topology.name} {collective}"] = {
+                "xml": exported(msccl_xml.export, plan.program),
+                "json": exported(mscclpp_json.export, plan.program),
+            }
     golden("plans.json", (json.dumps(found, indent=1) + "\n").encode())
+    golden("plan_exports.json", (json.dumps(exports, indent=1) + "\n").encode())
