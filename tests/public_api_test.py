@@ -188,8 +188,8 @@ PUBLIC = {
     "headrace.collectives.plan.permutations": {"chunk_images", "link_images", "send_classes"},
     "headrace.collectives.plan.matching": {
         "Attempt",
-        "EFFORTS",
         "Match",
+        "WORK_LIMITS",
         "match",
         "symmetry_groups",
     },

@@ -40,9 +40,9 @@ from headrace.topology.symmetry import (
 if TYPE_CHECKING:
     from headrace.collectives.plan.packing import Packing
 
-__all__ = ["EFFORTS", "Attempt", "Match", "match", "symmetry_groups"]
+__all__ = ["WORK_LIMITS", "Attempt", "Match", "match", "symmetry_groups"]
 
-EFFORTS = {"quick": 3e6, "normal": 4e7, "thorough": 2e8}
+WORK_LIMITS = {"quick": 3e6, "normal": 4e7, "thorough": 2e8}
 """Work limits: chunk deliveries tried, all restarts together; about 4e6 a second."""
 
 _CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -134,7 +134,7 @@ def match(
 
     Parameters
     ----------
-    effort : work limit, a key of `EFFORTS`.
+    effort : work limit, a key of `WORK_LIMITS`.
     max_seconds : time limit, as a safety net.
     chunk_counts : chunks per block to try, fewest first; empty: a standard choice. An allreduce
         has ranks times as many in all.
@@ -146,10 +146,10 @@ def match(
     ProgramError : if ranks cannot reach each other.
     KeyboardInterrupt : if interrupted before anything was found.
     """
-    if effort not in EFFORTS or total_bytes < 0 or min(chunk_counts, default=1) < 1:
+    if effort not in WORK_LIMITS or total_bytes < 0 or min(chunk_counts, default=1) < 1:
         raise InputError(
             f"effort is {effort!r}, total_bytes {total_bytes}, chunk_counts {list(chunk_counts)}: "
-            f"needs one of {', '.join(EFFORTS)}, at least 0, at least 1 each"
+            f"needs one of {', '.join(WORK_LIMITS)}, at least 0, at least 1 each"
         )
     whole = collective in (Collective.BROADCAST, Collective.REDUCE)
     job = _Job(
@@ -157,7 +157,7 @@ def match(
         total_bytes=total_bytes,
         engine=engine,
         seed=seed,
-        work=EFFORTS[effort],
+        work=WORK_LIMITS[effort],
         ends=time.monotonic() + max_seconds,
         chunk_counts=tuple(chunk_counts) or (_WHOLE_CHUNKS if whole else _CHUNKS),
         bound_us=bound_us,
