@@ -1,4 +1,4 @@
-"""Allreduce over trees used both ways: loads, order, proof, and what it is good for."""
+"""Allreduce over trees used in both directions: loads, order, proof, and what it is good for."""
 
 from collections import Counter
 

@@ -79,7 +79,7 @@ def hierarchical_plans(
         case Collective.ALLREDUCE:
             return _exchanging(topology, block_mb, chunks)
         case other:
-            raise ProgramError(f"{other} is not supported by hierarchical plans of hosts")
+            raise ProgramError(f"{other} has no hierarchical plan of hosts")
 
 
 def _exchanging(
