@@ -422,7 +422,7 @@ PUBLIC = {
         "ndv2",
         "ndv2_taccl_1mb",
         "racks",
-        "ring_topology",
+        "ring",
         "torus",
         "uniform",
     },

@@ -16,7 +16,7 @@ from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.verify import verify
 from headrace.errors import ArtifactError, InputError, ProgramError
-from headrace.topology.presets import ndv2_taccl_1mb, ring_topology, uniform
+from headrace.topology.presets import ndv2_taccl_1mb, ring, uniform
 
 CUSTOM = {"ranks": 4, "slots": 2, "before": [[0, 0, 0], [1, 1, 1]], "after": [[2, 0, 0], [2, 1, 1]]}
 COMBINING = {"ranks": 4, "slots": 1, "before": [[0, 0, 0], [1, 0, 0]], "after": [[1, 0, 0]]}
@@ -35,7 +35,7 @@ SKETCH = {
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ring_topology(4).save("ring.topology")
+    ring(4).save("ring.topology")
     for name, content in (("custom", CUSTOM), ("combining", COMBINING), ("uneven", UNEVEN)):
         Path(f"{name}.json").write_text(json.dumps(content))
 
@@ -100,7 +100,7 @@ def test_what_combines_without_a_name_is_refused_once() -> None:
 
 
 def test_a_demand_for_other_ranks_is_refused() -> None:
-    ring_topology(5).save("five.topology")
+    ring(5).save("five.topology")
     with pytest.raises(ProgramError, match="demand has 4 ranks, topology 'ring-5' has 5"):
         synthesize("--demand", "custom.json", network="five.topology")
 
@@ -149,7 +149,7 @@ def test_an_interrupted_sketch_leaves_the_best_so_far(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("runtime", ["strictest", "msccl"])
 def test_a_plan_for_a_runtime_has_a_power_of_two_of_chunks_and_is_exported(runtime: str) -> None:
     """Plans were chosen whose chunks divide few element counts, or that no runtime takes."""
-    ring_topology(3).save("three.topology")
+    ring(3).save("three.topology")
     synthesize("--runtime", runtime, "--size", "256K", network="three.topology")
     program = Plan.load("out.plan").program
     assert program.demand.chunks & (program.demand.chunks - 1) == 0

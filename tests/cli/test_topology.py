@@ -8,7 +8,7 @@ from headrace.artifact import load
 from headrace.cli.topology import app
 from headrace.errors import ArtifactError, InputError, TopologyError
 from headrace.topology import Topology
-from headrace.topology.presets import PRESETS, dgx_a100, fat_tree, racks, ring_topology, torus
+from headrace.topology.presets import PRESETS, dgx_a100, fat_tree, racks, ring, torus
 
 SAMPLES = Path(__file__).parent.parent / "topology" / "samples"
 
@@ -34,7 +34,7 @@ def test_presets_are_listed_with_their_facts() -> None:
         (["dgx_a100", "--nodes", "3"], dgx_a100(3)),
         (["dgx_a100", "--nodes", "2", "--inter", "rails"], dgx_a100(2, inter="rails")),
         (["dgx_a100", "--set", "alpha_us=2"], dgx_a100(alpha_us=2.0)),
-        (["ring", "--ranks", "5", "--set", "one_way=true"], ring_topology(5, one_way=True)),
+        (["ring", "--ranks", "5", "--set", "one_way=true"], ring(5, one_way=True)),
         (["torus", "--shape", "2x3x4"], torus((2, 3, 4))),
         (
             ["fat_tree", "--shape", "4,2", "--set", "oversubscription=2"],

@@ -23,7 +23,7 @@ from headrace.report.gantt import gantt
 from headrace.report.graph import MAX_LINES, draw_topology
 from headrace.report.pages import page_of
 from headrace.report.timeline import timeline
-from headrace.topology.presets import dgx2_taccl_1mb, ndv2_taccl_1mb, racks, ring_topology, torus
+from headrace.topology.presets import dgx2_taccl_1mb, ndv2_taccl_1mb, racks, ring, torus
 from tests.report.small import relay
 
 PLOTLY_BYTES = 6_000_000
@@ -232,8 +232,6 @@ def test_what_has_no_page(tmp_path: Path) -> None:
 
 def test_a_plan_without_sends_has_a_page(tmp_path: Path) -> None:
     """A single rank has nothing to send: no row of the chart, but a page all the same."""
-    plan = plan_collective(
-        ring_topology(1), Collective.ALLGATHER, 1 << 20, method=Method(model=FULL)
-    )
+    plan = plan_collective(ring(1), Collective.ALLGATHER, 1 << 20, method=Method(model=FULL))
     plan.save(tmp_path / "plan")
     assert "allgather" in page_of(tmp_path / "plan").html()

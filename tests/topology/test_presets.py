@@ -21,7 +21,7 @@ from headrace.topology.presets import (
     mi250,
     ndv2,
     ndv2_taccl_1mb,
-    ring_topology,
+    ring,
     torus,
 )
 from headrace.topology.symmetry import (
@@ -206,13 +206,9 @@ def test_rails_join_equal_gpus_alone() -> None:
 
 
 def test_lattices_have_the_links_of_their_shape() -> None:
-    assert [(k.src, k.dst) for k in ring_topology(3, one_way=True).links] == [
-        (0, 1),
-        (1, 2),
-        (2, 0),
-    ]
-    assert len(ring_topology(1).links) == 0
-    assert len(ring_topology(2).links) == 2
+    assert [(k.src, k.dst) for k in ring(3, one_way=True).links] == [(0, 1), (1, 2), (2, 0)]
+    assert len(ring(1).links) == 0
+    assert len(ring(2).links) == 2
     assert len(mesh((3, 4)).links) == 2 * (2 * 4 + 3 * 3)
     assert len(torus((3, 4)).links) == 2 * 2 * 12
     assert len(torus((2, 3)).links) == 2 * (3 + 6)  # a side of two wraps onto itself
@@ -226,8 +222,8 @@ def test_lattices_have_the_links_of_their_shape() -> None:
 
 
 def test_lattice_symmetries() -> None:
-    assert group_order(ring_topology(7)) == 14
-    assert group_order(ring_topology(7, one_way=True)) == 7
+    assert group_order(ring(7)) == 14
+    assert group_order(ring(7, one_way=True)) == 7
     assert group_order(torus((5, 5))) == 8 * 25
     assert group_order(mesh((3, 3))) == 8
     assert group_order(hub_and_spoke(5)) == math.factorial(4)
@@ -292,4 +288,4 @@ def test_mistyped_sizes_are_refused() -> None:
     with pytest.raises(TopologyError, match=r"shape is \(100, 100\): 10000 ranks have 99990000 li"):
         fat_tree((100, 100))
     with pytest.raises(TopologyError, match="10000000 ranks, needs at most 1000000"):
-        ring_topology(10_000_000)
+        ring(10_000_000)

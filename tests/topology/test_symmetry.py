@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import SymmetryError
 from headrace.topology import Link, SharedCapacity, Switch, Topology, perturbed
-from headrace.topology.presets import dgx2, dgx_a100, mi250, ndv2, racks, ring_topology, torus
+from headrace.topology.presets import dgx2, dgx_a100, mi250, ndv2, racks, ring, torus
 from headrace.topology.symmetry import (
     automorphism_generators,
     automorphisms,
@@ -43,7 +43,7 @@ def test_reasons_name_the_offending_link() -> None:
     assert is_automorphism(mesh, turn) == (
         "links[0] (0 -> 1) has beta_us_per_mb 23.0, the link it goes to (1 -> 2) has 46.0"
     )
-    reason = is_automorphism(ring_topology(6), [1, 0, 2, 3, 4, 5])
+    reason = is_automorphism(ring(6), [1, 0, 2, 3, 4, 5])
     assert reason == "links[1] (0 -> 5) would go to 1 -> 5, where there is no link"
     assert (
         is_automorphism(mesh, [0, 0, 1, 2, 3, 4, 5, 6])
@@ -95,7 +95,7 @@ def test_equal_capacities_count() -> None:
 
 
 def test_hosts_may_be_kept_together() -> None:
-    made = replace(ring_topology(4), hosts=("a", "b"), rank_host=(0, 0, 1, 1))
+    made = replace(ring(4), hosts=("a", "b"), rank_host=(0, 0, 1, 1))
     turn = offset_permutation(4, 1, 4)
     assert is_automorphism(made, turn) is None
     assert "of host a would go to different hosts" in (
@@ -105,7 +105,7 @@ def test_hosts_may_be_kept_together() -> None:
 
 
 def test_a_tolerance_ignores_noise_of_measured_costs() -> None:
-    made = perturbed(ring_topology(5), 1, 0.01)
+    made = perturbed(ring(5), 1, 0.01)
     turn = offset_permutation(5, 1, 5)
     assert is_automorphism(made, turn) is not None
     assert is_automorphism(made, turn, tolerance=0.05) is None
@@ -181,7 +181,7 @@ def test_generated_groups() -> None:
     assert group.shape == (10, 5)
     assert group[0].tolist() == [0, 1, 2, 3, 4]
     assert len({tuple(perm) for perm in group.tolist()}) == 10
-    assert all(is_automorphism(ring_topology(5), perm) is None for perm in group)
+    assert all(is_automorphism(ring(5), perm) is None for perm in group)
     with pytest.raises(SymmetryError, match="generate more than 9 elements"):
         generated_group([turn, mirror], limit=9)
     with pytest.raises(SymmetryError, match="no permutations are given"):
@@ -190,14 +190,7 @@ def test_generated_groups() -> None:
 
 @pytest.mark.parametrize(
     "made",
-    [
-        ring_topology(7),
-        ring_topology(6, one_way=True),
-        torus((3, 4)),
-        torus((2, 3, 4)),
-        dgx2(2),
-        dgx_a100(3),
-    ],
+    [ring(7), ring(6, one_way=True), torus((3, 4)), torus((2, 3, 4)), dgx2(2), dgx_a100(3)],
     ids=lambda t: t.name,
 )
 def test_translations_take_any_rank_to_any_other_in_one_way(made: Topology) -> None:
@@ -214,7 +207,7 @@ def test_translations_take_any_rank_to_any_other_in_one_way(made: Topology) -> N
 def test_irregular_topologies_have_no_translations() -> None:
     assert translations(ndv2()) is None
     assert translations(mi250()) is None
-    assert translations(perturbed(ring_topology(6), 0)) is None
+    assert translations(perturbed(ring(6), 0)) is None
     assert translations(racks((2, 3), host_bytes_per_s=1e9, uplink_bytes_per_s=1e9)) is None
 
 
@@ -252,6 +245,6 @@ def test_orbits_are_the_cycles(size: int, data: st.DataObject) -> None:
 
 
 def test_link_image_is_minus_one_where_there_is_no_link() -> None:
-    made = ring_topology(4, one_way=True)
+    made = ring(4, one_way=True)
     assert link_image(made, [0, 3, 2, 1]).tolist() == [-1, -1, -1, -1]
     assert link_image(made, [1, 2, 3, 0]).tolist() == [1, 2, 3, 0]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import TopologyError
 from headrace.topology import Topology, perturbed, subgraph, transposed, without_local_alpha
-from headrace.topology.presets import PRESETS, dgx2_taccl_1mb, ndv2, ring_topology
+from headrace.topology.presets import PRESETS, dgx2_taccl_1mb, ndv2, ring
 
 TOPOLOGIES = [preset(**preset.example) for preset in PRESETS.values()] + [
     ndv2(2),
@@ -19,7 +19,7 @@ def test_without_local_alpha_keeps_that_of_links_between_hosts() -> None:
     assert {link.alpha_us for link in made.links if link.src // 8 == link.dst // 8} == {0.0}
     assert {link.alpha_us for link in made.links if link.src // 8 != link.dst // 8} == {1.7}
     assert made.shared == ndv2(2).shared
-    assert without_local_alpha(ring_topology(4)) == ring_topology(4)  # every rank is a host
+    assert without_local_alpha(ring(4)) == ring(4)  # every rank is a host
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda t: t.name)
@@ -48,10 +48,8 @@ def test_perturbed_changes_every_cost_within_the_spread(topology: Topology) -> N
 
 def test_perturbed_refuses_a_spread_that_could_give_costs_of_nothing() -> None:
     with pytest.raises(TopologyError, match=r"spread is 1.0, needs at least 0 and less than 1"):
-        perturbed(ring_topology(3), 0, 1.0)
-    assert replace(perturbed(ring_topology(3), 0, 0.0), name="") == replace(
-        ring_topology(3), name=""
-    )
+        perturbed(ring(3), 0, 1.0)
+    assert replace(perturbed(ring(3), 0, 0.0), name="") == replace(ring(3), name="")
 
 
 @given(st.data())
@@ -70,6 +68,6 @@ def test_a_subgraph_keeps_chosen_links_and_what_they_share(data: st.DataObject) 
 
 def test_a_subgraph_of_links_that_are_not_there_is_refused() -> None:
     with pytest.raises(TopologyError, match="keep_links has 6, needs 0 to 5"):
-        subgraph(ring_topology(3), [0, 6])
+        subgraph(ring(3), [0, 6])
     with pytest.raises(TopologyError, match="keep_links has -1, needs 0 to 5"):
-        subgraph(ring_topology(3), [-1])
+        subgraph(ring(3), [-1])

@@ -13,10 +13,10 @@ from headrace.collectives.measure.placement import (
 )
 from headrace.collectives.measure.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.errors import InputError
-from headrace.topology.presets import dgx2, ndv2, ring_topology
+from headrace.topology.presets import dgx2, ndv2, ring
 from headrace.topology.symmetry import automorphisms, is_automorphism
 
-FOUR = replace(ring_topology(4), hosts=("box",), rank_host=(0,) * 4, shared=(), switches=())
+FOUR = replace(ring(4), hosts=("box",), rank_host=(0,) * 4, shared=(), switches=())
 SWITCHES = ((0, 1), (2, 3), (4, 5), (6, 7))
 
 

@@ -17,15 +17,7 @@ from headrace.collectives.plan.simulate import simulate
 from headrace.collectives.plan.verify import verify
 from headrace.errors import ProgramError
 from headrace.topology import Topology, perturbed, subgraph
-from headrace.topology.presets import (
-    dgx1,
-    dgx2,
-    dgx_a100,
-    ndv2,
-    ndv2_taccl_1mb,
-    racks,
-    ring_topology,
-)
+from headrace.topology.presets import dgx1, dgx2, dgx_a100, ndv2, ndv2_taccl_1mb, racks, ring
 
 SERVED = (Collective.ALLGATHER, Collective.REDUCE_SCATTER, Collective.ALLREDUCE)
 
@@ -83,7 +75,7 @@ def test_any_number_of_hosts_and_costs(
 
 
 def test_hosts_of_one_rank_have_only_the_level_between() -> None:
-    topology = ring_topology(3)  # each rank a host, and all are neighbours
+    topology = ring(3)  # each rank a host, and all are neighbours
     assert best_us(topology, Collective.ALLGATHER, 1.0, (2,)) > 0
 
 
@@ -102,7 +94,7 @@ def test_rails_are_the_nics() -> None:
     [
         (ndv2(1), "all ranks are on one host"),
         (replace(ndv2(2), rank_host=(0,) * 7 + (1,) * 9), r"hosts have \[7, 9\] ranks"),
-        (ring_topology(5), "has links to and from its counterpart"),
+        (ring(5), "has links to and from its counterpart"),
     ],
     ids=["one", "uneven", "far"],
 )

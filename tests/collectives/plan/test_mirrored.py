@@ -48,9 +48,7 @@ def test_beats_every_template_where_hosts_differ() -> None:
     assert took < 1.03 * lower_bound(topology, found.demand, MIB).total_us
 
 
-@pytest.mark.parametrize(
-    "make", [uneven, lambda: presets.mesh((2, 3)), lambda: presets.ring_topology(3)]
-)
+@pytest.mark.parametrize("make", [uneven, lambda: presets.mesh((2, 3)), lambda: presets.ring(3)])
 @pytest.mark.parametrize("model", [EXECUTOR, FULL])
 def test_proven_and_the_same_again(make, model) -> None:
     topology = make()
@@ -96,7 +94,7 @@ def test_a_link_without_mirror_image_is_refused() -> None:
 
 def test_too_many_or_too_few_ranks_are_refused() -> None:
     with pytest.raises(ProgramError, match="too many edges"):
-        best(presets.ring_topology(64))
+        best(presets.ring(64))
     with pytest.raises(ProgramError, match="nothing to send"):
         best(presets.uniform(1))
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import TopologyError
 from headrace.topology.importers import import_topology, parse_edges
-from headrace.topology.presets import PRESETS, ring_topology
+from headrace.topology.presets import PRESETS, ring
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 
@@ -15,7 +15,7 @@ SAMPLES = Path(__file__).parent.parent / "samples"
 def test_units_and_separators_come_to_the_same() -> None:
     made = import_topology(SAMPLES / "ring.edges")
     assert made.name == "ring"
-    wanted = ring_topology(4, bytes_per_s=50e9)
+    wanted = ring(4, bytes_per_s=50e9)
     assert set(made.links) == set(wanted.links)
     assert (made.hosts, made.rank_host) == (wanted.hosts, wanted.rank_host)
 

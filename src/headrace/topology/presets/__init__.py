@@ -2,7 +2,7 @@
 
 from headrace.topology.presets.amd import mi250
 from headrace.topology.presets.fat_tree import fat_tree
-from headrace.topology.presets.lattice import hub_and_spoke, mesh, ring_topology, torus
+from headrace.topology.presets.lattice import hub_and_spoke, mesh, ring, torus
 from headrace.topology.presets.nvidia import (
     dgx1,
     dgx2,
@@ -30,7 +30,7 @@ __all__ = [
     "ndv2",
     "ndv2_taccl_1mb",
     "racks",
-    "ring_topology",
+    "ring",
     "torus",
     "uniform",
 ]

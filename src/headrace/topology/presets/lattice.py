@@ -14,7 +14,7 @@ LINK_ALPHA_US = 0.5
 MAX_RANKS = 1_000_000  # against mistyped numbers: more would take gigabytes
 
 
-def ring_topology(
+def ring(
     n: int,
     *,
     alpha_us: float = LINK_ALPHA_US,

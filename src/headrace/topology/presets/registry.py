@@ -8,7 +8,7 @@ from typing import Any
 from headrace.errors import TopologyError
 from headrace.topology.presets.amd import mi250
 from headrace.topology.presets.fat_tree import fat_tree
-from headrace.topology.presets.lattice import hub_and_spoke, mesh, ring_topology, torus
+from headrace.topology.presets.lattice import hub_and_spoke, mesh, ring, torus
 from headrace.topology.presets.nvidia import (
     dgx1,
     dgx2,
@@ -118,7 +118,7 @@ PRESETS: Mapping[str, Preset] = {
         ),
         Preset(
             name="ring",
-            make=ring_topology,
+            make=ring,
             facts=f"ranks in a cycle; no switch, {_NO_COPY}, no NICs",
             example={"n": 5},
         ),

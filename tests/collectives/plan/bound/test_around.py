@@ -49,7 +49,7 @@ def _rate(topology: Topology, prices: np.ndarray, pairs: list[tuple[int, int]]) 
 
 def test_links_elsewhere_that_are_as_tight_are_no_matter_for_it() -> None:
     """Two cuts as tight as each other have prices of their own: the program chooses."""
-    ring = presets.ring_topology(4)
+    ring = presets.ring(4)
     one_way = replace(
         ring, links=tuple(k for k in ring.links if (k.src + 1) % 4 == k.dst), shared=()
     )

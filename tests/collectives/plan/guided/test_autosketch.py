@@ -31,16 +31,7 @@ from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.search import NativeSearch
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Topology
-from headrace.topology.presets import (
-    dgx1,
-    dgx2,
-    fat_tree,
-    mesh,
-    ndv2,
-    ring_topology,
-    torus,
-    uniform,
-)
+from headrace.topology.presets import dgx1, dgx2, fat_tree, mesh, ndv2, ring, torus, uniform
 
 MB = 1_000_000
 
@@ -66,7 +57,7 @@ def conn(sketch: Sketch) -> object:
 
 class TestEnumeration:
     def test_one_host_has_no_connections_to_choose(self) -> None:
-        for topology in (dgx2(nodes=1), mesh((2, 3)), ring_topology(5), uniform(4)):
+        for topology in (dgx2(nodes=1), mesh((2, 3)), ring(5), uniform(4)):
             assert [s.name for s in connections(topology)] == ["all"]
 
     def test_a_nic_for_two_gpus_gets_a_sender_and_a_receiver(self) -> None:
@@ -253,7 +244,7 @@ class TestSearch:
         check(found, made_for, MB)
 
     def test_ranks_that_cannot_reach_each_other_are_named(self) -> None:
-        halves = ring_topology(4)
+        halves = ring(4)
         apart = replace(
             halves, links=tuple(k for k in halves.links if {k.src, k.dst} in ({0, 1}, {2, 3}))
         )

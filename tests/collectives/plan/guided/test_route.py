@@ -116,7 +116,7 @@ def test_what_is_no_algorithm_breaks_a_constraint(what: str) -> None:
 
 
 def test_what_was_not_received_is_not_sent_on() -> None:
-    problem = problem_on(presets.ring_topology(4), Collective.ALL_TO_ALL)
+    problem = problem_on(presets.ring(4), Collective.ALL_TO_ALL)
     chunk = 2  # from 0 to 2, over 1 or 3
     assert problem.deliveries.targets[chunk].tolist() == [False, False, True, False]
     trees = priced_trees(problem)[0]

@@ -9,7 +9,7 @@ import pytest
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.orbits import OrbitPlan, plan_orbits
 from headrace.topology import Topology, without_local_alpha
-from headrace.topology.presets import dgx2_taccl_1mb, dgx_a100, ring_topology, torus
+from headrace.topology.presets import dgx2_taccl_1mb, dgx_a100, ring, torus
 
 MIB = 1 << 20
 
@@ -32,7 +32,7 @@ def test_allgather_on_a_torus(shape: tuple[int, ...], most_us: float, bound_us: 
 @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCE_SCATTER])
 @pytest.mark.parametrize(
     "topology",
-    [ring_topology(7), torus((5, 7)), torus((3, 4)), torus((3, 4, 5)), torus((4, 4, 4))],
+    [ring(7), torus((5, 7)), torus((3, 4)), torus((3, 4, 5)), torus((4, 4, 4))],
     ids=lambda t: t.name,
 )
 def test_within_two_percent_of_the_bound_without_alpha(

@@ -19,7 +19,7 @@ from headrace.collectives.plan.orbits import (
 from headrace.collectives.plan.orbits.plan import ORBIT_COLLECTIVES
 from headrace.errors import InputError, ProgramError, SymmetryError, TopologyError
 from headrace.topology import Topology, perturbed, subgraph
-from headrace.topology.presets import mesh, ndv2, ring_topology, torus
+from headrace.topology.presets import mesh, ndv2, ring, torus
 
 PLAN = plan_orbits(torus((3, 4)), Collective.ALLGATHER, 12000, chunks=(2,)).plan
 
@@ -86,7 +86,7 @@ def test_predictions_hold_for_symmetric_costs_only() -> None:
     with pytest.raises(SymmetryError, match=r"generators\[0\] is no automorphism"):
         simulate_orbits(PLAN, perturbed(torus((3, 4)), seed=1), 12000)
     with pytest.raises(SymmetryError, match="12 ranks"):
-        simulate_orbits(PLAN, ring_topology(5), 12000)
+        simulate_orbits(PLAN, ring(5), 12000)
     turning = plan_orbits(torus((2, 3)), Collective.ALLGATHER, 6000).plan
     with pytest.raises(TopologyError, match="no link 0 -> 3"):
         simulate_orbits(turning, _without_side(torus((2, 3))), 6000)
@@ -105,9 +105,9 @@ def test_where_ranks_differ_there_is_no_group() -> None:
         with pytest.raises(SymmetryError, match="has no group"):
             group_of(topology)
     with pytest.raises(ProgramError, match="no orbit plan"):
-        plan_orbits(ring_topology(4), Collective.BROADCAST, 100)
+        plan_orbits(ring(4), Collective.BROADCAST, 100)
     with pytest.raises(ProgramError, match="one rank"):
-        plan_orbits(ring_topology(1), Collective.ALLGATHER, 100)
+        plan_orbits(ring(1), Collective.ALLGATHER, 100)
 
 
 def test_large_plans_are_not_written_out(monkeypatch: pytest.MonkeyPatch) -> None:

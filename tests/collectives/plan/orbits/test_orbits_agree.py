@@ -22,7 +22,7 @@ from headrace.collectives.plan.orbits.plan import ORBIT_COLLECTIVES
 from headrace.collectives.plan.simulate import simulate
 from headrace.collectives.plan.verify import verify
 from headrace.topology import Topology
-from headrace.topology.presets import dgx2, dgx_a100, ring_topology, torus
+from headrace.topology.presets import dgx2, dgx_a100, ring, torus
 from tests.collectives.plan.orbits.cayley import cases, dihedral_group, network
 
 SOME = st.sampled_from(sorted(ORBIT_COLLECTIVES))
@@ -52,9 +52,7 @@ def test_random_groups(
 
 @pytest.mark.parametrize("collective", sorted(ORBIT_COLLECTIVES))
 @pytest.mark.parametrize(
-    "topology",
-    [ring_topology(5), torus((3, 4)), dgx2(1), dgx2(2), dgx_a100(2)],
-    ids=lambda t: t.name,
+    "topology", [ring(5), torus((3, 4)), dgx2(1), dgx2(2), dgx_a100(2)], ids=lambda t: t.name
 )
 def test_presets(topology: Topology, collective: Collective) -> None:
     total = topology.ranks << 20
@@ -80,7 +78,7 @@ def test_ranks_that_share_a_nic_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("collective", sorted(ORBIT_COLLECTIVES))
-@pytest.mark.parametrize("topology", [ring_topology(5), torus((3, 4)), dgx2(2), dgx_a100(2)])
+@pytest.mark.parametrize("topology", [ring(5), torus((3, 4)), dgx2(2), dgx_a100(2)])
 def test_bounds_agree_with_those_of_the_whole_graph(
     topology: Topology, collective: Collective
 ) -> None:
@@ -94,9 +92,9 @@ def test_bounds_agree_with_those_of_the_whole_graph(
 
 
 def test_proof_names_the_plan() -> None:
-    found = plan_orbits(ring_topology(4), Collective.ALLREDUCE, 4000)
+    found = plan_orbits(ring(4), Collective.ALLREDUCE, 4000)
     assert verify_orbits(found.plan) == found.proof
     assert found.proof.plan_digest == found.plan.digest
     assert found.bound == orbit_bound(
-        ring_topology(4), RegularGroup(generators=found.plan.generators), found.plan.demand, 4000
+        ring(4), RegularGroup(generators=found.plan.generators), found.plan.demand, 4000
     )

@@ -23,13 +23,13 @@ from headrace.collectives.plan.orbits import (
 from headrace.collectives.plan.orbits.plan import ORBIT_COLLECTIVES
 from headrace.collectives.plan.verify import verify
 from headrace.errors import ProgramError, VerificationError
-from headrace.topology.presets import dgx_a100, ring_topology, torus
+from headrace.topology.presets import dgx_a100, ring, torus
 from tests.collectives.plan.orbits.cayley import dihedral_group, network
 
 PLANS = {
     collective: [
         plan_orbits(topology, collective, 10**6 * topology.ranks, chunks=(2,)).plan
-        for topology in (ring_topology(4), torus((3, 4)), dgx_a100(2))
+        for topology in (ring(4), torus((3, 4)), dgx_a100(2))
     ]
     for collective in sorted(ORBIT_COLLECTIVES)
 }
