@@ -119,9 +119,7 @@ def embed(
     random = np.random.default_rng(seed)
     starts = random.standard_normal((restarts, len(mean), dimensions)) / np.sqrt(2 * dimensions)
     lift = np.zeros(len(mean))
-    if (
-        heights and len(mean) > 1
-    ):  # half the distance to the nearest host: from zero they seldom rise
+    if heights and len(mean) > 1:  # half the distance to the nearest host: few rise from zero
         lift = np.where(weight > 0, mean, np.inf).min(axis=1) / unit / 2
     reduced = np.maximum(mean / unit - lift[:, None] - lift, 0.0)
     starts[0] = _classical_scaling(reduced, exponent, dimensions)

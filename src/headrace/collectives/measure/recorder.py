@@ -22,10 +22,10 @@ _TYPES = (*[np.int32, np.uint8, np.uint8], *[np.int32] * 3, np.int64, np.int32, 
 class Series(IntEnum):
     """Stage of the survey that a probe belongs to: column `stage`."""
 
-    TOURNAMENT = 0
-    QUIET = 1
+    ROUND_ROBIN = 0
+    UNLOADED = 1
     SHARING = 2
-    CROWD = 3
+    PERMUTATION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
