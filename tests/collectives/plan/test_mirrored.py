@@ -88,7 +88,7 @@ def test_a_link_without_mirror_image_is_refused() -> None:
         Link(src=a, dst=b, alpha_us=1, beta_us_per_mb=9) for a, b in ((0, 1), (1, 2), (2, 0))
     )
     one_way = Topology(name="one-way", hosts=("a",), rank_host=(0, 0, 0), links=links)
-    with pytest.raises(ProgramError, match="both ways"):
+    with pytest.raises(ProgramError, match="both directions"):
         best(one_way)
 
 
