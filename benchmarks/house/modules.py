@@ -1,4 +1,4 @@
-"""What the modules of `src` import and define, read without running them."""
+"""Imports and definitions of the modules of `src`, read without running them."""
 
 import ast
 import io
