@@ -15,7 +15,7 @@ from headrace.testbed.rates import (
     format_rate,
     host_segments,
     parse_rate,
-    shape,
+    token_bucket,
 )
 
 
@@ -41,14 +41,14 @@ def test_what_is_no_rate_is_refused(found: object) -> None:
 
 
 def test_the_measured_buckets() -> None:
-    assert shape(12_500_000).to_tc() == "tbf rate 100000000bit burst 3900 limit 125000"
-    assert shape(50_000_000).to_tc() == "tbf rate 400000000bit burst 7456 limit 500000"
+    assert token_bucket(12_500_000).to_tc() == "tbf rate 100000000bit burst 3900 limit 125000"
+    assert token_bucket(50_000_000).to_tc() == "tbf rate 400000000bit burst 7456 limit 500000"
     assert [host_segments(rate) for rate in (10**6, 50_000_000, 125_000_000)] == [2, 4, 10]
 
 
 @given(st.integers(MIN_BYTES_PER_S, MAX_BYTES_PER_S), st.integers(1, 44))
 def test_a_bucket_is_never_only_just_full_enough(rate: int, arriving: int) -> None:
-    burst = shape(rate, arriving_segments=arriving).burst_bytes
+    burst = token_bucket(rate, arriving_segments=arriving).burst_bytes
     # the kernel either cuts what arrives, or has some bytes more to make up for lateness
     assert arriving * FRAME_BYTES > burst or burst - arriving * FRAME_BYTES >= 872
     # what is given away after a pause: at most 0.19 ms, but for the two frames that must fit

@@ -12,7 +12,12 @@ import pytest
 
 from benchmarks.synthesis.mscclpp_threads import Plan, nops, without_nop
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.export.mscclpp_json import MAX_SEMAPHORES, _parted, _semaphores, export
+from headrace.collectives.export.mscclpp_json import (
+    MAX_SEMAPHORES,
+    _semaphores,
+    _with_barriers,
+    export,
+)
 from headrace.collectives.export.mscclpp_read import verify_text
 from headrace.collectives.export.prove import Verdict
 from headrace.collectives.export.threadblocks import Target
@@ -118,7 +123,7 @@ def test_a_copy_into_what_it_still_reads_is_a_race() -> None:
 
 def test_where_nops_are_written() -> None:
     def names(*ops: dict) -> str:
-        return " ".join(op["name"] for op in _parted(list(ops)))
+        return " ".join(op["name"] for op in _with_barriers(list(ops)))
 
     def semaphores(name: str, *numbers: int) -> dict:
         return {"name": name, "semaphore_ids": list(numbers)}
