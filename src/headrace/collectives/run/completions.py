@@ -97,7 +97,7 @@ class CompletionThreads:
             work.complete()
 
     def run(self, action: Callable[[], object]) -> None:
-        """Run `action`, which may block, on one of the threads; without threads, run it here."""
+        """Run `action` on one of the threads, or here without threads; see `may_block`."""
         if not self._threads:
             action()
             return
