@@ -10,8 +10,8 @@ A benchmark is ``benchmarks/<claim>/run.py``::
         return report.exit_code
 
 The bars are declared before anything is measured, so that a benchmark that fails half-way still
-prints every one of them: without a figure a bar is SHORT. `benchmarks.sections` runs one that has
-several parts.
+prints every one of them: without a figure a bar is SHORT, or `skipped` where a quick run leaves it
+out by declaration. `benchmarks.sections` runs one that has several parts.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -67,11 +67,12 @@ def arguments(description: str | None, argv: Sequence[str] | None = None) -> Opt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A required figure, and the measured one (None: could not be measured)."""
+    """A required figure, and the measured one (None: could not be measured, or `skipped`)."""
 
     name: str
     required: str
     figure: float | None = None
+    skipped: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[^\s]+", self.name):
@@ -87,7 +88,7 @@ class Bar:
     def line(self) -> str:
         """Return the line that ends a benchmark's output: five words and a verdict."""
         figure = "unmeasured" if self.figure is None else _plain(self.figure)
-        verdict = "ok" if self.ok else "SHORT"
+        verdict = "ok" if self.ok else "skipped" if self.skipped else "SHORT"
         return f"BAR {self.name} {figure} required {self.required.replace(' ', '')} {verdict}"
 
     def _bound(self) -> tuple[Any, float]:
@@ -108,7 +109,13 @@ class Report:
     claim : the folder under ``benchmarks/``.
     bars : bar name -> bound (">= x" or "<= x"), all that this claim has.
     options : from `arguments`; `quick` is part of the stored result.
+    not_in_quick : names of the bars that a quick run does not measure: there, unless given, they
+        are `skipped`; what was tried and failed is SHORT.
     folder : where results go (default: ``benchmarks/<claim>/results``).
+
+    Raises
+    ------
+    InputError : if a bound is none, or `not_in_quick` names a bar that is not declared.
     """
 
     def __init__(
@@ -117,6 +124,7 @@ class Report:
         *,
         bars: Mapping[str, str],
         options: Options | None = None,
+        not_in_quick: Collection[str] = (),
         folder: Path | None = None,
         console: Console | None = None,
     ) -> None:
@@ -128,7 +136,13 @@ class Report:
         self._attached: dict[str, Any] = {}
         self._folder = folder or ROOT / claim / "results"
         self._console = console or Console(width=None if sys.stdout.isatty() else 120)
-        self._bars = {name: Bar(name=name, required=bound) for name, bound in bars.items()}
+        if unknown := sorted(set(not_in_quick) - set(bars)):
+            raise InputError(f"not_in_quick names {unknown}, needs some of {sorted(bars)}")
+        left_out = set(not_in_quick) if self.options.quick else set[str]()
+        self._bars = {
+            name: Bar(name=name, required=bound, skipped=name in left_out)
+            for name, bound in bars.items()
+        }
         self._started = datetime.now(UTC)
         self._clock = time.monotonic()
 
@@ -207,7 +221,13 @@ class Report:
             "tables": self.tables,
             "notes": self.notes,
             "bars": [
-                {"name": b.name, "figure": b.figure, "required": b.required, "ok": b.ok}
+                {
+                    "name": b.name,
+                    "figure": b.figure,
+                    "required": b.required,
+                    "ok": b.ok,
+                    **({"skipped": True} if b.skipped else {}),
+                }
                 for b in self._bars.values()
             ],
         }

@@ -5,6 +5,7 @@ cannot have that name (`random` would hide Python's)::
 
     SECTION = "random"
     def bars() -> dict[str, str]: ...
+    NOT_IN_QUICK = frozenset({"largest"})  # names of bars that a quick run leaves out, if any
     def measure(report: Report, *, quick: bool) -> None: ...
 
 and the claim's ``run.py`` lists them::
@@ -53,6 +54,11 @@ def section_name(section: Section) -> str:
     return getattr(section, "SECTION", section.__name__.rsplit(".", 1)[-1])
 
 
+def not_in_quick(section: Section) -> frozenset[str]:
+    """Return the names of the bars that a quick run of a section does not measure."""
+    return getattr(section, "NOT_IN_QUICK", frozenset[str]())
+
+
 def run_sections(
     claim: str,
     description: str | None,
@@ -70,7 +76,8 @@ def run_sections(
     """
     options, chosen = parse(description, sections, argv)
     bars = {name: bound for section in chosen for name, bound in section.bars().items()}
-    with Report(claim, bars=bars, options=options) as report:
+    left_out = frozenset[str]().union(*map(not_in_quick, chosen))
+    with Report(claim, bars=bars, options=options, not_in_quick=left_out) as report:
         for section in chosen:
             try:
                 section.measure(report, quick=options.quick)

@@ -9,7 +9,8 @@ from rich.console import Console
 from benchmarks.harness import Bar, Options, Report, arguments, one_row_a_line
 from headrace.errors import InputError
 
-BAR_LINE = re.compile(r"BAR \S+ \S+ required (>=|<=)\S+ (ok|SHORT)")
+BAR_LINE = re.compile(r"BAR \S+ \S+ required (>=|<=)\S+ (ok|SHORT|skipped)")
+QUICK = {"options": Options(quick=True), "not_in_quick": {"large"}}
 
 
 def run(tmp_path: Path, bars: dict[str, str], figures: dict[str, float | None], **kwargs: object):
@@ -66,6 +67,49 @@ def test_output_ends_with_one_line_per_bar(tmp_path: Path) -> None:
     ]
     assert all(BAR_LINE.fullmatch(line) for line in lines)
     assert report.exit_code == 0  # a short bar is reported, it is not a failure to measure
+
+
+def test_bars_that_quick_leaves_out_are_skipped_and_not_ok(tmp_path: Path) -> None:
+    bars = {"small": ">= 1", "failed": ">= 2", "large": ">= 3"}
+    report, out = run(tmp_path, bars, {"small": 1.5, "failed": None}, **QUICK)
+    lines = out.splitlines()[-3:]
+    assert lines == [
+        "BAR small 1.5 required >=1 ok",
+        "BAR failed unmeasured required >=2 SHORT",
+        "BAR large unmeasured required >=3 skipped",
+    ]
+    assert all(BAR_LINE.fullmatch(line) for line in lines)
+    assert report.exit_code == 0
+    assert stored(tmp_path)["bars"][1:] == [
+        {"name": "failed", "figure": None, "required": ">= 2", "ok": False},
+        {"name": "large", "figure": None, "required": ">= 3", "ok": False, "skipped": True},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("figure", "line"),
+    [
+        (4.0, "BAR large 4 required >=3 ok"),
+        (2.0, "BAR large 2 required >=3 SHORT"),
+        (None, "BAR large unmeasured required >=3 SHORT"),
+    ],
+)
+def test_a_bar_that_was_tried_is_not_skipped(
+    tmp_path: Path, figure: float | None, line: str
+) -> None:
+    _, out = run(tmp_path, {"large": ">= 3"}, {"large": figure}, **QUICK)
+    assert out.endswith(line + "\n")
+    assert "skipped" not in stored(tmp_path)["bars"][0]
+
+
+def test_a_full_run_skips_no_bar(tmp_path: Path) -> None:
+    _, out = run(tmp_path, {"large": ">= 3"}, {}, not_in_quick={"large"})
+    assert out.endswith("BAR large unmeasured required >=3 SHORT\n")
+
+
+def test_bars_that_quick_leaves_out_are_declared(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"not_in_quick names \['larg'\].*\['large'\]"):
+        Report("claim", bars={"large": ">= 3"}, not_in_quick={"larg"}, folder=tmp_path)
 
 
 def test_nan_counts_as_unmeasured(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.network import autotune, loop, models, overhead, table1, training
+from benchmarks.network import autotune, loop, models, overhead, table1, training, two_level
 from benchmarks.network.beds import Bed, groups_text, ring_crossings
 from headrace.collectives.plan.statistics import ProgramStatistics
 from headrace.collectives.plan.two_level.table1 import Table1Row
@@ -52,6 +52,17 @@ def test_shuffled_training_beds_are_as_most_orders_are() -> None:
 def test_groups_are_written_in_order() -> None:
     assert groups_text(((1, 3), (0, 2))) == "02|13"
     assert groups_text((tuple(range(1, 11)), (0, 11))) == "0 11|1 2 3 4 5 6 7 8 9 10"
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_2lhas_second_testbed_is_not_in_quick(monkeypatch: pytest.MonkeyPatch, quick: bool) -> None:
+    over = dict.fromkeys(two_level.PAPER, 1.0)
+    monkeypatch.setattr(two_level, "_bed", lambda *_args, **_kwargs: over)
+    given: list[str] = []
+    report = SimpleNamespace(bar=lambda name, _: given.append(name), note=lambda _: None)
+    two_level.measure(report, quick=quick)
+    assert set(given) == set(two_level.bars()) - (two_level.NOT_IN_QUICK if quick else set())
+    assert len(two_level.NOT_IN_QUICK) == 4
 
 
 def test_a_row_of_table_1_agrees_or_not() -> None:

@@ -11,18 +11,20 @@ import benchmarks.network.run
 import benchmarks.synthesis.run
 from benchmarks import harness
 from benchmarks.harness import Options, Report
-from benchmarks.sections import parse, run_sections, section_name
+from benchmarks.sections import not_in_quick, parse, run_sections, section_name
 
 RUNS = (benchmarks.executor.run, benchmarks.network.run, benchmarks.synthesis.run)
 
 
 class Fake:
-    """A section with one bar, whose figure is 1, or which breaks."""
+    """A section with one bar, whose figure is 1, or which breaks, or skips it if quick."""
 
-    def __init__(self, name: str, *, breaks: bool = False) -> None:
+    def __init__(self, name: str, *, breaks: bool = False, skips: bool = False) -> None:
         self.__name__ = f"benchmarks.claim.{name}"
         self._bar, self._breaks = name, breaks
         self.quick: bool | None = None
+        if skips:
+            self.NOT_IN_QUICK = frozenset({name})
 
     def bars(self) -> dict[str, str]:
         return {self._bar: ">=1"}
@@ -31,7 +33,8 @@ class Fake:
         self.quick = quick
         if self._breaks:
             raise OSError("no such link")
-        report.bar(self._bar, 1.0)
+        if self._bar not in not_in_quick(self) or not quick:
+            report.bar(self._bar, 1.0)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
@@ -51,6 +54,29 @@ def test_one_section_can_be_asked_for(run: ModuleType) -> None:
 def test_no_two_sections_declare_the_same_bar(run: ModuleType) -> None:
     names = [name for section in run.SECTIONS for name in section.bars()]
     assert len(names) == len(set(names)) > 0
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
+def test_bars_that_quick_leaves_out_are_the_sections_own(run: ModuleType) -> None:
+    for section in run.SECTIONS:
+        assert not_in_quick(section) <= set(section.bars())
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_section_declares_what_quick_leaves_out(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    quick: bool,
+) -> None:
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    sections = (Fake("first", breaks=True), Fake("middle"), Fake("last", skips=True))
+    assert run_sections("claim", None, sections, ["--quick"] if quick else []) == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "BAR first unmeasured required >=1 SHORT",
+        "BAR middle 1 required >=1 ok",
+        f"BAR last {'unmeasured required >=1 skipped' if quick else '1 required >=1 ok'}",
+    ]
 
 
 def test_one_that_breaks_leaves_the_others_alone(

@@ -48,6 +48,7 @@ RESULT: dict[str, Any] = {
     "bars": [
         {"name": "gap", "figure": 0.01, "required": "<= 0.02", "ok": True},
         {"name": "speed", "figure": None, "required": ">= 5", "ok": False},
+        {"name": "large", "figure": None, "required": ">= 5", "ok": False, "skipped": True},
     ],
 }
 
@@ -193,6 +194,7 @@ def test_benchmark(tmp_path: Path) -> None:
     for part in (
         "Benchmark synthesis",
         "SHORT",
+        "skipped",
         "unmeasured",
         "NDv2 x1 <allgather>",
         "two cores &",

@@ -68,9 +68,8 @@ def _bars(page: Page, bars: TableRows) -> None:
         name, required = fields.text(bar["name"]), fields.text(bar["required"])
         found = None if bar["figure"] is None else fields.number(bar["figure"])
         ok = bool(bar["ok"])
-        rows.append(
-            (name, "unmeasured" if found is None else found, required, "ok" if ok else "SHORT")
-        )
+        verdict = "ok" if ok else "skipped" if bar.get("skipped") else "SHORT"
+        rows.append((name, "unmeasured" if found is None else found, required, verdict))
         limit = _limit(required)
         if found is not None and limit:
             shown.append((name, found / limit, ok))
@@ -80,7 +79,7 @@ def _bars(page: Page, bars: TableRows) -> None:
             "it is a ceiling."
         )
         page.figure(_bar_chart(shown), min(1600, 120 + 22 * len(shown)))
-    marks = ["ok" if bar["ok"] else "short" for bar in bars]
+    marks = [{"ok": "ok", "SHORT": "short"}.get(verdict, "") for *_, verdict in rows]
     page.table(("bar", "figure", "required", ""), rows, marks)
 
 
