@@ -17,6 +17,8 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-
 RIVALS := $(patsubst requirements/%.txt,$(VENV)/.%,$(wildcard requirements/bench-$(CLAIM).txt))
 CMAKE_CONFIGURE = $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	-DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DHEADRACE_TESTS=ON
+TEST_SECONDS := build/test-seconds.jsonl
+PYTEST := $(BIN)/python -m pytest -p tests.minutes --minutes $(TEST_SECONDS)
 # gcc's ThreadSanitizer needs a predictable address space where the kernel randomizes many bits
 NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -38,13 +40,15 @@ demo: native ## measure, plan, and train on Gloo and on headrace (3 minutes)
 	@$(BIN)/headrace demo
 
 test: native native-tests $(VENV)/.test ## the whole test suite: native, then Python
+	@$(if $(PYTEST_ARGS),,rm -f build/test-minutes.txt;) date +'{"began": %s}' > $(TEST_SECONDS)
 	$(call say,native tests)
 	@$(BIN)/ctest --test-dir $(RELEASE) --output-on-failure --no-tests=error -j $(JOBS)
 	$(call say,Python tests: first those that compare times and by themselves; then the others on $(TEST_JOBS) processes)
-	@$(BIN)/python -m pytest -n 0 --timing only $(PYTEST_ARGS); alone=$$?; \
+	@$(PYTEST) -n 0 --timing only $(PYTEST_ARGS); alone=$$?; \
 	[ $$alone = 0 ] || [ $$alone = 5 ] || exit $$alone; \
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --timing without $(PYTEST_ARGS) \
+	$(PYTEST) -n $(TEST_JOBS) --dist loadfile --timing without $(PYTEST_ARGS) \
 		|| { rest=$$?; [ $$rest$$alone = 50 ] || exit $$rest; } # 5: no test in one of the two is fine
+	@$(BIN)/python -m tests.minutes $(TEST_SECONDS) $(if $(PYTEST_ARGS),,build/test-minutes.txt)
 
 check: native $(VENV)/.test $(VENV)/.check ## lint, format, types, native format, stub file
 	$(call say,ruff)

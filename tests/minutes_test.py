@@ -1,0 +1,95 @@
+"""Minutes of tests by capability: of one process and of two, of several runs, beside budgets."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.minutes import capability, main, summary
+
+ROOT = Path(__file__).parent.parent
+PROJECT = {
+    "pytest.ini": "[pytest]\naddopts = --import-mode=importlib\n",
+    "tests/collectives/plan/test_two.py": "def test_one(): pass\n\ndef test_two(): pass\n",
+    "tests/test_other.py": "def test_other(): pass\n",
+    "conftest.py": """
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call):
+    report = yield
+    report.duration = {"setup": 1.0, "call": 4.0, "teardown": 1.0}[call.when]
+    return report
+""",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in PROJECT.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def pytest_in(project: Path, *arguments: str) -> int:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.minutes", *arguments]
+    return subprocess.run(command, cwd=project, env={"PYTHONPATH": str(ROOT)}).returncode
+
+
+def test_every_run_adds_its_elapsed_seconds(project: Path) -> None:
+    found = project / "seconds"
+    arguments = ("--minutes", str(found), "--dist", "loadfile")
+    assert pytest_in(project, *arguments, "-n", "0") == 0
+    assert pytest_in(project, *arguments, "-n", "2") == 0
+    assert pytest_in(project, *arguments, "-n", "0", "-k", "nothing") == 5
+    assert [json.loads(line) for line in found.read_text().splitlines()] == [
+        {"collectives": 12.0, "shared": 6.0},
+        {"collectives": 6.0, "shared": 3.0},
+        {},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "name"),
+    [
+        ("tests/collectives/plan/test_lower.py::test_x[tests/solver/a]", "collectives"),
+        ("tests/solver/test_solver.py::test_x[tests/collectives/a]", "shared"),
+        ("tests/collectives_test.py::test_x", "shared"),
+        ("tests/cli/collectives/test_x.py::test_x", "shared"),
+        ("test_x.py::test_x", "shared"),
+    ],
+)
+def test_a_test_is_of_its_folders_capability(nodeid: str, name: str) -> None:
+    assert capability(nodeid) == name
+
+
+def test_budgets_are_of_capabilities_together() -> None:
+    minutes = {"shared": 5.5, "collectives": 8.0}
+    assert summary(minutes, 16.0) == [
+        "minutes of tests: collectives 8.0, shared 5.5; native and Python together 16.0"
+    ]
+    assert summary(minutes | {"shared": 5.6}, 16.0)[1:] == [
+        "minutes of tests: collectives and shared 13.6, more than 1.5 times the budget of 9"
+    ]
+    assert summary({}, 0.25) == ["minutes of tests: none; native and Python together 0.2"]
+
+
+def test_runs_are_summed_and_the_total_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        {"began": time.time() - 300},
+        {"shared": 60.0},
+        {},
+        {"shared": 60.0, "collectives": 30.0},
+    ]
+    seconds, total = tmp_path / "seconds", tmp_path / "total"
+    seconds.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    main([str(seconds), str(total)])
+    assert capsys.readouterr().out.startswith("minutes of tests: collectives 0.5, shared 2.0; ")
+    assert 5 <= float(total.read_text()) < 6
