@@ -161,7 +161,8 @@ PUBLIC = {
     "headrace.collectives.plan.bound": {"Bound", "Term", "lower_bound"},
     "headrace.collectives.plan.bound.cuts": {"LargeTopology", "is_large", "partitions"},
     "headrace.collectives.plan.bound.terms": {"Kinds", "Share", "kinds"},
-    "headrace.collectives.plan.bound.unsplit": {"Count", "most_urgent_cut", "unsplit_bound"},
+    "headrace.collectives.plan.bound.counting": {"Count", "most_urgent_cut"},
+    "headrace.collectives.plan.bound.unsplit": {"unsplit_bound"},
     "headrace.collectives.plan.statistics": {"ProgramStatistics", "program_statistics"},
     "headrace.collectives.plan.chunks": {
         "Deliveries",

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
-from headrace.collectives.plan.bound.unsplit import most_urgent_cut, unsplit_bound
+from headrace.collectives.plan.bound.counting import most_urgent_cut
+from headrace.collectives.plan.bound.unsplit import unsplit_bound
 from headrace.collectives.plan.chunks import Deliveries, deliveries_of
 from headrace.collectives.plan.exact import exact_schedule, time_unit_us
 from headrace.collectives.plan.permutations import chunk_images, send_classes

@@ -21,7 +21,7 @@ hold them within that time, and the last arrives when the message does, at s + a
 every schedule is also one of the relaxed model.
 
 A group of permutations identifies the variables of images: far fewer variables, but solutions may
-be lost, so the solver's bound is not used then, only the counting bound (`unsplit`).
+be lost, so the solver's bound is not used then, only the counting bound (`bound.counting`).
 """
 
 import math
@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.collectives.plan.bound.unsplit import most_urgent_cut
+from headrace.collectives.plan.bound.counting import most_urgent_cut
 from headrace.collectives.plan.chunks import Deliveries, Sends
 from headrace.collectives.plan.packing.list_schedule import needed
 from headrace.collectives.plan.permutations import send_classes
