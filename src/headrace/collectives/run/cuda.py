@@ -20,7 +20,7 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class CudaCopies:
-    """Copies of one call; see `staging.Copies`.
+    """Copies of one call; see `copies.Copies`.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from torch.distributed import ReduceOp
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.run import binding
-from headrace.collectives.run.staging import copies_for
+from headrace.collectives.run.copies import copies_for
 from headrace.collectives.run.untraced import untraced
 from headrace.collectives.run.work import CompletedWork, PendingWork
 from headrace.errors import CommunicationError, InputError

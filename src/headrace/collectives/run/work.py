@@ -4,20 +4,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import OpType  # pyright: ignore[reportAttributeAccessIssue]
 
 from headrace.collectives.run.callbacks import Callbacks, combine, track
+from headrace.collectives.run.copies import Copies
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.spans import Span, close_span
 from headrace.collectives.run.untraced import untraced
 from headrace.errors import CommunicationError
-
-if TYPE_CHECKING:
-    from headrace.collectives.run.staging import Copies
 
 _FIRST_PAUSE_S = 20e-6
 _LONGEST_PAUSE_S = 1e-3
@@ -84,7 +82,7 @@ class PendingWork(dist.Work):
     _source = -1
     _ended = False
     _error: BaseException | None = None
-    _copies: "Copies | None" = None
+    _copies: Copies | None = None
     _pairs: Sequence[tuple[torch.Tensor, torch.Tensor]] | None = None
     _event: threading.Event | None = None
     _promise: torch.futures.Future[None] | None = None
@@ -114,7 +112,7 @@ class PendingWork(dist.Work):
 
     def land(
         self,
-        copies: "Copies",
+        copies: Copies,
         pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
         tensors: Sequence[torch.Tensor],
     ) -> None:
