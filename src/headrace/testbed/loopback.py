@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.errors import TestbedError
+from headrace.testbed.machines import Host
 from headrace.testbed.rates import PAYLOAD_SHARE
-from headrace.testbed.spec import Host, TestbedSpec
+from headrace.testbed.spec import TestbedSpec
 
 INTERFACE = "lo"
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TestbedError
 from headrace.testbed.fields import Fields
+from headrace.testbed.machines import Host, Rack
 from headrace.testbed.orders import resolve_order
 from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6
 
@@ -42,37 +43,6 @@ MAX_RACKS = 200
 MAX_HOSTS_PER_RACK = 200
 RESERVED_HOST = "switch"
 IPV4, IPV6, BOTH = FAMILIES = ("ipv4", "ipv6", "both")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """One emulated machine.
-
-    Attributes
-    ----------
-    rack : index of its rack.
-    address : used by jobs; its IPv4 address unless the testbed has IPv6 only.
-    second_address : its IPv6 address, where the testbed has both families.
-    """
-
-    name: str
-    rack: int
-    address: str
-    bytes_per_s: int
-    second_address: str | None = None
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """All of its addresses."""
-        return (self.address, *([self.second_address] if self.second_address else []))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rack:
-    """Hosts behind one uplink; `bytes_per_s` is the uplink's rate, the same both ways."""
-
-    name: str
-    bytes_per_s: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +150,14 @@ class TestbedSpec:
         """Return the true topology under the payload rates of TCP; see `truth.true_topology`."""
         from headrace.testbed.truth import true_topology  # imports NumPy and Arrow: deferred
 
-        return true_topology(self, self.order(order, seed=seed), alpha_us=alpha_us)
+        return true_topology(
+            self.name,
+            self.racks,
+            self.hosts,
+            self.order(order, seed=seed),
+            payload_share=self.payload_share,
+            alpha_us=alpha_us,
+        )
 
 
 class _Reader(Fields):

@@ -2,33 +2,41 @@
 
 from collections.abc import Sequence
 
-from headrace.testbed.spec import TestbedSpec
+from headrace.testbed.machines import Host, Rack
 from headrace.topology.topology import Link, SharedCapacity, Topology, beta_from_bytes_per_s
 
 
-def true_topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -> Topology:
-    """Return the topology of `spec` with rank r on host `order[r]`.
+def true_topology(
+    name: str,
+    racks: Sequence[Rack],
+    hosts: Sequence[Host],
+    order: Sequence[int],
+    *,
+    payload_share: float,
+    alpha_us: float,
+) -> Topology:
+    """Return the topology of a testbed with rank r on host `order[r]`.
 
     Links cost the slowest of the host and uplink rates they cross; every host's two directions
     and every uplink's two directions are shared capacities. Latency depends on the machine and is
-    not part of a spec: every link gets `alpha_us`.
+    not part of a spec: every link gets `alpha_us`. `payload_share` of every rate carries payload.
     """
-    hosts = [spec.hosts[index] for index in order]
+    rank_hosts = [hosts[index] for index in order]
 
     def beta(bytes_per_s: float) -> float:
-        return beta_from_bytes_per_s(bytes_per_s * spec.payload_share)
+        return beta_from_bytes_per_s(bytes_per_s * payload_share)
 
-    n = len(hosts)
+    n = len(rank_hosts)
     pairs = [(s, d) for s in range(n) for d in range(n) if s != d]
     links: list[Link] = []
     for s, d in pairs:
-        rates = [hosts[s].bytes_per_s, hosts[d].bytes_per_s]
-        if hosts[s].rack != hosts[d].rack:
-            rates += [spec.racks[hosts[s].rack].bytes_per_s, spec.racks[hosts[d].rack].bytes_per_s]
+        rates = [rank_hosts[s].bytes_per_s, rank_hosts[d].bytes_per_s]
+        if rank_hosts[s].rack != rank_hosts[d].rack:
+            rates += [racks[rank_hosts[s].rack].bytes_per_s, racks[rank_hosts[d].rack].bytes_per_s]
         links.append(Link(src=s, dst=d, alpha_us=alpha_us, beta_us_per_mb=beta(min(rates))))
     shared: list[SharedCapacity] = []
     for end, way in ((0, "out"), (1, "in")):
-        for rank, host in enumerate(hosts):
+        for rank, host in enumerate(rank_hosts):
             uses = tuple(i for i, pair in enumerate(pairs) if pair[end] == rank)
             if uses:
                 shared.append(
@@ -38,11 +46,11 @@ def true_topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -
                         beta_us_per_mb=beta(host.bytes_per_s),
                     )
                 )
-        for index, rack in enumerate(spec.racks):
+        for index, rack in enumerate(racks):
             uses = tuple(
                 i
                 for i, pair in enumerate(pairs)
-                if hosts[pair[end]].rack == index and hosts[pair[1 - end]].rack != index
+                if rank_hosts[pair[end]].rack == index and rank_hosts[pair[1 - end]].rack != index
             )
             if uses:
                 shared.append(
@@ -53,9 +61,9 @@ def true_topology(spec: TestbedSpec, order: Sequence[int], *, alpha_us: float) -
                     )
                 )
     return Topology(
-        name=spec.name,
-        hosts=tuple(host.name for host in spec.hosts),
-        addresses=tuple(host.address for host in spec.hosts),
+        name=name,
+        hosts=tuple(host.name for host in hosts),
+        addresses=tuple(host.address for host in hosts),
         rank_host=tuple(order),
         links=tuple(links),
         shared=tuple(shared),
