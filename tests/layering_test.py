@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace
+from benchmarks.house.modules import cycles
 
 SOURCE = Path(headrace.__file__).parent
 
@@ -110,6 +111,11 @@ def test_imports_go_down_or_sideways(module: str) -> None:
     for imported in imports(MODULES[module]):
         if under(imported, "headrace"):
             assert layer(imported) <= layer(module), f"{module} imports {imported}, a layer above"
+
+
+def test_modules_do_not_import_each_other_in_cycles() -> None:
+    """Imports anywhere in a module count, lazy ones and those for type checking too."""
+    assert cycles(MODULES) == []
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if under(m, *PURE)])
