@@ -1,6 +1,6 @@
 """True topology of a testbed, at the payload rates of TCP: the reference for measurements."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.testbed.machines import Host, Rack
 from headrace.topology.topology import Link, SharedCapacity, Topology, beta_from_bytes_per_s
@@ -34,6 +34,23 @@ def true_topology(
         if rank_hosts[s].rack != rank_hosts[d].rack:
             rates += [racks[rank_hosts[s].rack].bytes_per_s, racks[rank_hosts[d].rack].bytes_per_s]
         links.append(Link(src=s, dst=d, alpha_us=alpha_us, beta_us_per_mb=beta(min(rates))))
+    return Topology(
+        name=name,
+        hosts=tuple(host.name for host in hosts),
+        addresses=tuple(host.address for host in hosts),
+        rank_host=tuple(order),
+        links=tuple(links),
+        shared=tuple(_shared(racks, rank_hosts, pairs, beta)),
+    )
+
+
+def _shared(
+    racks: Sequence[Rack],
+    rank_hosts: Sequence[Host],
+    pairs: Sequence[tuple[int, int]],
+    beta: Callable[[float], float],
+) -> list[SharedCapacity]:
+    """Return every host's and uplink's two directions; `pairs` are the ends of links."""
     shared: list[SharedCapacity] = []
     for end, way in ((0, "out"), (1, "in")):
         for rank, host in enumerate(rank_hosts):
@@ -60,11 +77,4 @@ def true_topology(
                         beta_us_per_mb=beta(rack.bytes_per_s),
                     )
                 )
-    return Topology(
-        name=name,
-        hosts=tuple(host.name for host in hosts),
-        addresses=tuple(host.address for host in hosts),
-        rank_host=tuple(order),
-        links=tuple(links),
-        shared=tuple(shared),
-    )
+    return shared
