@@ -118,7 +118,7 @@ def test_missing_probes_are_replaced_or_inferred() -> None:
     assert right(infer_hardware(one_way), box)
     no_from = infer_hardware(without(probes, probes.probe == ProbeKind.FROM_CPU))
     assert right(no_from, box)
-    assert any("'alone' stands in" in note for note in no_from.notes)
+    assert any("'alone' replaces it" in note for note in no_from.notes)
 
 
 def test_an_undecided_question_is_named() -> None:

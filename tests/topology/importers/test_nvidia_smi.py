@@ -74,7 +74,7 @@ def test_the_header_may_be_coloured_and_commands_may_stand_before_it() -> None:
             MESH.replace("NV2 ", "NVx ", 1),
             "f:2: row GPU0, column GPU1 is 'NVx', needs NV# or one of",
         ),
-        (MESH.replace("NV2 ", "NV1 ", 1), "rows GPU1 and GPU0 tell different things of the path"),
+        (MESH.replace("NV2 ", "NV1 ", 1), "rows GPU1 and GPU0 differ about the path"),
         (MESH.replace(" X  ", "NV1 ", 1), "column GPU0 is 'NV1', needs X, as it is the GPU itself"),
         (MESH.replace("NV2 ", " X  ", 1), "column GPU1 is 'X', needs no X, as they are two GPUs"),
         (MESH.replace("\nGPU1\t", "\nGPU0\t"), "f:3: row GPU0 is there twice"),

@@ -33,7 +33,7 @@ def pair_distances(
     """Return distances (n, n), symmetric with diagonal 0, and which of them are known (n, n).
 
     Both directions of a pair are averaged, on the given scale. With `latency_us` and
-    `bandwidth` each is divided by its median; a pair that only one of them knows has that one.
+    `bandwidth` each is divided by its median; a pair that only one of them covers has that one.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ class Findings:
     ----------
     site : the surviving ranks.
     fits, local : links between hosts, and inside them.
-    kernel : (ranks, ranks) of `conduct.Prober.round_trips`.
+    kernel : (ranks, ranks) of `group_prober.Prober.round_trips`.
     """
 
     site: Site

@@ -86,7 +86,7 @@ def infer_hardware(probes: HardwareProbes, least_confidence: float = LEAST_CONFI
     if found.confidence < least_confidence:
         raise _undecided_switches(found, evidence)
     nic_gpus, nic_sure = _nic_switch(probes, cpu, alone, found.groups, least_confidence, notes)
-    mates = [group for group in found.groups if len(group) > 1]
+    switched = [group for group in found.groups if len(group) > 1]
     return Hardware(
         nearest_cpu=cpu,
         switches=found.groups,
@@ -95,8 +95,8 @@ def infer_hardware(probes: HardwareProbes, least_confidence: float = LEAST_CONFI
         switch_confidence=found.confidence,
         nic_confidence=nic_sure,
         loopback_us=loopback_us,
-        pair_ratio=float(np.exp(contended)) if mates else None,
-        switch_gb_per_s=_switch_rate(probes, mates) if mates else None,
+        pair_ratio=float(np.exp(contended)) if switched else None,
+        switch_gb_per_s=_switch_rate(probes, switched) if switched else None,
         notes=tuple(notes),
     )
 
@@ -341,7 +341,7 @@ def _slowdown(
             base_error = _median_error(noise, len(base_runs[gpu]))
         elif (gpu, cpu) in alone:
             base, base_error = alone[gpu, cpu].level, alone[gpu, cpu].error
-            notes.append(f"GPU {gpu} has no 'from_cpu' probe with CPU {cpu}: 'alone' stands in")
+            notes.append(f"GPU {gpu} has no 'from_cpu' probe with CPU {cpu}: 'alone' replaces it")
         else:
             notes.append(f"GPU {gpu} has no probe alone with CPU {cpu}: left out at the NIC")
             continue
@@ -355,10 +355,10 @@ def _slowdown(
     return level, error
 
 
-def _switch_rate(probes: HardwareProbes, mates: list[tuple[int, ...]]) -> float:
+def _switch_rate(probes: HardwareProbes, switched: list[tuple[int, ...]]) -> float:
     """Return the median GB/s of two GPUs of one switch together."""
     cells = probes.logs(ProbeKind.PAIR)
-    pairs = {(a, b) for group in mates for a in group for b in group if a < b}
+    pairs = {(a, b) for group in switched for a in group for b in group if a < b}
     return float(
         np.median(
             [

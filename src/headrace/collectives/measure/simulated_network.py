@@ -180,7 +180,7 @@ def _disturbed(
     for truth, worse in ((latency, 1.0), (bandwidth, -1.0)):
         out, into = disturbance.asymmetry * random.standard_normal((2, n))
         noise = disturbance.noise * random.standard_normal((n, n))
-        met = random.random((n, n)) < disturbance.competing
-        traffic = np.where(met, np.log(random.uniform(1.5, 5.0, (n, n))), 0.0)
+        slowed = random.random((n, n)) < disturbance.competing
+        traffic = np.where(slowed, np.log(random.uniform(1.5, 5.0, (n, n))), 0.0)
         made.append(truth * np.exp(out[:, None] + into + noise + worse * traffic))
     return made[0], made[1]

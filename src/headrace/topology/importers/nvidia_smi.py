@@ -160,7 +160,7 @@ def _check_symmetric(
         for j in range(i):
             if links[i, j] != links[j, i] or levels[i][j] != levels[j][i]:
                 raise TopologyError(
-                    f"{source}: rows {names[i]} and {names[j]} tell different things of the path "
+                    f"{source}: rows {names[i]} and {names[j]} differ about the path "
                     "between them, needs the same: was the file edited or cut?"
                 )
 

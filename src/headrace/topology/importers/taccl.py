@@ -128,8 +128,8 @@ def _units(
     name: str, chunk_mb: float | None, scale: float | None, source: str
 ) -> tuple[float, float]:
     found = _CHUNK.search(name)
-    told = int(found[1]) / (1024 if found[2].upper() == "KB" else 1) if found else 1.0
-    chunk = finite(told if chunk_mb is None else chunk_mb, f"{source}: the chunk's size in MB")
+    named = int(found[1]) / (1024 if found[2].upper() == "KB" else 1) if found else 1.0
+    chunk = finite(named if chunk_mb is None else chunk_mb, f"{source}: the chunk's size in MB")
     by_size = _SCALES.get(chunk, 1.0)
     return chunk, finite(by_size if scale is None else scale, f"{source}: the costs' scale")
 

@@ -59,7 +59,7 @@ class _Groups:
         self._generation = -1
 
     def __call__(self, members: Sequence[int], reason: str) -> tuple[Executor, Sequence[int]]:
-        """Leave the group that failed, and join the next; see `conduct.Regroup`."""
+        """Leave the group that failed, and join the next; see `group_prober.Regroup`."""
         del members  # the parent chooses the next ones
         self.leave()
         self._send(lost=reason, generation=self._generation)

@@ -118,7 +118,7 @@ def run_worker(
 
 
 def exit_text(code: int) -> str:
-    """Return how a process ended, in words."""
+    """Return the end of a process as text."""
     return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 

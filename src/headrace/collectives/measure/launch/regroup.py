@@ -66,14 +66,14 @@ class StoreRegroup:
         self._executor = Executor(
             place, len(members), host=self._host, secret=self._secret, tls=settings.tls
         )
-        bootstrap = Rendezvous(self._part("meet"), place, len(members), _CONNECT_S)
+        bootstrap = Rendezvous(self._part("addresses"), place, len(members), _CONNECT_S)
         addresses = bootstrap.addresses(self._executor.address)
         self._executor.connect(addresses, _CONNECT_S)
         pace(self._executor, addresses, settings)
         return self._executor, members
 
     def _members(self, before: Sequence[int]) -> list[int]:
-        store = self._part("muster")
+        store = self._part("arrivals")
         store.set(f"here/{self._rank}", "1")
         if store.add("first", 1) == 1:
             store.set("members", json.dumps(self._arrived(store, before)))

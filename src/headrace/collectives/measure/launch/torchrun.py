@@ -50,20 +50,20 @@ def measure_torchrun(
     # the store may outlive this: an earlier survey left its keys there
     part = own_part(PrefixStore("headrace/measure", store), rank, range(ranks), _RENDEZVOUS_S)
     bootstrap = Rendezvous(part, rank, ranks, _RENDEZVOUS_S)
-    met = bootstrap.agree(
+    config = bootstrap.agree(
         interface=settings.socket_interface,
         listen=settings.paced_address,
         book_digest="",
         tls=settings.tls,
     )
-    executor = Executor(rank, ranks, host=met.host, secret=met.secret, tls=met.tls)
-    regroup = StoreRegroup(part, executor, met.host, met.secret)
+    executor = Executor(rank, ranks, host=config.host, secret=config.secret, tls=config.tls)
+    regroup = StoreRegroup(part, executor, config.host, config.secret)
     try:
         addresses = bootstrap.addresses(executor.address)
         executor.connect(addresses)
         bootstrap.forget_secret()
         pace(executor, addresses, settings)
-        hosts = host_names(met.rank_host, addresses)
+        hosts = host_names(config.rank_host, addresses)
         return measure_ranks(executor, hosts, effort=effort, progress=progress, regroup=regroup)
     finally:
         regroup.close()
