@@ -5,7 +5,7 @@ import hmac
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -76,60 +76,17 @@ def create(
     timeout_s = min(options.timeout.total_seconds(), settings.deadline_s)
     book = load_book(settings.plan_book)
     store = own_part(options.store, rank, members or range(ranks), timeout_s)
-    rendezvous = Rendezvous(store, rank, ranks, timeout_s)
-    config = rendezvous.agree(
-        interface=settings.socket_interface,
-        listen=settings.paced_address,
-        book_digest="" if book is None else book.digest,
-        channels=max(settings.channels, channels(book)),
-        shared_memory=settings.shared_memory,
-        tls=settings.tls,
-    )
-    whole_job = not members or list(members) == list(range(dist.get_world_size()))
-    if not whole_job:
+    joined = _join(store, rank, ranks, settings, book, timeout_s)
+    if members and list(members) != list(range(dist.get_world_size())):
         book = None  # it was made for the whole job
-    try:
-        executor, addresses = _connected(
-            rank, ranks, config, settings, rendezvous.addresses, timeout_s
-        )
-    finally:  # nothing listens any more: a rank that comes later cannot use it
-        rendezvous.forget_secret()
-    # after connecting, as the addresses identify the hosts
-    pinned = settings.plan_book is not None
-    book = fitting(book, config.rank_host, addresses, warn=rank == 0)
-    if whole_job and not pinned and len(set(config.rank_host)) > 1:
-        book = _automatic(executor, store, config, addresses, settings, timeout_s)
+    else:
+        book = _job_book(book, joined, store)
     if rank == 0:
-        log.info(
-            "group of %d ranks on %s: %s", ranks, _hosts(config.rank_host), describe_book(book)
-        )
-    one_host = config.shared_memory and len(set(config.rank_host)) == 1
+        hosts = _hosts(joined.config.rank_host)
+        log.info("group of %d ranks on %s: %s", ranks, hosts, describe_book(book))
     if kind is None:
         kind = HeadraceGroup if _alone(options.process_group, device) else HeadraceBackend
-    callbacks = Callbacks(
-        options.group_id,
-        completion_threads.run,
-        completion_threads.may_block,
-        whole=kind is HeadraceGroup,
-    )
-
-    def caller_on(connected: Executor) -> Caller:
-        chooser = Chooser(ranks, book, one_host=one_host, channels=config.channels)
-        return Caller(connected, chooser, timeout_s, callbacks)
-
-    def connect_again(name: str, deadline_s: float) -> Caller:
-        secret = hmac.digest(config.secret.encode(), name.encode(), "sha256").hex()
-        connected, _ = _connected(
-            rank,
-            ranks,
-            replace(config, secret=secret),
-            settings,
-            lambda mine: allgather_addresses(executor, name, mine, deadline_s),
-            deadline_s,
-        )
-        return caller_on(connected)
-
-    group = kind(caller_on(executor), options.group_id, store, connect_again)
+    group = _group(kind, options.group_id, store, joined, book)
     group.origin = Origin(
         store=options.store,
         device=device,
@@ -139,8 +96,97 @@ def create(
     group.observed = settings.observed
     _live.add(group)
     if follow is not None:
-        group.background = follow(store, executor, group.switch, book, settings)
+        group.background = follow(store, joined.executor, group.switch, book, settings)
     return group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Joined:
+    """A rank's connections with the others of its group, and what they agreed on."""
+
+    settings: Settings
+    timeout_s: float
+    config: GroupConfig
+    executor: Executor
+    addresses: Sequence[str]
+
+    @property
+    def one_host(self) -> bool:
+        """Return whether all ranks share one host."""
+        return len(set(self.config.rank_host)) == 1
+
+    def connect_again(self, name: str, deadline_s: float) -> Executor:
+        """Return another executor of this rank, connected with those of all ranks."""
+        secret = hmac.digest(self.config.secret.encode(), name.encode(), "sha256").hex()
+        connected, _ = _connected(
+            self.executor.rank,
+            self.executor.ranks,
+            replace(self.config, secret=secret),
+            self.settings,
+            lambda mine: allgather_addresses(self.executor, name, mine, deadline_s),
+            deadline_s,
+        )
+        return connected
+
+
+def _join(
+    store: Any,
+    rank: int,
+    ranks: int,
+    settings: Settings,
+    book: "PlanBook | None",
+    timeout_s: float,
+) -> _Joined:
+    """Run the rendezvous of the ranks, and connect this one with the others."""
+    rendezvous = Rendezvous(store, rank, ranks, timeout_s)
+    config = rendezvous.agree(
+        interface=settings.socket_interface,
+        listen=settings.paced_address,
+        book_digest="" if book is None else book.digest,
+        channels=max(settings.channels, channels(book)),
+        shared_memory=settings.shared_memory,
+        tls=settings.tls,
+    )
+    try:
+        executor, addresses = _connected(
+            rank, ranks, config, settings, rendezvous.addresses, timeout_s
+        )
+    finally:  # nothing listens any more: a rank that comes later cannot use it
+        rendezvous.forget_secret()
+    return _Joined(
+        settings=settings,
+        timeout_s=timeout_s,
+        config=config,
+        executor=executor,
+        addresses=addresses,
+    )
+
+
+def _group(
+    kind: type[HeadraceGroup | HeadraceBackend],
+    group_id: str,
+    store: Any,
+    joined: _Joined,
+    book: "PlanBook | None",
+) -> HeadraceGroup | HeadraceBackend:
+    """Return the group, or backend of one device, that calls the executor by the book's plans."""
+    config = joined.config
+    callbacks = Callbacks(
+        group_id,
+        completion_threads.run,
+        completion_threads.may_block,
+        whole=kind is HeadraceGroup,
+    )
+
+    def caller_on(connected: Executor) -> Caller:
+        one_host = config.shared_memory and joined.one_host
+        chooser = Chooser(connected.ranks, book, one_host=one_host, channels=config.channels)
+        return Caller(connected, chooser, joined.timeout_s, callbacks)
+
+    def connect_again(name: str, deadline_s: float) -> Caller:
+        return caller_on(joined.connect_again(name, deadline_s))
+
+    return kind(caller_on(joined.executor), group_id, store, connect_again)
 
 
 def _connected(
@@ -206,25 +252,30 @@ def _alone(process_group: Any, device: str) -> bool:
     )
 
 
-def _automatic(
-    executor: Executor,
-    store: Any,
-    config: GroupConfig,
-    addresses: Sequence[str],
-    settings: Settings,
-    timeout_s: float,
-) -> "PlanBook | None":
+def _job_book(loaded: "PlanBook | None", joined: _Joined, store: Any) -> "PlanBook | None":
+    """Return the plan book of a group of all ranks: the loaded one if it fits, or an automatic one.
+
+    Called after connecting, as the addresses identify the hosts.
+    """
+    config, warn = joined.config, joined.executor.rank == 0
+    book = fitting(loaded, config.rank_host, joined.addresses, warn=warn)
+    if joined.settings.plan_book is None and not joined.one_host:
+        return _automatic(joined, store)
+    return book
+
+
+def _automatic(joined: _Joined, store: Any) -> "PlanBook | None":
     """Return a plan book for the network of the job; see `automatic.found_book`."""
     from headrace.collectives.run.automatic import HostId, found_book  # it loads all of planning
 
     hosts = [
         HostId(host_of(address), identity)
-        for address, identity in zip(addresses, config.identities, strict=True)
+        for address, identity in zip(joined.addresses, joined.config.identities, strict=True)
     ]
     try:
-        return found_book(executor, store, hosts, settings, timeout_s)
+        return found_book(joined.executor, store, hosts, joined.settings, joined.timeout_s)
     except BaseException:
-        executor.close()
+        joined.executor.close()
         raise
 
 
