@@ -42,20 +42,7 @@ class NativeSearch:
         SearchInterrupted : if interrupted, with the best so far; a plain KeyboardInterrupt if
             nothing was found yet.
         """
-        if deliveries.ranks != topology.ranks:
-            raise ProgramError(
-                f"deliveries has {deliveries.ranks} ranks, the topology {topology.ranks}: needs "
-                "the same number"
-            )
-        if not chunk_mb > 0:
-            raise ProgramError(f"chunk_mb is {chunk_mb}, needs more than 0")
-        if before is not None and (
-            backwards or int(before.chunk.max(initial=-1)) >= deliveries.chunks
-        ):
-            raise ProgramError(
-                f"before is given, backwards is {backwards}, chunks are {deliveries.chunks}: needs "
-                "sends of these chunks, and a search forwards"
-            )
+        _check(topology, deliveries, chunk_mb, before, backwards=backwards)
         first = (_NONE, _NO_ROWS) if before is None else _messages(topology, before)
         try:
             outcome = _native.search(
@@ -86,25 +73,7 @@ class NativeSearch:
             ) from error
         if outcome.interrupted and not outcome.history:
             raise KeyboardInterrupt
-        there = transposed(topology) if backwards else topology
-        sizes = np.diff(outcome.first)
-        rows = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-        ends = _links(there)[outcome.link[rows]]
-        sends = Sends(
-            chunk=outcome.chunk,
-            src=ends[:, 0],
-            dst=ends[:, 1],
-            reduce=np.full(len(rows), backwards),
-            message=rows,
-            start_us=outcome.start_us[rows],
-        )
-        found = SearchResult(
-            sends=with_arrivals(there, sends, chunk_mb),
-            total_us=outcome.total_us,
-            restarts=outcome.restarts,
-            history_us=tuple(outcome.history),
-            struck=outcome.struck,
-        )
+        found = _result(topology, outcome, chunk_mb, backwards=backwards)
         if outcome.interrupted:
             raise SearchInterrupted(found)
         return found
@@ -136,6 +105,52 @@ class NativeSearch:
         )
         timed = with_arrivals(topology, timed, chunk_mb)
         return SearchResult(sends=timed, total_us=total, restarts=0)
+
+
+def _check(
+    topology: Topology,
+    deliveries: Deliveries,
+    chunk_mb: float,
+    before: Sends | None,
+    *,
+    backwards: bool,
+) -> None:
+    if deliveries.ranks != topology.ranks:
+        raise ProgramError(
+            f"deliveries has {deliveries.ranks} ranks, the topology {topology.ranks}: needs "
+            "the same number"
+        )
+    if not chunk_mb > 0:
+        raise ProgramError(f"chunk_mb is {chunk_mb}, needs more than 0")
+    if before is not None and (backwards or int(before.chunk.max(initial=-1)) >= deliveries.chunks):
+        raise ProgramError(
+            f"before is given, backwards is {backwards}, chunks are {deliveries.chunks}: needs "
+            "sends of these chunks, and a search forwards"
+        )
+
+
+def _result(
+    topology: Topology, outcome: _native.Outcome, chunk_mb: float, *, backwards: bool
+) -> SearchResult:
+    there = transposed(topology) if backwards else topology
+    sizes = np.diff(outcome.first)
+    rows = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    ends = _links(there)[outcome.link[rows]]
+    sends = Sends(
+        chunk=outcome.chunk,
+        src=ends[:, 0],
+        dst=ends[:, 1],
+        reduce=np.full(len(rows), backwards),
+        message=rows,
+        start_us=outcome.start_us[rows],
+    )
+    return SearchResult(
+        sends=with_arrivals(there, sends, chunk_mb),
+        total_us=outcome.total_us,
+        restarts=outcome.restarts,
+        history_us=tuple(outcome.history),
+        struck=outcome.struck,
+    )
 
 
 def _look() -> None:
