@@ -213,48 +213,9 @@ class Topology:
         for field in ("name", "hosts", "rank_host", "links"):
             if field not in head:
                 raise TopologyError(f"{source}: field '{field}' is missing")
-        try:
-            links = tuple(
-                Link(
-                    src=fields.integer(src),
-                    dst=fields.integer(dst),
-                    alpha_us=fields.number(alpha),
-                    beta_us_per_mb=fields.number(beta),
-                )
-                for src, dst, alpha, beta in map(fields.items, fields.items(head["links"]))
-            )
-        except (TypeError, ValueError) as error:
-            raise TopologyError(
-                f"{source}: field 'links' needs rows [src, dst, alpha_us, beta_us_per_mb]: {error}"
-            ) from error
-        try:
-            shared = tuple(
-                SharedCapacity(
-                    name=fields.text(row["name"]),
-                    links=tuple(map(fields.integer, fields.items(row["links"]))),
-                    beta_us_per_mb=fields.number(row["beta_us_per_mb"]),
-                    at_least=fields.boolean(row.get("at_least", False)),
-                )
-                for row in map(fields.table, fields.items(head.get("shared", ())))
-            )
-        except (TypeError, ValueError, KeyError) as error:
-            raise TopologyError(
-                f"{source}: field 'shared' needs objects with name, links, beta_us_per_mb: "
-                f"{error!r}"
-            ) from error
-        try:
-            switches = tuple(
-                Switch(
-                    name=fields.text(row["name"]),
-                    links=tuple(map(fields.integer, fields.items(row["links"]))),
-                    multicast=fields.boolean(row["multicast"]),
-                )
-                for row in map(fields.table, fields.items(head.get("switches", ())))
-            )
-        except (TypeError, ValueError, KeyError) as error:
-            raise TopologyError(
-                f"{source}: field 'switches' needs objects with name, links, multicast: {error!r}"
-            ) from error
+        links = _links_from(head["links"], source)
+        shared = _shared_from(head.get("shared", ()), source)
+        switches = _switches_from(head.get("switches", ()), source)
         try:
             name = fields.text(head["name"])
             hosts = tuple(map(fields.text, fields.items(head["hosts"])))
@@ -286,6 +247,56 @@ class Topology:
     def load(cls, path: str | Path) -> "Topology":
         """Read a topology from `path`; raises ArtifactError or TopologyError."""
         return cls.from_head(artifact_io.load(path, "topology", _SCHEMA).head, str(path))
+
+
+def _links_from(found: Any, source: str) -> tuple[Link, ...]:
+    try:
+        return tuple(
+            Link(
+                src=fields.integer(src),
+                dst=fields.integer(dst),
+                alpha_us=fields.number(alpha),
+                beta_us_per_mb=fields.number(beta),
+            )
+            for src, dst, alpha, beta in map(fields.items, fields.items(found))
+        )
+    except (TypeError, ValueError) as error:
+        raise TopologyError(
+            f"{source}: field 'links' needs rows [src, dst, alpha_us, beta_us_per_mb]: {error}"
+        ) from error
+
+
+def _shared_from(found: Any, source: str) -> tuple[SharedCapacity, ...]:
+    try:
+        return tuple(
+            SharedCapacity(
+                name=fields.text(row["name"]),
+                links=tuple(map(fields.integer, fields.items(row["links"]))),
+                beta_us_per_mb=fields.number(row["beta_us_per_mb"]),
+                at_least=fields.boolean(row.get("at_least", False)),
+            )
+            for row in map(fields.table, fields.items(found))
+        )
+    except (TypeError, ValueError, KeyError) as error:
+        raise TopologyError(
+            f"{source}: field 'shared' needs objects with name, links, beta_us_per_mb: {error!r}"
+        ) from error
+
+
+def _switches_from(found: Any, source: str) -> tuple[Switch, ...]:
+    try:
+        return tuple(
+            Switch(
+                name=fields.text(row["name"]),
+                links=tuple(map(fields.integer, fields.items(row["links"]))),
+                multicast=fields.boolean(row["multicast"]),
+            )
+            for row in map(fields.table, fields.items(found))
+        )
+    except (TypeError, ValueError, KeyError) as error:
+        raise TopologyError(
+            f"{source}: field 'switches' needs objects with name, links, multicast: {error!r}"
+        ) from error
 
 
 def _sound_links(links: tuple[Link, ...], ranks: int) -> bool:

@@ -1,6 +1,7 @@
 """Fat trees: hosts below switches below switches, with thinner links the higher up."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,18 +37,8 @@ def fat_tree(
     ------
     TopologyError : if a side of the shape or a rate makes no sense.
     """
-    if not shape or any(side < 1 for side in shape):
-        raise TopologyError(f"shape is {shape}, needs at least one side and every side at least 1")
-    if not oversubscription >= 1 or not math.isfinite(oversubscription):
-        raise TopologyError(f"oversubscription is {oversubscription}, needs at least 1.0")
-    if not host_bytes_per_s > 0:
-        raise TopologyError(f"host_bytes_per_s is {host_bytes_per_s}, needs more than 0")
+    _check(shape, oversubscription, host_bytes_per_s)
     ranks, widths = math.prod(shape), np.cumprod(shape)
-    if ranks * (ranks - 1) > MAX_LINKS:
-        raise TopologyError(
-            f"shape is {shape}: {ranks} ranks have {ranks * (ranks - 1)} links, needs at most "
-            f"{MAX_LINKS}"
-        )
     src, dst = np.repeat(np.arange(ranks), ranks), np.tile(np.arange(ranks), ranks)
     src, dst = src[src != dst], dst[src != dst]
     turn = np.zeros(len(src), np.int64)
@@ -62,7 +53,44 @@ def fat_tree(
         Link(src=s, dst=d, alpha_us=alpha_us + t * hop_alpha_us, beta_us_per_mb=float(slowest[t]))
         for s, d, t in zip(src.tolist(), dst.tolist(), turn.tolist(), strict=True)
     )
-    spans = (1, *map(int, widths))
+    shared, switches = _ports_and_switches(src, dst, betas, (1, *map(int, widths)))
+    return Topology(
+        name=f"fat-tree-{'x'.join(map(str, shape))}",
+        hosts=tuple(f"host{rank}" for rank in range(ranks)),
+        rank_host=tuple(range(ranks)),
+        links=links,
+        shared=tuple(shared),
+        switches=tuple(s for s in switches if s.links),
+    )
+
+
+def _check(shape: tuple[int, ...], oversubscription: float, host_bytes_per_s: float) -> None:
+    if not shape or any(side < 1 for side in shape):
+        raise TopologyError(f"shape is {shape}, needs at least one side and every side at least 1")
+    if not oversubscription >= 1 or not math.isfinite(oversubscription):
+        raise TopologyError(f"oversubscription is {oversubscription}, needs at least 1.0")
+    if not host_bytes_per_s > 0:
+        raise TopologyError(f"host_bytes_per_s is {host_bytes_per_s}, needs more than 0")
+    ranks = math.prod(shape)
+    if ranks * (ranks - 1) > MAX_LINKS:
+        raise TopologyError(
+            f"shape is {shape}: {ranks} ranks have {ranks * (ranks - 1)} links, needs at most "
+            f"{MAX_LINKS}"
+        )
+
+
+def _ports_and_switches(
+    src: np.ndarray, dst: np.ndarray, betas: Sequence[float], spans: Sequence[int]
+) -> tuple[list[SharedCapacity], list[Switch]]:
+    """Return the NICs and uplinks, each way, and the switches, from the hosts upwards.
+
+    Parameters
+    ----------
+    src, dst : (links,) ranks.
+    betas : us/MB of a NIC, and of an uplink of every level.
+    spans : ranks below a host (1), and below a switch of every level.
+    """
+    ranks = spans[-1]
     shared: list[SharedCapacity] = []
     switches: list[Switch] = []
     for level, width in enumerate(spans):
@@ -87,11 +115,4 @@ def fat_tree(
             )
             for i in range(count)
         ]
-    return Topology(
-        name=f"fat-tree-{'x'.join(map(str, shape))}",
-        hosts=tuple(f"host{rank}" for rank in range(ranks)),
-        rank_host=tuple(range(ranks)),
-        links=links,
-        shared=tuple(shared),
-        switches=tuple(s for s in switches if s.links),
-    )
+    return shared, switches
