@@ -72,19 +72,7 @@ def recovered(algorithm: Algorithm) -> Program:
             )
         elif step.kind in (Kind.COPY, Kind.REDUCE) and at not in seen:
             seen.add(at)
-            slots = layout.slot(rank, step.src), layout.slot(rank, step.dst)
-            if step.kind is Kind.REDUCE or slots[0] != slots[1]:
-                transfers.append(
-                    Transfer(
-                        src=rank,
-                        dst=rank,
-                        src_slot=slots[0],
-                        dst_slot=slots[1],
-                        reduce=step.kind is Kind.REDUCE,
-                        count=step.count,
-                        channel=threadblock.channel,
-                    )
-                )
+            transfers += _inside_rank(layout, rank, step, threadblock.channel)
     scratch = max(
         (max(t.src_slot, t.dst_slot) + t.count - demand.slots for t in transfers), default=0
     )
@@ -182,6 +170,25 @@ def _parts(demand: Demand, transfer: Transfer) -> Iterator[Transfer]:
 def _origins(assembly: Assembly) -> list[tuple[int, int, int]]:
     """Return by step of the program the step of a threadblock that it is part of."""
     return [assembly.origin[sub] for key in sorted(assembly.lanes) for sub in assembly.lanes[key]]
+
+
+def _inside_rank(layout: Layout, rank: int, step: BlockStep, channel: int) -> list[Transfer]:
+    """Return the transfer of a copy or reduction; none for a copy of a slot to itself."""
+    src, dst = layout.slot(rank, step.src), layout.slot(rank, step.dst)
+    reduce = step.kind is Kind.REDUCE
+    if src == dst and not reduce:
+        return []
+    return [
+        Transfer(
+            src=rank,
+            dst=rank,
+            src_slot=src,
+            dst_slot=dst,
+            reduce=reduce,
+            count=step.count,
+            channel=channel,
+        )
+    ]
 
 
 def _before_reduction(layout: Layout, rank: int, step: BlockStep) -> list[Transfer]:

@@ -234,16 +234,25 @@ def build_book(
         topology=topology,
         groups=grouping(topology, groups),
         entries=tuple(sorted(entries, key=lambda e: (e.collective, e.root, e.from_bytes))),
-        provenance={
-            "headrace": headrace.__version__,
-            "topology": topology.digest,
-            "sizes": None if sizes is None else list(sizes),
-            "generators": [generator.name for generator in generators],
-            "model": method.model.name,
-            "seed": method.seed,
-            "effort": method.effort,
-        },
+        provenance=_provenance(topology, sizes, generators, method),
     )
+
+
+def _provenance(
+    topology: Topology,
+    sizes: Sequence[int] | None,
+    generators: Sequence[Generator],
+    method: Method,
+) -> dict[str, Any]:
+    return {
+        "headrace": headrace.__version__,
+        "topology": topology.digest,
+        "sizes": None if sizes is None else list(sizes),
+        "generators": [generator.name for generator in generators],
+        "model": method.model.name,
+        "seed": method.seed,
+        "effort": method.effort,
+    }
 
 
 def _applied(generators: Sequence[Generator], collective: Collective) -> Sequence[Generator]:
