@@ -80,12 +80,7 @@ def mirrored(
     if ranks < 2:
         raise ProgramError("one rank has nothing to send")
     network = half_duplex(topology, latency=not model.streaming)
-    counts = list(chunk_counts) or [ranks * each for each in _CHUNKS_PER_RANK]
-    counts = [count for count in counts if count <= max_chunks] or counts[:1]
-    counts = [count for count in counts if count * (ranks - 1) <= _MOST_EDGES]
-    if not counts:
-        raise ProgramError(f"{ranks} ranks, trees of all chunks together have too many edges")
-    for chunks in counts:
+    for chunks in _allowed_counts(ranks, chunk_counts, max_chunks):
         demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=chunks)
         chunk_mb = max(demand.chunk_bytes(total_bytes), 1e-3) / BYTES_PER_MB
         best_us, best = float("inf"), None
@@ -113,6 +108,15 @@ def mirrored(
                     best_us, best = timed.total_us, timed.sends
         assert best is not None
         yield realize(demand, best)
+
+
+def _allowed_counts(ranks: int, chunk_counts: Sequence[int], max_chunks: int) -> list[int]:
+    counts = list(chunk_counts) or [ranks * each for each in _CHUNKS_PER_RANK]
+    counts = [count for count in counts if count <= max_chunks] or counts[:1]
+    counts = [count for count in counts if count * (ranks - 1) <= _MOST_EDGES]
+    if not counts:
+        raise ProgramError(f"{ranks} ranks, trees of all chunks together have too many edges")
+    return counts
 
 
 def half_duplex(topology: Topology, *, latency: bool = True) -> Topology:

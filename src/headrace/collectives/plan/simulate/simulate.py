@@ -93,11 +93,7 @@ def simulate(
             f"total_bytes is {total_bytes}, piece_bytes {piece_bytes}, pieces_per_step "
             f"{pieces_per_step}, max_pieces {max_pieces}: needs at least 0, 1, 1, 1"
         )
-    if program.demand.ranks != topology.ranks:
-        raise TopologyError(
-            f"topology '{topology.name}' has {topology.ranks} ranks, the program "
-            f"{program.demand.ranks}: needs the same number"
-        )
+    _check_ranks(program, topology)
     if model is not None:
         if not model.streaming:
             return _whole_messages(program, topology, total_bytes, model)
@@ -115,6 +111,14 @@ def simulate(
     if stuck is not None:
         _report_stuck(program, int(np.searchsorted(pieces.first, stuck, side="right")) - 1)
     return _gather(pieces, topology, np.array(begin), np.array(end))
+
+
+def _check_ranks(program: Program, topology: Topology) -> None:
+    if program.demand.ranks != topology.ranks:
+        raise TopologyError(
+            f"topology '{topology.name}' has {topology.ranks} ranks, the program "
+            f"{program.demand.ranks}: needs the same number"
+        )
 
 
 def _run(
