@@ -182,16 +182,7 @@ def changed_ports(
         has one direction; what deviates the other way is its consequence, or noise.
     recovering : names of ports that may get faster all the same, and need not pass their limit.
     """
-    columns = topology.columns
-    src, dst = columns.src, columns.dst
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.log(now[src, dst] / before[src, dst])
-    weights = np.ones(len(src)) if weight is None else weight[src, dst].astype(np.float64)
-    # a connection that moves next to nothing shows latency more than rates
-    seen = np.isfinite(ratio) & (weights > _LEAST_SHARE * weights.max(initial=0.0))
-    weights = np.where(seen, weights, 0.0)
-    passed = np.where(seen, now[src, dst], 0.0)
-    left = np.where(seen, ratio, 0.0)
+    left, passed, weights = _changes(topology, before, now, weight)
     found: dict[str, float] = {}
     first = 0.0
     for _ in range(_MOST_FOUND):
@@ -222,6 +213,26 @@ def changed_ports(
         # the narrowest port decides: these links are no evidence about others that they pass
         weights[_links(suspects)] = 0.0
     return found
+
+
+def _changes(
+    topology: Topology, before: np.ndarray, now: np.ndarray, weight: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return by link the logarithm of its rate's change, the rate now, and the weight.
+
+    All are 0 for links whose change was not seen.
+    """
+    src, dst = topology.columns.src, topology.columns.dst
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.log(now[src, dst] / before[src, dst])
+    weights = np.ones(len(src)) if weight is None else weight[src, dst].astype(np.float64)
+    # a connection that moves next to nothing shows latency more than rates
+    seen = np.isfinite(ratio) & (weights > _LEAST_SHARE * weights.max(initial=0.0))
+    return (
+        np.where(seen, ratio, 0.0),
+        np.where(seen, now[src, dst], 0.0),
+        np.where(seen, weights, 0.0),
+    )
 
 
 def _suspects(topology: Topology) -> list[tuple[Port, ...]]:

@@ -20,6 +20,7 @@ from headrace.errors import CommunicationError, InputError
 from headrace.settings import Settings, child_environment
 
 if TYPE_CHECKING:
+    from headrace.collectives.run.rendezvous import Rendezvous
     from headrace.testbed import Testbed
 
 ProgramOf = Callable[[int, bool], Program]
@@ -89,19 +90,7 @@ def trace_torchrun(
     CommunicationError : naming the rank that did not appear, died or hung.
     """
     settings = Settings.from_environment()
-    if settings.rank is None or settings.world_size is None:
-        raise InputError("RANK and WORLD_SIZE are not set, needs torchrun to start the ranks")
-    # torch takes seconds to import, and only its store is needed
-    from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
-    from torch.distributed.rendezvous import rendezvous
-
-    from headrace.collectives.run.incarnation import own_part
-    from headrace.collectives.run.rendezvous import Rendezvous
-
-    store, rank, ranks = next(rendezvous("env://"))
-    # the store may outlive this: a job traced before left its keys there
-    part = own_part(PrefixStore("headrace/trace", store), rank, range(ranks), _RENDEZVOUS_S)
-    bootstrap = Rendezvous(part, rank, ranks, _RENDEZVOUS_S)
+    bootstrap, rank, ranks = _torchrun_rendezvous(settings)
     met = bootstrap.agree(
         interface=settings.socket_interface,
         listen=settings.paced_address,
@@ -135,6 +124,23 @@ def trace_torchrun(
         return job, trace_ranks(executor, job, on_progress)
     finally:
         executor.close()
+
+
+def _torchrun_rendezvous(settings: Settings) -> "tuple[Rendezvous, int, int]":
+    """Return the rendezvous of the ranks that torchrun started, this rank, and their number."""
+    if settings.rank is None or settings.world_size is None:
+        raise InputError("RANK and WORLD_SIZE are not set, needs torchrun to start the ranks")
+    # torch takes seconds to import, and only its store is needed
+    from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+    from torch.distributed.rendezvous import rendezvous
+
+    from headrace.collectives.run.incarnation import own_part
+    from headrace.collectives.run.rendezvous import Rendezvous
+
+    store, rank, ranks = next(rendezvous("env://"))
+    # the store may outlive this: a job traced before left its keys there
+    part = own_part(PrefixStore("headrace/trace", store), rank, range(ranks), _RENDEZVOUS_S)
+    return Rendezvous(part, rank, ranks, _RENDEZVOUS_S), rank, ranks
 
 
 class _Ranks(Processes):

@@ -58,17 +58,7 @@ def profile_from_iperf(
     )
     groups = group_hosts(bandwidth)
     site = Site.of(hosts)
-    links = tuple(
-        Link(
-            src=a,
-            dst=b,
-            alpha_us=float(f"{rtt[a, b] / 2:.4g}"),
-            beta_us_per_mb=float(f"{beta_from_bytes_per_s(bandwidth[a, b]):.4g}"),
-        )
-        for a in range(len(hosts))
-        for b in range(len(hosts))
-        if a != b
-    )
+    links = _links(bandwidth, rtt)
     index = {(link.src, link.dst): i for i, link in enumerate(links)}
     assumed = [*_ports(hosts, bandwidth), *_uplinks(groups, bandwidth)]
     begun = min((run.at for run in runs), default=0.0)
@@ -95,6 +85,22 @@ def profile_from_iperf(
             "files": [Path(file).name for file in files],
             "assumed": [f"{c.kind}-{c.direction}-{c.name}" for c in assumed],
         },
+    )
+
+
+def _links(bandwidth: np.ndarray, rtt: np.ndarray) -> tuple[Link, ...]:
+    """Return a link from every host to every other, with costs of four digits."""
+    hosts = range(len(bandwidth))
+    return tuple(
+        Link(
+            src=a,
+            dst=b,
+            alpha_us=float(f"{rtt[a, b] / 2:.4g}"),
+            beta_us_per_mb=float(f"{beta_from_bytes_per_s(bandwidth[a, b]):.4g}"),
+        )
+        for a in hosts
+        for b in hosts
+        if a != b
     )
 
 
