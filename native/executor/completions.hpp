@@ -19,8 +19,8 @@ struct Completion {
   std::string error;  // empty: succeeded
 };
 
-// Of several waiting threads the one that came last is woken: it ran a moment ago, and its
-// processor may not even sleep yet. The others serve when that one is busy.
+// Wakes the thread that began to wait last: it ran a moment ago, and its processor may not even
+// sleep yet. The others are woken while it is busy.
 class Completions {
  public:
   void push(Completion completion) {

@@ -10,7 +10,7 @@ namespace {
 // Minimum piece in which a chunk that is still arriving is forwarded: smaller ones cost a system
 // call each without hiding noticeable time.
 constexpr std::uint64_t kForwardBytes = 16 << 10;
-// Bytes received per turn of a stream.
+// Limit of bytes received per turn of a stream.
 constexpr std::size_t kReceiveBudget = 256 << 10;
 constexpr std::size_t kSendBudget = 1 << 20;
 // Payloads of at least this size are read to their destination, without staging.

@@ -62,8 +62,8 @@ std::uint64_t next_handle() {
 
 Clock::time_point after(Clock::time_point begin, double seconds) {
   if (!(seconds >= 0)) {  // also true for NaN
-    throw std::invalid_argument("a deadline of " + std::to_string(seconds) +
-                                " s is not at least 0 s");
+    throw std::invalid_argument("the deadline is " + std::to_string(seconds) +
+                                " s, needs at least 0 s");
   }
   auto bounded = std::min(seconds, 1e9);
   return begin +
@@ -382,8 +382,8 @@ int Executor::wait(std::uint64_t handle, std::array<std::uint8_t, 2>* types) {
   auto source = finish_wait(task);
   if (types != nullptr && task->as_collective() == nullptr) {
     const auto& message = static_cast<const Message&>(*task);
-    bool told = message.came_as != 0 && message.element != 0;
-    if (told && message.came_as != message.element) *types = {message.came_as, message.element};
+    bool known = message.came_as != 0 && message.element != 0;
+    if (known && message.came_as != message.element) *types = {message.came_as, message.element};
   }
   return source;
 }

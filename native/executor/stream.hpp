@@ -14,8 +14,8 @@ namespace headrace {
 // other streams.
 class Unlock {
  public:
-  // Null if there are no other threads: the lock is kept. `before_unlock` is called before a
-  // release.
+  // `lock` is null if there are no other threads: it is kept then. `before_unlock` is called before
+  // each release.
   Unlock(std::unique_lock<std::mutex>* lock, std::function<void()> before_unlock)
       : lock_(lock), before_unlock_(std::move(before_unlock)) {}
 

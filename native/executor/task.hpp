@@ -43,7 +43,7 @@ struct Task {
   virtual std::string report() const { return describe(); }  // full state, on several lines
 };
 
-// Steady-clock times of the attempt that moved a step's first bytes and of its lane's next step.
+// Steady-clock times of the attempt that moved a step's first bytes, and of its lane's advance.
 struct StepTimes {
   std::int64_t began_ns = 0;
   std::int64_t passed_ns = 0;

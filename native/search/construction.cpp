@@ -210,7 +210,7 @@ int Construction::qualify(std::int32_t link, bool forced) {
   return count;
 }
 
-// Whether `dst`, which does not want the chunk, is nearer to a target than all ranks that have it.
+// Whether `dst`, no target of the chunk, is nearer to a target than all ranks that have it.
 bool Construction::relay_helps(std::int32_t chunk, std::int32_t dst) const {
   auto n = static_cast<std::size_t>(s_.ranks);
   auto* nearest = nearest_.data() + static_cast<std::size_t>(chunk) * n;

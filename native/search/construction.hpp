@@ -24,7 +24,7 @@ struct Setting {
   Symmetry symmetry;
   int ranks, links, chunks, groups;
   Rows out, in;                        // per rank
-  std::vector<double> intake;          // per rank: MB/us of all its links in
+  std::vector<double> intake;          // per rank: MB/us that it can receive
   std::vector<double> group_intake;    // per group: MB/us from outside
   std::vector<std::uint8_t> slow;      // per link: another link to its destination is faster
   std::vector<std::uint8_t> crossing;  // per link: into a group with a scarce border

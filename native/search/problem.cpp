@@ -63,7 +63,7 @@ namespace {
 // class to the k-th of the image.
 class ChunkClasses {
  public:
-  ChunkClasses(const Deliveries& deliveries, int ranks) : carriage_(deliveries), ranks_(ranks) {
+  ChunkClasses(const Deliveries& deliveries, int ranks) : deliveries_(deliveries), ranks_(ranks) {
     for (std::size_t chunk = 0; chunk < deliveries.origin.size(); ++chunk) {
       auto& mine = members_[key(static_cast<std::int32_t>(chunk), nullptr)];
       index_.push_back(mine.size());
@@ -85,9 +85,9 @@ class ChunkClasses {
 
   Key key(std::int32_t chunk, const std::int32_t* permutation) const {
     auto at = [&](std::int32_t rank) { return permutation ? permutation[rank] : rank; };
-    Key made{at(carriage_.origin[chunk]), {}};
+    Key made{at(deliveries_.origin[chunk]), {}};
     for (std::int32_t rank = 0; rank < ranks_; ++rank) {
-      if (carriage_.target[static_cast<std::size_t>(chunk) * ranks_ + rank]) {
+      if (deliveries_.target[static_cast<std::size_t>(chunk) * ranks_ + rank]) {
         made.second.push_back(at(rank));
       }
     }
@@ -95,7 +95,7 @@ class ChunkClasses {
     return made;
   }
 
-  const Deliveries& carriage_;
+  const Deliveries& deliveries_;
   int ranks_;
   std::map<Key, std::vector<std::int32_t>> members_;
   std::vector<std::size_t> index_;

@@ -19,12 +19,12 @@ namespace headrace {
 
 using Clock = std::chrono::steady_clock;
 
-// Raised when a peer died, a deadline passed, or a stream broke.
+// Thrown when a peer died, a deadline passed, or a stream broke.
 class CommunicationError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Raised when a peer sent what the plan does not expect.
+// Thrown when a peer sent what the plan does not expect.
 class ProtocolError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };

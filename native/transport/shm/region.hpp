@@ -44,7 +44,7 @@ std::byte* allocate(std::size_t bytes);
 // kept for reuse, the oldest are returned to the system: at once, or when no peer has to read them
 // any more. Their pages are free when peers have unmapped them, too (see `BufferOwner`).
 void release(std::byte* begin);
-// Number of regions of this process that have ended: a change tells owners to check theirs.
+// Number of regions of this process that have ended: a change makes owners check theirs.
 std::uint64_t regions_ended();
 // The allocated region that contains the whole range, or nullptr.
 std::shared_ptr<const Region> region_of(const std::byte* from, std::size_t bytes);

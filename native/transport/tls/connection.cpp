@@ -15,8 +15,8 @@ namespace headrace::tls {
 namespace {
 
 constexpr std::size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
-// Bytes sent per turn of a stream. Encryption can be slower than the network, so that a full socket
-// would never end a turn.
+// Limit of bytes sent per turn of a stream. Encryption can be slower than the network, so that a
+// full socket would never end a turn.
 constexpr std::size_t kSendBudget = 64 << 10;
 
 // Iterates over the parts of a send, one record at a time.

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _POLL_EVERY_S = 0.4
 _HURRIED_S = 0.02
 _HURRY_S = 5.0
-"""Faster polling lasts so long after an urgent request: a plan may follow."""
+"""Duration of faster polling after an urgent request: a plan may follow."""
 
 _MOST_POLLS_PER_S = 2000.0  # of all ranks together, for the store's sake
 _REPORT_S = 10.0

@@ -42,7 +42,7 @@ MIN_GAIN = 0.05
 """Least predicted gain of another plan: the simulator is not exact."""
 
 FINETUNE_LOSS = 0.03
-"""Largest predicted loss of a step of Finetune, which goes by measurements, and those scatter."""
+"""Largest predicted loss allowed for a step of Finetune: its measurements scatter."""
 
 ROUTINE_CHANGE = 0.6
 """Least change of a port that a routine look counts while steps are steady: less gains little."""

@@ -8,7 +8,7 @@ their outcome in its next observation; nothing here waits, measures or uses thre
     watching --steps changed--> diagnosing --explained--> planning --swapped--> settling <--.
        |  ^                        |   ^                     ^                  |     |     |
        |  |                        |   | steps changed,      |                  |     v     |
-       |  `- faster, or no answer -'   | whatever goes on    |                  |  finetuning
+       |  `- faster, or no report -'   | whatever goes on    |                  |  finetuning
        |                           |                         |                  v
        |                           `-slower, unexplained--> probing <-- far from what was expected
        `--ports changed, seen in two looks------------> planning

@@ -150,7 +150,7 @@ class MetricsOutput:
 
 
 def start_metrics(metrics: Metrics, rank: int, where: Path | int | None) -> MetricsOutput | None:
-    """Start to write or serve `metrics`; None if `where` is None or for rank 0 only."""
+    """Start to write or serve `metrics`; None if not due at this rank, or on an error."""
     if where is None:
         return None
     if isinstance(where, int):

@@ -20,7 +20,7 @@ def find_period(keys: Sequence[Hashable]) -> int | None:
 
     A period is one if the last keys are at least `REPEATS` of it. Of several, those that explain
     most of the sequence count, and of those the shortest: in the midst of ``a a a b a a a b a a a``
-    the last keys repeat after one call, too, but that says nothing of ``b``.
+    the last keys repeat after one call, too, but that is no evidence of ``b``.
     """
     numbers: dict[Hashable, int] = {}
     back = [numbers.setdefault(key, len(numbers)) for key in reversed(keys)]

@@ -19,8 +19,8 @@ class Records:
 
     Parameters
     ----------
-    path : file to append to (HEADRACE_ADAPT_LOG); None: none. If it cannot be written
-        to, a warning is logged, and no more is written: training goes on.
+    path : file to append to (HEADRACE_ADAPT_LOG); None: none. If it cannot be written to, a
+        warning is logged, and no more is written: training goes on.
     """
 
     def __init__(self, path: Path | None = None) -> None:

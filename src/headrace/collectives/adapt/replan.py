@@ -106,7 +106,7 @@ class Response:
     Attributes
     ----------
     book : the best plans; None: there are none, see `error`.
-    why : origin of the largest change: Quicktune, or replanning ("replan").
+    why : origin of the new plan for the most bytes: Quicktune, or replanning ("replan").
     before_us, after_us : predictions for all calls of a step that both books have plans for.
     plans : by bytes: generator and prediction (us) before and after.
     """
@@ -157,7 +157,7 @@ def plan_request(request: Request) -> Response:
     """Return the response to `request`, planned in this process."""
     book, topology, calls = request.book, request.topology, request.calls
     if request.masters is not None:
-        return _answer(request, moved(book, topology, request.masters, calls))
+        return _response(request, moved(book, topology, request.masters, calls))
     made = plan_calls(topology, book.groups, calls)
     if made is None:
         return Response(error="no call of a step can be planned for")
@@ -165,14 +165,14 @@ def plan_request(request: Request) -> Response:
     masters = book_masters(book, sizes)
     if masters is not None:
         masters = quicktune(masters, bandwidth(topology))
-    return _answer(request, replanned(book, made, masters))
+    return _response(request, replanned(book, made, masters))
 
 
-def _answer(request: Request, found: Retuned) -> Response:
-    served = [call for call in request.calls if request.book.choose(*call) is not None]
+def _response(request: Request, found: Retuned) -> Response:
+    planned = [call for call in request.calls if request.book.choose(*call) is not None]
     known: dict[tuple[str, int], float] = {}
-    before_us = calls_us(request.book, request.topology, served, known)
-    after_us = calls_us(found.book, request.topology, served, known)
+    before_us = calls_us(request.book, request.topology, planned, known)
+    after_us = calls_us(found.book, request.topology, planned, known)
     largest = max(found.choices, key=lambda each: each.entry.plan.total_bytes, default=None)
     by_quicktune = largest is not None and largest.entry.plan.generator == QUICKTUNE
     return Response(
@@ -199,7 +199,7 @@ class BackgroundPlanner:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._waiting: Request | None = None  # for a response that was cancelled
+        self._waiting: Request | None = None  # until a cancelled one's response has come
         self._busy = False
         self._wanted = False
         self._until_s = 0.0

@@ -222,7 +222,7 @@ class ChangeDetector:
     """Detector of lasting changes of step times.
 
     The time to compare with is the median of the first `_REFERENCE` steps and then stands, so that
-    slow drift is noticed as well. A change is `_CONSECUTIVE` steps in a row beyond `CHANGE` (or
+    slow drift is detected as well. A change is `_CONSECUTIVE` steps in a row beyond `CHANGE` (or
     beyond four standard deviations, where steps scatter more than that) on the same side; a single
     straggler, such as a step that writes a checkpoint, is none. After a change, or `restart`, the
     reference is made anew, and nothing is reported until it rests on `_FEWEST` steps: what has

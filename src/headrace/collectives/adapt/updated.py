@@ -1,10 +1,9 @@
 """Update of the measured topology: hosts and uplinks that have become slower or faster.
 
-Rates of connections are compared with those under the same plan before. All that
-pass a port (a host's way out or in, a rack's uplink) change by the same factor when the port does,
-and others do not; so a few ports and factors explain many connections. The factors
-are kept: the topology of the profile stays the reference, and a port whose factor is back near one
-is as it was measured.
+Rates of connections are compared with those under the same plan before. All that pass a port (a
+host's way out or in, a rack's uplink) change by the same factor when the port does, and others do
+not; so a few ports and factors explain many connections. The factors are kept: the topology of the
+profile stays the reference, and a port whose factor is back near one is as it was measured.
 
 Connections also get faster because ranks wait less for each other, and all of a host's at once:
 that is no evidence about its port. A port counts as faster only where a connection passes it at

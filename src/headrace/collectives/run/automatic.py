@@ -161,7 +161,7 @@ def _planned(cache: ProfileCache, key: str, profile: Profile, *, fresh: bool) ->
         left_s / 60,
     )
     for cut in profile.provenance.get("cut", ()):
-        log.info("while measuring, for want of time: %s", cut)
+        log.info("measuring was cut short: %s", cut)
     return replace(book, provenance={**book.provenance, _PROFILE_KEY: key})
 
 

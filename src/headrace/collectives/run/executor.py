@@ -388,7 +388,7 @@ class Executor:
         return self._native.report()
 
     def counters(self) -> dict[str, int | list[int]]:
-        """Return finished collectives and messages, and bytes per peer while connected.
+        """Return finished collectives and messages; bytes sent and received per connected peer.
 
         "unexpected_bytes" arrived before their receives were posted, and were copied once more.
         """

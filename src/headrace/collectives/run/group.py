@@ -48,7 +48,7 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
     @property
     def _device_types(self) -> list[torch.device]:
         # While it makes a group, torch attaches its flight recorder to every group that has
-        # devices, by default. It would record no calls unless it is set up.
+        # devices, by default. It would record no calls unless it is enabled.
         if not (self.observed or self._just_split or self in dist.distributed_c10d._world.pg_map):
             return []
         return [_CPU, _CUDA] if torch.cuda.is_available() else [_CPU]

@@ -154,7 +154,7 @@ def _result(
 
 
 def _look() -> None:
-    """Do nothing; pending exceptions of this thread (KeyboardInterrupt) are raised here."""
+    """Do nothing; exceptions from other threads (PyThreadState_SetAsyncExc) are raised here."""
 
 
 def _messages(topology: Topology, sends: Sends) -> tuple[np.ndarray, np.ndarray]:

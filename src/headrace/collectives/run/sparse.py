@@ -126,7 +126,7 @@ def _exchange_heads(
 
 
 def _parts(heads: torch.Tensor, tensor: torch.Tensor, own: _Part, rank: int) -> list[_Part]:
-    """Return every rank's part: the own one, and uninitialized ones for the others'."""
+    """Return every rank's part: the own one, and uninitialized ones for the others."""
     rows = [bytes(row.tolist()) for row in heads]
     texts = [row[8:].rstrip(b"\0").decode(errors="replace") for row in rows]
     if len(set(texts)) > 1:

@@ -1,8 +1,8 @@
 """Clock offset between two ranks.
 
 Processes of one machine read the same CLOCK_MONOTONIC, whatever network namespace they are in, so
-their times are compared as they are. For others the offset is estimated as NTP does: from
-the shortest of some round trips, where the ways there and back can differ least.
+their times are compared as they are. For others the offset is estimated as NTP does: from the
+shortest of some round trips, where the ways there and back can differ least.
 """
 
 import time
@@ -68,10 +68,10 @@ def clock_offset(
             f"rank than {executor.rank}"
         )
     theirs = np.zeros(1, dtype=np.int64)
-    address, asks = theirs.ctypes.data, executor.rank < peer
+    address, starts = theirs.ctypes.data, executor.rank < peer
     best: Offset | None = None
     for _ in range(round_trips):
-        if not asks:
+        if not starts:
             executor.wait(executor.recv(address, 8, peer, _TAG))
             theirs[0] = time.monotonic_ns()
             executor.wait(executor.send(address, 8, peer, _TAG))

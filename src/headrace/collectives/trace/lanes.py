@@ -34,7 +34,7 @@ class LaneCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Gaps:
-    """Earliest times of every step of a program, in ns: ``previous <= allowed <= began``.
+    """Times before every step of a program begins, in ns: ``previous <= allowed <= began``.
 
     Attributes
     ----------

@@ -91,14 +91,14 @@ def trace_torchrun(
     """
     settings = Settings.from_environment()
     bootstrap, rank, ranks = _torchrun_rendezvous(settings)
-    met = bootstrap.agree(
+    config = bootstrap.agree(
         interface=settings.socket_interface,
         listen=settings.paced_address,
         book_digest="",
         shared_memory=settings.shared_memory,
         tls=settings.tls,
     )
-    one_host = met.shared_memory and len(set(met.rank_host)) == 1
+    one_host = config.shared_memory and len(set(config.rank_host)) == 1
     program = program_of(ranks, one_host)
     job = TraceJob(
         program=program,
@@ -109,12 +109,12 @@ def trace_torchrun(
     executor = Executor(
         rank,
         ranks,
-        host=met.host,
-        secret=met.secret,
+        host=config.host,
+        secret=config.secret,
         channels=channels_of(program),
         threads=settings.threads,
-        shared_memory=met.shared_memory,
-        tls=met.tls,
+        shared_memory=config.shared_memory,
+        tls=config.tls,
     )
     try:
         addresses = bootstrap.addresses(executor.address)
@@ -149,7 +149,7 @@ class _Ranks(Processes):
     def __init__(self, start: Any, listen: Sequence[str]) -> None:
         super().__init__(start, len(listen))
         self._listen_on = listen
-        self._everyone = range(len(listen))
+        self._all_ranks = range(len(listen))
 
     def trace(self, job: TraceJob, on_progress: OnProgress) -> TraceResult:
         """Send all ranks their tasks and addresses, and wait for rank 0's result."""
@@ -163,8 +163,8 @@ class _Ranks(Processes):
                 "warm_ups": job.warm_ups,
             },
         }
-        tasks = [common | {"rank": r, "listen": self._listen_on[r]} for r in self._everyone]
-        self.send(self._everyone, tasks)
+        tasks = [common | {"rank": r, "listen": self._listen_on[r]} for r in self._all_ranks]
+        self.send(self._all_ranks, tasks)
         on_progress("starting the ranks", 0.0)
         addresses: dict[int, str] = {}
         silence_s = _START_S
@@ -172,9 +172,9 @@ class _Ranks(Processes):
             rank, message = self._next(silence_s)
             if "address" in message:
                 addresses[rank] = message["address"]
-                if len(addresses) == len(self._everyone):
-                    call = {"addresses": [addresses[r] for r in self._everyone]}
-                    self.send(self._everyone, [call] * len(self._everyone))
+                if len(addresses) == len(self._all_ranks):
+                    call = {"addresses": [addresses[r] for r in self._all_ranks]}
+                    self.send(self._all_ranks, [call] * len(self._all_ranks))
                     silence_s = job.deadline_s + _START_S
             elif "progress" in message and rank == 0:
                 on_progress(*message["progress"])
@@ -196,7 +196,7 @@ class _Ranks(Processes):
     def _failure(self, ends: dict[int, dict[str, Any] | None]) -> CommunicationError:
         """Return the cause: a process that died explains the errors of the others."""
         until = time.monotonic() + _AFTERMATH_S
-        while len(ends) < len(self._everyone) and (left_s := until - time.monotonic()) > 0:
+        while len(ends) < len(self._all_ranks) and (left_s := until - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 rank, message = self.receive(left_s)
                 if message is None or "error" in message:
@@ -206,5 +206,5 @@ class _Ranks(Processes):
             for rank, message in sorted(ends.items())
             if message is None and (code := self.exit_code(rank))
         ]
-        told = [f"rank {r}: {m['error']}" for r, m in sorted(ends.items()) if m is not None]
-        return CommunicationError("tracing failed: " + "; ".join([*dead, *told[:1]]))
+        errors = [f"rank {r}: {m['error']}" for r, m in sorted(ends.items()) if m is not None]
+        return CommunicationError("tracing failed: " + "; ".join([*dead, *errors[:1]]))

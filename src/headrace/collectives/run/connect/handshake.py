@@ -163,7 +163,7 @@ class Acceptor:
         magic, *fields, _ = _HELLO.unpack(_checked(own.secret, b"hello", b"", hello))
         purpose = Purpose(*fields)
         if magic != _MAGIC:
-            raise Refused("speaks another version of the protocol")
+            raise Refused("uses another version of the protocol")
         if purpose.tls != own.tls:
             has, wants = ("TLS", "none") if own.tls else ("no TLS", "it")
             raise Refused(f"wants {wants} where this group has {has}: set it alike for all ranks")
