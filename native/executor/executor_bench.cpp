@@ -1,4 +1,4 @@
-// How long a collective takes between processes of this machine; built by name, run by hand:
+// Time of a collective between processes of this machine; built by name, run manually:
 // executor_bench [ranks] [bytes] [repeats] [direct|ring|allgather|reduce_scatter]
 //                [memory|tcp|tls|region] [KiB of a ring]
 #include <sys/resource.h>

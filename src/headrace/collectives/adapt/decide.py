@@ -296,7 +296,7 @@ def _judging(state: State, seen: Observation) -> _Decided:
 
 
 def _finetuning(state: State, seen: Observation) -> _Decided:
-    if seen.found:  # what made steps shorter, or longer, was not Finetune
+    if seen.found:  # a changed port, not Finetune, made steps shorter or longer
         return _plan(_fresh(state, seen.step_s))
     match seen.outcome:
         case None:

@@ -56,18 +56,18 @@ IMBALANCE = 1.05
 """Largest over least bytes sent that are as good as even (PLink 5.6)."""
 
 EPSILON = IMBALANCE + BETA / GAMMA
-"""Blames within this factor are alike. Among ranks of one speed that is so exactly when their bytes
+"""Blames within this factor count as equal. Among ranks of one speed they are exactly when bytes
 are within `IMBALANCE`: t differs by that factor, and the most blamed has all of beta besides."""
 
 FIRST = 1 / 64
-"""Of all chunks, what a first step moves (the paper: one master). So much is felt, where one chunk
-among thousands would be noise; the doubling makes half of all chunks of it in six steps."""
+"""Fraction of all chunks moved by a first step (the paper: one master). It has a measurable effect,
+where one chunk among thousands would be noise; doubled, it is half of all chunks in six steps."""
 
 GAIN = 0.01
-"""A step has made things better if the step's time fell by this: less is noise."""
+"""Least relative fall of a training step's time that counts as better: less is noise."""
 
 LOSS = 0.05
-"""A step that made it worse by this is reverted; times vary by less while nothing changes."""
+"""A relative rise by this reverts a step; times vary by less while nothing changes."""
 
 MAX_STALE = 3
 """Most steps in a row without gain. With doubling they have moved a tenth of all chunks."""

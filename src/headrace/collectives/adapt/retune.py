@@ -175,7 +175,7 @@ def book_masters(
 
 
 def masters_of(program: Program, groups: RankGroups) -> Masters | None:
-    """Return the masters of a two-level allreduce; None if `program` is no such thing.
+    """Return the masters of a two-level allreduce; None if `program` is none.
 
     They follow from the reductions: every rank but the global master sends a chunk to one other,
     those of a group to its local master, and local masters to the global one.

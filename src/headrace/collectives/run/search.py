@@ -36,7 +36,7 @@ class NativeSearch:
 
         Raises
         ------
-        ProgramError : if ranks, chunks, symmetry or what is before do not fit, or a chunk cannot
+        ProgramError : if ranks, chunks, symmetry or `before` do not fit, or a chunk cannot
             reach a target.
         TopologyError : if `before` has a send between ranks without a link.
         SearchInterrupted : if interrupted, with the best so far; a plain KeyboardInterrupt if

@@ -76,8 +76,8 @@ def trace_torchrun(
 
     Parameters
     ----------
-    program_of : makes the program, the same at all ranks, of how many there are and whether all
-        share one host's memory.
+    program_of : makes the program, the same at all ranks, from their number and whether all share
+        one host's memory.
 
     Returns
     -------
