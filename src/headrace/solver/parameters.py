@@ -21,7 +21,7 @@ class SolverProgress:
     bound : lower bound of all solutions.
     gap : (incumbent - bound) / |incumbent|; infinite without an incumbent.
     nodes, iterations : work done: branch-and-bound nodes (CP-SAT: branches); simplex iterations
-        (CP-SAT: conflicts; -1 where HiGHS does not say).
+        (CP-SAT: conflicts; -1 where HiGHS reports none).
     seconds : since the start.
     """
 

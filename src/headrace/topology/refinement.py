@@ -2,9 +2,9 @@
 
 Ranks get colours that are invariant under automorphisms, from the costs of the links between each
 pair and the capacities the two use together; individualizing ranks one after the other and refining
-again leaves few choices. For every fixed rank one automorphism is searched to each rank of its
-colour: these generate the whole group, and the sizes of the orbits multiply to its order (the
-orbit-stabilizer theorem).
+again leaves few choices. For every fixed rank and each rank of its colour the search is for one
+automorphism from the one to the other: these generate the whole group, and the sizes of the orbits
+multiply to its order (the orbit-stabilizer theorem).
 """
 
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ class _Search:
         return self._refined(alone)
 
     def _refined(self, colours: np.ndarray) -> np.ndarray:
-        """Refine until no cell splits: each colour becomes a hash of all others' colours."""
+        """Refine until no cell splits: each colour becomes a hash of itself and all others."""
         cells = len(np.unique(colours))
         while True:
             self._effort -= colours.size**2

@@ -126,7 +126,7 @@ def read_bounded(path: str | Path, most: int, error: type[InputError]) -> bytes:
 def examine(
     algorithm: Algorithm, found_before: Iterable[Finding] = (), *, msccl: bool = True
 ) -> Verdict:
-    """Prove or refute `algorithm`; raises for no value of it.
+    """Prove or refute `algorithm`; invalid ones give findings, never exceptions.
 
     Parameters
     ----------

@@ -120,7 +120,7 @@ class GroupProber:
     runner : the executor, connected.
     hosts : host of every rank, for error messages.
     regroup : forms the group of the survivors; without it, the loss of a rank is an error.
-    most_losses : how often it may.
+    most_losses : losses after which the next one is an error.
     deadline_s : limit of one probe.
     idle_timeout_s : limit of the wait for the next command while the leader computes.
 

@@ -27,7 +27,7 @@ LEAST_CONFIDENCE = 0.95
 """Below this probability a question counts as undecided."""
 
 _NEARER = np.log(1.03)  # least advantage of a nearer CPU
-_CONTENDED = (np.log(0.35), np.log(0.75))  # range of rates on a shared switch
+_CONTENDED = (np.log(0.35), np.log(0.75))  # range of rates over those alone, on a shared switch
 _HALF = np.log(0.5)
 _DIVIDE = np.log(0.72)  # initial threshold between contended and free
 _LEAST_NOISE = 0.01

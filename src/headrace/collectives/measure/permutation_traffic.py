@@ -68,9 +68,9 @@ class PermutationTraffic:
 
 
 def cyclic_shifts(hosts: int) -> Iterator[list[Pair]]:
-    """Yield permutations that have every ordered pair of `hosts` once, each fixed-point free.
+    """Yield rounds that have every ordered pair of `hosts` once, each host once on either side.
 
-    Two hosts never send to each other at once: the shift by half of them is split in two.
+    Two hosts never send to each other at once: the shift by half of them is split in two rounds.
     """
     for k in range(1, hosts):
         pairs = [(i, (i + k) % hosts) for i in range(hosts)]

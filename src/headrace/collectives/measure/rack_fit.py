@@ -25,8 +25,8 @@ not be fitted by racks."""
 _STEPS = np.array([0.35, 0.5, 0.7, 0.85, 1.0, 1.18, 1.4, 2.0, np.inf])
 _FINE_STEPS = np.array([0.92, 1.0, 1.09])
 _BATCH = 40_000  # candidates times rounds times hosts at once
-_OWN = 0.98  # share of the time until a host is done from which its own flow took that
-_FREE = 1.05  # factor over the time by host rates alone up to which nothing else limited
+_OWN = 0.98  # share of a host's time from which its own flow, not the one received, set it
+_FREE = 1.05  # factor over the time by host rates alone within which nothing else limited
 _ALIKE = 1.15
 _OUTLIERS = 2  # rounds whose rate over an uplink is discarded as a timing error
 _ANCHOR = 3.0  # weight, in flows, of the common rate in each host's rate

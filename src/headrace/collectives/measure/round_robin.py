@@ -43,7 +43,7 @@ class RoundRobin:
         """Return (hosts, hosts) bytes per second from row to column.
 
         `until` is the share of the budget after which it ends: pairs that were not probed by then
-        take an estimate from other pairs of their hosts (`filled`).
+        are estimated (`filled`).
         """
         plan = self._remaining(site)
         for index, pairs in enumerate(plan):

@@ -250,11 +250,11 @@ class _Survey:
 
     def fit_local(self) -> None:
         """Fit links between ranks of one host, one pair of each host at a time."""
-        guess = self.effort.most_bytes / self.effort.quiet_us * 1e6
+        estimate = self.effort.most_bytes / self.effort.quiet_us * 1e6
         for forward in local_rounds(self.site.members)[: self.effort.local_rounds]:
             for pairs in (forward, tuple((b, a) for a, b in forward)):
                 if any(pair not in self.local for pair in pairs):
-                    fits = self.unloaded.fit(pairs, [guess] * len(pairs))
+                    fits = self.unloaded.fit(pairs, [estimate] * len(pairs))
                     self.local.update(zip(pairs, fits, strict=True))
 
     def shared(self, groups: Grouping, costs: Costs) -> tuple[Capacity, ...]:

@@ -37,11 +37,11 @@ class UnloadedProbes:
                 self._bulk(pairs, sizes)
             self._echo(pairs)  # apart in time: a disturbance of milliseconds spoils one of the two
         except CommunicationError:
-            self._forget_unfinished(pairs)
+            self._discard_unfinished(pairs)
             raise
         return [fit_link(self._samples[pair]) for pair in pairs]
 
-    def _forget_unfinished(self, pairs: Sequence[Pair]) -> None:
+    def _discard_unfinished(self, pairs: Sequence[Pair]) -> None:
         """Discard first probes that a lost host cut short: they are repeated from the start."""
         for pair in pairs:
             if len(self._sizes.get(pair, ())) < 2:

@@ -105,8 +105,8 @@ def realize(demand: Demand, sends: Sends) -> Schedule:
     """Return the schedule of `sends`, message by message.
 
     A chunk lies at the slot where the demand has its item before or after the call; at relays, in a
-    scratch slot of its own, for chunks of its position in a block. Local copies fill slots whose
-    item the rank holds already, or that had to be sent from before they could be overwritten.
+    scratch slot of its own, for chunks of its position in a block. Local copies fill further
+    slots of an item at a rank, and slots whose old item had to be sent before theirs could arrive.
     Within a message, chunks that are adjacent in a block at both ends become one transfer; the
     transfers of a message are joined. Messages begin in the order of `sends`; chunks are combined
     in one place in order of arrival, where `sends` has arrivals (`by_arrival`).

@@ -305,7 +305,7 @@ class _Exact:
     def solve(self, parameters: Parameters) -> Exact:
         names = list(self._x)
         if self._hint is not None and not self._symmetric:
-            self._give(self._hint)
+            self._add_hint(self._hint)
         variables = [self._x[name] for name in names] + [self._start[name] for name in names]
         result = solve_cpsat(self._model, variables, parameters)
         bound = self._cut_us
@@ -339,7 +339,7 @@ class _Exact:
         )
         return [row for row, kept in zip(rows, keep.tolist(), strict=True) if kept]
 
-    def _give(self, hint: Sends) -> None:
+    def _add_hint(self, hint: Sends) -> None:
         """Add the hint's routes and starts."""
         sent = {
             int(self._class[chunk, k]): start for start, k, chunk in _rows(self._topology, hint)

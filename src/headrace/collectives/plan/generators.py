@@ -29,7 +29,7 @@ from headrace.errors import ProgramError
 from headrace.topology import Topology
 
 MAX_TRANSFERS = 20_000
-"""Transfers from which no finer cut is made: planning should take seconds, not minutes."""
+"""Above half as many transfers no finer cut is made: planning should take seconds, not minutes."""
 
 _BETA_JUMP = 1.5
 """Ratio of adjacent betas from which the slower links are classified as between groups."""

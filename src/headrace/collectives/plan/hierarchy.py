@@ -4,7 +4,7 @@ The NICs bound the time; hosts are symmetric, so the plan between hosts is one h
 `orbits.grow`): every block crosses into every host once, in messages that grow while blocks
 spread and shrink towards the end. Inside a host every block goes down trees of a packing, from
 the GPU that holds it or received it. All is pipelined: incoming chunks spread while the next
-message arrives. A host's own blocks spread first; its NICs send what has reached their GPU.
+message arrives. A host's own blocks spread first; its NICs send what has reached their GPU by then.
 
 This is an allgather. `reversed_sends` of one on the transposed topology is a reduce_scatter.
 """
@@ -58,7 +58,7 @@ def hierarchical_plans(
     chunks: tuple[int, ...] = _CHUNKS,
     most: int = 3,
 ) -> list[tuple[Demand, Sends]]:
-    """Return plans, by predicted time.
+    """Return plans, the predicted fastest first.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ def lower(schedule: Schedule) -> Program:
     those that the order of a lane implies: between two steps of the same lane, and on a step that
     an earlier step of the waiting lane already waited for (or for a later one of its lane).
 
-    Messages are numbered in the order of the schedule, or as its `begins` says; a transfer that is
+    Messages are numbered in the order of the schedule, or by its `begins`; a transfer that is
     `joined` gets the number of the one before it.
 
     Raises

@@ -346,14 +346,14 @@ class Portfolio:
         notes = dict(self._rejected)
         undominated = self._undominated(total_bytes, notes)
         best = float("inf")
-        guesses: dict[int, float] = {}
+        estimates: dict[int, float] = {}
         floors: dict[int, float] = {}  # lower bounds on the simulated times
         for index in undominated if len(undominated) > 1 else ():
             latency, scored = self._latency_us(index), self.candidates[index]
             busy = scored.us_per_byte * total_bytes
-            guesses[index] = latency + busy + scored.charge_us
+            estimates[index] = latency + busy + scored.charge_us
             floors[index] = max(latency, busy) + scored.charge_us
-        for index in sorted(undominated, key=lambda index: guesses.get(index, 0.0)):
+        for index in sorted(undominated, key=lambda index: estimates.get(index, 0.0)):
             if (least := floors.get(index, 0.0)) > best * (1 + model.alike):
                 notes[index] = _too_slow(least)
             else:

@@ -130,7 +130,7 @@ def placements(setting: Setting, total_bytes: int, trials: int) -> Iterator[Plac
 
     Raises
     ------
-    ProgramError : if there is no search engine, no such template, or links lack for all of them.
+    ProgramError : if there is no search engine, no such template, or links missing for all of them.
     """
     method = setting.method
     if method.engine is None:

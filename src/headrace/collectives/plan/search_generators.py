@@ -334,7 +334,7 @@ def _guided(setting: Setting, *, sketch: object) -> Iterator[Schedule]:
     assert sketch is None or isinstance(sketch, Sketch)
     topology, method = setting.topology, setting.method
 
-    def tell(stage: str, best_us: float, progress: SolverProgress | None) -> None:
+    def report(stage: str, best_us: float, progress: SolverProgress | None) -> None:
         solver = "" if progress is None else f", {progress}"
         setting.report(f"{stage}: best {best_us:.4g} us{solver}")
 
@@ -349,7 +349,7 @@ def _guided(setting: Setting, *, sketch: object) -> Iterator[Schedule]:
                 total_bytes=aim,
                 seed=method.seed,
                 effort=method.effort,
-                progress=tell,
+                progress=report,
                 interrupt=interrupted,
                 engine=method.engine,
             )

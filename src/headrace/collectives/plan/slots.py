@@ -27,14 +27,14 @@ class SlotAllocation:
         self._slots = np.empty(0, dtype=np.int64)
         self._passed: dict[tuple[int, int], int] = {}
         """Number of scratch slots in use, by rank and position in a block."""
-        self._owed: list[tuple[int, int, int]] = []
+        self._late: list[tuple[int, int, int]] = []
         """(rank, item, slot) to be filled by local copies at the end."""
         self.copies_before: list[Transfer] = []
         if not demand.in_place:
             known: dict[int, int] = {}
             for rank in range(demand.ranks):
                 self._assign(rank, known)
-            self._learn(np.array(list(known)), np.array(list(known.values())))
+            self._insert(np.array(list(known)), np.array(list(known.values())))
 
     @property
     def scratch_slots(self) -> int:
@@ -52,11 +52,11 @@ class SlotAllocation:
             if slot in held.get(item, ()):
                 continue
             if slot in taken:
-                self._owed.append((rank, item, slot))
+                self._late.append((rank, item, slot))
             elif item in held:
                 self.copies_before.append(Transfer(rank, rank, place[item], slot))
             elif item in place:
-                self._owed.append((rank, item, slot))
+                self._late.append((rank, item, slot))
             else:
                 place[item] = slot
         known.update((rank * self._items + item, slot) for item, slot in place.items())
@@ -94,13 +94,13 @@ class SlotAllocation:
             self._passing(*ends)
             for ends in zip(dst[new].tolist(), chunk[new].tolist(), strict=True)
         ]
-        self._learn(there[new], np.array(slots, dtype=np.int64))
+        self._insert(there[new], np.array(slots, dtype=np.int64))
         return (
             self._slots[_found(self._known, here)[0]],
             self._slots[_found(self._known, there)[0]],
         )
 
-    def _learn(self, keys: np.ndarray, slots: np.ndarray) -> None:
+    def _insert(self, keys: np.ndarray, slots: np.ndarray) -> None:
         keys = np.append(self._known, keys)
         order = np.argsort(keys)
         self._known, self._slots = keys[order], np.append(self._slots, slots)[order]
@@ -121,12 +121,12 @@ class SlotAllocation:
         """
         aside: list[Transfer] = []
         filled: list[Transfer] = []
-        targets = {(rank, slot) for rank, _, slot in self._owed}
-        keys = np.array([rank * self._items + item for rank, item, _ in self._owed], dtype=np.int64)
+        targets = {(rank, slot) for rank, _, slot in self._late}
+        keys = np.array([rank * self._items + item for rank, item, _ in self._late], dtype=np.int64)
         came = _found(self._held, keys)[1].tolist()
         places: list[int] = self._slots[_found(self._known, keys)[0]].tolist()
         moved: dict[tuple[int, int], int] = {}
-        for (rank, item, slot), held, place in zip(self._owed, came, places, strict=True):
+        for (rank, item, slot), held, place in zip(self._late, came, places, strict=True):
             if not held:
                 raise ProgramError(f"sends: chunk {item} never reaches rank {rank}")
             if (rank, place) in targets and (rank, item) not in moved:

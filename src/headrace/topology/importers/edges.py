@@ -7,8 +7,8 @@
     0   1   0.7      46
     1   0   0.7      25GB/s
 
-The line of names may be left out; its last name may be ``bytes_per_s`` or ``gb_per_s`` instead. A
-rate with its unit (B/s, kB/s, MB/s, GB/s, KiB/s, MiB/s, GiB/s, Mb/s or Gb/s) is always allowed.
+The line of names may be left out; its last name may be ``bytes_per_s`` or ``gb_per_s`` instead. The
+last column may have rates with units (B/s, kB/s, MB/s, GB/s, KiB/s, MiB/s, GiB/s, Mb/s or Gb/s).
 """
 
 import re

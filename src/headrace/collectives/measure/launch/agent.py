@@ -47,7 +47,7 @@ def _measure(lines: TextIO, send: Any) -> None:
 
 
 class _Groups:
-    """The groups that this rank joins, one after another, as told by the parent."""
+    """The groups that this rank joins, one after another, by the parent's messages."""
 
     def __init__(self, rank: int, listen: str, lines: TextIO, send: Any) -> None:
         self._rank = rank

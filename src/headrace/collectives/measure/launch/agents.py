@@ -1,7 +1,7 @@
 """Measuring a testbed: starts an agent for every rank and receives the profile.
 
-An agent that dies, or hangs, ends the executor group of all. The survivors report the loss and are
-told to form another group, in which the survey continues.
+An agent that dies, or hangs, ends the executor group of all. The survivors report the loss and,
+on command, form another group, in which the survey continues.
 """
 
 import base64

@@ -12,7 +12,7 @@ from headrace.collectives.run.rendezvous import Rendezvous
 from headrace.errors import CommunicationError
 from headrace.settings import Settings
 
-_ARRIVAL_S = 15.0  # the leader may be computing when the others already know
+_ARRIVAL_S = 15.0  # the leader may be computing when the others detect the loss
 _STRAGGLER_S = 1.0  # extra wait for the last one, which may only be late
 _CONNECT_S = 15.0
 _POLL_S = 0.05

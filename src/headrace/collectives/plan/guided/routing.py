@@ -110,7 +110,7 @@ class RouteProblem:
         """Set the problem up.
 
         Chunks travel only over ranks on shortest paths (by hops or by cost, 5.4.2) from where
-        they are to where they must go, and leave a node as the sketch's relay map says.
+        they are to where they must go, and leave a node by the sketch's relay map.
 
         Raises
         ------

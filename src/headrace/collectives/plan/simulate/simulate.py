@@ -11,7 +11,7 @@ resource, and alpha is added on arrival. A lane keeps at most two pieces on thei
 congestion window would, so that flows which share a resource also share its rate.
 
 Simplifications: the receiver's buffers are unbounded, lost packets do not exist, and computing
-is free unless `local_us_per_mb` says otherwise. The grouping of steps into messages is ignored.
+is free unless `local_us_per_mb` is set. The grouping of steps into messages is ignored.
 """
 
 from dataclasses import dataclass

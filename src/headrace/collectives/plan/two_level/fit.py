@@ -52,8 +52,8 @@ def topology_rates(topology: Topology, groups: RankGroups) -> tuple[np.ndarray, 
 def _leaving(topology: Topology, side: np.ndarray) -> np.ndarray:
     """Return (sides,) bytes/s, the smaller of the rates out of and into every side.
 
-    A side is a label of ranks. Its rate is that of the narrowest capacity that all links across
-    share, or else the sum over links.
+    A side is a label of ranks. Its rate is the sum over links across, or less: the narrowest
+    capacity that all of them share.
     """
     columns, count = topology.columns, int(side.max()) + 1
     with np.errstate(divide="ignore"):

@@ -59,7 +59,7 @@ class SymbolicExecution:
         )
         """Every slot of a rank that is written or named, as ``rank * slots + slot``; sorted."""
         self._last = np.full(len(self._cells) + 1, _UNDEFINED)
-        """Of every cell the source of its value, initial, then final; last, that of other slots."""
+        """Source of every cell's value: initial, in the end final; last row: other slots."""
         self._last[self._cell(before.rank, before.slot)] = count + np.arange(len(before.rank))
         self._gets = np.full(count, _UNDEFINED)
         self._held = np.full(count, _UNDEFINED)
