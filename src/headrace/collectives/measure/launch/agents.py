@@ -111,7 +111,7 @@ class _Agents(Processes):
                     self._regroup({rank}, message["lost"])
 
     def _form_group(self) -> None:
-        """Tell the members to form a group."""
+        """Send the members the command to form a group."""
         self._generation += 1
         self._addresses.clear()
         call = {
@@ -122,7 +122,7 @@ class _Agents(Processes):
         self.send(self._members, [call] * len(self._members))
 
     def _note_address(self, rank: int, address: str) -> None:
-        """Record the address of a member; with those of all, tell them to connect."""
+        """Record the address of a member; with those of all, have them connect."""
         self._addresses[rank] = address
         if len(self._addresses) == len(self._members):
             addresses = [self._addresses[member] for member in self._members]
