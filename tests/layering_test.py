@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from benchmarks.house.modules import cycles
+from benchmarks.house.modules import cycles, source_modules
 
 SOURCE = Path(headrace.__file__).parent
 
@@ -63,15 +63,7 @@ VERIFIER_MAY_IMPORT = (
 )
 
 
-def modules() -> dict[str, Path]:
-    found = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        parts = ("headrace", *path.relative_to(SOURCE).with_suffix("").parts)
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-MODULES = modules()
+MODULES = source_modules(SOURCE.parent)
 
 
 def under(module: str, *prefixes: str) -> bool:

@@ -18,9 +18,6 @@ CAPABILITIES = ("collectives",)
 OUTSIDE = ("headrace.torch", "headrace.registration", "headrace.demo")
 """Modules that join capabilities, and so may look into them."""
 
-PROTOCOL = ("main",)
-"""Names that the registry's protocol asks of many modules."""
-
 _NO_CODE = frozenset(
     {
         tokenize.COMMENT,
@@ -106,11 +103,7 @@ def defined_twice(modules: Modules) -> dict[str, list[str]]:
     for module, path in modules.items():
         for name in dict.fromkeys(public_names(path)):
             where.setdefault(name, []).append(module)
-    return {
-        name: found
-        for name, found in sorted(where.items())
-        if len(found) > 1 and name not in PROTOCOL
-    }
+    return {name: found for name, found in sorted(where.items()) if len(found) > 1}
 
 
 def long_functions(modules: Modules, lines: int) -> list[tuple[str, str, int]]:

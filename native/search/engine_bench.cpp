@@ -57,8 +57,9 @@ int main(int count, char** arguments) {
         auto network = torus(side);
         auto deliveries = allgather(side, chunks, symmetric);
         auto begun = std::chrono::steady_clock::now();
-        auto found = search(network, deliveries,
-                            {.restarts = 1 << 30, .batch_share = 1, .limit_s = seconds}, [] {});
+        auto found =
+            search(network, deliveries, {.restarts = 1 << 30, .batch_share = 1, .limit_s = seconds},
+                   [] { return false; });
         std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
         std::printf("%5dx%-2d %7d %10s %12.0f %10.2f\n", side, side, chunks,
                     symmetric ? "imposed" : "none",
