@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from headrace.collectives.measure import hardware_probes, profile
+from headrace.collectives.measure.pcie import probes as hardware_probes
 from headrace.collectives.plan import book, plan
 from headrace.collectives.plan.book import build_book
-from headrace.collectives.plan.orbits.plan import _SCHEMA as ORBIT_SCHEMA
-from headrace.collectives.plan.orbits.plan import SEND_COLUMNS
-from headrace.collectives.plan.sketch import NAMED, apply_sketch, parse, parse_sketch
-from headrace.collectives.plan.sketch.sketch import Policy, Strategy
+from headrace.collectives.plan.generators.orbits.plan import _SCHEMA as ORBIT_SCHEMA
+from headrace.collectives.plan.generators.orbits.plan import SEND_COLUMNS
+from headrace.collectives.plan.generators.taccl.sketch import (
+    NAMED,
+    apply_sketch,
+    parse,
+    parse_sketch,
+)
+from headrace.collectives.plan.generators.taccl.sketch.sketch import Policy, Strategy
 from headrace.collectives.program import (
     DEPENDENCY_COLUMNS,
     LANE_COLUMNS,
@@ -22,7 +27,7 @@ from headrace.collectives.program import (
     Direction,
     Op,
 )
-from headrace.topology import topology
+from headrace.topology import profile, topology
 from headrace.topology.presets import dgx2, racks
 from tests.report.small import relay
 

@@ -8,9 +8,9 @@ import pytest
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
-from headrace.collectives.plan.cost_model import EXECUTOR, FULL, CostModel
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.simulate import simulate
+from headrace.collectives.plan.cost import simulate
+from headrace.collectives.plan.cost.model import EXECUTOR, FULL, CostModel
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Schedule, Transfer
 from headrace.topology import Topology, without_local_alpha
 from tests.report.small import MB, chain

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import app
 from headrace.collectives.demand import Collective, Demand
-from headrace.report.bottleneck import bottleneck
+from headrace.collectives.report.bottleneck import bottleneck
 from headrace.topology import Topology
 
 TEXT = (Path(__file__).parent.parent / "docs" / "synthesis.md").read_text()

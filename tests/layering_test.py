@@ -21,6 +21,8 @@ LAYERS = {
     "headrace.artifact": 0,
     "headrace.fields": 0,
     "headrace.files": 0,
+    "headrace.units": 0,
+    "headrace.job": 1,
     "headrace.solver": 1,
     "headrace.topology": 1,
     "headrace.testbed": 1,
@@ -34,6 +36,8 @@ LAYERS = {
     "headrace.registration": 4,  # begins adaptation with the group
     "headrace.torch": 4,  # begins adaptation with the group
     "headrace.collectives.adapt": 4,
+    "headrace.collectives.cli": 5,
+    "headrace.collectives.report": 5,
     "headrace.__main__": 5,
     "headrace.cli": 5,
     "headrace.report": 5,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import headrace.artifact as artifact_io
 from headrace.cli.app import app
-from headrace.collectives.measure.hardware_probes import HardwareProbes
+from headrace.collectives.measure.pcie.probes import HardwareProbes
 from headrace.collectives.plan.book import PlanBook
 
 WRITTEN = Path(__file__).parent / "golden" / "written"

@@ -16,7 +16,7 @@ ORDERS = (
     "import headrace.torch, torch",
     "import torch, headrace.torch",
     "import headrace, torch, headrace.torch",
-    "import headrace.collectives.run.create, headrace.torch",
+    "import headrace.collectives.run.torch.create, headrace.torch",
 )
 
 

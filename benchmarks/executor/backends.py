@@ -112,7 +112,7 @@ class Native:
     threads = 1
 
     def __init__(self, rank: int, ranks: int, host: str, exchange: Exchange) -> None:
-        from headrace.collectives.run.choice import Chooser
+        from headrace.collectives.run.choose import Chooser
 
         self.rank, self.ranks = rank, ranks
         self._executor, one_host = connect_native(
@@ -140,8 +140,8 @@ class Native:
 
     def reduce_fp8(self, data: "np.ndarray[Any, Any]") -> Call:
         """Return the call that sums all ranks' fp8 (e4m3) at rank 0, directly from each."""
-        from headrace.collectives.plan.lower import lower
-        from headrace.collectives.plan.templates import direct
+        from headrace.collectives.plan.generators.templates import direct
+        from headrace.collectives.plan.ir.lower import lower
         from headrace.collectives.plan.verify import verify
 
         demand = Demand(collective=Collective.REDUCE, ranks=self.ranks, chunks=1)

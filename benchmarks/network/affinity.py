@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.harness import Report
 from benchmarks.network.thousand import plan_network
 from headrace.collectives.measure.affinity import physical_affinity
-from headrace.collectives.measure.embed import embed
-from headrace.collectives.measure.group import group_hosts
+from headrace.collectives.measure.embed import group_hosts
+from headrace.collectives.measure.embed.embedding import embed
 from headrace.collectives.measure.network_table import NetworkTable, load_table
 from headrace.collectives.measure.simulated_network import (
     NOISELESS,

@@ -21,7 +21,7 @@ from benchmarks.network.beds import Bed
 from benchmarks.network.launch import network
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
-from headrace.collectives.plan.transfers import RankGroups
+from headrace.collectives.plan.generators.templates.transfers import RankGroups
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.testbed.rates import parse_rate
 from headrace.topology import Topology

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from benchmarks.network.affinity import RECORDED
 from benchmarks.network.beds import Bed
-from headrace.collectives.measure.effort import ProbeEffort
+from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.collectives.measure.network_table import save_table, table_of_profile
 from headrace.testbed import Testbed

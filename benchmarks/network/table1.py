@@ -3,7 +3,7 @@
 from math import isclose
 
 from benchmarks.harness import Report
-from headrace.collectives.plan.two_level.table1 import Table1Row, table1
+from headrace.collectives.plan.generators.templates.two_level.table1 import Table1Row, table1
 
 SHAPES = ((2, 4), (3, 3), (4, 4), (8, 8))
 TWO_LEVEL = "2-level hierarchical"

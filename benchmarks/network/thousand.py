@@ -7,13 +7,13 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.measure.affinity import physical_affinity
-from headrace.collectives.measure.embed import embed
-from headrace.collectives.measure.group import Grouping, candidate_groups
+from headrace.collectives.measure.embed import Grouping, candidate_groups
+from headrace.collectives.measure.embed.embedding import embed
 from headrace.collectives.measure.network_table import NetworkTable
 from headrace.collectives.measure.simulated_network import nested_positions, simulate_network
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.simulate import simulate
-from headrace.collectives.plan.two_level import fitted_masters, two_level
+from headrace.collectives.plan.cost import simulate
+from headrace.collectives.plan.generators.templates.two_level import fitted_masters, two_level
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.topology import Link, SharedCapacity, Topology, beta_from_bytes_per_s
 

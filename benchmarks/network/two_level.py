@@ -16,23 +16,27 @@ from benchmarks.network.beds import Bed, groups_text
 from benchmarks.network.launch import Made, time_programs
 from benchmarks.ranks import MIB
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.measure.distances import pair_distances
-from headrace.collectives.measure.embed import embed
-from headrace.collectives.measure.group import (
+from headrace.collectives.measure.embed import (
     balanced_random,
     candidate_groups,
     square_root_groups,
 )
+from headrace.collectives.measure.embed.distances import pair_distances
+from headrace.collectives.measure.embed.embedding import embed
 from headrace.collectives.measure.launch.agents import measure_testbed
-from headrace.collectives.measure.profile import Profile
-from headrace.collectives.plan import templates
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.generators import templates
+from headrace.collectives.plan.generators.templates.transfers import RankGroups
+from headrace.collectives.plan.generators.templates.two_level import (
+    chunk_count,
+    spread_masters,
+    two_level,
+)
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.portfolio import plan_collective, predict_us
-from headrace.collectives.plan.transfers import RankGroups
-from headrace.collectives.plan.two_level import chunk_count, spread_masters, two_level
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule
 from headrace.testbed import Testbed
+from headrace.topology.profile import Profile
 
 BEDS = (
     Bed(name="3x3", racks=(3, 3, 3), host_mbit=200, uplink_mbit=75, seed=2),

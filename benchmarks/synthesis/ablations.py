@@ -11,17 +11,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.harness import Report
-from headrace.cli.format import size
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.chunks import Sends, realize
-from headrace.collectives.plan.guided.synthesize import guided_synthesis
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.matching import match
-from headrace.collectives.plan.sketch import NAMED, Sketch, apply_sketch
-from headrace.collectives.plan.sketch.sketch import Internode, Intranode, Policy, Strategy
+from headrace.collectives.plan.generators.matching import match
+from headrace.collectives.plan.generators.taccl.sketch import NAMED, Sketch, apply_sketch
+from headrace.collectives.plan.generators.taccl.sketch.sketch import (
+    Internode,
+    Intranode,
+    Policy,
+    Strategy,
+)
+from headrace.collectives.plan.generators.taccl.synthesize import guided_synthesis
+from headrace.collectives.plan.ir.chunks import Sends, realize
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.search import NativeSearch
 from headrace.topology import BYTES_PER_MB, Topology, presets, subgraph
+from headrace.units import size
 
 KB, MB, GIB = 1_000, 1_000_000, 1 << 30
 CHUNKS = {"1 KB": KB, "32 KB": 32 * KB, "1 MB": MB}

@@ -9,9 +9,9 @@ from pathlib import Path
 import headrace
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import Entry, PlanBook
-from headrace.collectives.plan.generators import Generator, Method
 from headrace.collectives.plan.plan import Candidate, Plan
 from headrace.collectives.plan.portfolio import Portfolio
+from headrace.collectives.plan.request import Generator, Method
 from headrace.errors import ProgramError
 from headrace.report.curves import curves
 from headrace.report.page import Page

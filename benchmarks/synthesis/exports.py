@@ -28,13 +28,13 @@ from benchmarks.synthesis.table import MODELS
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
 from headrace.collectives.export.threadblocks import Target
-from headrace.collectives.plan.cost_model import FULL
-from headrace.collectives.plan.generators import Effort, Method
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.cost.model import FULL
+from headrace.collectives.plan.generators.table import ALL_GENERATORS
+from headrace.collectives.plan.generators.templates import ring
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.search_generators import ALL_GENERATORS
-from headrace.collectives.plan.templates import ring
+from headrace.collectives.plan.request import Effort, Method
 from headrace.collectives.program import Program
 from headrace.collectives.run.search import NativeSearch
 from headrace.errors import HeadraceError, VerificationError

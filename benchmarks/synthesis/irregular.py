@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from benchmarks.harness import Report
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan.cost_model import FULL
-from headrace.collectives.plan.generators import GENERATORS, Method
+from headrace.collectives.plan.cost.model import FULL
+from headrace.collectives.plan.generators.table import SEARCH_GENERATORS
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.search_generators import SEARCH_GENERATORS
+from headrace.collectives.plan.request import GENERATORS, Method
 from headrace.collectives.run.search import NativeSearch
 from headrace.errors import ProgramError
 from headrace.topology import Topology, perturbed, presets

@@ -18,11 +18,11 @@ from benchmarks.ranks import MIB, Case, time_cases
 from headrace.collectives.demand import Collective
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.collectives.plan.book import PlanBook, build_book
-from headrace.collectives.plan.cost_model import EXECUTOR
-from headrace.collectives.plan.generators import GENERATORS, Method
+from headrace.collectives.plan.cost.model import EXECUTOR
+from headrace.collectives.plan.generators.table import SEARCH_GENERATORS
+from headrace.collectives.plan.generators.templates.transfers import RankGroups
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.collectives.plan.search_generators import SEARCH_GENERATORS
-from headrace.collectives.plan.transfers import RankGroups
+from headrace.collectives.plan.request import GENERATORS, Method
 from headrace.collectives.run.search import NativeSearch
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.topology import Topology

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from benchmarks.harness import ROOT, Report
 from benchmarks.synthesis.books import Plans, best_of, draw, plans_of, save_book
 from benchmarks.synthesis.nccl_templates import DGX2, NDV2, Wiring, generators
-from headrace.cli.format import size
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan.cost_model import FULL, CostModel
-from headrace.collectives.plan.generators import GENERATORS, Method
+from headrace.collectives.plan.cost.model import FULL, CostModel
+from headrace.collectives.plan.generators.table import SEARCH_GENERATORS
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.collectives.plan.search_generators import SEARCH_GENERATORS
+from headrace.collectives.plan.request import GENERATORS, Method
 from headrace.collectives.run.search import NativeSearch
 from headrace.report.page import Page
 from headrace.topology import Topology, presets
+from headrace.units import size
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = tuple(4**k * KIB for k in range(11))

@@ -16,8 +16,8 @@ from functools import partial
 from itertools import pairwise
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.generators import Generator, Setting
-from headrace.collectives.plan.transfers import backwards, unsupported
+from headrace.collectives.plan.generators.templates.transfers import backwards, unsupported
+from headrace.collectives.plan.request import Generator, Setting
 from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import ProgramError
 from headrace.topology import Topology

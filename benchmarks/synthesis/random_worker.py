@@ -44,10 +44,10 @@ def planned(case: Case) -> Answer:
     """Plan one case, prove the plan again, and compare it with its bound."""
     from benchmarks.synthesis.random_topologies import random_topology
     from headrace.collectives.demand import Collective
-    from headrace.collectives.plan.cost_model import FULL
-    from headrace.collectives.plan.generators import Method
+    from headrace.collectives.plan.cost.model import FULL
+    from headrace.collectives.plan.generators.table import ALL_GENERATORS
     from headrace.collectives.plan.portfolio import plan_collective
-    from headrace.collectives.plan.search_generators import ALL_GENERATORS
+    from headrace.collectives.plan.request import Method
     from headrace.collectives.plan.verify import verify
     from headrace.collectives.run.search import NativeSearch
     from headrace.topology import Topology

@@ -47,10 +47,10 @@ def plan(name: str) -> dict[str, Any]:
 
 
 def _hosts() -> tuple[dict[str, Any], float]:
-    from headrace.collectives.plan.cost_model import FULL
-    from headrace.collectives.plan.generators import Method
+    from headrace.collectives.plan.cost.model import FULL
+    from headrace.collectives.plan.generators.table import ALL_GENERATORS
     from headrace.collectives.plan.portfolio import plan_collective
-    from headrace.collectives.plan.search_generators import ALL_GENERATORS
+    from headrace.collectives.plan.request import Method
     from headrace.collectives.run.search import NativeSearch
 
     topology = presets.ndv2_taccl_1mb(10)
@@ -72,7 +72,7 @@ def _hosts() -> tuple[dict[str, Any], float]:
 
 
 def _orbits(name: str) -> tuple[dict[str, Any], float]:
-    from headrace.collectives.plan.orbits.build import plan_orbits
+    from headrace.collectives.plan.generators.orbits.build import plan_orbits
 
     torus = name.startswith("4096")
     topology = presets.torus((64, 64)) if torus else presets.dgx_a100(128)

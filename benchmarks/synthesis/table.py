@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from benchmarks.harness import Report
 from benchmarks.synthesis.cases import CASES, TORI, Case
 from headrace.collectives.plan.bound import lower_bound
-from headrace.collectives.plan.cost_model import FULL
-from headrace.collectives.plan.generators import Method
+from headrace.collectives.plan.cost.model import FULL
+from headrace.collectives.plan.generators.table import ALL_GENERATORS
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.search_generators import ALL_GENERATORS
+from headrace.collectives.plan.request import Method
 from headrace.collectives.run.search import NativeSearch
 from headrace.topology import Topology, perturbed, without_local_alpha
 

@@ -14,14 +14,14 @@ def register() -> None:
     import torch.distributed as dist
 
     if dist.is_available() and NAME not in dist.Backend.backend_list:
-        from headrace.collectives.run.untraced import untraced
+        from headrace.collectives.run.torch.untraced import untraced
 
         create = untraced(_create)
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _create(options: Any, _backend_options: Any) -> Any:
-    from headrace.collectives.run.create import create
+    from headrace.collectives.run.torch.create import create
 
     return create(options, _follow)
 
@@ -29,6 +29,6 @@ def _create(options: Any, _backend_options: Any) -> Any:
 def _follow(store: Any, executor: Any, switch: Any, book: Any, settings: Any) -> Any:
     if book is None:
         return None
-    from headrace.collectives.adapt.follow import follow  # only where there is a plan to adapt
+    from headrace.collectives.adapt.session import follow  # only where there is a plan to adapt
 
     return follow(store, executor, switch, book, settings)

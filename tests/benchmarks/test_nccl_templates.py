@@ -15,11 +15,11 @@ from benchmarks.synthesis.nccl_templates import (
     tree,
 )
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.chunks import realize
-from headrace.collectives.plan.cost_model import FULL
-from headrace.collectives.plan.generators import Method
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.cost.model import FULL
+from headrace.collectives.plan.ir.chunks import realize
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.portfolio import plan_collective, predict_us
+from headrace.collectives.plan.request import Method
 from headrace.collectives.plan.verify import verify
 from headrace.errors import ProgramError
 from headrace.topology import Topology, presets

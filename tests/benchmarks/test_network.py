@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.network import autotune, loop, models, overhead, table1, training, two_level
 from benchmarks.network.beds import Bed, groups_text, ring_crossings
-from headrace.collectives.plan.statistics import ProgramStatistics
-from headrace.collectives.plan.two_level.table1 import Table1Row
+from headrace.collectives.plan.generators.templates.two_level.table1 import Table1Row
+from headrace.collectives.plan.ir.statistics import ProgramStatistics
 
 
 def test_a_bed_is_a_testbed_with_shuffled_ranks() -> None:

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from headrace.cli.artifacts import show_command
 from headrace.cli.report import report_command
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan.cost_model import FULL
-from headrace.collectives.plan.generators import Method
+from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.portfolio import plan_collective
+from headrace.collectives.plan.request import Method
 from headrace.errors import ArtifactError
 from headrace.topology.presets import dgx2
 from tests.report.small import relay

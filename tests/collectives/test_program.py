@@ -7,8 +7,8 @@ import pytest
 
 from headrace.artifact import Artifact
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.templates import ring
+from headrace.collectives.plan.generators.templates import ring
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import races, verify
 from headrace.collectives.program import (
     DEPENDENCY_COLUMNS,

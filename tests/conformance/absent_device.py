@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
-from headrace.collectives.run import sparse, staging
-from headrace.collectives.run.backend import Calls
+from headrace.collectives.run.torch import sparse, staging
+from headrace.collectives.run.torch.calls import Calls
 
 
 class LateCopies:

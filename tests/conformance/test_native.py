@@ -14,11 +14,11 @@ import torch
 
 from headrace import _native
 from headrace.collectives.demand import REDUCING, ROOTED, STANDARD, Collective, Demand
-from headrace.collectives.plan import templates
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.generators import templates
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Program, Schedule, Transfer
-from headrace.collectives.run.choice import Chooser
+from headrace.collectives.run.choose import Chooser
 from headrace.collectives.run.executor import DTYPES, OPERATORS, Executor
 from headrace.errors import InputError, ProgramError, UnverifiedPlanError
 from tests.collectives.plan.template_cases import serves

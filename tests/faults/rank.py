@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan import templates
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.generators import templates
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import Collective
-from headrace.collectives.run.choice import Chooser
+from headrace.collectives.run.choose import Chooser
 from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError
 from tests.conformance.groups import each, group

@@ -2,8 +2,8 @@
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
-from headrace.collectives.plan.cost_model import FULL, CostModel
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.cost.model import FULL, CostModel
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.plan import Candidate, Plan
 from headrace.collectives.plan.portfolio import predict_us
 from headrace.collectives.plan.verify import verify

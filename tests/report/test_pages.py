@@ -14,15 +14,15 @@ import pytest
 from headrace.artifact import Artifact
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
-from headrace.collectives.plan.cost_model import FULL
-from headrace.collectives.plan.generators import Method
+from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.portfolio import plan_collective
+from headrace.collectives.plan.request import Method
+from headrace.collectives.report import gantt as gantt_module
+from headrace.collectives.report.gantt import gantt
+from headrace.collectives.report.timeline import timeline
 from headrace.errors import ArtifactError
-from headrace.report import gantt as gantt_module
-from headrace.report.gantt import gantt
 from headrace.report.graph import MAX_LINES, draw_topology
 from headrace.report.pages import page_of
-from headrace.report.timeline import timeline
 from headrace.topology.presets import dgx2_taccl_1mb, ndv2_taccl_1mb, racks, ring, torus
 from tests.report.small import relay
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.collectives.measure.effort import ProbeEffort
+from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.errors import TestbedError
 from headrace.testbed import Testbed, TestbedSpec, network, run_ranks

@@ -8,17 +8,16 @@ from hypothesis import strategies as st
 
 from headrace.errors import SymmetryError
 from headrace.topology import Link, SharedCapacity, Switch, Topology, perturbed
+from headrace.topology.automorphism import link_image, require_automorphism
 from headrace.topology.presets import dgx2, dgx_a100, mi250, ndv2, racks, ring, torus
 from headrace.topology.symmetry import (
     automorphism_generators,
     automorphisms,
     generated_group,
     is_automorphism,
-    link_image,
     offset_permutation,
     offset_symmetries,
     orbits,
-    require_automorphism,
     translations,
 )
 

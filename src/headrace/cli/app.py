@@ -5,10 +5,11 @@ from typing import Annotated
 import typer
 
 import headrace
-from headrace.cli import artifacts, collectives, demo, testbed, topology
-from headrace.cli.export import export_command
-from headrace.cli.infer import infer_command
+from headrace.cli import artifacts, demo, testbed, topology
 from headrace.cli.report import report_command
+from headrace.collectives.cli import app as collectives
+from headrace.collectives.cli.export import export_command
+from headrace.collectives.cli.infer import infer_command
 
 app = typer.Typer(
     name="headrace",

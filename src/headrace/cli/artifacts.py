@@ -11,21 +11,21 @@ from rich.table import Table
 
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
-from headrace.cli.entries import entry_tables
-from headrace.cli.export import verify_foreign
-from headrace.cli.format import duration, rate, size
-from headrace.cli.sends import send_tables
+from headrace.collectives.cli.entries import entry_tables
+from headrace.collectives.cli.export import verify_foreign
+from headrace.collectives.cli.sends import send_tables
 from headrace.collectives.demand import ROOTED
-from headrace.collectives.measure.profile import Profile
 from headrace.collectives.plan.book import PlanBook
-from headrace.collectives.plan.generators import locality
+from headrace.collectives.plan.ir.statistics import program_statistics
 from headrace.collectives.plan.plan import Plan
-from headrace.collectives.plan.statistics import program_statistics
+from headrace.collectives.plan.request import locality
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
 from headrace.collectives.plan.verify import verify as prove
 from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, VerificationError
 from headrace.topology import Topology
+from headrace.topology.profile import Profile
+from headrace.units import duration, rate, size
 
 _LINKS = 60
 """Most links, and rows of any other table, that are printed without --all."""
@@ -74,7 +74,7 @@ def verify_command(file: _File) -> None:
 
 
 def _verify_orbits(artifact: Artifact, source: str, console: Console) -> None:
-    from headrace.collectives.plan.orbits import OrbitPlan, verify_orbits
+    from headrace.collectives.plan.generators.orbits import OrbitPlan, verify_orbits
 
     plan = OrbitPlan.from_artifact(artifact, source)
     proof = verify_orbits(plan)

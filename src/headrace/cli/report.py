@@ -7,9 +7,9 @@ import typer
 from rich.console import Console
 
 import headrace.artifact as artifact_io
-from headrace.cli.format import size
 from headrace.cli.options import output_option
 from headrace.errors import ArtifactError
+from headrace.units import size
 
 
 def report_command(

@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.cli.ending import unwind_on_sigterm
-from headrace.cli.format import mbit
 from headrace.cli.options import Order, Seed, output_option
 from headrace.testbed import Testbed, TestbedSpec, run_ranks, state, teardown
 from headrace.testbed.rates import format_rate, parse_rate
+from headrace.units import mbit
 
 app = typer.Typer(
     help="Emulate a cluster on this machine: namespaces as hosts, bridges as racks, shaped links.",

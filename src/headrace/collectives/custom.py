@@ -38,8 +38,6 @@ from headrace.collectives.demand import Collective, Demand, Held
 from headrace.errors import ProgramError
 from headrace.files import load_json
 
-__all__ = ["demand_from_head", "demand_from_json", "demand_to_head"]
-
 _MOST_RANKS = 1 << 16
 _MOST_SLOTS = 1 << 24
 _MOST_CONTRIBUTORS = 1 << 21

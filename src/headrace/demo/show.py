@@ -10,7 +10,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.format import mbit, ms, size
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook
 from headrace.demo.scenario import Comparison, RankHosts
@@ -19,6 +18,7 @@ from headrace.testbed import Testbed, pace_rate
 from headrace.testbed.loopback import pace_table
 from headrace.testbed.rates import PAYLOAD_SHARE, format_rate
 from headrace.topology import Topology
+from headrace.units import mbit, ms, size
 
 if TYPE_CHECKING:
     from headrace.collectives.measure import Profile

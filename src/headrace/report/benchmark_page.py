@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace import fields
-from headrace.cli.format import parse_size
 from headrace.errors import ArtifactError, InputError
 from headrace.report.curves import Points, curves
 from headrace.report.page import Page, cell_text
+from headrace.units import parse_size
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

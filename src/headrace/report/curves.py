@@ -61,7 +61,7 @@ def curves(
 
 def size_ticks(sizes: Sequence[float]) -> dict[str, object]:
     """Ticks of a logarithmic axis at powers of four bytes, in words."""
-    from headrace.cli.format import size
+    from headrace.units import size
 
     low, high = min(sizes, default=1.0), max(sizes, default=1.0)
     ticks = [4**k for k in range(32) if low / 4 < 4**k < high * 4]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.report.bottleneck import Bottleneck
+from headrace.collectives.report.bottleneck import Bottleneck
 from headrace.topology import Topology
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.collectives.measure.profile import Profile
 from headrace.report.graph import draw_topology
 from headrace.report.page import Page
 from headrace.topology import Topology
+from headrace.topology.profile import Profile
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -58,14 +58,14 @@ def _benchmark(path: Path) -> Mapping[str, Any] | None:
 
 def _plan(artifact: Artifact, source: str) -> Page:
     from headrace.collectives.plan.plan import Plan
-    from headrace.report.plan_page import plan_page
+    from headrace.collectives.report.plan_page import plan_page
 
     return plan_page(Plan.from_artifact(artifact, source), source)
 
 
 def _book(artifact: Artifact, source: str) -> Page:
     from headrace.collectives.plan.book import PlanBook
-    from headrace.report.book_page import book_page
+    from headrace.collectives.report.book_page import book_page
 
     return book_page(PlanBook.from_artifact(artifact, source), source)
 
@@ -78,8 +78,8 @@ def _topology(artifact: Artifact, source: str) -> Page:
 
 
 def _profile(artifact: Artifact, source: str) -> Page:
-    from headrace.collectives.measure.profile import Profile
     from headrace.report.network_page import profile_page
+    from headrace.topology.profile import Profile
 
     return profile_page(Profile.from_artifact(artifact, source), source)
 

@@ -14,24 +14,9 @@ from headrace.errors import SymmetryError
 from headrace.topology.automorphism import (
     Permutation,
     is_automorphism,
-    link_image,
-    require_automorphism,
 )
 from headrace.topology.refinement import automorphism_generators
 from headrace.topology.topology import Topology
-
-__all__ = [
-    "automorphism_generators",
-    "automorphisms",
-    "generated_group",
-    "is_automorphism",
-    "link_image",
-    "offset_permutation",
-    "offset_symmetries",
-    "orbits",
-    "require_automorphism",
-    "translations",
-]
 
 
 def offset_permutation(ranks: int, offset: int, group: int) -> np.ndarray:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.collectives.adapt.traffic import Traffic
-from headrace.collectives.adapt.updated import PortRates, bandwidth
+from headrace.collectives.adapt.observe.port_changes import PortRates, bandwidth
+from headrace.collectives.adapt.observe.traffic import Traffic
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
-from headrace.collectives.plan.generators import GENERATORS
 from headrace.collectives.plan.portfolio import predict_us
+from headrace.collectives.plan.request import GENERATORS
 from headrace.collectives.program import Direction, Op, Program
 from headrace.testbed.spec import TestbedSpec
 from headrace.topology import Topology

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.collectives.adapt.bandwidth import imbalance
-from headrace.collectives.adapt.finetune import Finetune
+from headrace.collectives.adapt.act.bandwidth import imbalance
+from headrace.collectives.adapt.act.finetune import Finetune
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.cost_model import EXECUTOR
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.simulate import simulate
-from headrace.collectives.plan.two_level import Masters, two_level
+from headrace.collectives.plan.cost import simulate
+from headrace.collectives.plan.cost.model import EXECUTOR
+from headrace.collectives.plan.generators.templates.two_level import Masters, two_level
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Direction, Program
 from headrace.topology import Topology
 

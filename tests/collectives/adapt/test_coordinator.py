@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from headrace.collectives.adapt.act.background import Request, Response, plan_calls, plan_request
+from headrace.collectives.adapt.act.rebook import QUICKTUNE
 from headrace.collectives.adapt.coordinator import Coordinator
-from headrace.collectives.adapt.decide import Limits, Phase
-from headrace.collectives.adapt.network import KnownNetwork
-from headrace.collectives.adapt.replan import Request, Response, plan_calls, plan_request
-from headrace.collectives.adapt.retune import QUICKTUNE
-from headrace.collectives.adapt.traffic import Traffic
+from headrace.collectives.adapt.observe.network import KnownNetwork
+from headrace.collectives.adapt.observe.traffic import Traffic
+from headrace.collectives.adapt.policy import Limits, Phase
 from headrace.collectives.demand import Collective
 from headrace.errors import InputError
 from headrace.topology import Topology

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.collectives.adapt.metrics import Metrics, start_metrics
 from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.swap import PlanSwitch
+from headrace.collectives.run.switch import PlanSwitch
 
 
 @pytest.fixture

@@ -9,14 +9,18 @@ from dataclasses import dataclass
 
 import pytest
 
-from headrace.collectives.adapt.bandwidth import imbalance
-from headrace.collectives.adapt.finetune import Finetune
-from headrace.collectives.adapt.quicktune import quicktune
-from headrace.collectives.adapt.updated import bandwidth
+from headrace.collectives.adapt.act.bandwidth import imbalance
+from headrace.collectives.adapt.act.finetune import Finetune
+from headrace.collectives.adapt.act.quicktune import quicktune
+from headrace.collectives.adapt.observe.port_changes import bandwidth
 from headrace.collectives.demand import Collective
+from headrace.collectives.plan.generators.templates.transfers import RankGroups
+from headrace.collectives.plan.generators.templates.two_level import (
+    Masters,
+    masters_from_weights,
+    spread_masters,
+)
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.transfers import RankGroups
-from headrace.collectives.plan.two_level import Masters, masters_from_weights, spread_masters
 from headrace.topology import Topology
 from headrace.topology.presets import racks
 from tests.collectives.adapt.networks import seen, slow_host, slow_uplink, tuned

@@ -4,8 +4,8 @@ import random
 from collections.abc import Iterator
 
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
-from headrace.collectives.plan.chunks import deliveries_of, realize
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.ir.chunks import deliveries_of, realize
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Program, Schedule, Transfer
 from tests.collectives.plan.random_sends import random_sends, random_topology
 from tests.collectives.plan.template_cases import SERVES, serves, variants

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.templates import direct, ring
+from headrace.collectives.plan.generators.templates import direct, ring
+from headrace.collectives.plan.ir.lower import lower
 from headrace.errors import PlanError, XmlError
 
 XML = [

@@ -10,8 +10,8 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export.mscclpp_json import export, write
 from headrace.collectives.export.mscclpp_read import verify_text
 from headrace.collectives.export.threadblocks import Target, lowered
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.templates import ring
+from headrace.collectives.plan.generators.templates import ring
+from headrace.collectives.plan.ir.lower import lower
 from headrace.errors import PlanError, ProgramError
 from tests.collectives.export.operations import Operations
 from tests.collectives.export.programs import random_program, template_programs

@@ -10,8 +10,8 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export.msccl_xml import export, verify_text
 from headrace.collectives.export.prove import Verdict
 from headrace.collectives.export.threadblocks import Target
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.templates import direct, halving_doubling, ring
+from headrace.collectives.plan.generators.templates import direct, halving_doubling, ring
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Program
 from headrace.errors import XmlError
 from tests.collectives.export.machine import Machine

@@ -9,8 +9,8 @@ from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
 from headrace.collectives.export.recover import divided, recovered, same_plan
 from headrace.collectives.export.threadblocks import Target, lowered
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.templates import ring
+from headrace.collectives.plan.generators.templates import ring
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program
 from headrace.errors import VerificationError

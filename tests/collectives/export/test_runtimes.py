@@ -24,8 +24,8 @@ from headrace.collectives.export.runtimes import (
     selection,
 )
 from headrace.collectives.export.threadblocks import Target, lowered, renumbered
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.templates import ring
+from headrace.collectives.plan.generators.templates import ring
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.errors import ProgramError, VerificationError
 from tests.collectives.export.machine import Machine

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from headrace.collectives.measure.probe import Manner, Probe
+from headrace.collectives.measure.probes.probe import Manner, Probe
 from headrace.errors import CommunicationError
 from headrace.topology import BYTES_PER_MB, Topology
 from headrace.topology.presets import racks

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from headrace.collectives.measure import Profile, survey
-from headrace.collectives.measure.arrange import arranged
 from headrace.collectives.measure.cache import HostId, ProfileCache
 from headrace.collectives.plan.book import build_book
+from headrace.topology.arrange import arranged
 from tests.collectives.measure.network import Network, shuffled_racks
 
 TOPOLOGY, TRUTH = shuffled_racks((3, 2), 4)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.measure.affinity import physical_affinity
-from headrace.collectives.measure.group import group_hosts
+from headrace.collectives.measure.embed import group_hosts
 from headrace.collectives.measure.network_table import (
     NetworkTable,
     load_table,

@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headrace.collectives.measure.effort import ProbeEffort
-from headrace.collectives.measure.probe import Manner
-from headrace.collectives.measure.recorder import Series, Site
+from headrace.collectives.measure.budget import ProbeEffort
+from headrace.collectives.measure.probes.probe import Manner
+from headrace.collectives.measure.probes.recorder import Series, Site
 from headrace.collectives.measure.survey import survey
 from headrace.errors import CommunicationError
 from headrace.topology import Link, SharedCapacity, Topology

@@ -3,7 +3,7 @@
 import itertools
 import math
 
-from headrace.collectives.plan.chunks import Deliveries
+from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.topology import Topology
 
 EPS = 1e-9

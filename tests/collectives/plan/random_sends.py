@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from headrace.collectives.plan.chunks import Deliveries, Sends
+from headrace.collectives.plan.ir.chunks import Deliveries, Sends
 from headrace.topology import Link, SharedCapacity, Topology
 
 

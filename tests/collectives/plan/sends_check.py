@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from headrace.collectives.plan.chunks import Deliveries, Sends
+from headrace.collectives.plan.ir.chunks import Deliveries, Sends
 from headrace.topology import Link, SharedCapacity, Topology
 
 EPS = 1e-6

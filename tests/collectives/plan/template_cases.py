@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan import templates
+from headrace.collectives.plan.generators import templates
 from headrace.collectives.program import Schedule
 
 Variant = Callable[[Demand], Schedule]

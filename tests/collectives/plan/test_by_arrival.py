@@ -7,20 +7,18 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.chunks import (
-    Sends,
+from headrace.collectives.plan.cost import simulate
+from headrace.collectives.plan.cost.model import FULL
+from headrace.collectives.plan.engine import SearchSettings
+from headrace.collectives.plan.ir.chunks import Sends, deliveries_of, realize, sends_of
+from headrace.collectives.plan.ir.lower import lower
+from headrace.collectives.plan.ir.sends import (
+    by_arrival,
     concatenated,
-    deliveries_of,
     overlapped,
-    realize,
     reversed_sends,
-    sends_of,
+    with_arrivals,
 )
-from headrace.collectives.plan.cost_model import FULL
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.search import SearchSettings
-from headrace.collectives.plan.sends import by_arrival, with_arrivals
-from headrace.collectives.plan.simulate import simulate
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Op, Program, Schedule, Transfer
 from headrace.collectives.run.search import NativeSearch

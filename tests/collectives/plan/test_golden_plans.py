@@ -10,12 +10,13 @@ import pytest
 from headrace.collectives.demand import Collective
 from headrace.collectives.export import msccl_xml, mscclpp_json
 from headrace.collectives.export.threadblocks import Target
-from headrace.collectives.plan import hierarchy, search_generators
-from headrace.collectives.plan.cost_model import FULL
-from headrace.collectives.plan.generators import Method
-from headrace.collectives.plan.mirrored import mirrored
+from headrace.collectives.plan.cost.model import FULL
+from headrace.collectives.plan.generators import table as search_generators
+from headrace.collectives.plan.generators.hosts import hierarchy
+from headrace.collectives.plan.generators.mirrored import mirrored
+from headrace.collectives.plan.generators.table import ALL_GENERATORS
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.search_generators import ALL_GENERATORS
+from headrace.collectives.plan.request import Method
 from headrace.collectives.program import Program
 from headrace.collectives.run.search import NativeSearch
 from headrace.errors import HeadraceError

@@ -12,9 +12,10 @@ from collections import Counter
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan import templates
-from headrace.collectives.plan.chunks import concatenated, deliveries_of, realize, reversed_sends
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.generators import templates
+from headrace.collectives.plan.ir.chunks import deliveries_of, realize
+from headrace.collectives.plan.ir.lower import lower
+from headrace.collectives.plan.ir.sends import concatenated, reversed_sends
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule
 from headrace.errors import ProgramError, VerificationError

@@ -9,16 +9,16 @@ import pytest
 
 from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan import portfolio as portfolio_module
-from headrace.collectives.plan.cost_model import EXECUTOR, FULL
-from headrace.collectives.plan.generators import GENERATORS, Generator, Method, Setting, locality
+from headrace.collectives.plan.cost import simulate
+from headrace.collectives.plan.cost.model import EXECUTOR, FULL
+from headrace.collectives.plan.generators.templates import direct, ring
 from headrace.collectives.plan.portfolio import (
     Portfolio,
     plan_collective,
     predict_us,
     rescore,
 )
-from headrace.collectives.plan.simulate import simulate
-from headrace.collectives.plan.templates import direct, ring
+from headrace.collectives.plan.request import GENERATORS, Generator, Method, Setting, locality
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.errors import ProgramError, TopologyError

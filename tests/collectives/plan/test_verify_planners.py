@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
-from headrace.collectives.plan.generators import GENERATORS, Setting
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.ir.lower import lower
+from headrace.collectives.plan.request import GENERATORS, Setting
 from headrace.collectives.plan.verify import verify
 from headrace.errors import ProgramError
 from headrace.topology import Link, Topology

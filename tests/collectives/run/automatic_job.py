@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import headrace.torch  # noqa: F401 - registers the backend where headrace is not installed
-from headrace.collectives.run import automatic
+from headrace.collectives.run import bootstrap as automatic
 
 
 def main() -> None:

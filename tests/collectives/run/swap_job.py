@@ -23,10 +23,10 @@ import torch.distributed as dist
 
 import headrace.torch  # noqa: F401 - registers the backend where headrace is not installed
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan import templates
 from headrace.collectives.plan.book import PlanBook, build_book
-from headrace.collectives.plan.generators import GENERATORS
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.generators import templates
+from headrace.collectives.plan.ir.lower import lower
+from headrace.collectives.plan.request import GENERATORS
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.agreement import (
     PLAN,
@@ -36,7 +36,7 @@ from headrace.collectives.run.agreement import (
     Store,
     own_connection,
 )
-from headrace.collectives.run.group import HeadraceGroup
+from headrace.collectives.run.torch.group import HeadraceGroup
 from headrace.errors import CommunicationError, InputError
 from headrace.topology.presets import uniform
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.collectives.run.agreement import Follower, Proposer, RoundOutcome
 from headrace.errors import CommunicationError, InputError
 from tests.collectives.run.stores import MemoryStore
-from tests.collectives.run.test_swap import Rank
+from tests.collectives.run.test_switch import Rank
 
 IDLE_S = 0.001
 

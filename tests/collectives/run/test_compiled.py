@@ -30,7 +30,7 @@ def test_compiled_calls_return_what_eager_ones_do() -> None:
 
 
 LOADED = """
-import sys, torch, headrace.torch, headrace.collectives.run.create
+import sys, torch, headrace.torch, headrace.collectives.run.torch.create
 print([name for name in sys.modules if name.startswith("torch._dynamo")])
 """
 

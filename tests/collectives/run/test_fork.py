@@ -58,7 +58,7 @@ import os, sys, time
 from datetime import timedelta
 import torch
 from tests.collectives.run.test_caller import no_others, reduce, two
-from headrace.collectives.run.group import HeadraceGroup
+from headrace.collectives.run.torch.group import HeadraceGroup
 from headrace.errors import CommunicationError
 
 with two() as (first, second):

@@ -12,7 +12,7 @@ if sys.argv[1] == "configured":
 from headrace.collectives.run.log import show_log
 show_log(sys.argv[2], 3)
 show_log(sys.argv[2], 3)
-log = logging.getLogger("headrace.collectives.run.create")
+log = logging.getLogger("headrace.collectives.run.torch.create")
 log.info("a group")
 log.warning("a problem")
 """

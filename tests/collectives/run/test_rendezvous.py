@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 
 from headrace.collectives.run.connect.addresses import addresses_towards, is_loopback
-from headrace.collectives.run.monitor import monitored_barrier
 from headrace.collectives.run.rendezvous import Rendezvous, _chosen
+from headrace.collectives.run.torch.monitor import monitored_barrier
 from headrace.errors import CommunicationError, InputError
 
 

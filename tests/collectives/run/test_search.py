@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.chunks import concatenated, deliveries_of, realize
-from headrace.collectives.plan.cost_model import FULL
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.matching import match
-from headrace.collectives.plan.search import Routes, SearchInterrupted, SearchResult, SearchSettings
-from headrace.collectives.plan.simulate import simulate
+from headrace.collectives.plan.cost import simulate
+from headrace.collectives.plan.cost.model import FULL
+from headrace.collectives.plan.engine import Routes, SearchInterrupted, SearchResult, SearchSettings
+from headrace.collectives.plan.generators.matching import match
+from headrace.collectives.plan.ir.chunks import deliveries_of, realize
+from headrace.collectives.plan.ir.lower import lower
+from headrace.collectives.plan.ir.sends import concatenated
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.search import NativeSearch
 from headrace.errors import ProgramError, TopologyError

@@ -10,7 +10,7 @@ import torch
 import headrace.torch
 from headrace.collectives.demand import Collective
 from headrace.collectives.run import shared_buffer
-from headrace.collectives.run.choice import Chooser
+from headrace.collectives.run.choose import Chooser
 from headrace.collectives.run.executor import Executor
 from tests.conformance.groups import each, group
 from tests.conformance.launch import outputs, ranks

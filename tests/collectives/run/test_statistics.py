@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan import templates
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.generators import templates
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.statistics import Stat, StatisticsReader

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import STANDARD, Collective, Demand
-from headrace.collectives.plan import templates
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.generators import templates
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Direction, Program, Schedule, Transfer
 from headrace.collectives.run.executor import Executor

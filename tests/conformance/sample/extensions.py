@@ -67,7 +67,7 @@ def lengths_that_only_the_sender_knows() -> None:
 
 @check
 def aggregation_by_any_function() -> None:
-    from headrace.collectives.run.aggregate import aggregate
+    from headrace.collectives.run.torch.aggregate import aggregate
 
     for size in SIZES:
         tensor = make(me(), size, torch.float32)

@@ -19,14 +19,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from headrace.collectives.adapt.traffic import Traffic
+from headrace.collectives.adapt.observe.traffic import Traffic
 from headrace.collectives.run.agreement import NEWS, Follower, Store, announce
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.statistics import ConnectionStatistics
-from headrace.collectives.run.swap import Activation, PlanSwitch
+from headrace.collectives.run.switch import Activation, PlanSwitch
 from headrace.errors import CommunicationError
-
-__all__ = ["Agent", "TrafficCollector", "poll_interval_s"]
 
 log = logging.getLogger(__name__)
 

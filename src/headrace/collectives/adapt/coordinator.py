@@ -10,7 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
-from headrace.collectives.adapt.decide import (
+from headrace.collectives.adapt.act.background import Request, Response
+from headrace.collectives.adapt.act.finetune import Finetune
+from headrace.collectives.adapt.act.forecast import Forecast
+from headrace.collectives.adapt.act.rebook import FINETUNE, Call, book_masters
+from headrace.collectives.adapt.observe.network import KnownNetwork
+from headrace.collectives.adapt.observe.port_changes import bandwidth
+from headrace.collectives.adapt.observe.traffic import Traffic
+from headrace.collectives.adapt.policy import (
     Action,
     ActionOutcome,
     Limits,
@@ -19,22 +26,13 @@ from headrace.collectives.adapt.decide import (
     State,
     decide,
 )
-from headrace.collectives.adapt.finetune import Finetune
-from headrace.collectives.adapt.forecast import Forecast
-from headrace.collectives.adapt.network import KnownNetwork
-from headrace.collectives.adapt.records import Records
-from headrace.collectives.adapt.replan import Request, Response
-from headrace.collectives.adapt.retune import FINETUNE, Call, book_masters
-from headrace.collectives.adapt.steps import Change, ChangeDetector, StepClock
-from headrace.collectives.adapt.traffic import Traffic
-from headrace.collectives.adapt.updated import bandwidth
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook
-from headrace.collectives.plan.two_level import Masters
+from headrace.collectives.plan.generators.templates.two_level import Masters
 from headrace.errors import HeadraceError
+from headrace.job.records import Records
+from headrace.job.steps import Change, ChangeDetector, StepClock
 from headrace.topology import Topology
-
-__all__ = ["Coordinator", "Job", "Planner"]
 
 log = logging.getLogger(__name__)
 

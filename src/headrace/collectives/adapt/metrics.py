@@ -19,9 +19,7 @@ from prometheus_client.registry import Collector
 
 from headrace.collectives.adapt.coordinator import Coordinator
 from headrace.collectives.run.statistics import ConnectionStatistics, StatisticsReader
-from headrace.collectives.run.swap import PlanSwitch
-
-__all__ = ["Metrics", "start_metrics"]
+from headrace.collectives.run.switch import PlanSwitch
 
 log = logging.getLogger(__name__)
 

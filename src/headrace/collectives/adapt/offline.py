@@ -3,17 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.collectives.adapt.quicktune import quicktune
-from headrace.collectives.adapt.retune import RangeChoice, book_masters, replanned
-from headrace.collectives.adapt.updated import bandwidth
+from headrace.collectives.adapt.act.quicktune import quicktune
+from headrace.collectives.adapt.act.rebook import RangeChoice, book_masters, replanned
+from headrace.collectives.adapt.observe.port_changes import bandwidth
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
-from headrace.collectives.plan.transfers import RankGroups
-from headrace.collectives.plan.two_level import Masters
+from headrace.collectives.plan.generators.templates.transfers import RankGroups
+from headrace.collectives.plan.generators.templates.two_level import Masters
 from headrace.errors import InputError
 from headrace.topology import Topology
-
-__all__ = ["Adapted", "adapt_book"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -22,7 +22,7 @@ from headrace.collectives.export.buffers import Layout
 from headrace.collectives.export.connections import Connections
 from headrace.collectives.export.prove import demand_of
 from headrace.collectives.export.units import Units
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.plan.verify.order import running_order
 from headrace.collectives.plan.verify.structure import Structure

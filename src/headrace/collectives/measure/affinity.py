@@ -7,8 +7,6 @@ import numpy as np
 
 from headrace.errors import InputError
 
-__all__ = ["LEVELS", "Affinity", "Position", "physical_affinity", "shared_levels"]
-
 LEVELS = ("region", "datacenter", "cluster", "row", "rack", "host")
 """Levels of the entries of a position, from the outermost in."""
 

@@ -17,13 +17,11 @@ from typing import Any
 
 import headrace
 from headrace.artifact import Artifact, canonical_json
-from headrace.collectives.measure.arrange import arranged
-from headrace.collectives.measure.profile import Profile
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.verify import VERIFIER_VERSION
 from headrace.errors import ArtifactError, HeadraceError
-
-__all__ = ["HostId", "ProfileCache"]
+from headrace.topology.arrange import arranged
+from headrace.topology.profile import Profile
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,10 @@ import numpy as np
 
 from headrace import fields
 from headrace.collectives.measure.affinity import Position
-from headrace.collectives.measure.distances import Scale, pair_distances
-from headrace.collectives.measure.profile import Profile
+from headrace.collectives.measure.embed.distances import Scale, pair_distances
 from headrace.errors import InputError
 from headrace.files import read_text
-
-__all__ = ["NetworkTable", "load_table", "save_table", "table_of_profile"]
+from headrace.topology.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

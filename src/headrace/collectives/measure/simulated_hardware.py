@@ -4,10 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.collectives.measure.hardware_probes import HardwareProbes, ProbeKind, ProbeRow
+from headrace.collectives.measure.pcie.probes import HardwareProbes, ProbeKind, ProbeRow
 from headrace.errors import InputError
-
-__all__ = ["SimulatedBox", "simulate_probes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

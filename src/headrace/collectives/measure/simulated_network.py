@@ -15,8 +15,6 @@ from headrace.collectives.measure.affinity import LEVELS, Position, shared_level
 from headrace.collectives.measure.network_table import NetworkTable
 from headrace.errors import InputError
 
-__all__ = ["NOISELESS", "Disturbance", "nested_positions", "rack_positions", "simulate_network"]
-
 TURN_US = ((52.0, 56.0), (39.0, 42.0), (29.0, 32.0), (22.0, 24.0), (16.0, 18.0), (12.0, 13.0))
 """Latency (us, least and most) of a path that turns above a region, in a region, a datacenter, a
 cluster, a row, a rack. Levels are about a third apart, so close that single probes of neighbouring

@@ -18,27 +18,27 @@ from dataclasses import asdict
 import numpy as np
 
 import headrace
-from headrace.collectives.measure.costs import (
+from headrace.collectives.measure.assemble import Findings
+from headrace.collectives.measure.budget import Budget, ProbeEffort, ProgressCallback
+from headrace.collectives.measure.embed import Grouping, group_hosts
+from headrace.collectives.measure.fit.alpha_beta import LinkFit
+from headrace.collectives.measure.fit.link_classes import (
     Costs,
     complete,
     even_out,
     outlier_pairs,
     unloaded_pairs,
 )
-from headrace.collectives.measure.effort import Budget, ProbeEffort, ProgressCallback
-from headrace.collectives.measure.findings import Findings
-from headrace.collectives.measure.fit import LinkFit
-from headrace.collectives.measure.group import Grouping, group_hosts
-from headrace.collectives.measure.group_prober import GroupProber, Prober, Regroup, Runner
-from headrace.collectives.measure.permutation_traffic import LEAST_HOSTS, PermutationTraffic
-from headrace.collectives.measure.profile import Profile
-from headrace.collectives.measure.rack_search import MOST_HOSTS, concurrent_rounds, search_racks
-from headrace.collectives.measure.recorder import Recorder, Site
-from headrace.collectives.measure.round_robin import Pair, RoundRobin, local_rounds
-from headrace.collectives.measure.sharing import find_shared
-from headrace.collectives.measure.trials import Capacity
-from headrace.collectives.measure.unloaded import UnloadedProbes
+from headrace.collectives.measure.probes.group_prober import GroupProber, Prober, Regroup, Runner
+from headrace.collectives.measure.probes.permutation_traffic import LEAST_HOSTS, PermutationTraffic
+from headrace.collectives.measure.probes.recorder import Recorder, Site
+from headrace.collectives.measure.probes.round_robin import Pair, RoundRobin, local_rounds
+from headrace.collectives.measure.probes.shared_capacity import find_shared
+from headrace.collectives.measure.probes.trials import Capacity
+from headrace.collectives.measure.probes.unloaded import UnloadedProbes
+from headrace.collectives.measure.racks.search import MOST_HOSTS, concurrent_rounds, search_racks
 from headrace.errors import CommunicationError
+from headrace.topology.profile import Profile
 
 # end of each stage, as a share of the progress bar
 _PAIRS_DONE, _PERMUTATIONS_DONE, _UNLOADED_DONE = 0.2, 0.25, 0.65

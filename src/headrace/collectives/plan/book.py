@@ -20,23 +20,14 @@ from headrace.collectives.plan.entries import (
     programs_from,
     stacked,
 )
-from headrace.collectives.plan.generators import GENERATORS, METHOD, Generator, Method, grouping
+from headrace.collectives.plan.generators.templates.transfers import RankGroups, check_groups
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import Portfolio
-from headrace.collectives.plan.transfers import RankGroups, check_groups
+from headrace.collectives.plan.request import GENERATORS, METHOD, Generator, Method, grouping
 from headrace.collectives.plan.verify import Proof
 from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, ProgramError
 from headrace.topology import Topology
-
-__all__ = [
-    "ALLREDUCE_SIZES",
-    "MAX_ROOTS",
-    "OTHER_SIZES",
-    "Entry",
-    "PlanBook",
-    "build_book",
-]
 
 _SCHEMA = 2
 

@@ -19,8 +19,6 @@ from collections.abc import Callable, Generator
 from types import FrameType
 from typing import Generic, TypeVar
 
-__all__ = ["TimeLimit", "first_interrupt", "run_limited"]
-
 T = TypeVar("T")
 
 _POLL_S = 0.02

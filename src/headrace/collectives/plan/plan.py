@@ -9,7 +9,7 @@ import headrace.artifact as artifact_io
 from headrace import fields
 from headrace.artifact import Artifact
 from headrace.collectives.plan.bound import Bound
-from headrace.collectives.plan.cost_model import MODELS, CostModel
+from headrace.collectives.plan.cost.model import MODELS, CostModel
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import PROGRAM_SCHEMA, Program
 from headrace.errors import ArtifactError, VerificationError

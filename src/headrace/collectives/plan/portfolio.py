@@ -15,19 +15,17 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
-from headrace.collectives.plan.cost_model import EXECUTOR, CostModel
-from headrace.collectives.plan.generators import GENERATORS, METHOD, Generator, Method, Setting
+from headrace.collectives.plan.cost import simulate
+from headrace.collectives.plan.cost.model import EXECUTOR, CostModel
+from headrace.collectives.plan.generators.templates.transfers import RankGroups
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.limited import TimeLimit, run_limited
-from headrace.collectives.plan.lower import lower
 from headrace.collectives.plan.plan import Candidate, Plan
-from headrace.collectives.plan.simulate import simulate
-from headrace.collectives.plan.transfers import RankGroups
+from headrace.collectives.plan.request import GENERATORS, METHOD, Generator, Method, Setting
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Direction, Program, Schedule
 from headrace.errors import HeadraceError, ProgramError, TopologyError, VerificationError
 from headrace.topology import BYTES_PER_MB, Topology
-
-__all__ = ["GENERATORS", "Method", "Portfolio", "plan_collective", "predict_us", "rescore"]
 
 _log = logging.getLogger(__name__)
 

@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from headrace.collectives.plan.chunks import Deliveries, Sends
-from headrace.collectives.plan.packing.list_schedule import needed
-from headrace.collectives.plan.permutations import send_classes
+from headrace.collectives.plan.flows.list_schedule import needed
+from headrace.collectives.plan.ir.chunks import Deliveries, Sends
+from headrace.collectives.plan.ir.permutations import send_classes
 from headrace.errors import InputError
 from headrace.solver import Parameters, Proved, Stop, import_cp_model, solve_cpsat
 from headrace.topology import Topology
-
-__all__ = ["InRounds", "fewest_rounds", "solve_rounds"]
 
 _EXACTLY = 1e-9
 

@@ -8,8 +8,8 @@ import zlib
 
 import numpy as np
 
-from headrace.collectives.run.checks import TAGS
 from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.torch.checks import TAGS
 from headrace.errors import CommunicationError, InputError
 
 _ADDRESS_BYTES = 64

@@ -31,20 +31,9 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from headrace.collectives.plan.book import PlanBook
-from headrace.collectives.run.store import answering
-from headrace.collectives.run.swap import MARGIN, Activation, PlanSwitch
+from headrace.collectives.run.switch import MARGIN, Activation, PlanSwitch
+from headrace.collectives.run.torch.store import answering
 from headrace.errors import CommunicationError, HeadraceError
-
-__all__ = [
-    "NEWS",
-    "PLAN",
-    "Follower",
-    "RoundOutcome",
-    "Proposer",
-    "Store",
-    "announce",
-    "own_connection",
-]
 
 PLAN = "plan"
 """Kind of proposals whose payload is a plan book."""

@@ -11,17 +11,17 @@ import torch
 import torch.distributed as dist
 
 from headrace.collectives.demand import Collective
-from headrace.collectives.run import binding
-from headrace.collectives.run.binding import MOVED, Binding, Tensors
-from headrace.collectives.run.callbacks import Callbacks
-from headrace.collectives.run.checks import TAGS
-from headrace.collectives.run.choice import Choice, Chooser
-from headrace.collectives.run.completions import completion_threads
+from headrace.collectives.run.choose import Choice, Chooser
 from headrace.collectives.run.executor import Executor, LoadedProgram
-from headrace.collectives.run.spans import open_span, profiling, span
-from headrace.collectives.run.storages import guarded
-from headrace.collectives.run.swap import HOLD_S, Activation, PlanSwitch
-from headrace.collectives.run.work import CompletedWork, PendingWork
+from headrace.collectives.run.switch import HOLD_S, Activation, PlanSwitch
+from headrace.collectives.run.torch import buffers as binding
+from headrace.collectives.run.torch.buffers import MOVED, Binding, Tensors
+from headrace.collectives.run.torch.callbacks import Callbacks
+from headrace.collectives.run.torch.checks import TAGS
+from headrace.collectives.run.torch.completions import completion_threads
+from headrace.collectives.run.torch.spans import open_span, profiling, span
+from headrace.collectives.run.torch.storages import guarded
+from headrace.collectives.run.torch.work import CompletedWork, PendingWork
 from headrace.errors import CommunicationError, InputError
 
 if TYPE_CHECKING:

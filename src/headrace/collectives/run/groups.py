@@ -8,13 +8,15 @@ by simulation on the topology that was measured.
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.measure.group import Grouping, candidate_groups
-from headrace.collectives.measure.profile import Profile
-from headrace.collectives.plan.lower import lower
+from headrace.collectives.measure.embed import Grouping, candidate_groups
+from headrace.collectives.plan.generators.templates.two_level import (
+    chunk_count,
+    fitted_masters,
+    two_level,
+)
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.collectives.plan.two_level import chunk_count, fitted_masters, two_level
-
-__all__ = ["aggregation_groups"]
+from headrace.topology.profile import Profile
 
 _MIN_GAIN = 0.05
 """Least predicted gain over no groups, for groups that are not measured racks."""

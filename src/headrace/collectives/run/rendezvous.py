@@ -24,7 +24,7 @@ from headrace.collectives.run.connect.addresses import (
     interface_addresses,
     is_loopback,
 )
-from headrace.collectives.run.store import answering, innermost, wait_for
+from headrace.collectives.run.torch.store import answering, innermost, wait_for
 from headrace.errors import CommunicationError, InputError
 
 _SECRET = "secret"  # key in the group's part of the store

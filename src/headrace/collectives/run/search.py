@@ -5,13 +5,11 @@ from functools import lru_cache
 import numpy as np
 
 from headrace import _native
-from headrace.collectives.plan.chunks import Deliveries, Sends
-from headrace.collectives.plan.search import Routes, SearchInterrupted, SearchResult, SearchSettings
-from headrace.collectives.plan.sends import with_arrivals
+from headrace.collectives.plan.engine import Routes, SearchInterrupted, SearchResult, SearchSettings
+from headrace.collectives.plan.ir.chunks import Deliveries, Sends
+from headrace.collectives.plan.ir.sends import with_arrivals
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Topology, transposed
-
-__all__ = ["NativeSearch"]
 
 _NO_ROWS = np.zeros(1, dtype=np.int64)
 _NONE = np.empty(0, dtype=np.int32)

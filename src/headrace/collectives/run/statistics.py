@@ -14,8 +14,6 @@ from enum import IntEnum
 
 import numpy as np
 
-__all__ = ["ConnectionStatistics", "StatisticsReader"]
-
 # The kernel counts busy time in ticks of 1 to 10 ms: over less than this a rate would be noise.
 _LEAST_BUSY_US = 20_000
 # The time of shorter messages is latency, whatever the bandwidth.

@@ -12,8 +12,6 @@ import torch.distributed as dist
 
 from headrace.errors import CommunicationError, InputError
 
-__all__ = ["all_gather_variable", "all_to_all_variable"]
-
 
 def all_gather_variable(
     tensor: torch.Tensor, limit: int, group: dist.ProcessGroup | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.collectives.plan.simulate.pieces import mates_of
+from headrace.collectives.plan.cost.pieces import mates_of
 from headrace.collectives.program import Direction, Op, Program
 from headrace.collectives.trace.lanes import gaps
 from headrace.collectives.trace.times import Times

@@ -9,7 +9,7 @@ import numpy as np
 from headrace.collectives.demand import REDUCING, Collective, Demand
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program
-from headrace.collectives.run.choice import Chooser
+from headrace.collectives.run.choose import Chooser
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.trace.gathering import Trace, gather
 from headrace.errors import InputError, VerificationError

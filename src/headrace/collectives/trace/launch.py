@@ -134,8 +134,8 @@ def _torchrun_rendezvous(settings: Settings) -> "tuple[Rendezvous, int, int]":
     from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
     from torch.distributed.rendezvous import rendezvous
 
-    from headrace.collectives.run.incarnation import own_part
     from headrace.collectives.run.rendezvous import Rendezvous
+    from headrace.collectives.run.torch.incarnation import own_part
 
     store, rank, ranks = next(rendezvous("env://"))
     # the store may outlive this: a job traced before left its keys there

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from headrace.collectives.plan.cost_model import EXECUTOR
-from headrace.collectives.plan.simulate import simulate
+from headrace.collectives.plan.cost import simulate
+from headrace.collectives.plan.cost.model import EXECUTOR
 from headrace.collectives.program import Program
 from headrace.collectives.trace.gathering import Trace
 from headrace.errors import ProgramError

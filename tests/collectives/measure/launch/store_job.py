@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from headrace.collectives.measure.effort import ProbeEffort
+from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.launch import measure_torchrun
 
 FOLDER, VICTIM, POINT = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]

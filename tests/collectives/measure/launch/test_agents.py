@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.collectives.measure.effort import ProbeEffort
+from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.launch import agents, measure_testbed
 from headrace.errors import CommunicationError, TestbedError
 from headrace.testbed import Testbed, TestbedSpec
@@ -146,7 +146,7 @@ def test_a_host_that_hangs_is_survived(loopback: Testbed, monkeypatch: pytest.Mo
 
 SHORT_TIMEOUT_AGENT = """
 import functools, sys
-from headrace.collectives.measure.group_prober import GroupProber
+from headrace.collectives.measure.probes.group_prober import GroupProber
 from headrace.collectives.measure.launch.agent import run_agent
 survey = sys.modules["headrace.collectives.measure.survey"]
 survey.GroupProber = functools.partial(GroupProber, deadline_s=2.0, idle_timeout_s=5.0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.plan.bound.around import limits
-from headrace.collectives.plan.bound.flow import Flows
+from headrace.collectives.plan.flows.rates import Flows
 from headrace.topology import Topology, perturbed, presets
 from tests.collectives.plan.random_sends import random_topology
 

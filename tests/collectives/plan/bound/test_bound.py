@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
 from headrace.collectives.plan.bound import Bound, lower_bound
-from headrace.collectives.plan.lower import lower
-from headrace.collectives.plan.simulate import simulate
+from headrace.collectives.plan.cost import simulate
+from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import ArtifactError, InputError, TopologyError
 from headrace.topology import Link, SharedCapacity, Topology

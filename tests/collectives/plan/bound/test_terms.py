@@ -11,12 +11,12 @@ from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.bound import Bound, lower_bound, terms
 from headrace.collectives.plan.bound.cuts import LargeTopology, partitions
 from headrace.collectives.plan.bound.terms import kinds
-from headrace.collectives.plan.chunks import Deliveries
+from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.errors import TopologyError
 from headrace.topology import SharedCapacity, Topology
 from headrace.topology.presets import racks
+from tests.collectives.plan.flows.test_packing import networks
 from tests.collectives.plan.oracle import best_us
-from tests.collectives.plan.packing.test_packing import networks
 from tests.collectives.plan.sends_check import ndv2_pair, network, ring
 
 MB = 1_000_000

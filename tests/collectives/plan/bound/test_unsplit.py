@@ -12,10 +12,10 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.bound.counting import most_urgent_cut
 from headrace.collectives.plan.bound.unsplit import unsplit_bound
-from headrace.collectives.plan.chunks import Deliveries, Sends, deliveries_of
-from headrace.collectives.plan.cost_model import EXECUTOR, FULL
-from headrace.collectives.plan.exact import exact_schedule, proved_us
-from headrace.collectives.plan.generators import Method, Setting
+from headrace.collectives.plan.cost.model import EXECUTOR, FULL
+from headrace.collectives.plan.generators.exact import exact_schedule, proved_us
+from headrace.collectives.plan.ir.chunks import Deliveries, Sends, deliveries_of
+from headrace.collectives.plan.request import Method, Setting
 from headrace.collectives.run.search import NativeSearch
 from headrace.topology import Link, SharedCapacity, Topology, perturbed
 from headrace.topology.presets import dgx_a100, ndv2_taccl_1mb

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from headrace.collectives.measure.effort import ProbeEffort
+from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.launch.processes import run_worker
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.run.executor import Executor

@@ -16,11 +16,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import headrace.artifact as artifact_io
-from headrace.collectives.measure.effort import ProbeEffort, ProgressCallback
+from headrace.collectives.measure.budget import ProbeEffort, ProgressCallback
 from headrace.collectives.measure.launch.processes import Processes, exit_text
-from headrace.collectives.measure.profile import KIND, Profile
 from headrace.errors import CommunicationError
 from headrace.testbed import Testbed
+from headrace.topology.profile import KIND, Profile
 
 _AGENT = (sys.executable, "-m", "headrace.collectives.measure.launch.agent")
 _SILENCE_S = 90.0

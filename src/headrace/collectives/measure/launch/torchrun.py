@@ -2,17 +2,17 @@
 
 import socket
 
-from headrace.collectives.measure.effort import ProbeEffort, ProgressCallback
+from headrace.collectives.measure.budget import ProbeEffort, ProgressCallback
 from headrace.collectives.measure.launch.regroup import StoreRegroup
-from headrace.collectives.measure.profile import Profile
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.run.connect.addresses import host_of
 from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.incarnation import own_part
 from headrace.collectives.run.pacing import pace
 from headrace.collectives.run.rendezvous import Rendezvous
+from headrace.collectives.run.torch.incarnation import own_part
 from headrace.errors import InputError
 from headrace.settings import Settings
+from headrace.topology.profile import Profile
 
 _RENDEZVOUS_S = 120.0
 

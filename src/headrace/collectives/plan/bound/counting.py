@@ -30,10 +30,8 @@ from scipy import sparse
 from scipy.sparse.csgraph import shortest_path
 
 from headrace.collectives.plan.bound.cuts import partitions
-from headrace.collectives.plan.chunks import Deliveries
+from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.topology import Topology
-
-__all__ = ["Count", "most_urgent_cut"]
 
 _EXACTLY = 1e-9  # a whole number of chunks, but for rounding
 _CLOSE = 1e-10  # relative; times of single chunks are farther apart

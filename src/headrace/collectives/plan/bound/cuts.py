@@ -12,11 +12,9 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from headrace.collectives.plan.bound.flow import Rate
+from headrace.collectives.plan.flows.rates import Rate
 from headrace.errors import TopologyError
 from headrace.topology import Topology
-
-__all__ = ["LargeTopology", "is_large", "partitions"]
 
 _FLOW_RANKS, _FLOW_LINKS = 256, 20_000
 """Beyond so many ranks or links no flow is solved."""

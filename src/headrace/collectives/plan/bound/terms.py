@@ -7,13 +7,11 @@ import numpy as np
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.plan.bound.cuts import LargeTopology, is_large, partitions
-from headrace.collectives.plan.bound.flow import Flows, Rate
-from headrace.collectives.plan.chunks import Deliveries
+from headrace.collectives.plan.flows.rates import Flows, Rate
+from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.topology import Topology
 from headrace.topology.refinement import automorphism_generators
 from headrace.topology.symmetry import orbits, translations
-
-__all__ = ["Kinds", "Share", "kinds"]
 
 _ALL_PAIRS_RANKS = 12
 """Up to so many ranks allreduce tries every pair, beyond only those with rank 0.

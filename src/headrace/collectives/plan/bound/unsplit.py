@@ -12,11 +12,9 @@ from functools import lru_cache
 from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.bound import Bound, Term, lower_bound
 from headrace.collectives.plan.bound.counting import most_urgent_cut
-from headrace.collectives.plan.chunks import deliveries_of
-from headrace.collectives.plan.simulate.resources import resource_routes
+from headrace.collectives.plan.cost.resources import resource_routes
+from headrace.collectives.plan.ir.chunks import deliveries_of
 from headrace.topology import BYTES_PER_MB, Topology, transposed
-
-__all__ = ["unsplit_bound"]
 
 _MOST_RANKS = 300
 """Beyond so many ranks distances between all pairs are not computed."""
@@ -71,6 +69,6 @@ def _proved_us(graph: Topology, demand: Demand, chunk_mb: float) -> float | None
     ways, _ = resource_routes(graph, range(len(graph.links)))
     if any(len({beta for _, beta in way}) > 1 for way in ways.values()):
         return None
-    from headrace.collectives.plan.exact import proved_us  # loads OR-Tools
+    from headrace.collectives.plan.generators.exact import proved_us  # loads OR-Tools
 
     return proved_us(graph, deliveries, chunk_mb)

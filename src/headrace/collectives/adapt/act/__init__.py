@@ -1,0 +1,1 @@
+"""Actions of adaptation: masters tuned, plan books made anew, plans made in the background."""

@@ -1,0 +1,313 @@
+"""Replanning while training goes on: in a process of its own, at a low priority.
+
+``python -m headrace.collectives.adapt.act.background FD`` handles requests from a connection, one
+after another, until that is closed. It is started before it is needed: loading takes longer than
+planning for a few hosts does.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from headrace.collectives.adapt.act.quicktune import quicktune
+from headrace.collectives.adapt.act.rebook import (
+    QUICKTUNE,
+    Call,
+    Retuned,
+    book_masters,
+    calls_us,
+    moved,
+    replanned,
+)
+from headrace.collectives.adapt.observe.port_changes import bandwidth
+from headrace.collectives.demand import ROOTED, Collective
+from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.collectives.plan.generators.templates.two_level import Masters
+from headrace.errors import HeadraceError
+from headrace.settings import child_environment
+from headrace.topology import Topology
+from headrace.topology.presets import uniform
+
+log = logging.getLogger(__name__)
+
+_NICE = 3  # behind training, but training waits for the result, too
+_DEADLINE_S = 120.0
+_PARENT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Request:
+    """Problem for the planner.
+
+    Attributes
+    ----------
+    topology : the network as it is now.
+    book : in force.
+    calls : of one training step.
+    masters : to move to these, and do nothing else (Finetune); None: the best of all plans.
+    """
+
+    topology: Topology
+    book: PlanBook
+    calls: tuple[Call, ...]
+    masters: Masters | None = None
+
+    def to_bytes(self) -> bytes:
+        """Serialize."""
+        masters = self.masters
+        head = {
+            "topology": self.topology.to_head(),
+            "calls": [[name.value, size] for name, size in self.calls],
+            "masters": None
+            if masters is None
+            else [masters.groups, masters.local_master.tolist(), masters.global_master.tolist()],
+        }
+        return _joined(head, self.book)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> "Request":
+        """Read what `to_bytes` made."""
+        head, book = _parted(raw)
+        assert book is not None
+        masters = None
+        if head["masters"] is not None:
+            groups, local, top = head["masters"]
+            masters = Masters(
+                groups=tuple(map(tuple, groups)),
+                local_master=np.array(local, np.int32),
+                global_master=np.array(top, np.int32),
+            )
+        return cls(
+            topology=Topology.from_head(head["topology"], "the topology"),
+            book=book,
+            calls=tuple((Collective(name), size) for name, size in head["calls"]),
+            masters=masters,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Response:
+    """Result of a request.
+
+    Attributes
+    ----------
+    book : the best plans; None: there are none, see `error`.
+    why : origin of the new plan for the most bytes: Quicktune, or replanning ("replan").
+    before_us, after_us : predictions for all calls of a step that both books have plans for.
+    plans : by bytes: generator and prediction (us) before and after.
+    """
+
+    book: PlanBook | None = None
+    error: str = ""
+    why: str = ""
+    before_us: float = 0.0
+    after_us: float = 0.0
+    plans: tuple[tuple[int, str, float, str, float], ...] = ()
+
+    @property
+    def gain(self) -> float:
+        """Predicted saving of all calls together: 0.2 is 20% less time."""
+        return 1 - self.after_us / self.before_us if self.before_us else 0.0
+
+    def to_bytes(self) -> bytes:
+        """Serialize."""
+        facts = {name: getattr(self, name) for name in _FACTS}
+        return _joined(facts, self.book)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> "Response":
+        """Read what `to_bytes` made."""
+        facts, book = _parted(raw)
+        facts["plans"] = tuple(tuple(plan) for plan in facts["plans"])
+        return cls(book=book, **facts)
+
+
+_FACTS = ("error", "why", "before_us", "after_us", "plans")
+
+
+def plan_calls(
+    topology: Topology, groups: tuple[tuple[int, ...], ...] | None, calls: Sequence[Call]
+) -> PlanBook | None:
+    """Return plans for these calls; None if there are none to plan.
+
+    Calls with a root are left out: a training step has none.
+    """
+    sizes = sorted({size for name, size in calls if name not in ROOTED and size > 0})
+    collectives = sorted({name for name, _ in calls if name not in ROOTED})
+    if not sizes:
+        return None
+    return build_book(topology, groups=groups, collectives=collectives, sizes=sizes)
+
+
+def plan_request(request: Request) -> Response:
+    """Return the response to `request`, planned in this process."""
+    book, topology, calls = request.book, request.topology, request.calls
+    if request.masters is not None:
+        return _response(request, moved(book, topology, request.masters, calls))
+    made = plan_calls(topology, book.groups, calls)
+    if made is None:
+        return Response(error="no call of a step can be planned for")
+    sizes = Counter(size for name, size in calls if name is Collective.ALLREDUCE)
+    masters = book_masters(book, sizes)
+    if masters is not None:
+        masters = quicktune(masters, bandwidth(topology))
+    return _response(request, replanned(book, made, masters))
+
+
+def _response(request: Request, found: Retuned) -> Response:
+    planned = [call for call in request.calls if request.book.choose(*call) is not None]
+    known: dict[tuple[str, int], float] = {}
+    before_us = calls_us(request.book, request.topology, planned, known)
+    after_us = calls_us(found.book, request.topology, planned, known)
+    largest = max(found.choices, key=lambda each: each.entry.plan.total_bytes, default=None)
+    by_quicktune = largest is not None and largest.entry.plan.generator == QUICKTUNE
+    return Response(
+        book=found.book,
+        why=QUICKTUNE if by_quicktune else "replan",
+        before_us=before_us or 0.0,
+        after_us=after_us or 0.0,
+        plans=tuple(
+            (
+                choice.entry.plan.total_bytes,
+                choice.before,
+                choice.before_us,
+                choice.entry.plan.generator,
+                choice.entry.plan.predicted_us,
+            )
+            for choice in found.choices
+        ),
+    )
+
+
+class BackgroundPlanner:
+    """A process that handles one request at a time; used by one thread."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._waiting: Request | None = None  # until a cancelled one's response has come
+        self._busy = False
+        self._wanted = False
+        self._until_s = 0.0
+
+    def start(self) -> None:
+        """Start the process, if none is running."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        here, there = Pipe()
+        with there:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "headrace.collectives.adapt.act.background",
+                    str(there.fileno()),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=child_environment({"RANK": None, "WORLD_SIZE": None, "OMP_NUM_THREADS": "1"}),
+                pass_fds=(there.fileno(),),
+                start_new_session=True,
+            )
+        self._connection = here
+
+    def begin(self, request: Request) -> None:
+        """Submit a request for plans; one submitted before is cancelled."""
+        self.cancel()
+        self.start()
+        if self._busy:
+            self._waiting = request
+        else:
+            self._send(request)
+
+    def cancel(self) -> None:
+        """Cancel the request."""
+        self._wanted, self._waiting = False, None
+
+    def poll(self) -> Response | None:
+        """Return the response; None while there is none, or no request."""
+        if not self._busy:
+            return None
+        assert self._connection is not None
+        try:
+            raw = self._connection.recv_bytes() if self._connection.poll() else None
+        except (EOFError, OSError):
+            return self._lost("the process that plans has ended")
+        if raw is None:
+            late = time.monotonic() > self._until_s
+            return self._lost(f"no plans within {_DEADLINE_S:g} s") if late else None
+        self._busy = False
+        if self._waiting is not None:
+            self._send(self._waiting)
+            self._waiting = None
+            return None
+        return Response.from_bytes(raw) if self._wanted else None
+
+    def close(self) -> None:
+        """End the process."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = self._connection = None
+        self._busy = False
+
+    def _send(self, request: Request) -> None:
+        assert self._connection is not None
+        self._busy = self._wanted = True
+        self._until_s = time.monotonic() + _DEADLINE_S
+        with suppress(OSError):  # then `poll` finds the other end closed
+            self._connection.send_bytes(request.to_bytes())
+
+    def _lost(self, reason: str) -> Response | None:
+        wanted = self._wanted or self._waiting is not None
+        self.close()
+        self.cancel()
+        return Response(error=reason) if wanted else None
+
+
+def _joined(head: dict[str, Any], book: PlanBook | None) -> bytes:
+    body = b"" if book is None else book.to_artifact().to_bytes()
+    return json.dumps(head).encode() + b"\n" + body
+
+
+def _parted(raw: bytes) -> tuple[dict[str, Any], PlanBook | None]:
+    head, _, body = raw.partition(b"\n")
+    return json.loads(head), PlanBook.from_bytes(body, "the plan book") if body else None
+
+
+def run_planner() -> None:
+    """Handle requests until the other end is closed, or the parent process is gone."""
+    os.nice(_NICE)
+    parent = os.getppid()
+    plan_calls(uniform(4), None, [(Collective.ALLREDUCE, 1 << 20)])  # loads what planning needs
+    with suppress(EOFError, OSError), Connection(int(sys.argv[1])) as connection:
+        while True:
+            while not connection.poll(_PARENT_S):
+                if os.getppid() != parent:
+                    return
+            request = Request.from_bytes(connection.recv_bytes())
+            try:
+                made = plan_request(request)
+            except HeadraceError as error:
+                made = Response(error=str(error))
+            connection.send_bytes(made.to_bytes())
+
+
+if __name__ == "__main__":
+    run_planner()

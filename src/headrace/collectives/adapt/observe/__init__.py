@@ -1,0 +1,1 @@
+"""Observed traffic, and the estimate of the network that follows from it."""

@@ -1,0 +1,1 @@
+"""Commands of ``headrace collectives``, and of the verbs that take plans."""

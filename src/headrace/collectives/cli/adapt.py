@@ -1,0 +1,76 @@
+"""``headrace collectives adapt``: bring a plan book up to date with a new measurement."""
+
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headrace.cli.options import output_option
+from headrace.cli.progress import progress
+from headrace.collectives.cli.network import read_network
+from headrace.units import duration, size
+
+if TYPE_CHECKING:
+    from headrace.collectives.adapt.act.rebook import RangeChoice
+    from headrace.collectives.plan.generators.templates.two_level import Masters
+
+
+def adapt_command(
+    source: Annotated[Path, typer.Argument(help="The plan book to adapt.", metavar="BOOK")],
+    profile: Annotated[Path, typer.Option(help="The network as it is now: a profile.")],
+    output: Annotated[Path, output_option("File for the new plan book.")],
+) -> None:
+    """Adapt a plan book to a network that was measured again, and print the changes.
+
+    Keeps a plan where it still is the best, moves the masters of its allreduces, or replans. A job
+    adapts by itself while it runs; this is for books that are kept.
+    """
+    from headrace.collectives.adapt.offline import adapt_book
+    from headrace.collectives.plan.book import PlanBook
+
+    book = PlanBook.load(source)
+    topology, groups = read_network(profile)
+    with progress(Console(stderr=True), visible=True) as report:
+        adapted = adapt_book(book, topology, groups, report)
+    adapted.book.save(output)
+    out = Console()
+    if adapted.masters is not None:
+        out.print(_masters(*adapted.masters, hosts=[topology.hosts[h] for h in topology.rank_host]))
+    out.print(_choices(choice for choice in adapted.choices if choice.entry.root == 0))
+    out.print(f"Wrote [bold]{output}[/]: {len(adapted.book.entries)} plans.", soft_wrap=True)
+
+
+def _choices(choices: "Iterable[RangeChoice]") -> Table:
+    """Return by range the plans before and now, with predictions for the network now."""
+    table = Table(box=None, pad_edge=False, title="predicted on the network as it is now")
+    for name in ("", "up to", "was", "takes", "becomes", "takes", "less"):
+        table.add_column(name, justify="left" if name in ("", "was", "becomes") else "right")
+    for collective, rows in groupby(choices, key=lambda each: each.entry.collective):
+        for index, row in enumerate(rows):
+            plan, to_bytes = row.entry.plan, row.entry.to_bytes
+            table.add_row(
+                "" if index else collective.value,
+                "" if to_bytes is None else size(to_bytes),
+                row.before,
+                "" if np.isinf(row.before_us) else duration(row.before_us),
+                plan.generator,
+                duration(plan.predicted_us),
+                f"{1 - plan.predicted_us / row.before_us:.0%}",
+            )
+    return table
+
+
+def _masters(before: "Masters", after: "Masters", hosts: list[str]) -> Table:
+    """Return by rank the numbers of chunks that it masters, locally and globally."""
+    table = Table(box=None, pad_edge=False, title=f"masters of {after.chunks} chunks")
+    for name in ("rank", "host", "local, before", "after", "global, before", "after"):
+        table.add_column(name, justify="left" if name == "host" else "right")
+    columns = (before.local_counts, after.local_counts, before.global_counts, after.global_counts)
+    for rank, host in enumerate(hosts):
+        table.add_row(str(rank), host, *(str(column[rank]) for column in columns))
+    return table

@@ -1,0 +1,151 @@
+"""``headrace collectives``: measure a network, and plan collectives for it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.cli.options import Order, Seed, output_option
+from headrace.cli.progress import Report, progress
+from headrace.collectives.cli.adapt import adapt_command
+from headrace.collectives.cli.import_iperf import import_iperf_command, save_profile
+from headrace.collectives.cli.method import MAX_SEED, EffortLevel, Model, charged
+from headrace.collectives.cli.network import read_network
+from headrace.collectives.cli.sketch import sketch_command
+from headrace.collectives.cli.synthesize import synthesize_command
+from headrace.collectives.cli.trace import trace_command
+from headrace.collectives.demand import STANDARD, Collective
+from headrace.errors import InputError
+from headrace.settings import Settings
+
+if TYPE_CHECKING:
+    from headrace.collectives.measure import ProbeEffort, Profile
+
+app = typer.Typer(
+    help="Move tensors between ranks: measure the network, plan for it.", no_args_is_help=True
+)
+
+app.command("adapt")(adapt_command)
+app.command("synthesize")(synthesize_command)
+app.command("sketch")(sketch_command)
+app.command("import-iperf")(import_iperf_command)
+app.command("trace")(trace_command)
+
+
+@app.command("measure")
+def measure_command(
+    output: Annotated[Path, output_option("File for the profile.")],
+    testbed: Annotated[
+        Path | None,
+        typer.Option(help="TOML file of a testbed to bring up and measure; else use torchrun."),
+    ] = None,
+    order: Order = "rack",
+    seed: Seed = None,
+    budget: Annotated[
+        float,
+        typer.Option(help="Seconds at most; what does not fit is dropped, with a note.", min=1),
+    ] = 12.0,
+) -> None:
+    """Measure links, groups and shared capacities, and write a profile.
+
+    Under torchrun ('torchrun ... -m headrace collectives measure -o FILE') between its ranks;
+    with --testbed between the hosts of a testbed that is up for as long as it takes.
+    """
+    settings = Settings.from_environment()
+    console = Console(stderr=True)
+    with progress(console, visible=not settings.rank) as report:
+        from headrace.collectives.measure import ProbeEffort
+
+        effort = ProbeEffort(budget_s=budget)
+        profile: Profile | None
+        if testbed is not None:
+            profile = _measure_testbed(testbed, order, seed, effort, report)
+        elif settings.rank is not None:
+            from headrace.collectives.measure.launch import measure_torchrun
+
+            profile = measure_torchrun(effort=effort, progress=report)
+        else:
+            raise InputError(
+                "nothing to measure: RANK is not set and --testbed is not given; start the ranks "
+                "with torchrun, or name a testbed's TOML file"
+            )
+    if profile is None:
+        return
+    save_profile(profile, output)
+
+
+def _measure_testbed(
+    file: Path, order: str, seed: int | None, effort: "ProbeEffort", report: Report
+) -> "Profile":
+    from headrace.collectives.measure.launch import measure_testbed
+    from headrace.testbed import Testbed, TestbedSpec
+
+    spec = TestbedSpec.load(file)
+    hosts = [spec.hosts[index].name for index in spec.order(order, seed=seed)]
+    report("building the testbed", 0.0)
+    with Testbed.up(spec) as up:
+        if up.fallback_reason:
+            Console(stderr=True).print(
+                f"Measuring on loopback, paced by the transport: {up.fallback_reason}.",
+                soft_wrap=True,
+            )
+        return measure_testbed(up, hosts, effort=effort, progress=report)
+
+
+@app.command("plan")
+def plan_command(
+    source: Annotated[
+        Path,
+        typer.Argument(help="A profile or a topology.", metavar="PROFILE"),
+    ],
+    output: Annotated[Path, output_option("File for the plan book.")],
+    collective: Annotated[
+        list[Collective] | None,
+        typer.Option(help="Plan only this one; may be repeated.", show_default="all"),
+    ] = None,
+    model: Annotated[
+        Model,
+        typer.Option(
+            help="Cost model: executor (headrace's own, on TCP), full (as on GPUs), table "
+            "(full without alpha inside a host)."
+        ),
+    ] = Model.EXECUTOR,
+    search: Annotated[
+        bool,
+        typer.Option(
+            help="Search for programs beside the templates, for collectives without a root: up to "
+            "a minute for a few ranks."
+        ),
+    ] = False,
+    effort: Annotated[EffortLevel, typer.Option(help="Search effort.")] = EffortLevel.QUICK,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal plans.")
+    ] = 0,
+) -> None:
+    """Find the best verified plan for every collective and size, and write a plan book."""
+    from headrace.collectives.cli.entries import entry_tables
+    from headrace.collectives.plan.book import build_book
+    from headrace.collectives.plan.generators.table import ALL_GENERATORS
+    from headrace.collectives.plan.request import GENERATORS
+
+    topology, groups = read_network(source)
+    topology, method = charged(topology, model, effort, seed)
+    console = Console(stderr=True)
+    with progress(console, visible=True) as report:
+        book = build_book(
+            topology,
+            groups=groups,
+            collectives=tuple(collective or STANDARD),
+            generators=ALL_GENERATORS if search else GENERATORS,
+            method=method,
+            progress=report,
+        )
+    book.save(output)
+    out = Console()
+    for shown in entry_tables(entry for entry in book.entries if entry.root == 0):
+        out.print(shown)  # the other roots' entries are much the same
+    out.print(f"Wrote [bold]{output}[/]: {len(book.entries)} plans.", soft_wrap=True)
+    planned = {entry.collective for entry in book.entries}
+    if missing := [each.value for each in collective or STANDARD if each not in planned]:
+        out.print(f"Interrupted: templates instead for {', '.join(missing)}.", soft_wrap=True)

@@ -1,0 +1,307 @@
+"""``headrace export``: plans for MSCCL and MSCCL++; ``headrace verify`` of such files."""
+
+import codecs
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+import headrace.artifact as artifact_io
+from headrace.cli.options import output_option
+from headrace.collectives.demand import ROOTED, Collective
+from headrace.collectives.export.runtimes import PROCESSORS, RUNTIMES, STRICTEST
+from headrace.collectives.export.threadblocks import INSTANCES, PROTOCOLS, Target
+from headrace.collectives.program import Program
+from headrace.errors import ArtifactError, InputError, VerificationError
+from headrace.units import parse_size, size
+
+if TYPE_CHECKING:
+    from headrace.collectives.export.prove import Verdict
+    from headrace.collectives.plan.entries import Entry
+
+
+_FINDINGS = 200
+"""Most findings that are printed, errors first; a damaged file has one for every step."""
+
+
+class ExportFormat(StrEnum):
+    """Formats of exports."""
+
+    MSCCL_XML = "msccl-xml"
+    MSCCLPP_JSON = "mscclpp-json"
+
+
+_BEGINS = {ExportFormat.MSCCL_XML: "<", ExportFormat.MSCCLPP_JSON: "{"}
+
+_ENVELOPE = re.compile(rb'"format"\s*:\s*"headrace-artifact"')
+"""In an artifact's first line, before its content."""
+
+
+class RuntimeName(StrEnum):
+    """Runtimes, and the strictest of all that read the format."""
+
+    STRICTEST = "strictest"
+    MSCCL = "msccl"
+    MSCCL_EXECUTOR_NCCL = "msccl-executor-nccl"
+    MSCCLPP = "mscclpp"
+
+
+class Protocol(StrEnum):
+    """NCCL's protocols."""
+
+    SIMPLE = "Simple"
+    LL = "LL"
+    LL128 = "LL128"
+
+
+def export_command(
+    source: Annotated[
+        Path, typer.Argument(help="A plan, or a book with --collective and --size.", metavar="PLAN")
+    ],
+    output: Annotated[Path, output_option("File to write.")],
+    form: Annotated[
+        ExportFormat, typer.Option("--format", help="msccl-xml or mscclpp-json.")
+    ] = ExportFormat.MSCCL_XML,
+    collective: Annotated[
+        Collective | None, typer.Option(help="Of a plan book: the collective to export.")
+    ] = None,
+    total: Annotated[
+        str | None,
+        typer.Option("--size", help="Of a plan book: bytes of the call, such as 512K or 16M."),
+    ] = None,
+    root: Annotated[int, typer.Option(help="Of a plan book: the root.")] = 0,
+    instances: Annotated[
+        int | None,
+        typer.Option(
+            help="Parallel copies, each moving a part of every chunk: 1, 2, 4 or 8. Unless given "
+            "1 up to 1 MB and 8 above, less where that breaks a limit, or threadblocks have to be "
+            "split and would be more than processors."
+        ),
+    ] = None,
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place/--out-of-place", help="Whether the calls' input and output overlap."
+        ),
+    ] = False,
+    buffered: Annotated[
+        bool,
+        typer.Option(
+            "--buffered",
+            help="Rely on the chunks that NCCL's connections buffer, 2 with Simple, 8 with LL and "
+            "LL128 (rings take fewer rounds); unless given, on none.",
+        ),
+    ] = False,
+    protocol: Annotated[
+        Protocol, typer.Option(help="NCCL's protocol; mscclpp-json takes Simple only.")
+    ] = Protocol.SIMPLE,
+    runtime: Annotated[
+        RuntimeName,
+        typer.Option(
+            help="Runtime whose limits apply: msccl, msccl-executor-nccl or mscclpp; strictest: "
+            "all that read the format."
+        ),
+    ] = RuntimeName.STRICTEST,
+    min_bytes: Annotated[
+        str | None,
+        typer.Option(help="Least size that selects it; unless given the book's range, or none."),
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(help="Largest size that selects it; unless given the book's range, or none."),
+    ] = None,
+) -> None:
+    """Write a plan in a form that MSCCL or MSCCL++ runs.
+
+    Threadblocks that are too long for the runtime are split; a plan that it cannot run is not
+    written. The text is read back and proven before the file is made.
+    """
+    program, scored, sizes = _program(source, collective, total, root)
+    low = sizes[0] if min_bytes is None else parse_size(min_bytes)
+    high = sizes[1] if max_bytes is None else parse_size(max_bytes)
+    text, used = _written(
+        program,
+        form,
+        _counts(instances, scored),
+        Target(
+            in_place=in_place,
+            buffered=buffered,
+            protocol=protocol.value,
+            runtime=runtime.value,
+            min_bytes=low,
+            max_bytes=high,
+        ),
+    )
+    artifact_io.write_file(output, text.encode())
+    demand = program.demand
+    rooted = f", root {demand.root}" if demand.collective in ROOTED else ""
+    Console().print(
+        f"{output}: {demand.collective} of {demand.ranks} GPUs{rooted}, {used} instances, "
+        f"{'in place' if in_place else 'out of place'}, {size(len(text))}, proven as written",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    _print_selection(text, form, runtime, scored)
+
+
+def _print_selection(text: str, form: ExportFormat, runtime: RuntimeName, scored: int) -> None:
+    """Print the calls that select the file, and reasons why it may not run.
+
+    Parameters
+    ----------
+    scored : the size in bytes that the plan is meant for; 0 if none is known.
+    """
+    from headrace.collectives.export import msccl_xml, mscclpp_read
+    from headrace.collectives.export.runtimes import oversubscription, runtime_of, selection
+
+    read = msccl_xml.read if form is ExportFormat.MSCCL_XML else mscclpp_read.read
+    algorithm, _ = read(text)
+    calls, whole = selection(algorithm, runtime_of(runtime.value, form.value))
+    lines = [f"taken for {calls}; others silently take another algorithm"]
+    if scored % whole:
+        lines.append(
+            f"warning: the plan is meant for {scored} bytes, which no such count makes: plan for "
+            f"a multiple of {whole}, or with synthesize --runtime {runtime.value}"
+        )
+    if warning := oversubscription(algorithm):
+        lines.append(f"warning: {warning}")
+    for line in lines:
+        Console().print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _counts(instances: int | None, scored: int) -> list[int]:
+    """Return the instance counts to try, in order."""
+    from headrace.collectives.export.threadblocks import suggested_instances
+
+    if instances is not None:
+        return [instances]
+    most = suggested_instances(scored)
+    return [count for count in reversed(INSTANCES) if count <= most]
+
+
+def _written(
+    program: Program, form: ExportFormat, counts: list[int], target: Target
+) -> tuple[str, int]:
+    from dataclasses import replace
+
+    from headrace.collectives.export import msccl_xml, mscclpp_json
+
+    write = msccl_xml.export if form is ExportFormat.MSCCL_XML else mscclpp_json.export
+    for count in counts[:-1]:
+        try:
+            sought = replace(target, instances=count, processors=min(PROCESSORS.values()))
+            return write(program, sought), count
+        except VerificationError:
+            continue  # a limit: fewer may do
+    return write(program, replace(target, instances=counts[-1])), counts[-1]
+
+
+def _program(
+    source: Path, collective: Collective | None, total: str | None, root: int
+) -> tuple[Program, int, tuple[int, int]]:
+    """Return the program, the size that it is meant for and the range of its entry."""
+    from headrace.collectives.plan.book import PlanBook
+    from headrace.collectives.plan.plan import Plan
+
+    artifact = artifact_io.load(source)
+    if artifact.kind == "plan-book":
+        if collective is None or total is None:
+            raise InputError(f"{source}: is a plan book, needs --collective and --size")
+        book = PlanBook.from_artifact(artifact, str(source))
+        wanted = parse_size(total)
+        entry = _entry(book.entries, collective, wanted, root)
+        if entry is None:
+            raise InputError(f"{source}: holds no plan for {collective} from root {root}")
+        return entry.plan.program, wanted, (entry.from_bytes, (entry.to_bytes or 1) - 1)
+    if collective is not None or total is not None:
+        raise InputError(f"{source}: is a {artifact.kind}: --collective and --size choose in books")
+    if artifact.kind == "plan":
+        plan = Plan.from_artifact(artifact, str(source))
+        return plan.program, plan.total_bytes, (0, 0)
+    if artifact.kind == "program":
+        return Program.from_artifact(artifact, str(source)), 0, (0, 0)
+    raise ArtifactError(
+        f"{source}: field 'kind' is '{artifact.kind}', only 'plan', 'plan-book' and 'program' "
+        "can be exported"
+    )
+
+
+def _entry(
+    entries: "tuple[Entry, ...]", collective: Collective, total_bytes: int, root: int
+) -> "Entry | None":
+    for entry in entries:
+        if (entry.collective, entry.root) == (collective, root) and (
+            entry.to_bytes is None or total_bytes < entry.to_bytes
+        ):
+            return entry
+    return None
+
+
+def verify_foreign(file: Path) -> bool:
+    """Prove or refute a file of another tool, and print the findings.
+
+    Returns whether `file` is one. Its beginning decides, whatever its name: MSCCL XML starts with
+    ``<``, MSCCL++ JSON with ``{``, a headrace artifact (which is none) with its envelope.
+
+    Raises
+    ------
+    InputError : if it begins otherwise, or cannot be read as such.
+    VerificationError : if it is wrong.
+    """
+    form = _form_of(file)
+    if form is None:
+        return False
+    try:
+        verdict = _verdict(file, form)
+    except InputError as error:
+        raise InputError(
+            f"{error} (read as {form.value}, as it begins with '{_BEGINS[form]}' and is no "
+            "headrace artifact)"
+        ) from error
+    console = Console(soft_wrap=True)
+    for finding in verdict.findings[:_FINDINGS]:
+        console.print(str(finding), markup=False, highlight=False)
+    if (more := len(verdict.findings) - _FINDINGS) > 0:
+        console.print(f"... and {more} more", markup=False, highlight=False)
+    fatal = sum(finding.fatal for finding in verdict.findings)
+    demand = verdict.demand
+    what = "unknown collective" if demand is None else f"{demand.collective} of {demand.ranks} GPUs"
+    if not verdict.proven:
+        raise VerificationError(f"{file}: {what} refuted: {fatal} errors")
+    console.print(f"ok {what}, {len(verdict.findings)} warnings", markup=False, highlight=False)
+    return True
+
+
+def _form_of(file: Path) -> ExportFormat | None:
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(4096)
+    except OSError:
+        return None  # the artifact's reader reports the error
+    if _ENVELOPE.search(start):
+        return None
+    text = start.removeprefix(codecs.BOM_UTF8).lstrip()
+    for form, begins in _BEGINS.items():
+        if text.startswith(begins.encode()):
+            return form
+    found = f"begins with {text[:12].decode('ascii', 'backslashreplace')!r}" if text else "is empty"
+    raise InputError(
+        f"{file}: {found}; needs a headrace artifact, MSCCL XML (begins with '<') or MSCCL++ JSON "
+        "(begins with '{')"
+    )
+
+
+def _verdict(file: Path, form: ExportFormat) -> "Verdict":
+    from headrace.collectives.export import msccl_xml, mscclpp_read
+
+    if form is ExportFormat.MSCCL_XML:
+        return msccl_xml.verify_file(file)
+    return mscclpp_read.verify_file(file)
+
+
+assert {protocol.value for protocol in Protocol} == set(PROTOCOLS)
+assert [name.value for name in RuntimeName] == [STRICTEST, *RUNTIMES]

@@ -1,0 +1,51 @@
+"""``headrace collectives import-iperf``: a profile from the results of iperf3."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headrace.cli.options import output_option
+
+if TYPE_CHECKING:
+    from headrace.collectives.measure import Profile
+
+
+def import_iperf_command(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Results of 'iperf3 -J' (forward, -R or --bidir), one or more for every pair of "
+            "hosts. CLIENT-to-SERVER.json names its hosts; others are named by address.",
+            metavar="FILE...",
+        ),
+    ],
+    output: Annotated[Path, output_option("File for the profile.")],
+    rtt: Annotated[
+        Path | None,
+        typer.Option(help="Lines 'host,host,us': round trips by ping, before those of iperf3."),
+    ] = None,
+) -> None:
+    """Make a profile from bandwidths that iperf3 measured, one rank for every host."""
+    from headrace.collectives.measure.imports import iperf
+
+    round_trips = None if rtt is None else iperf.read_round_trips(rtt)
+    save_profile(iperf.profile_from_iperf(files, round_trips=round_trips), output)
+    Console(stderr=True).print(
+        "Runs of one pair at a time do not show what several hosts share; 'headrace collectives "
+        "measure' does.",
+        soft_wrap=True,
+    )
+
+
+def save_profile(profile: "Profile", output: Path) -> None:
+    """Write a profile, and print what it says."""
+    profile.save(output)
+    table = Table(box=None, show_header=False)
+    for row in profile.summary():
+        table.add_row(*row)
+    out = Console()
+    out.print(table)
+    out.print(f"Wrote [bold]{output}[/].", soft_wrap=True)

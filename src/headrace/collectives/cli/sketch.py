@@ -1,0 +1,88 @@
+"""``headrace collectives sketch``: the communication sketch that suits one collective best."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import headrace.artifact as artifact_io
+from headrace.cli.options import output_option
+from headrace.cli.progress import progress
+from headrace.collectives.cli.method import MAX_SEED, EffortLevel
+from headrace.collectives.cli.network import read_network
+from headrace.collectives.demand import Collective
+from headrace.units import duration, parse_size
+
+if TYPE_CHECKING:
+    from headrace.collectives.plan.generators.taccl.autosketch import AutoSketch
+
+_ROWS = 12
+
+
+def sketch_command(
+    source: Annotated[
+        Path, typer.Argument(help="A topology or a measured profile.", metavar="TOPOLOGY")
+    ],
+    output: Annotated[Path, output_option("File for the sketch (JSON).")],
+    collective: Annotated[Collective, typer.Option(help="What it is for.")] = Collective.ALLREDUCE,
+    total: Annotated[
+        str,
+        typer.Option(
+            "--size",
+            help="Bytes of the whole data buffer (the gathered output, the reduced vector, the "
+            "all-to-all input), such as 512K, 16M or 1G, in powers of 1024; or 16MB, of 1000.",
+        ),
+    ] = "1M",
+    root: Annotated[int, typer.Option(help="For broadcast, reduce, gather and scatter.")] = 0,
+    effort: Annotated[EffortLevel, typer.Option(help="Search effort.")] = EffortLevel.NORMAL,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal sketches.")
+    ] = 0,
+) -> None:
+    """Try the sketches that a topology suggests, and write the best: to read, alter and reuse.
+
+    'headrace collectives synthesize --sketch FILE' follows it. Ctrl-C ends the search early with
+    the best so far.
+    """
+    from headrace.collectives.plan.cost.model import FULL
+    from headrace.collectives.plan.generators.taccl.autosketch import autosketch
+    from headrace.collectives.plan.generators.taccl.sketch import sketch_to_json
+    from headrace.collectives.plan.request import Method, Setting
+    from headrace.collectives.run.search import NativeSearch
+
+    topology, groups = read_network(source)
+    with progress(Console(stderr=True), visible=True) as report:
+        setting = Setting.of(
+            topology,
+            collective,
+            groups=groups,
+            root=root,
+            method=Method(model=FULL, engine=NativeSearch(), seed=seed, effort=effort.value),
+            report=lambda text: report(text, 0.0),
+        )
+        found = autosketch(setting, parse_size(total))
+    artifact_io.write_file(output, sketch_to_json(found.sketch).encode())
+    console = Console()
+    console.print(_table(found))
+    if found.struck:
+        console.print("[yellow]warning:[/] out of time: another run may find another sketch.")
+    console.print(f"Wrote [bold]{output}[/].", soft_wrap=True)
+
+
+def _table(found: "AutoSketch") -> Table:
+    table = Table(box=None)
+    for name in ("sketch", "trial", "synthesized"):
+        table.add_column(name)
+    for row in found.tried[:_ROWS]:
+        table.add_row(
+            row.sketch.name,
+            row.problem or duration(row.trial_us),
+            "" if row.total_us is None else duration(row.total_us),
+        )
+    if len(found.tried) > _ROWS:
+        table.add_row(f"and {len(found.tried) - _ROWS} more", "", "")
+    synthesis = found.synthesis
+    table.add_row("bound of the best's links", "", duration(synthesis.bound.total_us))
+    return table

@@ -1,0 +1,235 @@
+"""``headrace collectives synthesize``: the best plan for one collective of one size."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import headrace
+from headrace.cli.options import output_option
+from headrace.cli.progress import progress
+from headrace.collectives.cli.export import RuntimeName
+from headrace.collectives.cli.method import MAX_SEED, EffortLevel, Model, charged
+from headrace.collectives.cli.network import read_network
+from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
+from headrace.errors import InputError, ProgramError
+from headrace.units import duration, parse_size, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.collectives.plan.plan import Plan
+    from headrace.collectives.plan.request import Method
+    from headrace.topology import Topology
+
+_MOST_WITHOUT = 8
+"""Most chunks a block that are tried for a first plan within a runtime's limits."""
+
+_LARGE = 300
+"""Ranks beyond which plans are kept as orbits."""
+
+
+def synthesize_command(
+    source: Annotated[
+        Path, typer.Argument(help="A topology or a measured profile.", metavar="TOPOLOGY")
+    ],
+    output: Annotated[Path, output_option("File for the plan.")],
+    collective: Annotated[
+        Collective | None, typer.Option(help="Collective to plan.", show_default="allreduce")
+    ] = None,
+    demand: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead: a demand (JSON), for all_to_all_v and custom collectives; see "
+            "docs/plan-format.md."
+        ),
+    ] = None,
+    total: Annotated[
+        str,
+        typer.Option(
+            "--size",
+            help="Bytes of the whole data buffer (the gathered output, the reduced vector, the "
+            "all-to-all input), such as 512K, 16M or 1G, in powers of 1024; or 16MB, of 1000.",
+        ),
+    ] = "1M",
+    root: Annotated[int, typer.Option(help="For broadcast, reduce, gather and scatter.")] = 0,
+    sketch: Annotated[
+        Path | None,
+        typer.Option(help="Communication sketch (JSON) that narrows the search down."),
+    ] = None,
+    model: Annotated[
+        Model,
+        typer.Option(
+            help="Cost model: full (as on GPUs), table (full without alpha inside a host), "
+            "executor (headrace's own, on TCP)."
+        ),
+    ] = Model.FULL,
+    runtime: Annotated[
+        RuntimeName | None,
+        typer.Option(
+            help="Only plans that can be exported for it, of a power of two of chunks a block: "
+            "msccl, msccl-executor-nccl, mscclpp, or strictest for all of them."
+        ),
+    ] = None,
+    effort: Annotated[EffortLevel, typer.Option(help="Search effort.")] = EffortLevel.NORMAL,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal plans.")
+    ] = 0,
+) -> None:
+    """Search for the best plan for one collective, prove it, compare it with the lower bound.
+
+    The candidates of all generators are compared under one cost model; the plan records the best,
+    the reason, and the others' predictions. Ctrl-C ends the search early: the best so far is proven
+    and written. Beyond 300 ranks the plan is made for one rank and mapped to the others by the
+    network's symmetry.
+    """
+    from headrace.collectives.plan.generators.table import (
+        ALL_GENERATORS,
+        custom_generators,
+        sketch_generator,
+    )
+    from headrace.collectives.plan.portfolio import plan_collective
+
+    given = _demand(demand, collective, root)
+    if given is not None:
+        collective, root = given.collective, given.root
+        given = None if collective in STANDARD else given
+    collective = collective or Collective.ALLREDUCE
+    if root and collective not in ROOTED:
+        raise InputError(f"--root is {root}, but {collective} has no root; leave it out")
+    total_bytes = parse_size(total)
+    topology, groups = read_network(source)
+    topology, method = charged(topology, model, effort, seed)
+    if topology.ranks > _LARGE and sketch is None and given is None and collective not in ROOTED:
+        if runtime is not None:
+            raise InputError(
+                f"{source}: has {topology.ranks} ranks: plans beyond {_LARGE} are kept by symmetry "
+                "and are not exported; leave --runtime out"
+            )
+        _synthesize_orbits(topology, collective, total_bytes, output)
+        return
+    generators = ALL_GENERATORS if sketch is None else (sketch_generator(sketch),)
+    if given is not None:
+        generators = custom_generators(sketch)
+    with progress(Console(stderr=True), visible=True) as report:
+
+        def planned(method: "Method") -> "Plan":
+            return plan_collective(
+                topology,
+                collective,
+                total_bytes,
+                groups=groups,
+                root=root,
+                generators=generators,
+                method=method,
+                given=given,
+                progress=report,
+            )
+
+        plan = planned(method) if runtime is None else _within(planned, method, runtime)
+    plan.save(output, {"headrace": headrace.__version__, "seed": seed, "effort": effort.value})
+    console = Console()
+    console.print(_summary(plan))
+    console.print(f"Wrote [bold]{escape(str(output))}[/].", soft_wrap=True)
+
+
+def _within(planned: "Callable[[Method], Plan]", method: "Method", runtime: RuntimeName) -> "Plan":
+    """Return the fastest plan within a runtime's limits; raises ProgramError if there is none.
+
+    The number of chunks doubles until that has been no faster two times in a row.
+    """
+    from headrace.collectives.export.within import chunk_counts, forbidden
+
+    best: Plan | None = None
+    reasons: list[str] = []
+    worse = 0
+    for chunks in chunk_counts():
+        limited = replace(method, chunks=chunks, forbidden=lambda p: forbidden(p, runtime.value))
+        try:
+            plan = planned(limited)
+        except ProgramError as error:
+            reasons.append(str(error))
+            plan = None
+        if plan is not None and (best is None or plan.predicted_us < best.predicted_us):
+            best, worse = plan, 0
+        elif best is not None or chunks >= _MOST_WITHOUT:
+            worse += 1
+        if worse >= 2:
+            break
+    if best is None:
+        raise ProgramError(f"no plan for runtime {runtime.value}: {reasons[0]}")
+    return best
+
+
+def _demand(path: Path | None, collective: Collective | None, root: int) -> Demand | None:
+    """Read the demand of --demand, if given."""
+    if path is None:
+        if collective is not None and collective not in STANDARD:
+            raise InputError(
+                f"--collective {collective} needs a demand: leave it out and give one with "
+                "--demand FILE.json"
+            )
+        return None
+    if collective is not None or root:
+        raise InputError("--demand has collective and root: leave --collective and --root out")
+    from headrace.collectives.custom import demand_from_json
+
+    given = demand_from_json(path)
+    if given.collective in STANDARD and given.chunks > 1:
+        raise InputError(
+            f"{path}: field 'chunks' is {given.chunks}: planning chooses; leave it out"
+        )
+    return given
+
+
+def _synthesize_orbits(
+    topology: "Topology", collective: Collective, total_bytes: int, output: Path
+) -> None:
+    from headrace.collectives.plan.generators.orbits import plan_orbits
+
+    console = Console()
+    with Console(stderr=True).status(f"{topology.ranks} ranks: planning for one, by symmetry"):
+        found = plan_orbits(topology, collective, total_bytes)
+    certificate = {
+        "headrace": headrace.__version__,
+        "topology": topology.digest,
+        "model": "full",
+        "total_bytes": total_bytes,
+        "predicted_us": found.predicted_us,
+        "bound_us": found.bound.total_us,
+    }
+    found.plan.save(output, certificate)
+    table = Table(box=None, show_header=False)
+    for name, text in (
+        ("plan", f"{collective} of {topology.ranks} ranks, {size(total_bytes)}"),
+        ("made by", f"orbits, the best of {found.tried}"),
+        ("predicted", f"{duration(found.predicted_us)} (full model)"),
+        ("bound", f"{duration(found.bound.total_us)}, so at most {found.gap:.1%} above the best"),
+        ("proof", found.proof.plan_digest[:12]),
+    ):
+        table.add_row(name, text)
+    console.print(table)
+    console.print(f"Wrote [bold]{escape(str(output))}[/].", soft_wrap=True)
+
+
+def _summary(plan: "Plan") -> Table:
+    demand = plan.program.demand
+    table = Table(box=None, show_header=False)
+    if cut := [row.generator for row in plan.candidates if row.note == "interrupted"]:
+        table.add_row("interrupted", f"not finished, or skipped: {', '.join(cut)}")
+    for row in plan.candidates:
+        if row.note.startswith(("failed:", "stopped:")):
+            table.add_row(row.generator, row.note)
+    for name, text in (
+        ("plan", f"{demand.collective} of {demand.ranks} ranks, {size(plan.total_bytes)}"),
+        ("made by", f"{plan.generator}, {demand.chunks} chunks a block: {plan.why}"),
+        ("predicted", f"{duration(plan.predicted_us)} ({plan.model.name} model)"),
+        ("bound", f"{duration(plan.bound.total_us)}, so at most {plan.gap:.1%} above the best"),
+        ("proof", plan.proof.program_digest[:12]),
+    ):
+        table.add_row(name, text)
+    return table

@@ -1,0 +1,299 @@
+"""``headrace collectives trace``: one run of a collective, step by step."""
+
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import headrace
+import headrace.artifact as artifact_io
+from headrace.cli.ending import unwind_on_sigterm
+from headrace.cli.options import Order, Seed, output_option
+from headrace.cli.progress import Report, progress
+from headrace.collectives.cli.network import read_network
+from headrace.collectives.demand import ROOTED, STANDARD, Collective
+from headrace.errors import InputError
+from headrace.settings import Settings
+from headrace.units import duration, parse_size, size
+
+if TYPE_CHECKING:
+    from headrace.collectives.plan.book import PlanBook
+    from headrace.collectives.run.choose import Choice
+    from headrace.collectives.trace import Times
+    from headrace.collectives.trace.job import TraceJob, TraceResult
+    from headrace.topology import Topology
+
+_RANKS = 4
+_LANES = 48
+"""Most lanes that are printed; the file has all."""
+
+
+def trace_command(
+    output: Annotated[
+        Path,
+        output_option("File for the trace (JSON), for ui.perfetto.dev."),
+    ],
+    collective: Annotated[Collective, typer.Option(help="What to run.")] = Collective.ALLREDUCE,
+    total: Annotated[
+        str,
+        typer.Option(
+            "--size",
+            help="Bytes of the whole data buffer, such as 512K, 16M or 1G, in powers of 1024; or "
+            "16MB, of 1000.",
+        ),
+    ] = "16M",
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="Processes of this machine to run it on.", min=1, show_default="4"),
+    ] = None,
+    testbed: Annotated[
+        Path | None,
+        typer.Option(help="Instead: TOML file of a testbed to bring up and run it on."),
+    ] = None,
+    order: Order = "rack",
+    seed: Seed = None,
+    plan_book: Annotated[
+        Path | None, typer.Option(help="Run it by the plan of this book; else by a template.")
+    ] = None,
+    topology: Annotated[
+        Path | None,
+        typer.Option(
+            help="A topology or a profile to predict by; else that of the plan book or the testbed."
+        ),
+    ] = None,
+    root: Annotated[int, typer.Option(help="For broadcast, reduce, gather and scatter.")] = 0,
+    repeats: Annotated[
+        int, typer.Option(help="Of so many runs, that of median time is kept.", min=1)
+    ] = 9,
+) -> None:
+    """Run one collective, and write the times of all its steps on every rank.
+
+    It runs between processes of this machine, on a testbed (--testbed), or between the ranks of
+    torchrun ('torchrun ... -m headrace collectives trace -o FILE'). Every result is checked. Open
+    the file in ui.perfetto.dev or chrome://tracing: a process is a rank, a row is a lane, arrows
+    lead from sends to receives; where the network is known, what was predicted stands below.
+    """
+    settings = Settings.from_environment()
+    _check(collective, ranks, testbed, settings)
+    book = _book(plan_book)
+    known = None if topology is None else read_network(topology)[0]
+    if known is None and book is not None:
+        known = book.topology
+    bytes_wanted = parse_size(total)
+    chosen: list[Choice] = []
+
+    def choose(ranks: int, one_host: bool) -> "Choice":
+        from headrace.collectives.run.choose import Chooser
+
+        if known is not None and known.ranks != ranks:
+            raise InputError(
+                f"{topology or plan_book} is for {known.ranks} ranks, this runs on {ranks}: needs "
+                "the same number"
+            )
+        if not 0 <= root < ranks:
+            raise InputError(f"--root is {root}, needs 0 to {ranks - 1}")
+        chosen.append(
+            Chooser(ranks, book, one_host=one_host, channels=settings.channels).choose(
+                collective, bytes_wanted, root
+            )
+        )
+        return chosen[-1]
+
+    with progress(Console(stderr=True), visible=not settings.rank) as report:
+        if settings.rank is None:
+            unwind_on_sigterm()  # and end the ranks on the way out
+        if testbed is not None:
+            job, found, truth = _on_testbed(
+                testbed, order, seed, choose, bytes_wanted, repeats, report
+            )
+            known = known or truth
+        elif settings.rank is not None:
+            from headrace.collectives.trace.launch import trace_torchrun
+
+            job, found = trace_torchrun(
+                lambda n, one_host: choose(n, one_host).program, bytes_wanted, repeats, report
+            )
+        else:
+            from headrace.collectives.trace.job import TraceJob
+            from headrace.collectives.trace.launch import trace_local
+
+            count = ranks or (_RANKS if known is None else known.ranks)
+            program = choose(count, settings.shared_memory).program
+            job = TraceJob(
+                program=program,
+                total_bytes=bytes_wanted,
+                repeats=repeats,
+                deadline_s=settings.deadline_s,
+            )
+            found = trace_local(job, report)
+    if found is not None:
+        _write_trace(output, job, found, known, chosen[0].origin)
+
+
+def _check(
+    collective: Collective, ranks: int | None, testbed: Path | None, settings: Settings
+) -> None:
+    if collective not in STANDARD:
+        raise InputError(
+            f"--collective is {collective}, which only a demand describes; needs one of "
+            f"{', '.join(each.value for each in STANDARD)}"
+        )
+    if ranks is not None and (testbed is not None or settings.rank is not None):
+        raise InputError(
+            "--ranks is for processes of this machine: a testbed has a rank for each host, and "
+            "torchrun starts its own; leave it out"
+        )
+
+
+def _book(path: Path | None) -> "PlanBook | None":
+    if path is None:
+        return None
+    from headrace.collectives.plan.book import PlanBook
+
+    return PlanBook.load(path)
+
+
+def _on_testbed(
+    file: Path,
+    order: str,
+    seed: int | None,
+    choose: "Callable[[int, bool], Choice]",
+    total_bytes: int,
+    repeats: int,
+    report: Report,
+) -> "tuple[TraceJob, TraceResult, Topology]":
+    from headrace.collectives.trace.job import TraceJob
+    from headrace.collectives.trace.launch import trace_testbed
+    from headrace.testbed import Testbed, TestbedSpec
+
+    spec = TestbedSpec.load(file)
+    indices = spec.order(order, seed=seed)
+    job = TraceJob(
+        program=choose(len(indices), False).program,
+        total_bytes=total_bytes,
+        repeats=repeats,
+        deadline_s=Settings.from_environment().deadline_s,
+    )
+    report("building the testbed", 0.0)
+    with Testbed.up(spec) as up:
+        if up.fallback_reason:
+            Console(stderr=True).print(
+                f"Running on loopback, paced by the transport: {up.fallback_reason}.",
+                soft_wrap=True,
+            )
+        hosts = [spec.hosts[index].name for index in indices]
+        return job, trace_testbed(up, hosts, job, report), spec.topology(indices)
+
+
+def _write_trace(
+    output: Path, job: "TraceJob", found: "TraceResult", topology: "Topology | None", origin: str
+) -> None:
+    """Write the file, and print a summary of it."""
+    from headrace.collectives.trace import measured, predicted, trace_events
+
+    times = measured(job.program, found.trace)
+    prediction = None
+    if topology is not None:
+        prediction = predicted(job.program, topology, job.moved_bytes)
+    about = _about(job, found, prediction, topology, origin)
+    events = trace_events(job.program, times, prediction, about)
+    artifact_io.write_file(output, json.dumps(events).encode())
+    console = Console()
+    console.print(_lanes(job, times, prediction))
+    console.print(_totals(found, prediction, topology))
+    errors = found.trace.uncertainty_ns
+    console.print(
+        f"{job.program.demand.collective} of {size(job.moved_bytes)} on {len(errors)} ranks by "
+        f"{origin}; every result was right. {_clocks(int(errors.max()))}",
+        soft_wrap=True,
+        highlight=False,
+    )
+    console.print(
+        f"Wrote [bold]{escape(str(output))}[/]: open it in ui.perfetto.dev or chrome://tracing.",
+        soft_wrap=True,
+    )
+
+
+def _about(
+    job: "TraceJob",
+    found: "TraceResult",
+    prediction: "Times | None",
+    topology: "Topology | None",
+    origin: str,
+) -> dict[str, Any]:
+    demand = job.program.demand
+    about: dict[str, Any] = {
+        "headrace": headrace.__version__,
+        "collective": demand.collective.value,
+        "bytes": job.moved_bytes,
+        "ranks": demand.ranks,
+        "plan": origin,
+        "measured_us": found.trace.total_us,
+        "all_measured_us": list(found.totals_us),
+        "clock_uncertainty_us": [ns / 1e3 for ns in found.trace.uncertainty_ns.tolist()],
+    }
+    if demand.collective in ROOTED:
+        about["root"] = demand.root
+    if prediction is not None and topology is not None:
+        about |= {"predicted_us": prediction.total_us, "predicted_for": topology.name}
+    return about
+
+
+def _lanes(job: "TraceJob", times: "Times", prediction: "Times | None") -> Table:
+    from headrace.collectives.trace import lane_counters
+    from headrace.collectives.trace.events import lane_name
+
+    program = job.program
+    rows = lane_counters(program, times)
+    other = [None] * len(rows) if prediction is None else lane_counters(program, prediction)
+    more = f"; {len(rows) - _LANES} more are in the file" if len(rows) > _LANES else ""
+    title = f"lanes, in ms, of the run of median time{more}"
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for name in ("rank", "lane", "steps", "bytes", "moving", "waiting", "held back"):
+        table.add_column(name, justify="left" if name == "lane" else "right", no_wrap=True)
+    if prediction is not None:
+        table.add_column("predicted\nmoving", justify="right")
+    shown_rank = -1
+    for row, expected in zip(rows[:_LANES], other[:_LANES], strict=True):
+        table.add_row(
+            "" if row.rank == shown_rank else str(row.rank),
+            lane_name(row.direction, row.peer, row.channel),
+            str(row.steps),
+            size(row.bytes),
+            *(_ms(us) for us in (row.moving_us, row.waiting_us, row.held_us)),
+            *(() if expected is None else (_ms(expected.moving_us),)),
+        )
+        shown_rank = row.rank
+    return table
+
+
+def _totals(found: "TraceResult", prediction: "Times | None", topology: "Topology | None") -> Table:
+    totals = found.totals_us
+    table = Table(box=None, pad_edge=False, title="total, in ms", title_justify="left")
+    values = {
+        f"median of {len(totals)}": _ms(statistics.median_low(totals)),
+        "fastest": _ms(min(totals)),
+        "slowest": _ms(max(totals)),
+    }
+    if prediction is not None and topology is not None:
+        values[f"predicted for {topology.name}"] = _ms(prediction.total_us)
+    for name in values:
+        table.add_column(name, justify="right")
+    table.add_row(*values.values())
+    return table
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1e3:,.3f}"
+
+
+def _clocks(most_ns: int) -> str:
+    if most_ns == 0:
+        return "All ranks read one clock."
+    return f"Ranks' clocks were compared to within {duration(most_ns / 1e3)}."

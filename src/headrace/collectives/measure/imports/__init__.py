@@ -1,0 +1,1 @@
+"""Profiles from the results of other tools."""

@@ -1,0 +1,239 @@
+"""Profile from the results of ``iperf3 -J``.
+
+Single runs cannot show shared capacities. Two assumptions are recorded in the provenance: a host's
+port is as fast as its fastest run; and where every run out of a group of hosts is clearly slower
+than those inside it, the group has a shared uplink.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import headrace
+from headrace.collectives.measure.budget import ProbeEffort
+from headrace.collectives.measure.embed import Grouping, group_hosts
+from headrace.collectives.measure.imports.iperf.read import IperfRun, read_run
+from headrace.collectives.measure.probes.recorder import Site, no_samples
+from headrace.collectives.measure.probes.trials import Capacity
+from headrace.errors import InputError
+from headrace.topology import Link, Topology, beta_from_bytes_per_s
+from headrace.topology.profile import Profile
+
+_CLEARLY_SLOWER = 0.75
+_MOST_SHOWN = 4
+
+NamePair = tuple[str, str]
+
+
+def profile_from_iperf(
+    files: Sequence[str | Path], *, round_trips: Mapping[NamePair, float] | None = None
+) -> Profile:
+    """Return the profile of the hosts that `files` are about, with one rank for each.
+
+    Parameters
+    ----------
+    files : of every pair of hosts at least one; hosts are ranks in the order they appear in.
+        Of several runs of a pair the fastest counts. Where only one direction was run, the other
+        is assumed equal.
+    round_trips : (host, host) -> us, by name; they override those in the files.
+
+    Raises
+    ------
+    InputError : naming the file and the field, or the pairs of hosts without a run or a round
+        trip.
+    """
+    if not files:
+        raise InputError("there are no files, needs at least one result of iperf3 -J")
+    runs = [read_run(file) for file in files]
+    hosts = list(dict.fromkeys(host for run in runs for host in (run.client, run.server)))
+    addresses = _addresses(runs)
+    bandwidth = _matrix(hosts, _fastest(runs), "is no run of iperf3")
+    rtt = _matrix(
+        hosts,
+        _least_round_trips(runs) | _known(hosts, round_trips or {}),
+        "is no round trip; give those of ping in a file",
+    )
+    groups = group_hosts(bandwidth)
+    site = Site.of(hosts)
+    links = _links(bandwidth, rtt)
+    index = {(link.src, link.dst): i for i, link in enumerate(links)}
+    assumed = [*_ports(hosts, bandwidth), *_uplinks(groups, bandwidth)]
+    begun = min((run.at for run in runs), default=0.0)
+    ended = max(run.at + run.took_s for run in runs)
+    return Profile(
+        topology=Topology(
+            name=f"iperf3-{len(hosts)}-hosts",
+            hosts=tuple(hosts),
+            rank_host=site.rank_host,
+            links=links,
+            shared=tuple(capacity.over(site, index) for capacity in assumed),
+            addresses=tuple(addresses[host] for host in hosts),
+        ),
+        groups=groups,
+        samples=no_samples(),
+        fits=_fit_table(links),
+        pairs=_pair_table(links, bandwidth, rtt),
+        measured_at=begun,
+        took_s=ended - begun,
+        valid_for_s=ProbeEffort().valid_for_s,
+        provenance={
+            "made_by": f"headrace {headrace.__version__}",
+            "from": "iperf3",
+            "files": [Path(file).name for file in files],
+            "assumed": [f"{c.kind}-{c.direction}-{c.name}" for c in assumed],
+        },
+    )
+
+
+def _links(bandwidth: np.ndarray, rtt: np.ndarray) -> tuple[Link, ...]:
+    """Return a link from every host to every other, with costs of four digits."""
+    hosts = range(len(bandwidth))
+    return tuple(
+        Link(
+            src=a,
+            dst=b,
+            alpha_us=float(f"{rtt[a, b] / 2:.4g}"),
+            beta_us_per_mb=float(f"{beta_from_bytes_per_s(bandwidth[a, b]):.4g}"),
+        )
+        for a in hosts
+        for b in hosts
+        if a != b
+    )
+
+
+def _addresses(runs: Iterable[IperfRun]) -> dict[str, str]:
+    """Return name -> address; a host has one name in all files."""
+    found: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for run in runs:
+        for name, address in zip((run.client, run.server), run.addresses, strict=True):
+            if found.setdefault(name, address) != address:
+                raise InputError(
+                    f"host {name!r} has address {found[name]} in one file and {address} in "
+                    "another, needs one"
+                )
+            if names.setdefault(address, name) != name:
+                raise InputError(
+                    f"address {address} is host {names[address]!r} in one file and {name!r} in "
+                    "another: name all files CLIENT-to-SERVER.json, or none"
+                )
+    return found
+
+
+def _fastest(runs: Iterable[IperfRun]) -> dict[NamePair, float]:
+    """Return the bytes per second of every direction that was run; else of the other one."""
+    found: dict[NamePair, float] = {}
+    for run in runs:
+        for pair, rate in run.bytes_per_s.items():
+            found[pair] = max(rate, found.get(pair, 0.0))
+    return {(b, a): rate for (a, b), rate in found.items()} | found
+
+
+def _least_round_trips(runs: Iterable[IperfRun]) -> dict[NamePair, float]:
+    found: dict[NamePair, float] = {}
+    for run in runs:
+        for pair in ((run.client, run.server), (run.server, run.client)):
+            if run.rtt_us is not None:
+                found[pair] = min(run.rtt_us, found.get(pair, run.rtt_us))
+    return found
+
+
+def _known(hosts: Sequence[str], round_trips: Mapping[NamePair, float]) -> dict[NamePair, float]:
+    """Return given round trips both ways."""
+    for pair in round_trips:
+        for host in pair:
+            if host not in hosts:
+                raise InputError(
+                    f"round trip of {pair[0]!r} and {pair[1]!r}: no file is about {host!r}, needs "
+                    f"one of {', '.join(hosts)}"
+                )
+    return {(b, a): time_us for (a, b), time_us in round_trips.items()} | dict(round_trips)
+
+
+def _matrix(hosts: Sequence[str], found: Mapping[NamePair, float], problem: str) -> np.ndarray:
+    """Return (hosts, hosts) from row to column; 1 on the diagonal."""
+    missing = [(a, b) for i, a in enumerate(hosts) for b in hosts[:i] if (a, b) not in found]
+    if missing:
+        shown = ", ".join(f"{b} and {a}" for a, b in missing[:_MOST_SHOWN])
+        more = f" and {len(missing) - _MOST_SHOWN} other pairs" if missing[_MOST_SHOWN:] else ""
+        raise InputError(f"there {problem} for {shown}{more}: every pair of hosts needs one")
+    return np.array([[1.0 if a == b else found[a, b] for b in hosts] for a in hosts])
+
+
+def _ports(hosts: Sequence[str], bandwidth: np.ndarray) -> list[Capacity]:
+    """Return every host's port, as fast as the fastest run over it."""
+    alone = np.where(np.eye(len(hosts), dtype=bool), 0.0, bandwidth)
+    return [
+        Capacity(
+            kind="nic",
+            name=name,
+            hosts=frozenset({host}),
+            direction=direction,
+            beta_us_per_mb=beta_from_bytes_per_s(float(rates[host])),
+        )
+        for host, name in enumerate(hosts)
+        for direction, rates in (("in", alone.max(axis=0)), ("out", alone.max(axis=1)))
+        if len(hosts) > 2  # two hosts have a single flow per port
+    ]
+
+
+def _uplinks(groups: Grouping, bandwidth: np.ndarray) -> list[Capacity]:
+    """Return uplinks of groups out of which every run is clearly slower than those inside."""
+    found: list[Capacity] = []
+    for index, group in enumerate(groups):
+        mine = list(group)
+        others = [host for host in range(len(bandwidth)) if host not in group]
+        if len(mine) < 2 or not others:
+            continue
+        inside = bandwidth[np.ix_(mine, mine)][~np.eye(len(mine), dtype=bool)].min()
+        for direction, rates in (
+            ("in", bandwidth[np.ix_(others, mine)]),
+            ("out", bandwidth[np.ix_(mine, others)]),
+        ):
+            if rates.max() < _CLEARLY_SLOWER * inside:
+                beta = beta_from_bytes_per_s(float(rates.max()))
+                found.append(
+                    Capacity(
+                        kind="uplink",
+                        name=str(index),
+                        hosts=frozenset(group),
+                        direction=direction,
+                        beta_us_per_mb=beta,
+                    )
+                )
+    return found
+
+
+def _fit_table(links: Sequence[Link]) -> dict[str, np.ndarray]:
+    """Return one row per link, variances unknown (nan)."""
+    unknown = np.full(len(links), np.nan)
+    return {
+        **_ends(links),
+        "alpha_us": np.array([link.alpha_us for link in links], dtype=np.float64),
+        "beta_us_per_mb": np.array([link.beta_us_per_mb for link in links], dtype=np.float64),
+        "alpha_variance": unknown,
+        "beta_variance": unknown.copy(),
+    }
+
+
+def _pair_table(
+    links: Sequence[Link], bandwidth: np.ndarray, rtt: np.ndarray
+) -> dict[str, np.ndarray]:
+    ends = _ends(links)
+    at = (ends["src"], ends["dst"])
+    unknown = np.full(len(links), np.nan)
+    return {
+        **ends,
+        "bytes_per_s": bandwidth[at],
+        "median_rtt_us": unknown,
+        "min_rtt_us": unknown.copy(),
+        "kernel_rtt_us": rtt[at],
+    }
+
+
+def _ends(links: Sequence[Link]) -> dict[str, np.ndarray]:
+    return {
+        "src": np.array([link.src for link in links], dtype=np.int32),
+        "dst": np.array([link.dst for link in links], dtype=np.int32),
+    }

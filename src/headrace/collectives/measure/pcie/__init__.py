@@ -1,0 +1,1 @@
+"""The hardware behind a virtual PCIe bus, inferred from probes (TACCL, dissertation 5.3)."""

@@ -1,0 +1,144 @@
+"""GPU order of a job on a box whose hardware was inferred (TACCL, dissertation 5.3).
+
+GPU numbers differ from one virtual machine to the next, and with them the GPUs on the NIC's switch.
+An automorphism of the box's links renumbers GPUs without changing any link, and puts the NIC's GPUs
+at the ranks that plans expect: ``CUDA_VISIBLE_DEVICES`` is that automorphism.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.collectives.measure.pcie.inference import Hardware
+from headrace.errors import InputError
+from headrace.topology import Link, SharedCapacity, Topology
+from headrace.topology.topology import beta_from_bytes_per_s
+
+MAX_ORDERS = 100_000
+"""Limit of the search; all orders of 16 equal GPUs are more, but few differ at `near_nic`."""
+
+
+def box_of(machine: Topology) -> Topology:
+    """Return the first host of `machine` and the links within it."""
+    ranks = [rank for rank, host in enumerate(machine.rank_host) if host == machine.rank_host[0]]
+    place = {rank: index for index, rank in enumerate(ranks)}
+    links = tuple(
+        Link(
+            src=place[link.src],
+            dst=place[link.dst],
+            alpha_us=link.alpha_us,
+            beta_us_per_mb=link.beta_us_per_mb,
+        )
+        for link in machine.links
+        if link.src in place and link.dst in place
+    )
+    return Topology(
+        name=f"{machine.name}-box",
+        hosts=(machine.hosts[machine.rank_host[0]],),
+        rank_host=(0,) * len(ranks),
+        links=links,
+    )
+
+
+def visible_order(
+    machine: Topology, hardware: Hardware, near_nic: Sequence[int] = (0,)
+) -> tuple[int, ...]:
+    """Return the GPU for every rank of the box, in the order that moves the fewest.
+
+    Parameters
+    ----------
+    machine : its first host's links give the automorphisms.
+    near_nic : ranks of the first host that plans expect on the NIC's PCIe switch.
+
+    Raises
+    ------
+    InputError : if no GPU shares a switch with the NIC, the box has another number of GPUs, or no
+        automorphism brings the NIC's GPUs to `near_nic`.
+    """
+    box, gpus = box_of(machine), sum(map(len, hardware.switches))
+    if box.ranks != gpus:
+        raise InputError(
+            f"topology '{machine.name}' has {box.ranks} ranks on its first host, the probes "
+            f"{gpus} GPUs: needs as many"
+        )
+    for place in near_nic:
+        if not 0 <= place < gpus:
+            raise InputError(f"near_nic has {place}, needs places from 0 to {gpus - 1}")
+    if not hardware.nic_gpus:
+        raise InputError("no GPU shares a PCIe switch with the NIC: there is no order to prefer")
+    orders = _orders(box, tuple(near_nic))
+    fitting = [
+        order for order in orders if all(order[place] in hardware.nic_gpus for place in near_nic)
+    ]
+    if not fitting:
+        raise InputError(
+            f"no order of the GPUs that keeps the links of '{machine.name}' brings the NIC's GPUs "
+            f"{list(hardware.nic_gpus)} to places {list(near_nic)}; name other places"
+        )
+    return min(fitting, key=lambda order: (sum(g != p for p, g in enumerate(order)), order))
+
+
+def _orders(box: Topology, places: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return automorphisms of the box: one for each distinct content of `places`."""
+    from headrace.topology.symmetry import automorphism_generators
+
+    generators, _ = automorphism_generators(box)
+    identity = np.arange(box.ranks)
+    found = {places: identity}
+    edge = [places]
+    while edge and len(found) < MAX_ORDERS:
+        reached: list[tuple[int, ...]] = []
+        for held in edge:
+            for generator in generators:
+                image = tuple(generator[list(held)].tolist())
+                if image not in found:
+                    found[image] = generator[found[held]]
+                    reached.append(image)
+        edge = reached
+    return [tuple(order.tolist()) for order in found.values()]
+
+
+def visible_devices(order: Sequence[int]) -> str:
+    """Return the environment setting that makes GPU ``order[p]`` device p."""
+    return f"CUDA_VISIBLE_DEVICES={','.join(map(str, order))}"
+
+
+def with_pcie(machine: Topology, hardware: Hardware, order: Sequence[int]) -> Topology:
+    """Return `machine` with a shared capacity, each way, for every PCIe switch of two GPUs or more.
+
+    They hold the links between hosts, which all pass through host memory (5.3). Every host is
+    assumed to be ordered like the first by its own probes. A machine of one host is unchanged.
+
+    Raises
+    ------
+    InputError : if a host has another number of ranks.
+    """
+    rate = hardware.switch_gb_per_s
+    if len(machine.hosts) == 1 or rate is None:
+        return machine
+    place: dict[int, tuple[int, int]] = {}
+    for host in range(len(machine.hosts)):
+        ranks = [rank for rank, home in enumerate(machine.rank_host) if home == host]
+        if len(ranks) != len(order):
+            raise InputError(
+                f"host '{machine.hosts[host]}' has {len(ranks)} ranks, the probed box "
+                f"{len(order)} GPUs: needs as many"
+            )
+        place |= {rank: (host, order[index]) for index, rank in enumerate(ranks)}
+    across = [i for i, k in enumerate(machine.links) if place[k.src][0] != place[k.dst][0]]
+    beta = beta_from_bytes_per_s(rate * 1e9)
+    added: list[SharedCapacity] = []
+    for host, name in enumerate(machine.hosts):
+        for number, group in enumerate(hardware.switches):
+            if len(group) < 2:
+                continue
+            mine = {(host, gpu) for gpu in group}
+            for way, end in (("out", "src"), ("in", "dst")):
+                links = tuple(i for i in across if place[getattr(machine.links[i], end)] in mine)
+                if links:
+                    label = f"pcie-{way}-{name}-{number}"
+                    added.append(SharedCapacity(name=label, links=links, beta_us_per_mb=beta))
+    if not added:
+        return machine
+    return replace(machine, name=f"{machine.name}-pcie", shared=(*machine.shared, *added))

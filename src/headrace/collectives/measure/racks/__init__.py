@@ -1,0 +1,1 @@
+"""Racks of hosts, inferred from bandwidths and from concurrent flows."""

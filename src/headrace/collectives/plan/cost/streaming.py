@@ -1,0 +1,330 @@
+"""Predict the time of a program on a topology, without running it.
+
+A cost model defines the charges. Where messages are forwarded as a whole (`FULL`),
+`messages` simulates. The rest of this file is the streaming model, the executor's: a
+lane runs its steps in order, and byte k of a step may go as soon as byte k of what it depends on is
+there. Every step is cut into *pieces*, which stand in for the byte stream. A piece passes, in
+order, every *resource* that limits it (the sender's NIC, uplinks, the link itself, the receiver's
+NIC): first come, first served, occupying each for its own ``bytes * beta`` only, so a slow uplink
+does not hold a fast NIC. The head of a piece moves on at once, its tail leaves with the slowest
+resource, and alpha is added on arrival. A lane keeps at most two pieces on their way, as a
+congestion window would, so that flows which share a resource also share its rate.
+
+Simplifications: the receiver's buffers are unbounded, lost packets do not exist, and computing
+is free unless `local_us_per_mb` is set. The grouping of steps into messages is ignored.
+"""
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import NoReturn, TypedDict
+
+import numpy as np
+
+from headrace.collectives.plan.cost.full import Messages, run_messages
+from headrace.collectives.plan.cost.model import CostModel
+from headrace.collectives.plan.cost.pieces import RECV, SEND, Pieces
+from headrace.collectives.plan.cost.resources import resource_routes
+from headrace.collectives.program import Direction, Program
+from headrace.errors import InputError, TopologyError, VerificationError
+from headrace.topology import BYTES_PER_MB, Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulation:
+    """Predicted times of a program.
+
+    Attributes
+    ----------
+    total_us : end of the last step.
+    start_us, finish_us : per step of the program. A send starts with its first byte and finishes
+        when its last byte has left; a receive starts with the first byte's arrival and finishes
+        when the last is in place.
+        Where messages are forwarded as a whole, all steps of one start and finish together, sends
+        when their receives do.
+    busy : for every shared capacity of the topology, the fraction of `total_us` it is in use.
+    link_busy : for every link of the topology (float64), the fraction that it itself is in use.
+    pieces : number of pieces of the sends (the work done), or of messages.
+    """
+
+    total_us: float
+    start_us: np.ndarray
+    finish_us: np.ndarray
+    busy: dict[str, float]
+    link_busy: np.ndarray
+    pieces: int
+
+
+def simulate(
+    program: Program,
+    topology: Topology,
+    total_bytes: int,
+    *,
+    model: CostModel | None = None,
+    piece_bytes: int = 32768,
+    pieces_per_step: int = 24,
+    max_pieces: int = 4000,
+    alpha_occupies: bool = False,
+    local_us_per_mb: float = 0.0,
+) -> Simulation:
+    """Simulate `program` moving `total_bytes` (see `Demand.chunk_bytes`) on `topology`.
+
+    Parameters
+    ----------
+    model : the cost model. A streaming one sets `alpha_occupies` and `local_us_per_mb`; with any
+        other all further parameters are ignored. None: streaming, by the other parameters.
+    piece_bytes : upper limit of a piece, unless `max_pieces` forces larger ones.
+    pieces_per_step : the largest step is cut at least so often (finer pieces model streaming
+        through short steps better), but into no less than `pieces.FORWARD_BYTES` a piece.
+    max_pieces : about how many pieces the sends may be cut into, all together; the time taken is
+        proportional to it.
+    alpha_occupies : charge alpha as occupancy of the link, once per message that does not
+        directly follow another in its lane, instead of as latency (which `lower_bound` assumes).
+    local_us_per_mb : time of COPY and REDUCE steps.
+
+    Raises
+    ------
+    InputError : for a negative size or a piece of no bytes.
+    TopologyError : if the topology has another number of ranks or lacks a link that is used.
+    ProgramError : if a send lane has no receive lane, or their steps differ.
+    VerificationError : if the program deadlocks; it names the first step that cannot run.
+    """
+    if total_bytes < 0 or min(piece_bytes, pieces_per_step, max_pieces) < 1:
+        raise InputError(
+            f"total_bytes is {total_bytes}, piece_bytes {piece_bytes}, pieces_per_step "
+            f"{pieces_per_step}, max_pieces {max_pieces}: needs at least 0, 1, 1, 1"
+        )
+    _check_ranks(program, topology)
+    if model is not None:
+        if not model.streaming:
+            return _whole_messages(program, topology, total_bytes, model)
+        alpha_occupies, local_us_per_mb = model.alpha_occupies, model.local_us_per_mb
+    pieces = Pieces(
+        program,
+        topology,
+        total_bytes,
+        piece_bytes=piece_bytes,
+        pieces_per_step=pieces_per_step,
+        max_pieces=max_pieces,
+    )
+    begin, end = _run(pieces, topology, alpha_occupies, local_us_per_mb)
+    stuck = next((piece for piece, time in enumerate(end) if time < 0.0), None)
+    if stuck is not None:
+        _report_stuck(program, int(np.searchsorted(pieces.first, stuck, side="right")) - 1)
+    return _gather(pieces, topology, np.array(begin), np.array(end))
+
+
+def _check_ranks(program: Program, topology: Topology) -> None:
+    if program.demand.ranks != topology.ranks:
+        raise TopologyError(
+            f"topology '{topology.name}' has {topology.ranks} ranks, the program "
+            f"{program.demand.ranks}: needs the same number"
+        )
+
+
+def _run(
+    pieces: Pieces, topology: Topology, alpha_occupies: bool, local_us_per_mb: float
+) -> tuple[list[float], list[float]]:
+    """Return the start and end of every piece, in us; -1 for those that never run.
+
+    One long loop over flat lists for speed: it turns once per piece and resource, and a plan book
+    takes hundreds of simulations.
+    """
+    first = pieces.first
+    total = int(first[-1])
+    step_of = np.repeat(np.arange(len(pieces.count)), pieces.count).tolist()
+    after, after_next = pieces.successors()
+    stream, whole = pieces.dependents()
+    pending = pieces.pending()
+    ways, alphas, resources = _ways(pieces, topology, keep_links=alpha_occupies)
+    sends = pieces.direction == SEND
+    is_send = sends.tolist()
+    mate = np.where(sends, first[pieces.mate] - first[:-1], 0).tolist()
+    cost = np.where(pieces.local, local_us_per_mb * pieces.piece_mb, 0.0).tolist()
+    first_piece, last_piece = first[:-1].tolist(), (first[1:] - 1).tolist()
+
+    free = [0.0] * resources
+    ready = [0.0] * (total + 1)
+    begin, end = [-1.0] * total, [-1.0] * total
+    heap: list[tuple[float, int, int, int, float]] = []
+    order = 0  # equal times: first in, first out
+    signals: list[tuple[int, float]] = []
+
+    # Pieces that wait for nothing.
+    roots = [piece for piece in range(total) if pending[piece] == 0]
+    for piece in roots:
+        pending[piece] = 1
+        signals.append((piece, 0.0))
+    signals.reverse()
+    while True:
+        # Propagate signals; receives and local steps need no resource.
+        while signals:
+            piece, time = signals.pop()
+            if time > ready[piece]:
+                ready[piece] = time
+            pending[piece] -= 1
+            if pending[piece]:
+                continue
+            time = ready[piece]
+            step = step_of[piece]
+            if is_send[step]:
+                heappush(heap, (time, order, piece, 0, 0.0))
+                order += 1
+                continue
+            begin[piece] = time
+            time += cost[step]
+            end[piece] = time
+            signals.append((after[piece], time))
+            for shift in stream[step]:
+                signals.append((piece + shift, time))
+            if piece == last_piece[step]:
+                for other in whole[step]:
+                    signals.append((other, time))
+        if not heap:
+            break
+        time, _, piece, stage, tail = heappop(heap)
+        step = step_of[piece]
+        route = ways[step]
+        alpha = alphas[step]
+        while True:
+            resource, occupancy = route[stage]
+            if free[resource] > time:
+                time = free[resource]
+            if stage == 0:
+                begin[piece] = time
+                signals.append((after[piece], time))
+                if alpha_occupies:
+                    # The link's set-up, unless this message follows the lane's last at once.
+                    behind = piece > 0 and after[piece - 1] == piece
+                    idle = not behind or 0.0 <= end[piece - 1] < time
+                    if idle and piece == first_piece[step]:
+                        time += alpha
+                    alpha = 0.0
+            free[resource] = time + occupancy
+            if time + occupancy > tail:
+                tail = time + occupancy
+            stage += 1
+            if stage == len(route):
+                break
+            if heap and heap[0][0] <= time:
+                heappush(heap, (time, order, piece, stage, tail))
+                order += 1
+                stage = -1
+                break
+        if stage < 0:
+            continue
+        end[piece] = tail
+        signals.append((after_next[piece], tail))
+        signals.append((piece + mate[step], tail + alpha))
+        for shift in stream[step]:
+            signals.append((piece + shift, tail))
+        if piece == last_piece[step]:
+            for other in whole[step]:
+                signals.append((other, tail))
+    return begin, end
+
+
+def _ways(
+    pieces: Pieces, topology: Topology, *, keep_links: bool
+) -> tuple[list[list[tuple[int, float]]], list[float], int]:
+    """For every step its resources with the time a piece occupies each, and its alpha."""
+    used = pieces.link[pieces.link >= 0].tolist()
+    made, count = resource_routes(topology, used, keep_links=keep_links)
+    known: dict[tuple[int, float], list[tuple[int, float]]] = {}
+    ways: list[list[tuple[int, float]]] = []
+    for link, mb in zip(pieces.link.tolist(), pieces.piece_mb.tolist(), strict=True):
+        if (link, mb) not in known:
+            route = made[link] if link >= 0 else ()
+            known[link, mb] = [(resource, beta * mb) for resource, beta in route]
+        ways.append(known[link, mb])
+    return ways, _alphas(pieces, topology).tolist(), count
+
+
+def _alphas(pieces: Pieces, topology: Topology) -> np.ndarray:
+    """For every step its link's alpha, 0 if it is local."""
+    return np.array([*(link.alpha_us for link in topology.links), 0.0])[pieces.link]
+
+
+def _report_stuck(program: Program, step: int) -> NoReturn:
+    lane = int(program.steps["lane"][step])
+    position = step - int(np.searchsorted(program.steps["lane"], lane))
+    columns = ("rank", "direction", "peer", "channel")
+    rank, direction, peer, channel = (int(program.lanes[name][lane]) for name in columns)
+    raise VerificationError(
+        f"the program deadlocks: rank {rank}, {Direction(direction).name.lower()} lane {lane} "
+        f"(peer {peer}, channel {channel}), step {position} can never run; break the cycle of lane "
+        "order and dependencies that it is part of"
+    )
+
+
+def _whole_messages(
+    program: Program, topology: Topology, total_bytes: int, model: CostModel
+) -> Simulation:
+    if not model.alpha_occupies:
+        raise InputError(
+            f"cost model '{model.name}' forwards whole messages, but its alpha occupies nothing; "
+            "needs alpha_occupies, or streaming"
+        )
+    messages = Messages(program, topology, total_bytes)
+    begin, end = run_messages(messages, topology, model.local_us_per_mb)
+    stuck = np.flatnonzero(end[messages.taken] < 0.0)
+    if len(stuck):
+        _report_stuck(program, int(stuck[0]))
+    alpha = np.array([link.alpha_us for link in topology.links])[messages.link]
+    start_us, finish_us = begin[messages.node], end[messages.node]
+    receives = program.lanes["direction"][program.steps["lane"]] == RECV
+    start_us[receives] += alpha[messages.node[receives]]
+    return Simulation(
+        total_us=float(end.max(initial=0.0)),
+        start_us=start_us,
+        finish_us=finish_us,
+        pieces=messages.count,
+        **_busy(topology, messages.link, messages.mb[: messages.count], end, alpha),
+    )
+
+
+class _Busy(TypedDict):
+    busy: dict[str, float]
+    link_busy: np.ndarray
+
+
+def _busy(
+    topology: Topology, link: np.ndarray, mb: np.ndarray, end_us: np.ndarray, held_us: np.ndarray
+) -> _Busy:
+    """Return the utilization of links and shared capacities.
+
+    `link`, `mb` and `held_us` are those of every send (or message): its link, its size, and the
+    time for which it holds every resource on its route besides.
+    """
+    links, total_us = len(topology.links), float(end_us.max(initial=0.0))
+    moved_mb = np.bincount(link, weights=mb, minlength=links)
+    extra_us = np.bincount(link, weights=held_us, minlength=links)
+    beta = np.array([link.beta_us_per_mb for link in topology.links])
+    in_use = {
+        shared.name: float(moved_mb[list(shared.links)].sum()) * shared.beta_us_per_mb
+        + float(extra_us[list(shared.links)].sum())
+        for shared in topology.shared
+    }
+    share = 1.0 / total_us if total_us > 0.0 else 0.0
+    return {
+        "busy": {name: us / total_us if share else 0.0 for name, us in in_use.items()},
+        "link_busy": (moved_mb * beta + extra_us) * share,
+    }
+
+
+def _gather(pieces: Pieces, topology: Topology, begin: np.ndarray, end: np.ndarray) -> Simulation:
+    """Aggregate the pieces' times to steps'."""
+    start_us, finish_us = begin[pieces.first[:-1]], end[pieces.first[1:] - 1]
+    # A receive's first piece is recorded when it is in place: it began to arrive earlier.
+    receives = pieces.direction == RECV
+    arrives = start_us[pieces.mate] + _alphas(pieces, topology)
+    start_us = np.where(receives, np.minimum(arrives, start_us), start_us)
+    sends = pieces.direction == SEND
+    total_us = float(finish_us.max(initial=0.0))
+    mb = pieces.step_bytes[sends] / BYTES_PER_MB
+    return Simulation(
+        total_us=total_us,
+        start_us=start_us,
+        finish_us=finish_us,
+        pieces=int(pieces.count[sends].sum()),
+        **_busy(topology, pieces.link[sends], mb, finish_us, np.zeros_like(mb)),
+    )

@@ -1,0 +1,196 @@
+"""Commodities of a packing, the columns of its linear program, loads, and symmetric images."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.collectives.plan.cost.resources import resource_routes
+from headrace.collectives.plan.ir.chunks import Deliveries
+from headrace.collectives.plan.ir.permutations import link_images
+from headrace.errors import ProgramError, TopologyError
+from headrace.topology import Topology
+from headrace.topology.symmetry import orbits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commodity:
+    """Data that starts at `origin` and has to reach all `targets`, `mb` of it."""
+
+    origin: int
+    targets: tuple[int, ...]
+    mb: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TreeColumn:
+    """A column of the packing: a tree (or path) of a commodity and the MB that go down it.
+
+    Attributes
+    ----------
+    commodity : index into `Packing.commodities` (see `packing`).
+    links : (links,) int32, indices into ``topology.links``; a link comes after the one that
+        leads to it.
+    mb : its weight.
+    depth_us : time of a chunk to the farthest target on the unloaded network.
+    """
+
+    commodity: int
+    links: np.ndarray
+    mb: float
+    depth_us: float
+
+
+def commodities(
+    deliveries: Deliveries, chunk_mb: float
+) -> tuple[tuple[Commodity, ...], np.ndarray]:
+    """Return the commodities of `deliveries`, and for every chunk its commodity's index or -1.
+
+    Chunks without targets have none. Commodities are in the order of their first chunks.
+    """
+    index: dict[tuple[int, bytes], int] = {}
+    of = np.full(deliveries.chunks, -1, dtype=np.int64)
+    for chunk, (origin, targets) in enumerate(
+        zip(deliveries.origin.tolist(), deliveries.targets, strict=True)
+    ):
+        if targets.any():
+            of[chunk] = index.setdefault((origin, targets.tobytes()), len(index))
+    counts = np.bincount(of[of >= 0], minlength=len(index))
+    first = {commodity: chunk for chunk, commodity in reversed(list(enumerate(of.tolist())))}
+    made = tuple(
+        Commodity(
+            origin=origin,
+            targets=tuple(np.flatnonzero(deliveries.targets[first[k]]).tolist()),
+            mb=float(counts[k]) * chunk_mb,
+        )
+        for (origin, _), k in index.items()
+    )
+    return made, of
+
+
+class Loads:
+    """Resources that the links load: their own and shared capacities, without redundant ones.
+
+    With a group of permutations one resource represents each orbit, with its mean load: the load of
+    each of them once all images of a tree are added up.
+
+    Attributes
+    ----------
+    betas : (resources,) us/MB of every resource that can be the busiest.
+    names : int64, the places among links and then shared capacities of all that are represented.
+    stands : int64, the resource that represents each of `names`.
+    """
+
+    def __init__(self, topology: Topology, images: np.ndarray | None = None) -> None:
+        count = len(topology.links)
+        by_link, total = resource_routes(topology, range(count))
+        used = sorted({resource for route in by_link.values() for resource, _ in route})
+        place = {resource: k for k, resource in enumerate(used)}
+        self.names = np.array(used, dtype=np.int64)
+        self.betas = np.zeros(len(used))
+        self.rows: list[np.ndarray] = []
+        for link in range(count):
+            row = np.array([place[resource] for resource, _ in by_link[link]], dtype=np.int64)
+            self.betas[row] = [beta for _, beta in by_link[link]]
+            self.rows.append(row)
+        self.stands = np.arange(len(used))
+        if images is not None:
+            self.stands = _orbits(self.rows, len(used), images)
+            self.betas = self.betas[np.unique(self.stands, return_index=True)[1]]
+            self.betas /= np.bincount(self.stands)
+            self.rows = [self.stands[row] for row in self.rows]
+        self.links, self.resources = count, total
+        self._flat = np.concatenate([np.empty(0, dtype=np.int64), *self.rows])
+        self._first = np.cumsum([0, *map(len, self.rows)])
+
+    def of(self, links: np.ndarray) -> np.ndarray:
+        """(resources,): load of 1 MB on each of `links`, in us."""
+        rows = np.concatenate([np.empty(0, dtype=np.int64), *(self.rows[k] for k in links)])
+        return np.bincount(rows, minlength=len(self.betas)) * self.betas
+
+    def link_costs(self, prices: np.ndarray) -> np.ndarray:
+        """(links,): cost of 1 MB on each link at the resources' prices."""
+        paid = np.append(0.0, np.cumsum((prices * self.betas)[self._flat]))
+        return paid[self._first[1:]] - paid[self._first[:-1]]
+
+
+def _orbits(rows: list[np.ndarray], count: int, images: np.ndarray) -> np.ndarray:
+    """For every resource its orbit, numbered from 0; a resource is known by its links."""
+    users: list[set[int]] = [set() for _ in range(count)]
+    for link, row in enumerate(rows):
+        for resource in row.tolist():
+            users[resource].add(link)
+    known = {frozenset(links): resource for resource, links in enumerate(users)}
+    moved: list[np.ndarray] = []
+    for image in images:
+        to = [known.get(frozenset(image[sorted(links)].tolist())) for links in users]
+        if None in to:
+            raise TopologyError(
+                f"the capacity of links {sorted(users[to.index(None)])[:4]} has no image; use "
+                "permutations that are automorphisms of the topology"
+            )
+        moved.append(np.array(to, dtype=np.int64))
+    return np.unique(orbits(count, moved), return_inverse=True)[1]
+
+
+class CommodityOrbits:
+    """Commodities by orbits of a group; without one, each by itself.
+
+    Attributes
+    ----------
+    wanted : all commodities.
+    first : (orbits,) int64, the first commodity of each orbit.
+    sizes : (orbits,) int64.
+    links : (elements, links) int64, the images of the links; None without a group.
+    """
+
+    def __init__(
+        self, topology: Topology, wanted: tuple[Commodity, ...], symmetry: np.ndarray | None
+    ) -> None:
+        self.wanted = wanted
+        self.links: np.ndarray | None = None
+        moved = np.arange(len(wanted))[None, :]
+        if symmetry is not None:
+            self.links = np.array([link_images(topology, perm) for perm in symmetry])
+            moved = np.array([_commodity_images(wanted, perm) for perm in symmetry])
+        least = moved.min(axis=0)
+        self.first, self.sizes = np.unique(least, return_counts=True)
+        # By orbit: which elements take its first commodity to which.
+        self.ways: list[dict[int, list[int]]] = []
+        for k in self.first.tolist():
+            ways: dict[int, list[int]] = {}
+            for element, to in enumerate(moved[:, k].tolist()):
+                ways.setdefault(to, []).append(element)
+            self.ways.append(ways)
+
+    def image(self, element: int, links: np.ndarray) -> np.ndarray:
+        """Return the image of a tree's links under an element."""
+        return links if self.links is None else self.links[element][links].astype(np.int32)
+
+    def of(self, orbit: int, links: np.ndarray, share: float, depth_us: float) -> list[TreeColumn]:
+        """All images of a tree that carries `share` of its commodity."""
+        made: list[TreeColumn] = []
+        for commodity, elements in self.ways[orbit].items():
+            images = {
+                np.sort(image).tobytes(): image
+                for image in (self.image(element, links) for element in elements)
+            }
+            mb = self.wanted[commodity].mb * share / len(images)
+            made += [
+                TreeColumn(commodity=commodity, links=image, mb=mb, depth_us=depth_us)
+                for image in images.values()
+            ]
+        return made
+
+
+def _commodity_images(wanted: tuple[Commodity, ...], perm: np.ndarray) -> list[int]:
+    index = {(k.origin, k.targets): place for place, k in enumerate(wanted)}
+    images: list[int] = []
+    for k in wanted:
+        key = (int(perm[k.origin]), tuple(sorted(perm[list(k.targets)].tolist())))
+        if key not in index:
+            raise ProgramError(
+                f"the commodity of rank {k.origin} has no image at rank {key[0]}; use permutations "
+                "that map the collective to itself"
+            )
+        images.append(index[key])
+    return images

@@ -1,0 +1,346 @@
+"""Throughput-optimal routes: the share of every chunk's data on each tree or path.
+
+With latency left out, a resource (link or shared capacity) that carries x MB is busy for
+``beta * x``, and a collective takes as long as its busiest resource. The least T is a linear
+program with one variable for every tree:
+
+    min T   s.t.   sum over trees of k of weight = MB of k            for every commodity k
+                   beta_r * sum over trees of weight * uses of r <= T     for every resource r
+
+A *commodity* is all data with the same origin and the same targets. There are far too many trees
+to enumerate; *column generation* (Dantzig and Wolfe 1960) starts with a few and finds, at the
+prices p (duals) of the resources in the linear program, the cheapest tree of every commodity: a
+spanning arborescence if all ranks are targets (Edmonds 1967), a shortest path if one is. If none
+is cheaper than those in use, the optimum is found. Any prices that
+sum to 1 prove
+
+    T >= sum over k of MB of k * cost of its cheapest tree,
+
+so the search can stop anywhere with its gap known (Farley's bound). Edmonds' theorem on disjoint
+branchings says that with a single source T is the min-cut bound; with several it may be above the
+flows in `bound`, and is a lower bound of all schedules that send bytes down trees.
+
+Combining collectives are packed on the transposed topology.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from headrace.collectives.plan.flows.commodities import (
+    Commodity,
+    CommodityOrbits,
+    Loads,
+    TreeColumn,
+    commodities,
+)
+from headrace.collectives.plan.flows.pricing import Master, Pricing
+from headrace.collectives.plan.ir.chunks import Deliveries
+from headrace.topology import Topology
+
+_FLOOR = 1e-4
+"""Share of the prices that is spread over all resources, so that detours cost more: a tie-break."""
+
+_SMOOTHING = 0.6
+"""Weight of the best prices so far when pricing (Wentges 1997), as the master's oscillate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Packing:
+    """Result of `pack`.
+
+    Attributes
+    ----------
+    commodities : all of the deliveries'.
+    columns : trees and paths, by commodity; the weights of a commodity's add up to its MB. Those
+        without weight are spare: hardly dearer at the prices, for rounding to whole chunks.
+    throughput_us : load of the busiest resource.
+    bound_us : lower bound of all sets of trees; `prices` certify it.
+    prices : (links + shared capacities,), the resources' prices, with sum 1.
+    iterations : of column generation.
+    stopped : "gap", "iterations" or "time".
+    """
+
+    commodities: tuple[Commodity, ...]
+    columns: tuple[TreeColumn, ...]
+    throughput_us: float
+    bound_us: float
+    prices: np.ndarray
+    iterations: int
+    stopped: str
+
+    @property
+    def gap(self) -> float:
+        """Relative gap between `throughput_us` and `bound_us`."""
+        return (
+            (self.throughput_us - self.bound_us) / self.throughput_us if self.throughput_us else 0.0
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackSettings:
+    """Search limits.
+
+    Attributes
+    ----------
+    gap : relative gap at which to stop.
+    iterations : of column generation.
+    spread_rounds : passes of the greedy heuristic that generates the first trees.
+    depth_slack : relative throughput that may be given up for shallow trees.
+    depth_rounds : rounds of column generation for shallow trees.
+    spare : number of trees without weight to keep for a commodity.
+    limit_s : a safety net.
+    """
+
+    gap: float = 1e-3
+    iterations: int = 150
+    spread_rounds: int = 6
+    depth_slack: float = 1e-6
+    depth_rounds: int = 8
+    spare: int = 24
+    limit_s: float = 60.0
+
+
+def pack(
+    topology: Topology,
+    deliveries: Deliveries,
+    chunk_mb: float,
+    *,
+    weights: np.ndarray | None = None,
+    symmetry: np.ndarray | None = None,
+    settings: PackSettings = PackSettings(),
+    progress: Callable[[int, float, float], None] | None = None,
+) -> Packing:
+    """Return trees and paths that carry `deliveries` with (nearly) the least load.
+
+    Only a commodity's volume matters, not how many chunks it is cut into; of trees that are as
+    good, those are preferred down which a chunk of `chunk_mb` travels fastest.
+
+    Parameters
+    ----------
+    chunk_mb : size of every chunk in MB; above 0.
+    weights : (chunks,), sizes of chunks that differ, as multiples of `chunk_mb`; above 0.
+    symmetry : (elements, ranks) int32, a group of permutations of the ranks, automorphisms of
+        topology and deliveries: only one commodity of each orbit is packed, and the images of its
+        trees are the others'. No throughput is lost.
+    progress : called with (iteration, throughput_us, bound_us).
+
+    Raises
+    ------
+    TopologyError : if a chunk cannot reach a target, or `symmetry` is none of the topology.
+    ProgramError : if `symmetry` does not map the deliveries to themselves.
+    """
+    wanted, of = commodities(deliveries, chunk_mb)
+    if weights is not None:
+        mb = chunk_mb * np.bincount(of[of >= 0], weights[of >= 0], minlength=len(wanted))
+        wanted = tuple(replace(k, mb=float(size)) for k, size in zip(wanted, mb, strict=True))
+    if not wanted:
+        count = len(topology.links) + len(topology.shared)
+        return Packing(
+            commodities=(),
+            columns=(),
+            throughput_us=0.0,
+            bound_us=0.0,
+            prices=np.zeros(count),
+            iterations=0,
+            stopped="gap",
+        )
+    images = CommodityOrbits(topology, wanted, symmetry)
+    return _Packer(topology, images, chunk_mb, settings).run(progress)
+
+
+class _Packer:
+    def __init__(
+        self,
+        topology: Topology,
+        images: CommodityOrbits,
+        chunk_mb: float,
+        settings: PackSettings,
+    ) -> None:
+        self._topology, self._images, self._settings = topology, images, settings
+        self._wanted = tuple(images.wanted[k] for k in images.first)
+        self._loads = Loads(topology, images.links)
+        self._pricing = Pricing(topology, self._wanted, chunk_mb)
+        # MB of all of an orbit.
+        self._mb = np.array([images.wanted[k].mb for k in images.first]) * images.sizes
+        self._seen: set[tuple[int, bytes]] = set()
+        self._columns: list[tuple[int, np.ndarray, float]] = []
+        self._load: list[np.ndarray] = []  # of every column's commodity going down it entirely
+        self._ends = time.monotonic() + settings.limit_s
+
+    def run(self, progress: Callable[[int, float, float], None] | None) -> Packing:
+        settings = self._settings
+        scale = self._spread()
+        master = Master(len(self._wanted), len(self._loads.betas), scale)
+        new = list(range(len(self._columns)))
+        best = np.full(len(self._loads.betas), 1.0 / len(self._loads.betas))
+        bound, top, iteration, stopped = 0.0, np.inf, 0, "iterations"
+        smoothing = 0.0
+        for iteration in range(1, settings.iterations + 1):
+            master.add([(self._columns[k][0], self._load[k]) for k in new])
+            top, prices = master.solve()
+            if progress is not None:
+                progress(iteration, top, bound)
+            if top - bound <= settings.gap * top:
+                stopped = "gap"
+                break
+            if time.monotonic() > self._ends:
+                stopped = "time"
+                break
+            while True:
+                tried = smoothing * best + (1 - smoothing) * prices
+                tried = (1 - _FLOOR) * tried + _FLOOR * self._even
+                value, new = self._price(tried)
+                if value > bound:
+                    bound, best = value, tried
+                if new or not smoothing:
+                    break
+                smoothing = 0.0
+            if not new:
+                stopped = "gap"  # only the floor of the prices is left
+                break
+            smoothing = _SMOOTHING
+        weights = self._shallow(master, top)
+        weights = np.append(weights, np.zeros(self._vary(best)))
+        return self._packing(weights, bound, best, iteration, stopped)
+
+    def _shallow(self, master: Master, top: float) -> np.ndarray:
+        """The weights of the least mean depth at (nearly) the least load.
+
+        More columns are generated for it, by a heuristic: cheap at the prices of that linear
+        program and short. `top` stays valid in any case.
+        """
+        depths = [depth for _, _, depth in self._columns]
+        scale = max(depths)
+        master.cap(top * (1 + self._settings.depth_slack))
+        master.cost(0, [depth / scale for depth in depths])
+        weights, mean = master.weights(), np.inf
+        for _ in range(self._settings.depth_rounds):
+            found, values, prices = master.duals()
+            if not found < mean * (1 - 1e-3):
+                break
+            weights, mean = master.weights(), found
+            paid = self._loads.link_costs(prices)
+            first = len(self._columns)
+            for share in (0.02, 0.2):
+                costs = paid * self._mb.max() + share / scale * self._pricing.length_us
+                every = range(len(self._wanted))
+                for k, (links, _, depth) in enumerate(self._pricing.cheapest(costs, every)):
+                    load = self._mb[k] * self._loads.of(links)
+                    if depth / scale + float(prices @ load) < values[k] - 1e-6:
+                        self._add(k, links, depth, load)
+            new = self._columns[first:]
+            if not new:
+                break
+            master.add([(k, load) for (k, _, _), load in zip(new, self._load[first:], strict=True)])
+            master.cost(first, [depth / scale for _, _, depth in new])
+        else:
+            found, _, _ = master.duals()
+            weights = master.weights() if found < mean else weights
+        return np.append(weights, np.zeros(len(self._columns) - len(weights)))
+
+    def _spread(self) -> float:
+        """Route all data greedily, a share at a time by load; return the largest load."""
+        resources = len(self._loads.betas)
+        load = np.zeros(resources)
+        used = np.zeros(resources)
+        rounds = max(1, self._settings.spread_rounds)
+        groups: dict[int, list[int]] = {}
+        for k, commodity in enumerate(self._wanted):
+            groups.setdefault(commodity.origin, []).append(k)
+        for done in range(rounds):
+            for group in groups.values():
+                top = load.max()
+                prices = np.exp(8.0 * (load / top - 1.0)) if top > 0 else np.ones(resources)
+                costs = self._loads.link_costs(prices / prices.sum())
+                for k, (links, _, depth) in zip(
+                    group, self._pricing.cheapest(costs, group), strict=True
+                ):
+                    added = self._mb[k] * self._loads.of(links)
+                    load += added / rounds
+                    self._add(k, links, depth, added)
+            if done == 0:
+                used = load > 0
+        self._even = used / used.sum()
+        return float(load.max())
+
+    def _add(self, k: int, links: np.ndarray, depth: float, load: np.ndarray) -> bool:
+        key = (k, np.sort(links).tobytes())
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        self._columns.append((k, links, depth))
+        self._load.append(load)
+        return True
+
+    def _price(self, prices: np.ndarray) -> tuple[float, list[int]]:
+        """The bound that `prices` certify, and the new columns."""
+        costs = self._loads.link_costs(prices)
+        found = self._pricing.cheapest(costs, range(len(self._wanted)))
+        value, first = 0.0, len(self._columns)
+        for k, (links, least, depth) in enumerate(found):
+            value += self._mb[k] * least
+            self._add(k, links, depth, self._mb[k] * self._loads.of(links))
+        return value / float(prices.sum()), list(range(first, len(self._columns)))
+
+    def _packing(
+        self, weights: np.ndarray, bound: float, prices: np.ndarray, iterations: int, stopped: str
+    ) -> Packing:
+        of = np.array([k for k, _, _ in self._columns])
+        weights = np.where(weights > 1e-7, weights, 0.0)
+        weights /= np.bincount(of, weights=weights, minlength=len(self._wanted))[of]
+        load = sum(share * self._load[j] for j, share in enumerate(weights.tolist()) if share > 0.0)
+        named = np.zeros(len(self._topology.links) + len(self._topology.shared))
+        shared = np.bincount(self._loads.stands)
+        named[self._loads.names] = (prices / shared)[self._loads.stands] / prices.sum()
+        columns: list[TreeColumn] = []
+        for j in self._kept(of, weights, prices):
+            k, links, depth = self._columns[j]
+            columns += self._images.of(k, links, float(weights[j]), depth)
+        columns.sort(key=lambda column: column.commodity)
+        return Packing(
+            commodities=self._images.wanted,
+            columns=tuple(columns),
+            throughput_us=float(np.max(load)),
+            bound_us=bound,
+            prices=named,
+            iterations=iterations,
+            stopped=stopped,
+        )
+
+    def _vary(self, prices: np.ndarray) -> int:
+        """Add trees that are cheapest at prices close to `prices`; return how many."""
+        count = len(self._columns)
+        shape = len(self._topology.links)
+        for turn in range(self._settings.spare // 4):
+            random = np.random.default_rng(turn)
+            costs = self._loads.link_costs(prices) * (1 + 0.05 * random.random(shape))
+            for k, (links, _, depth) in enumerate(
+                self._pricing.cheapest(costs, range(len(self._wanted)))
+            ):
+                self._add(k, links, depth, self._mb[k] * self._loads.of(links))
+        return len(self._columns) - count
+
+    def _kept(self, of: np.ndarray, weights: np.ndarray, prices: np.ndarray) -> list[int]:
+        """The columns with weight, and of every commodity the shallowest spare ones."""
+        paid = np.array([float(prices @ load) for load in self._load])
+        depth = np.array([depth for _, _, depth in self._columns])
+        least = np.full(len(self._wanted), np.inf)
+        np.minimum.at(least, of, paid)
+        kept: list[int] = []
+        spare: dict[int, int] = {}
+        for j in np.lexsort((np.arange(len(of)), depth, weights <= 0.0, of)).tolist():
+            k = int(of[j])
+            if weights[j] <= 0.0:
+                if paid[j] > least[k] * 1.02 or spare.get(k, 0) >= self._settings.spare:
+                    continue
+                spare[k] = spare.get(k, 0) + 1
+            kept.append(j)
+        return kept
+
+    @cached_property
+    def _even(self) -> np.ndarray:
+        return np.full(len(self._loads.betas), 1.0 / len(self._loads.betas))

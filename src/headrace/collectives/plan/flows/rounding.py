@@ -1,0 +1,281 @@
+"""Whole chunks down the trees of a packing, and those trees in the search engine's form.
+
+A packing gives every tree a weight; a collective cut into a few chunks needs whole numbers of
+them. `rounded` starts from the largest remainders, moves single chunks to where the busiest
+resource is relieved, and, where the integer program is small, lets HiGHS finish.
+"""
+
+import logging
+
+import numpy as np
+
+from headrace.collectives.plan.engine import Routes
+from headrace.collectives.plan.flows import Packing
+from headrace.collectives.plan.flows.commodities import CommodityOrbits, Loads, commodities
+from headrace.collectives.plan.ir.chunks import Deliveries
+from headrace.errors import ProgramError
+from headrace.topology import Topology
+
+_EXACT_COLUMNS = 2500
+"""Up to so many trees the integer program is tried."""
+
+_EXACT_NODES = 200
+"""Nodes of its branch and bound."""
+
+_EXACT_SECONDS = 20.0
+"""A safety net; its effect depends on the machine, and is logged."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def rounded(
+    topology: Topology,
+    packing: Packing,
+    deliveries: Deliveries,
+    *,
+    symmetry: np.ndarray | None = None,
+    exact: bool = True,
+) -> np.ndarray:
+    """Return for every chunk the index of its tree in ``packing.columns``; -1 if it has no targets.
+
+    Minimises the load of the busiest resource; a commodity's first chunks get its deepest trees,
+    because chunks with a long way should leave early.
+
+    Parameters
+    ----------
+    deliveries : as it was packed, or with other chunk counts for the same blocks.
+    symmetry : as given to `pack`; the images of a tree are then chosen together with it, and the
+        k-th chunk of a commodity's image goes down the image of its k-th chunk's tree.
+    exact : try the integer program where it is small.
+
+    Raises
+    ------
+    ProgramError : if `deliveries` has other commodities than `packing`.
+    """
+    wanted, of = commodities(deliveries, 1.0)
+    if [(k.origin, k.targets) for k in wanted] != [
+        (k.origin, k.targets) for k in packing.commodities
+    ]:
+        raise ProgramError(
+            f"deliveries has {len(wanted)} commodities (origin and targets), which are not the "
+            f"packing's {len(packing.commodities)}: pack the same collective"
+        )
+    if not wanted:
+        return of
+    images = CommodityOrbits(topology, packing.commodities, symmetry)
+    problem = _Rounding(topology, packing, images, np.bincount(of[of >= 0]))
+    counts = problem.improved(problem.largest_remainders())
+    if exact and len(counts) <= _EXACT_COLUMNS:
+        counts = problem.solved(counts)
+    counts = problem.shallower(counts)
+    tree = np.full(deliveries.chunks, -1, dtype=np.int64)
+    for orbit, ways in enumerate(images.ways):
+        for k in ways:
+            tree[of == k] = problem.trees(orbit, k, counts)
+    return tree
+
+
+class _Rounding:
+    """Number of chunks on each tree that minimises the load of the busiest resource.
+
+    With a group of permutations a choice is one for all images: only the trees of each orbit's
+    first commodity are chosen, with the load of all their images.
+    """
+
+    def __init__(
+        self, topology: Topology, packing: Packing, images: CommodityOrbits, chunks: np.ndarray
+    ) -> None:
+        loads = Loads(topology)
+        columns = packing.columns
+        self._place = {
+            (column.commodity, np.sort(column.links).tobytes()): j
+            for j, column in enumerate(columns)
+        }
+        orbit_of = {k: orbit for orbit, k in enumerate(images.first.tolist())}
+        self._chosen = [j for j, column in enumerate(columns) if column.commodity in orbit_of]
+        self._columns, self._images = columns, images
+        self._of = np.array([orbit_of[columns[j].commodity] for j in self._chosen])
+        mb = np.array([packing.commodities[k].mb for k in images.first])
+        self._chunks = chunks[images.first]
+        self._share = np.array([columns[j].mb for j in self._chosen]) / mb[self._of]
+        each = mb / self._chunks  # MB of a chunk
+        self._load = np.array(
+            [
+                each[orbit] * sum(loads.of(columns[image].links) for image in self._all(orbit, j))
+                for orbit, j in zip(self._of.tolist(), self._chosen, strict=True)
+            ]
+        )  # (trees to choose, resources), us of one chunk and all its images
+        self._depth = np.array([columns[j].depth_us for j in self._chosen])
+        self._least = packing.bound_us
+
+    def _all(self, orbit: int, column: int) -> list[int]:
+        """The columns that are the images of a column, one for every commodity of the orbit."""
+        return [self._image(orbit, commodity, column) for commodity in self._images.ways[orbit]]
+
+    def _image(self, orbit: int, commodity: int, column: int) -> int:
+        element = self._images.ways[orbit][commodity][0]
+        links = self._images.image(element, self._columns[column].links)
+        return self._place[commodity, np.sort(links).tobytes()]
+
+    def trees(self, orbit: int, commodity: int, counts: np.ndarray) -> list[int]:
+        """The columns of a commodity's chunks, the deepest first."""
+        mine = np.flatnonzero(self._of == orbit)
+        mine = mine[np.argsort(-self._depth[mine], kind="stable")]
+        return [
+            self._image(orbit, commodity, self._chosen[j])
+            for j in mine.tolist()
+            for _ in range(int(counts[j]))
+        ]
+
+    def largest_remainders(self) -> np.ndarray:
+        """Every tree its whole chunks; the rest by remainder, ties by load."""
+        ideal = self._share * self._chunks[self._of]
+        counts = np.floor(ideal + 1e-6).astype(np.int64)
+        left = self._chunks - np.bincount(self._of, weights=counts).astype(np.int64)
+        load = counts @ self._load
+        for column in np.lexsort((np.arange(len(ideal)), counts - ideal)).tolist():
+            k = int(self._of[column])
+            if left[k] <= 0:
+                continue
+            mine = np.flatnonzero(self._of == k)
+            rest = (ideal - counts)[mine]
+            top = (load + self._load[mine]).max(axis=1)
+            best = int(mine[np.lexsort((-rest, np.round(top, 9)))[0]])
+            counts[best] += 1
+            load += self._load[best]
+            left[k] -= 1
+        for k in np.flatnonzero(left > 0).tolist():  # fewer trees than chunks left over
+            mine = np.flatnonzero(self._of == k)
+            for _ in range(int(left[k])):
+                best = int(mine[(load + self._load[mine]).max(axis=1).argmin()])
+                counts[best] += 1
+                load += self._load[best]
+        return counts
+
+    def improved(self, counts: np.ndarray, rounds: int = 400) -> np.ndarray:
+        """Move one chunk at a time from the busiest resource to the tree that adds least load."""
+        counts = counts.copy()
+        load = counts @ self._load
+        for _ in range(rounds):
+            top = load.max()
+            busiest = int(load.argmax())
+            best, move = float(_weights(load[None])[0]), None
+            for source in np.flatnonzero((counts > 0) & (self._load[:, busiest] > 0)).tolist():
+                mine = np.flatnonzero(self._of == self._of[source])
+                after = load - self._load[source] + self._load[mine]
+                tops = after.max(axis=1)
+                places = np.flatnonzero(tops <= top * (1 + 1e-12))
+                weights = _weights(after[places]).tolist()
+                for place, weight in zip(places.tolist(), weights, strict=True):
+                    if weight < best * (1 - 1e-9):
+                        best, move = weight, (source, int(mine[place]))
+            if move is None:
+                break
+            counts[move[0]] -= 1
+            counts[move[1]] += 1
+            load = load - self._load[move[0]] + self._load[move[1]]
+        return counts
+
+    def shallower(self, counts: np.ndarray) -> np.ndarray:
+        """Move chunks to shallower trees as long as the largest load does not grow."""
+        counts = counts.copy()
+        load = counts @ self._load
+        top = load.max() * (1 + 1e-9)
+        for source in np.argsort(-self._depth, kind="stable").tolist():
+            mine = np.flatnonzero(
+                (self._of == self._of[source]) & (self._depth < self._depth[source])
+            )
+            mine = mine[np.argsort(self._depth[mine], kind="stable")]
+            for place in mine.tolist():
+                while counts[source]:
+                    after = load - self._load[source] + self._load[place]
+                    if after.max() > top:
+                        break
+                    counts[source] -= 1
+                    counts[place] += 1
+                    load = after
+        return counts
+
+    def solved(self, counts: np.ndarray) -> np.ndarray:
+        """Return the integer program's solution, started from `counts`, within `_EXACT_NODES`."""
+        import highspy
+
+        top = float((counts @ self._load).max())
+        if top <= self._least * (1 + 1e-3):
+            return counts
+        columns, resources = self._load.shape
+        commodities = len(self._chunks)
+        model = highspy.Highs()
+        for option, value in (
+            ("output_flag", False),
+            ("threads", 1),
+            ("random_seed", 0),
+            ("mip_max_nodes", _EXACT_NODES),
+            ("mip_rel_gap", 1e-4),
+            ("time_limit", _EXACT_SECONDS),
+        ):
+            model.setOptionValue(option, value)
+        rows = commodities + resources
+        infinity = highspy.kHighsInf
+        model.addRows(
+            rows,
+            np.append(self._chunks.astype(float), np.full(resources, -infinity)),
+            np.append(self._chunks.astype(float), np.zeros(resources)),
+            0,
+            np.zeros(rows, dtype=np.int32),
+            np.empty(0, dtype=np.int32),
+            np.empty(0),
+        )
+        every = np.arange(commodities, rows, dtype=np.int32)
+        model.addCol(1.0, self._least / top, 1.0, resources, every, -np.ones(resources))
+        for j in range(columns):
+            used = np.flatnonzero(self._load[j])
+            index = np.append(self._of[j], used + commodities).astype(np.int32)
+            value = np.append(1.0, self._load[j, used] / top)
+            model.addCol(0.0, 0.0, float(self._chunks[self._of[j]]), len(index), index, value)
+        kinds = np.array([highspy.HighsVarType.kInteger] * columns)
+        model.changeColsIntegrality(columns, np.arange(1, columns + 1, dtype=np.int32), kinds)
+        start = highspy.HighsSolution()
+        start.col_value = [1.0, *counts.astype(float).tolist()]
+        model.setSolution(start)
+        model.run()
+        if model.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
+            _LOG.warning(
+                "rounding %d trees took longer than %.0f s: the best so far is used, and another "
+                "run may find another",
+                columns,
+                _EXACT_SECONDS,
+            )
+        values = np.asarray(model.getSolution().col_value)
+        if len(values) != columns + 1:
+            return counts
+        found = np.rint(values[1:]).astype(np.int64)
+        if (np.bincount(self._of, weights=found) != self._chunks).any():
+            return counts
+        return found if (found @ self._load).max() < top * (1 - 1e-9) else counts
+
+
+def _weights(loads: np.ndarray) -> np.ndarray:
+    """Objective of a move, row by row: the highest loads dominate."""
+    top = loads.max(axis=1)
+    share = loads / np.where(top > 0, top, 1.0)[:, None]
+    return top * (share**24).sum(axis=1) ** (1 / 24)
+
+
+def load_us(topology: Topology, packing: Packing, tree: np.ndarray, chunk_mb: float) -> float:
+    """Load of the busiest resource, in us, when every chunk goes down its `tree`."""
+    loads = Loads(topology)
+    total = np.zeros(len(loads.betas))
+    for column, count in enumerate(np.bincount(tree[tree >= 0], minlength=len(packing.columns))):
+        if count:
+            total += count * chunk_mb * loads.of(packing.columns[column].links)
+    return float(total.max(initial=0.0))
+
+
+def tree_routes(packing: Packing, tree: np.ndarray) -> Routes:
+    """Return the links of every chunk's tree, in the engine's form; `tree` is from `rounded`."""
+    links = [packing.columns[k].links if k >= 0 else np.empty(0, np.int32) for k in tree.tolist()]
+    return Routes(
+        first=np.cumsum([0, *map(len, links)], dtype=np.int64),
+        link=np.concatenate([np.empty(0, np.int32), *links]).astype(np.int32),
+    )

@@ -1,0 +1,1 @@
+"""Generators of schedules: known algorithms (`templates`) and searches, listed in `table`."""

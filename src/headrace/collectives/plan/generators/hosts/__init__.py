@@ -1,0 +1,1 @@
+"""Schedules for clusters of equal hosts: between hosts and inside them, pipelined."""

@@ -1,0 +1,151 @@
+"""Levels of links: those that bound the time, and those that spread what these bring.
+
+Let A be some of the link classes, and H the ranks that they join (a host). Into each of the N/H
+parts every block of the other parts must come once over the other classes, so that an allgather
+of blocks of b MB takes at least
+
+    T(A) = (N/H - 1) * b / rate(classes not in A),
+
+with `rate` what these can carry into every rank at once: the largest sum of rates within their
+capacities. (By symmetry it may be taken to be the same at all ranks: a schedule and its images,
+averaged.) The largest T(A) is a lower bound, and the classes not in its A are busy all the time.
+They should bring nothing twice into a part. The same applies recursively within A.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.collectives.plan.generators.orbits.classes import LinkClasses
+from headrace.collectives.plan.generators.orbits.group import RegularGroup
+from headrace.errors import SymmetryError
+
+_MAX_SUBSETS = 1 << 10
+_NOISE = 1.0 + 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LinkGroup:
+    """Link classes that share capacities.
+
+    Attributes
+    ----------
+    classes, resources : int64, those of the group.
+    rate : MB per us that every rank can get over them.
+    """
+
+    classes: np.ndarray
+    resources: np.ndarray
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Level:
+    """Groups that are busy all the time together.
+
+    Attributes
+    ----------
+    part : (ranks,) int64, the number of the part of the network, joined by the levels below, that
+        each rank is in as rank 0 sees it.
+    parts : number of parts; as many as ranks on the last level.
+    us_per_mb : T(A) for blocks of 1 MB.
+    """
+
+    groups: tuple[LinkGroup, ...]
+    part: np.ndarray
+    parts: int
+    us_per_mb: float
+
+
+def levels_of(classes: LinkClasses, group: RegularGroup) -> tuple[Level, ...]:
+    """Return the levels, the one that bounds the time first.
+
+    Raises
+    ------
+    SymmetryError : if the links do not join all ranks.
+    """
+    active = _groups(classes)
+    if group.ranks == 1:
+        return ()
+    if not group.subgroup(classes.dst.tolist()).all():
+        raise SymmetryError("the links do not join all ranks, needs a connected topology")
+    made: list[Level] = []
+    size = group.ranks
+    while active:
+        best, inside = _slowest(classes, group, active, size)
+        outer = [some for some in active if some not in inside]
+        members = [int(classes.dst[k]) for some in inside for k in some.classes]
+        part = group.seen_alike(members) if inside else np.arange(group.ranks)
+        _, part = np.unique(part, return_inverse=True)
+        made.append(
+            Level(
+                groups=tuple(outer),
+                part=part.ravel().astype(np.int64),
+                parts=int(part.max()) + 1,
+                us_per_mb=best,
+            )
+        )
+        active = inside
+        size = int(group.subgroup(members).sum())
+        if size == 1:
+            break
+    return tuple(made)
+
+
+def _slowest(
+    classes: LinkClasses, group: RegularGroup, active: list[LinkGroup], size: int
+) -> tuple[float, list[LinkGroup]]:
+    """The largest T(A) within what `active` joins (`size` ranks), and the groups of its A."""
+    best, inside = -1.0, active
+    for chosen in _subsets(active):
+        members = [int(classes.dst[k]) for some in chosen for k in some.classes]
+        parts = size / int(group.subgroup(members).sum())
+        rest = sum(some.rate for some in active if some not in chosen)
+        if rest and (parts - 1) / rest > best * _NOISE:
+            best, inside = (parts - 1) / rest, chosen
+    return best, inside
+
+
+def _subsets(active: list[LinkGroup]) -> list[list[LinkGroup]]:
+    """Subsets of `active`, the empty one first: of equal bounds the fewest levels win."""
+    if len(active) <= _MAX_SUBSETS.bit_length() - 1:
+        sizes = range(len(active))
+        return [list(some) for k in sizes for some in itertools.combinations(active, k)]
+    fastest = sorted(active, key=lambda some: -some.rate)
+    return [fastest[:k] for k in range(len(active))]
+
+
+def _groups(classes: LinkClasses) -> list[LinkGroup]:
+    uses = classes.times > 0
+    mark = np.arange(classes.count)
+    for _ in range(classes.count):
+        before = mark.copy()
+        for row in uses:
+            if row.any():
+                mark[row] = mark[row].min()
+        if np.array_equal(before, mark):
+            break
+    return [
+        LinkGroup(
+            classes=(members := np.flatnonzero(mark == number)),
+            resources=np.flatnonzero(uses[:, members].any(axis=1)),
+            rate=_rate(classes.uses[:, members]),
+        )
+        for number in np.unique(mark)
+    ]
+
+
+def _rate(uses: np.ndarray) -> float:
+    """The largest sum of rates: max sum x, uses x <= 1."""
+    if uses.shape[1] == 1:
+        return float(1.0 / uses.max())
+    from scipy.optimize import linprog
+
+    rows = np.unique(uses[uses.any(axis=1)], axis=0)
+    found = linprog(-np.ones(uses.shape[1]), A_ub=rows, b_ub=np.ones(len(rows)), method="highs-ds")
+    assert found.success, f"a bounded feasible linear program failed: {found.message}"
+    # The prices bound the sum whatever the solver's error: scale them to cover every class.
+    prices = -np.asarray(found.ineqlin.marginals, dtype=float)
+    prices = np.maximum(prices, 0.0)
+    return float(prices.sum() / (prices @ rows).min())

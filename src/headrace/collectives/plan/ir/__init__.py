@@ -1,0 +1,1 @@
+"""Representations between a demand and a program: deliveries, sends, slots, lowering."""

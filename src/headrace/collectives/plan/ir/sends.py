@@ -1,0 +1,287 @@
+"""Sends: the result of a search generator, and the composition of two.
+
+Combining is the reverse of multicast: a reduce_scatter is an allgather reversed on the transposed
+topology (TACCL 5.7), and an allreduce is a reduce_scatter followed, or overlapped, by an allgather.
+The order of combining may differ from the order in which messages begin: `by_arrival` computes it.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from headrace.collectives.plan.generators.hosts.clusters import slowest_betas
+from headrace.errors import ProgramError, TopologyError
+from headrace.topology import Topology
+
+_SAME_MOMENT = 1e-9
+"""Relative tolerance of equal times, as in the simulators."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Deliveries:
+    """Delivery problem: origin and targets of every chunk (multicommodity multicast).
+
+    Attributes
+    ----------
+    ranks : number of ranks.
+    origin : (chunks,) int32, the rank that holds the chunk at first.
+    targets : (chunks, ranks) bool, the ranks that must receive it; False at the origin.
+    """
+
+    ranks: int
+    origin: np.ndarray
+    targets: np.ndarray
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks."""
+        return len(self.origin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sends:
+    """Sends of chunks between ranks: columns of equal length, in one global order.
+
+    Every send comes after all that it depends on. Rows with the same `message` are one message:
+    consecutive, between the same two ranks, charged alpha once, complete when all have arrived.
+
+    Attributes
+    ----------
+    chunk, src, dst : int32.
+    reduce : bool; the chunk is combined into what `dst` holds of it, else it replaces it.
+    message : int32, starting at 0 and growing by 1 from message to message.
+    start_us : float64, planned start of the message (equal in all its rows); an empty array if
+        not planned.
+    arrive_us : float64, predicted arrival of the whole message, likewise. Chunks are combined in
+        one place in this order (`by_arrival`), else in that of rows.
+    """
+
+    chunk: np.ndarray
+    src: np.ndarray
+    dst: np.ndarray
+    reduce: np.ndarray
+    message: np.ndarray
+    start_us: np.ndarray
+    arrive_us: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+
+def check_sends(sends: Sends) -> None:
+    """Raise ProgramError if columns differ in length or messages are not as `Sends` requires."""
+    columns = (sends.src, sends.dst, sends.reduce, sends.message)
+    times = (sends.start_us, sends.arrive_us)
+    rows = len(sends.chunk)
+    if any(len(c) != rows for c in columns) or any(len(c) not in (0, rows) for c in times):
+        raise ProgramError("sends: columns differ in length")
+    if not len(sends.chunk):
+        return
+    step = np.diff(sends.message, prepend=-1)
+    same = step == 0
+    moved = (np.diff(sends.src, prepend=-1) != 0) | (np.diff(sends.dst, prepend=-1) != 0)
+    for bad, problem in (
+        ((step < 0) | (step > 1), "needs 0 at first, then the same or 1 more"),
+        (same & moved, "needs one sender and one receiver in a message"),
+        (sends.src == sends.dst, "goes from a rank to itself"),
+    ):
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            row = rows[0]
+            raise ProgramError(
+                f"sends: row {row} (chunk {sends.chunk[row]}, {sends.src[row]} -> "
+                f"{sends.dst[row]}, message {sends.message[row]}): {problem}"
+            )
+
+
+def with_arrivals(topology: Topology, sends: Sends, chunk_mb: float) -> Sends:
+    """Return `sends` with `arrive_us` by `start_us` and the full cost model (TACCL 5.17).
+
+    Raises
+    ------
+    TopologyError : for a send between ranks without a link.
+    """
+    index = topology.link_index
+    pairs = zip(sends.src.tolist(), sends.dst.tolist(), strict=True)
+    try:
+        link = np.array([index[pair] for pair in pairs], dtype=np.int64)
+    except KeyError as error:
+        raise TopologyError(
+            f"topology '{topology.name}' has no link {error}, which the sends use"
+        ) from error
+    size = np.bincount(sends.message)[sends.message] if len(link) else np.empty(0)
+    takes = topology.columns.alpha_us[link] + slowest_betas(topology)[link] * size * chunk_mb
+    return replace(sends, arrive_us=sends.start_us + takes)
+
+
+def reversed_sends(sends: Sends) -> Sends:
+    """Return `sends` reversed: a multicast from one rank becomes a reduction to it.
+
+    An allgather on the transposed topology becomes a reduce_scatter. A message over [a, b] gets
+    [``end - b``, ``end - a``], with `end` the end of all; one of unknown arrival takes no time.
+    """
+    start_us, arrive_us = sends.start_us, sends.arrive_us
+    if len(start_us):
+        ends = arrive_us if len(arrive_us) else start_us
+        last_us = float(ends.max())
+        arrive_us = (last_us - start_us)[::-1].copy() if len(arrive_us) else arrive_us
+        start_us = (last_us - ends)[::-1].copy()
+    last = int(sends.message[-1]) if len(sends.message) else 0
+    return Sends(
+        chunk=sends.chunk[::-1].copy(),
+        src=sends.dst[::-1].copy(),
+        dst=sends.src[::-1].copy(),
+        reduce=np.ones(len(sends.chunk), dtype=bool),
+        message=(last - sends.message[::-1]).astype(np.int32),
+        start_us=start_us,
+        arrive_us=arrive_us,
+    )
+
+
+def concatenated(first: Sends, second: Sends) -> Sends:
+    """Return `first`, then `second`, its times shifted to the end of `first`."""
+    start_us = arrive_us = np.empty(0)
+    if len(first.start_us) and len(second.start_us):
+        end = float((first.arrive_us if len(first.arrive_us) else first.start_us).max())
+        start_us = np.concatenate([first.start_us, second.start_us + end])
+        if len(first.arrive_us) and len(second.arrive_us):
+            arrive_us = np.concatenate([first.arrive_us, second.arrive_us + end])
+    return _joined(first, second, start_us, arrive_us)
+
+
+def overlapped(first: Sends, second: Sends) -> Sends:
+    """Return both merged by time: `second` sends a chunk as soon as `first` has finished it.
+
+    For an allreduce: `first` is a reduce_scatter, `second` an allgather of the same chunks. Times
+    of a chunk in `second` are shifted so that it first leaves when `first` last moves it. Messages
+    of several chunks follow the latest. One whose arrival is not known takes no time.
+
+    Raises
+    ------
+    ProgramError : if the two do not both have starting times.
+    """
+    if len(first.start_us) != len(first.chunk) or len(second.start_us) != len(second.chunk):
+        raise ProgramError("start_us is empty, needs the starting times of both halves to overlap")
+    takes, later_takes = _durations(first), _durations(second)
+    chunks = 1 + int(max(first.chunk.max(initial=-1), second.chunk.max(initial=-1)))
+    # Its order respects causality; its times need not, if it has no durations.
+    begins = np.maximum.accumulate(first.start_us)
+    done = np.zeros(chunks)
+    np.maximum.at(done, first.chunk, begins + takes)
+    leaves = np.full(chunks, np.inf)
+    np.minimum.at(leaves, second.chunk, second.start_us)
+    shift = done - leaves
+    starts = np.concatenate([begins, _shifted(second, shift[second.chunk], later_takes)])
+    known = len(first.arrive_us) and len(second.arrive_us)
+    arrive_us = starts + np.concatenate([takes, later_takes]) if known else np.empty(0)
+    both = _joined(first, second, starts, arrive_us)
+    # Stable: at equal times `first` comes first, and each half keeps its own order.
+    by_message = np.flatnonzero(np.diff(both.message, prepend=-1))
+    order = np.argsort(both.start_us[by_message], kind="stable")
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    rows = np.argsort(rank[both.message], kind="stable")
+    return replace(_rows(both, rows), message=rank[both.message[rows]].astype(np.int32))
+
+
+def _rows(sends: Sends, rows: np.ndarray) -> Sends:
+    return Sends(
+        chunk=sends.chunk[rows],
+        src=sends.src[rows],
+        dst=sends.dst[rows],
+        reduce=sends.reduce[rows],
+        message=sends.message[rows],
+        start_us=sends.start_us[rows] if len(sends.start_us) else sends.start_us,
+        arrive_us=sends.arrive_us[rows] if len(sends.arrive_us) else sends.arrive_us,
+    )
+
+
+def _durations(sends: Sends) -> np.ndarray:
+    if len(sends.arrive_us):
+        return sends.arrive_us - sends.start_us
+    return np.zeros(len(sends.chunk))
+
+
+def _shifted(sends: Sends, shift: np.ndarray, takes: np.ndarray) -> np.ndarray:
+    """Return the start of every row: shifted, but not before its chunk is at its sender."""
+    there: dict[tuple[int, int], float] = {}
+    starts = np.empty(len(sends.chunk))
+    ends = np.append(np.flatnonzero(np.diff(sends.message)) + 1, len(sends.chunk))
+    chunk, src, dst = sends.chunk.tolist(), sends.src.tolist(), sends.dst.tolist()
+    begin = 0
+    for end in ends.tolist() if len(chunk) else []:
+        rows = range(begin, end)
+        start = float((sends.start_us[begin:end] + shift[begin:end]).max())
+        start = max(start, *(there.get((chunk[row], src[row]), 0.0) for row in rows))
+        starts[begin:end] = start
+        for row in rows:
+            there[chunk[row], dst[row]] = start + float(takes[row])
+        begin = end
+    return starts
+
+
+def _joined(first: Sends, second: Sends, start_us: np.ndarray, arrive_us: np.ndarray) -> Sends:
+    after = int(first.message[-1]) + 1 if len(first.message) else 0
+    return Sends(
+        chunk=np.concatenate([first.chunk, second.chunk]),
+        src=np.concatenate([first.src, second.src]),
+        dst=np.concatenate([first.dst, second.dst]),
+        reduce=np.concatenate([first.reduce, second.reduce]),
+        message=np.concatenate([first.message, second.message + after]).astype(np.int32),
+        start_us=start_us,
+        arrive_us=arrive_us,
+    )
+
+
+def by_arrival(sends: Sends) -> np.ndarray:
+    """Return the order of rows in which chunks are combined in one place in order of arrival.
+
+    The order of starts stays that of `message`, which need not grow from row to row then. A receive
+    is combined after earlier ones in its slot and its lane: in another order than that of arrival,
+    a late receive blocks receives that arrived before it.
+
+    The order is causal whatever the times are: a message that sends what another brings, or
+    replaces what another sends, comes after it, and so does the next of a lane. Rows of one message
+    stay together. Sends that are in order already, or of unknown arrival, are left as they are.
+    """
+    if not len(sends.arrive_us) or _in_turn(sends):
+        return np.arange(len(sends.chunk))
+    when = np.array(_arrivals(sends))
+    return np.argsort(when[sends.message], kind="stable")
+
+
+def _in_turn(sends: Sends) -> bool:
+    """Return whether rows combined in the same place are in order of arrival already."""
+    rows = np.flatnonzero(sends.reduce)
+    place = sends.dst[rows].astype(np.int64) * (int(sends.chunk.max(initial=0)) + 1)
+    place += sends.chunk[rows]
+    order = np.argsort(place, kind="stable")
+    arrive_us = sends.arrive_us[rows][order]
+    late = arrive_us[:-1] > arrive_us[1:] * (1 + _SAME_MOMENT)
+    return not np.any(late & (np.diff(place[order]) == 0))
+
+
+def _arrivals(sends: Sends) -> list[float]:
+    """Arrival times of messages, by number, delayed where causality requires it."""
+    when: list[float] = [0.0] * (int(sends.message.max(initial=-1)) + 1)
+    brought: dict[tuple[int, int], float] = {}  # last arrival, combined or not,
+    replaced: dict[tuple[int, int], float] = {}  # last arrival that was not combined,
+    sent: dict[tuple[int, int], float] = {}  # last arrival at the next rank
+    lane: dict[tuple[int, int], float] = {}
+    ends = np.append(np.flatnonzero(np.diff(sends.message)) + 1, len(sends.chunk)).tolist()
+    columns = (sends.chunk, sends.reduce, sends.src, sends.dst, sends.message, sends.arrive_us)
+    chunks, reduces, sources, targets, messages, arrive_us = (c.tolist() for c in columns)
+    first = 0
+    for end in ends if len(chunks) else ():
+        src, dst, at = sources[first], targets[first], arrive_us[first]
+        at = max(at, lane.get((src, dst), 0.0))
+        for row in range(first, end):
+            there, here = (chunks[row], dst), (chunks[row], src)
+            earlier = replaced if reduces[row] else brought
+            at = max(at, brought.get(here, 0.0), earlier.get(there, 0.0), sent.get(there, 0.0))
+        lane[src, dst] = when[messages[first]] = at
+        for row in range(first, end):
+            there, here = (chunks[row], dst), (chunks[row], src)
+            sent[here] = max(at, sent.get(here, 0.0))
+            brought[there] = max(at, brought.get(there, 0.0))
+            if not reduces[row]:
+                replaced[there] = brought[there]
+        first = end
+    return when

@@ -1,5 +1,0 @@
-"""Predicted time of a program under a cost model: message by message, or streaming."""
-
-from headrace.collectives.plan.simulate.simulate import Simulation, simulate
-
-__all__ = ["Simulation", "simulate"]

@@ -1,0 +1,1 @@
+"""The executor as a process group of torch: groups, calls, tensors as buffers, futures."""

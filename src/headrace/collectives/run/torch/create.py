@@ -1,0 +1,298 @@
+"""Creation of a process group: rendezvous of the ranks, comparison of plan books, connections."""
+
+import atexit
+import hmac
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from headrace.collectives.run.address_exchange import allgather_addresses
+from headrace.collectives.run.book import channels, describe_book, fitting, load_book
+from headrace.collectives.run.caller import Caller
+from headrace.collectives.run.choose import Chooser
+from headrace.collectives.run.connect.addresses import host_of
+from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.log import show_log
+from headrace.collectives.run.pacing import pace
+from headrace.collectives.run.rendezvous import GroupConfig, Rendezvous
+from headrace.collectives.run.switch import PlanSwitch
+from headrace.collectives.run.torch.callbacks import Callbacks
+from headrace.collectives.run.torch.completions import completion_threads
+from headrace.collectives.run.torch.group import HeadraceBackend, HeadraceGroup, check_device
+from headrace.collectives.run.torch.incarnation import own_part
+from headrace.collectives.run.torch.split import Origin
+from headrace.collectives.run.torch.store import answering
+from headrace.settings import Settings
+
+if TYPE_CHECKING:
+    from headrace.collectives.plan.book import PlanBook
+
+# A process that ends without destroy_process_group may have crashed: its peers must detect it soon.
+_LAST_CHANCE_S = 1.0
+
+log = logging.getLogger(__name__)
+
+_live: "weakref.WeakSet[HeadraceGroup | HeadraceBackend]" = weakref.WeakSet()
+
+
+Follow = Callable[
+    [Any, Executor, PlanSwitch, "PlanBook | None", Settings], Callable[[], None] | None
+]
+"""Starts to adapt a group's plans, given its store and more; returns the function that ends it."""
+
+
+def create(
+    options: Any,
+    follow: Follow | None = None,
+    kind: type[HeadraceGroup | HeadraceBackend] | None = None,
+) -> HeadraceGroup | HeadraceBackend:
+    """Make a group for torch's `init_process_group` or `new_group`.
+
+    It is a whole process group, or the backend of one device in a group that has others.
+
+    Parameters
+    ----------
+    options : torch's ``_DistributedBackendOptions``.
+    follow : adapts the plans of a group with a plan book, while it exists.
+    kind : which of the two to make; detected if absent.
+
+    Raises
+    ------
+    InputError : the device is not supported here; the ranks' plan books differ; a setting is wrong.
+    CommunicationError : naming the ranks that did not arrive in time, or the store if it does not
+        answer.
+    """
+    with answering(options.store, f"rank {options.group_rank}: making a group"):
+        device = _device(options.store, options.group_rank)
+    check_device(device)
+    settings = Settings.from_environment()
+    rank, ranks, members = options.group_rank, options.group_size, options.global_ranks_in_group
+    show_log(settings.log_level, members[rank] if members else rank)
+    timeout_s = min(options.timeout.total_seconds(), settings.deadline_s)
+    book = load_book(settings.plan_book)
+    store = own_part(options.store, rank, members or range(ranks), timeout_s)
+    joined = _join(store, rank, ranks, settings, book, timeout_s)
+    if members and list(members) != list(range(dist.get_world_size())):
+        book = None  # it was made for the whole job
+    else:
+        book = _job_book(book, joined, store)
+    if rank == 0:
+        hosts = _hosts(joined.config.rank_host)
+        log.info("group of %d ranks on %s: %s", ranks, hosts, describe_book(book))
+    if kind is None:
+        kind = HeadraceGroup if _alone(options.process_group, device) else HeadraceBackend
+    group = _group(kind, options.group_id, store, joined, book)
+    group.origin = Origin(
+        store=options.store,
+        device=device,
+        members=tuple(members or range(ranks)),
+        make=lambda part: create(part, follow, kind),
+    )
+    group.observed = settings.observed
+    _live.add(group)
+    if follow is not None:
+        group.background = follow(store, joined.executor, group.switch, book, settings)
+    return group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Joined:
+    """A rank's connections with the others of its group, and what they agreed on."""
+
+    settings: Settings
+    timeout_s: float
+    config: GroupConfig
+    executor: Executor
+    addresses: Sequence[str]
+
+    @property
+    def one_host(self) -> bool:
+        """Return whether all ranks share one host."""
+        return len(set(self.config.rank_host)) == 1
+
+    def connect_again(self, name: str, deadline_s: float) -> Executor:
+        """Return another executor of this rank, connected with those of all ranks."""
+        secret = hmac.digest(self.config.secret.encode(), name.encode(), "sha256").hex()
+        connected, _ = _connected(
+            self.executor.rank,
+            self.executor.ranks,
+            replace(self.config, secret=secret),
+            self.settings,
+            lambda mine: allgather_addresses(self.executor, name, mine, deadline_s),
+            deadline_s,
+        )
+        return connected
+
+
+def _join(
+    store: Any,
+    rank: int,
+    ranks: int,
+    settings: Settings,
+    book: "PlanBook | None",
+    timeout_s: float,
+) -> _Joined:
+    """Run the rendezvous of the ranks, and connect this one with the others."""
+    rendezvous = Rendezvous(store, rank, ranks, timeout_s)
+    config = rendezvous.agree(
+        interface=settings.socket_interface,
+        listen=settings.paced_address,
+        book_digest="" if book is None else book.digest,
+        channels=max(settings.channels, channels(book)),
+        shared_memory=settings.shared_memory,
+        tls=settings.tls,
+    )
+    try:
+        executor, addresses = _connected(
+            rank, ranks, config, settings, rendezvous.addresses, timeout_s
+        )
+    finally:  # nothing listens any more: a rank that comes later cannot use it
+        rendezvous.forget_secret()
+    return _Joined(
+        settings=settings,
+        timeout_s=timeout_s,
+        config=config,
+        executor=executor,
+        addresses=addresses,
+    )
+
+
+def _group(
+    kind: type[HeadraceGroup | HeadraceBackend],
+    group_id: str,
+    store: Any,
+    joined: _Joined,
+    book: "PlanBook | None",
+) -> HeadraceGroup | HeadraceBackend:
+    """Return the group, or backend of one device, that calls the executor by the book's plans."""
+    config = joined.config
+    callbacks = Callbacks(
+        group_id,
+        completion_threads.run,
+        completion_threads.may_block,
+        whole=kind is HeadraceGroup,
+    )
+
+    def caller_on(connected: Executor) -> Caller:
+        one_host = config.shared_memory and joined.one_host
+        chooser = Chooser(connected.ranks, book, one_host=one_host, channels=config.channels)
+        return Caller(connected, chooser, joined.timeout_s, callbacks)
+
+    def connect_again(name: str, deadline_s: float) -> Caller:
+        return caller_on(joined.connect_again(name, deadline_s))
+
+    return kind(caller_on(joined.executor), group_id, store, connect_again)
+
+
+def _connected(
+    rank: int,
+    ranks: int,
+    config: GroupConfig,
+    settings: Settings,
+    exchange: Callable[[str], list[str]],
+    timeout_s: float,
+) -> tuple[Executor, list[str]]:
+    """Return an executor that is connected with all ranks', and the addresses of all.
+
+    Parameters
+    ----------
+    exchange : returns the addresses of all ranks from this rank's.
+    """
+    executor = Executor(
+        rank,
+        ranks,
+        host=config.host,
+        secret=config.secret,
+        channels=config.channels,
+        threads=settings.threads,
+        shared_memory=config.shared_memory,
+        tls=config.tls,
+        completions=completion_threads.queue,
+    )
+    try:
+        addresses = exchange(executor.address)
+        executor.connect(addresses, timeout_s)
+        pace(executor, addresses, settings)
+    except BaseException:
+        executor.close()
+        raise
+    return executor, addresses
+
+
+def _device(store: Any, rank: int) -> str:
+    """Return the device kind that torch makes this backend for; the first one if it has several.
+
+    It shows only in the part of torch's store that the backend gets, which is named after it.
+    """
+    key = f"headrace/device/{rank}"
+    store.set(key, "")
+    try:
+        kinds = ["cpu", "cuda", *dist.Backend.default_device_backend_map]
+        whole = store.underlying_store
+        return next(k for k in kinds if PrefixStore(f"{k}/", whole).check([key]))
+    finally:
+        store.delete_key(key)
+
+
+def _alone(process_group: Any, device: str) -> bool:
+    """Return whether the group that torch is making gets no other backend.
+
+    Those before this one are registered with the group already. Those after it show only in the
+    name of the group's main backend, which is one for an accelerator if there is any.
+    """
+    return (
+        device == "cpu"
+        and not process_group._device_types
+        and process_group._get_backend_name() == "custom"  # as all are that are not torch's own
+    )
+
+
+def _job_book(loaded: "PlanBook | None", joined: _Joined, store: Any) -> "PlanBook | None":
+    """Return the plan book of a group of all ranks: the loaded one if it fits, or an automatic one.
+
+    Called after connecting, as the addresses identify the hosts.
+    """
+    config, warn = joined.config, joined.executor.rank == 0
+    book = fitting(loaded, config.rank_host, joined.addresses, warn=warn)
+    if joined.settings.plan_book is None and not joined.one_host:
+        return _automatic(joined, store)
+    return book
+
+
+def _automatic(joined: _Joined, store: Any) -> "PlanBook | None":
+    """Return a plan book for the network of the job; see `automatic.found_book`."""
+    from headrace.collectives.run.bootstrap import HostId, found_book  # it loads all of planning
+
+    hosts = [
+        HostId(host_of(address), identity)
+        for address, identity in zip(joined.addresses, joined.config.identities, strict=True)
+    ]
+    try:
+        return found_book(joined.executor, store, hosts, joined.settings, joined.timeout_s)
+    except BaseException:
+        joined.executor.close()
+        raise
+
+
+def mark_step() -> None:
+    """Record the end of a training step of this process."""
+    for group in list(_live):
+        group.switch.mark()
+
+
+def _hosts(rank_host: Sequence[int]) -> str:
+    count = len(set(rank_host))
+    return "1 host" if count == 1 else f"{count} hosts"
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close groups that the script left open: no thread may outlive the interpreter."""
+    for group in list(_live):
+        group.shutdown(_LAST_CHANCE_S)
+    completion_threads.forget()

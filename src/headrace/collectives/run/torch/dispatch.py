@@ -1,0 +1,199 @@
+"""Calls through torch's dispatcher, for torch's tools that observe them there.
+
+A call of Gloo passes the operators `c10d::*`, where the profiler records names, shapes and types,
+and where hooks run (the flight recorder's, the NaN check's, `register_pre_hook`'s). A group written
+in Python bypasses them, which is up to 5 us faster. So calls of a `HeadraceGroup` are dispatched
+only while they are observed: torch's C++ implementation of the method calls the operator, and its
+kernel the backend of the tensors' device, here a `Dispatched`, which calls the group's method.
+Results and errors are the same.
+"""
+# pyright: reportPrivateUsage=false
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend, OpType  # pyright: ignore[reportAttributeAccessIssue]
+
+from headrace.collectives.run.caller import DONE
+from headrace.collectives.run.torch.buffers import Tensors
+from headrace.collectives.run.torch.calls import Calls
+from headrace.collectives.run.torch.spans import profiling
+from headrace.collectives.run.torch.staging import tensors_in
+from headrace.collectives.run.torch.untraced import untraced
+
+_Group = TypeVar("_Group", bound=Calls)
+
+OPERATIONS: Mapping[str, int] = {
+    "allreduce": int(OpType.ALLREDUCE),
+    "allreduce_coalesced": int(OpType.ALLREDUCE),
+    "broadcast": int(OpType.BROADCAST),
+    "reduce": int(OpType.REDUCE),
+    "allgather": int(OpType.ALLGATHER),
+    "all_gather_single": int(OpType.ALLGATHER),
+    "allgather_coalesced": int(OpType.ALLGATHER_COALESCED),
+    "all_gather_single_coalesced": int(OpType.ALLGATHER_COALESCED),
+    "gather": int(OpType.GATHER),
+    "gather_single": int(OpType.GATHER),
+    "scatter": int(OpType.SCATTER),
+    "reduce_scatter": int(OpType.REDUCE_SCATTER),
+    "reduce_scatter_single": int(OpType.REDUCE_SCATTER),
+    "reduce_scatter_single_coalesced": int(OpType.REDUCE_SCATTER),
+    "alltoall": int(OpType.ALLTOALL),
+    "all_to_all_single": int(OpType.ALLTOALL),
+    "barrier": int(OpType.BARRIER),
+    "send": int(OpType.SEND),
+    "recv": int(OpType.RECV),
+    "recv_anysource": int(OpType.RECVANYSOURCE),
+}
+"""Name of a method of `Calls` -> type of its works: that of Gloo, where Gloo has one."""
+
+ALIASES: Mapping[str, str] = {
+    "_allgather_base": "all_gather_single",
+    "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
+    "gather_into_tensor": "gather_single",
+    "_reduce_scatter_base": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
+    "alltoall_base": "all_to_all_single",
+    "recvAnysource": "recv_anysource",
+}
+"""Aliases of these methods -> the names above."""
+
+
+class _Under(threading.local):
+    """Call of a thread through the dispatcher.
+
+    Attributes
+    ----------
+    way : whether one is under way; nested calls are part of it.
+    work : result of the group's method. torch's C++ wraps it, and the wrapper has neither its
+        exception nor its result.
+    """
+
+    way = False
+    work: dist.Work | None = None
+
+    def __enter__(self) -> None:
+        self.way = True
+
+    def __exit__(self, *_: object) -> None:
+        self.way, self.work = False, None
+
+
+under = _Under()
+
+
+@untraced
+class Dispatched(Backend):
+    """Backend of a `HeadraceGroup` in torch's C++: forwards calls to the group's methods."""
+
+    def __init__(self, calls: Calls) -> None:
+        Backend.__init__(self, calls.rank(), calls.size())
+        self._calls = weakref.ref(calls)
+
+    def getBackendName(self) -> str:  # noqa: N802 - called from C++ by this name
+        return "headrace"
+
+    def _get_sequence_number_for_group(self) -> int:
+        calls = self._calls()
+        assert calls is not None  # it owns this
+        return calls._get_sequence_number_for_group()
+
+
+def _passed_on(name: str) -> Callable[..., dist.Work]:
+    call: Callable[..., dist.Work] = getattr(Calls, name)
+
+    def method(self: Dispatched, *args: Any) -> dist.Work:
+        work = under.work = call(self._calls(), *args)
+        return work
+
+    return untraced(method)
+
+
+for _name in OPERATIONS:
+    setattr(Dispatched, _name, _passed_on(_name))
+Dispatched.allreduce_sparse = Dispatched.allreduce  # type: ignore[attr-defined]
+
+
+def observable(group: type[_Group]) -> type[_Group]:
+    """Make the calls of a class of groups observable by torch's tools, and set types of works."""
+    for name, kind in OPERATIONS.items():
+        method = _observed(name, kind)
+        setattr(group, name, _briefly(method) if name == "allreduce" else method)
+    for alias, name in ALIASES.items():
+        setattr(group, alias, property(_alias(alias, name)))
+    return group
+
+
+def _alias(alias: str, name: str) -> Callable[[Any], Any]:
+    def attribute(self: Any) -> Any:
+        # torch's C++ looks up overrides of the alias, too: return its own, to avoid recursion
+        return getattr(dist.ProcessGroup if under.way else self, alias if under.way else name)
+
+    return untraced(attribute)
+
+
+def _observed(name: str, kind: int) -> Callable[..., dist.Work]:
+    call: Callable[..., dist.Work] = getattr(Calls, name)
+    dispatch: Callable[..., object] = getattr(dist.ProcessGroup, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> dist.Work:
+        if (self.observed or profiling()) and _dispatches(args):
+            with under:
+                dispatch(self, *args, **kwargs)
+                work = under.work
+            assert work is not None
+        else:
+            work = call(self, *args, **kwargs)
+        if work is not DONE:
+            work.op_type = kind  # type: ignore[attr-defined]
+        return work
+
+    # pybind11 calls torch's implementation, and not this override again, if the calling function
+    # has the override's name
+    in_cpp = "recvAnysource" if name == "recv_anysource" else name
+    method.__code__ = method.__code__.replace(co_name=in_cpp)
+    return untraced(method)
+
+
+def _briefly(allreduce: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
+    """Return the observed `allreduce` at half the cost while it is not observed."""
+    call, kind = Calls.allreduce, OPERATIONS["allreduce"]
+
+    def method(self: Any, tensors: Tensors, opts: Any = None) -> dist.Work:
+        if self.observed or profiling():
+            return allreduce(self, tensors, opts or dist.AllreduceOptions())
+        work = call(self, tensors, opts)
+        if work is not DONE:
+            work.op_type = kind  # type: ignore[attr-defined]
+        return work
+
+    return untraced(method)
+
+
+def _dispatches(args: Any) -> bool:
+    """Return whether the dispatcher passes these arguments unchanged to the group's method."""
+    if under.way:
+        return False
+    devices = _device_kinds()
+    # torch's dispatcher copies conjugate and negative views, and the copies would get the results
+    return all(
+        t.device.type in devices and not (t.is_conj() or t.is_neg()) for t in tensors_in(args)
+    )
+
+
+def _device_kinds() -> tuple[str, ...]:
+    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+def register_backend(group: Any) -> Dispatched:
+    """Register a backend of `group` for torch's dispatcher; returns it, for the group to keep."""
+    backend = Dispatched(group)
+    custom = dist.ProcessGroup.BackendType.CUSTOM
+    for kind in _device_kinds():
+        group._register_backend(torch.device(kind), custom, backend)
+    group._set_default_backend(custom)
+    return backend

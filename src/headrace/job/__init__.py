@@ -1,0 +1,1 @@
+"""Shared parts of a running job, for any capability: detection of steps, records of events."""

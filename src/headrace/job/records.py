@@ -1,0 +1,39 @@
+"""Log of adaptation: events and reasons, in memory and optionally as lines of JSON."""
+
+import json
+import logging
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_KEPT = 1000
+
+
+class Records:
+    """Events in their order, each a table with at least "event" and "at" (seconds since 1970).
+
+    Parameters
+    ----------
+    path : file to append to (HEADRACE_ADAPT_LOG); None: none. If it cannot be written to, a
+        warning is logged, and no more is written: training goes on.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self.events: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+
+    def add(self, event: str, **facts: Any) -> None:
+        """Record `event`; what is not a number, text or table of these is written as text."""
+        row = {"event": event, "at": round(time.time(), 3), **facts}
+        self.events.append(row)
+        if self._path is None:
+            return
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(row, default=str) + "\n")
+        except OSError as error:
+            log.warning("HEADRACE_ADAPT_LOG is %s: %s; no more is written", self._path, error)
+            self._path = None

@@ -1,0 +1,73 @@
+"""Profiles rearranged for other ranks on the same hosts: in another order, or on some of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.topology import Topology
+from headrace.topology.profile import Profile
+
+
+def arranged(profile: Profile, addresses: Sequence[str]) -> Profile | None:
+    """Return `profile` for a job whose rank r runs on the host with address ``addresses[r]``.
+
+    Ranks of one host are interchangeable and assigned in ascending order. Hosts and ranks that the
+    job does not have are left out. None if the profile lacks a host, or enough ranks of it.
+    """
+    topology = profile.topology
+    located = topology.addresses or topology.hosts
+    waiting: dict[str, list[int]] = {}
+    for rank, host in enumerate(topology.rank_host):
+        waiting.setdefault(located[host], []).append(rank)
+    chosen: list[int] = []
+    for address in addresses:
+        if not waiting.get(address):
+            return None
+        chosen.append(waiting[address].pop(0))
+    if chosen == list(range(topology.ranks)):
+        return profile
+    place = {rank: index for index, rank in enumerate(chosen)}
+    groups = (tuple(sorted(place[r] for r in group if r in place)) for group in profile.groups)
+    return replace(
+        profile,
+        topology=_topology(topology, chosen, place),
+        groups=tuple(sorted(group for group in groups if group)),
+        samples=_table(profile.samples, place),
+        fits=_table(profile.fits, place),
+        pairs=_table(profile.pairs, place),
+    )
+
+
+def _topology(topology: Topology, chosen: Sequence[int], place: Mapping[int, int]) -> Topology:
+    homes = list(dict.fromkeys(topology.rank_host[rank] for rank in chosen))
+    kept = sorted(
+        (place[link.src], place[link.dst], index)
+        for index, link in enumerate(topology.links)
+        if link.src in place and link.dst in place
+    )
+    number = {index: new for new, (_, _, index) in enumerate(kept)}
+
+    def left(links: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(number[link] for link in links if link in number))
+
+    return replace(
+        topology,
+        hosts=tuple(topology.hosts[home] for home in homes),
+        rank_host=tuple(homes.index(topology.rank_host[rank]) for rank in chosen),
+        links=tuple(replace(topology.links[i], src=src, dst=dst) for src, dst, i in kept),
+        shared=tuple(replace(s, links=left(s.links)) for s in topology.shared if left(s.links)),
+        switches=tuple(replace(s, links=left(s.links)) for s in topology.switches if left(s.links)),
+        addresses=tuple(topology.addresses[home] for home in homes) if topology.addresses else (),
+    )
+
+
+def _table(table: Mapping[str, np.ndarray], place: Mapping[int, int]) -> dict[str, np.ndarray]:
+    """Return the rows between remaining ranks, renumbered."""
+    ends = list(zip(table["src"].tolist(), table["dst"].tolist(), strict=True))
+    kept = [row for row, (src, dst) in enumerate(ends) if src in place and dst in place]
+    made = {name: column[kept] for name, column in table.items()}
+    for position, end in enumerate(("src", "dst")):
+        numbers = [place[ends[row][position]] for row in kept]
+        made[end] = np.array(numbers, dtype=table[end].dtype)
+    return made

@@ -1,0 +1,34 @@
+"""``headrace collectives adapt`` says what a changed network changes, and writes the book."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.app import app
+from headrace.collectives.adapt.observe.port_changes import PortRates
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.book import PlanBook, build_book
+from tests.collectives.adapt.clusters import network
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path, Path]:
+    before = network(tmp_path, (2, 2), uplink="800mbit")
+    book = build_book(before, collectives=(Collective.ALLREDUCE,), sizes=(1 << 10, 1 << 20))
+    book.save(tmp_path / "book")
+    slow = PortRates(factors={"host1-out": 0.3, "host1-in": 0.3}).apply(before)
+    slow.save(tmp_path / "now")
+    return tmp_path / "book", tmp_path / "now", tmp_path / "new"
+
+
+def test_it_writes_a_better_book(files: tuple[Path, Path, Path]) -> None:
+    book, now, new = files
+    done = CliRunner().invoke(
+        app, ["collectives", "adapt", str(book), "--profile", str(now), "-o", str(new)]
+    )
+    assert done.exit_code == 0, done.output
+    assert "predicted on the network as it is now" in done.output
+    adapted = PlanBook.load(new)
+    assert adapted.provenance["adapted_from"] == PlanBook.load(book).digest
+    assert adapted.topology.name.endswith("-updated")

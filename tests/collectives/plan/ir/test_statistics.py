@@ -1,0 +1,105 @@
+"""Counts of rounds and bytes: by hand, against the templates' laws, and PLink's table 1."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan.generators import templates
+from headrace.collectives.plan.generators.templates.two_level.table1 import table1
+from headrace.collectives.plan.ir.lower import lower
+from headrace.collectives.plan.ir.statistics import ProgramStatistics, program_statistics
+from headrace.collectives.program import Op, Program, Schedule, Transfer
+from headrace.errors import ProgramError
+
+
+def of(
+    collective: str, ranks: int, transfers: list[Transfer], chunks: int = 1, scratch: int = 0
+) -> Program:
+    demand = Demand(collective=Collective(collective), ranks=ranks, chunks=chunks)
+    return lower(Schedule.of(demand, transfers, scratch))
+
+
+def test_a_chain_counts_its_links_and_a_star_one_round() -> None:
+    chain = [Transfer(k, k + 1, 0, 0) for k in range(4)]
+    star = [Transfer(0, k, 0, 0) for k in range(1, 5)]
+    across = ((0, 1), (2, 3, 4))
+    assert program_statistics(of("broadcast", 5, chain), across) == ProgramStatistics(
+        rounds=4, messages=4, wire=4.0, across=1.0
+    )
+    assert program_statistics(of("broadcast", 5, star), across) == ProgramStatistics(
+        rounds=1, messages=4, wire=4.0, across=3.0
+    )
+    assert program_statistics(of("broadcast", 5, star)).across == 0.0
+
+
+def test_waiting_for_a_turn_is_no_round() -> None:
+    """Ten chunks over one link are ten messages, none of which carries what another brought."""
+    transfers = [Transfer(0, 1, k, k) for k in range(10)]
+    found = program_statistics(of("broadcast", 2, transfers, chunks=10))
+    assert (found.rounds, found.messages, found.wire) == (1, 10, 1.0)
+
+
+def test_waiting_for_a_slot_is_no_round_but_its_data_are() -> None:
+    """Rank 0 sends its value before the other's arrives on top of it; scratch passes data on."""
+    swap = [
+        Transfer(0, 1, 0, 1),
+        Transfer(1, 0, 0, 0, True),
+        Transfer(1, 1, 1, 0, True),
+    ]
+    assert program_statistics(of("allreduce", 2, swap, scratch=1)).rounds == 1
+    on = [*swap, Transfer(1, 2, 0, 0, True), Transfer(2, 0, 0, 0), Transfer(2, 1, 0, 0)]
+    assert program_statistics(of("allreduce", 3, on, scratch=1)).rounds == 3
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_templates_keep_their_laws(ranks: int) -> None:
+    def count(name: str, chunks: int) -> ProgramStatistics:
+        demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=chunks)
+        return program_statistics(lower(getattr(templates, name)(demand)))
+
+    least = 2.0 * (ranks - 1)
+    ring = count("ring", ranks)
+    assert (ring.rounds, ring.wire) == (2 * (ranks - 1), least)
+    direct = count("direct", ranks)
+    assert (direct.rounds, direct.wire) == (2, least)
+    exchange = count("full_exchange", 1)
+    assert (exchange.rounds, exchange.wire) == (1, ranks * (ranks - 1))
+    if ranks & (ranks - 1) == 0:
+        assert count("recursive_doubling", 1).rounds == math.log2(ranks)
+
+
+def test_an_unproven_cycle_is_named() -> None:
+    """Both sends wait for what the other brings."""
+    program = of("broadcast", 2, [Transfer(0, 1, 0, 0), Transfer(1, 0, 0, 0)])
+    op = program.steps["op"]
+    waits = {"step": np.flatnonzero(op == Op.SEND), "on": np.flatnonzero(op == Op.RECV)}
+    dependencies = {name: column.astype(np.int32) for name, column in waits.items()}
+    with pytest.raises(ProgramError, match="wait for each other"):
+        program_statistics(replace(program, dependencies=dependencies))
+
+
+@pytest.mark.parametrize(("racks", "each"), [(2, 4), (4, 2), (4, 4)])
+def test_table_1_of_plink(racks: int, each: int) -> None:
+    """The paper's figures hold but for the ring and the tree, whose rows give reasons."""
+    rows = {row.name: row for row in table1(racks, each)}
+    n = racks * each
+    for name in ("PS (fully sharded)", "Halving doubling", "2-level hierarchical"):
+        row = rows[name]
+        assert (row.counted.rounds, row.counted.wire, row.counted.across) == row.paper
+        assert not row.why
+    ring = rows["Ring-chunked"].counted
+    assert (ring.rounds, ring.wire) == (2 * (n - 1), 2 * (n - 1))
+    assert ring.across == pytest.approx(2 * racks - 2 / each)
+    assert rows["Tree"].counted.wire == 2 * (n - 1)
+    assert all(rows[name].why for name in ("Ring-chunked", "Tree"))
+
+
+def test_table_1_beyond_powers_of_two() -> None:
+    rows = {row.name: row for row in table1(3, 3)}
+    assert rows["2-level hierarchical"].counted.rounds == 4
+    assert rows["2-level hierarchical"].counted.across == 4
+    assert "powers of two" in rows["Halving doubling"].why
+    assert table1(1, 4)[-1].counted.rounds == table1(4, 1)[-1].counted.rounds == 2

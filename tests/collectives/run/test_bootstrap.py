@@ -1,0 +1,207 @@
+"""Jobs that bring no plan book find out the network by themselves."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed import HashStore
+
+from headrace.collectives.demand import Collective
+from headrace.collectives.measure.cache import HostId, ProfileCache
+from headrace.collectives.plan.book import PlanBook
+from headrace.collectives.run import bootstrap as automatic
+from headrace.collectives.run.executor import Executor
+from headrace.errors import CommunicationError, InputError
+from headrace.settings import Settings
+from headrace.testbed import Testbed, TestbedSpec, rank_environment
+
+HOSTS = [HostId(f"10.0.0.{rank}", f"boot-{rank}") for rank in range(3)]
+QUICK = replace(automatic.EFFORT, budget_s=3.0, tournament_us=1000, quiet_us=1500, sharing_us=1000)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "EFFORT", QUICK)
+
+
+def job(
+    hosts: Sequence[HostId],
+    settings: Callable[[int], Settings] | Settings,
+    part: Callable[..., Any] = automatic.found_book,
+) -> list[Any]:
+    """Run `found_book` at every rank, each in a thread; returns books or errors by rank."""
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=30))
+    executors = [
+        Executor(rank, len(hosts), secret="hosts", shared_memory=False)
+        for rank in range(len(hosts))
+    ]
+    addresses = [executor.address for executor in executors]
+    results: list[Any] = [None] * len(hosts)
+
+    def run(rank: int) -> None:
+        mine = settings if isinstance(settings, Settings) else settings(rank)
+        try:
+            executors[rank].connect(addresses, 10.0)
+            results[rank] = part(executors[rank], store, hosts, mine, 30.0)
+        except (CommunicationError, InputError) as error:
+            results[rank] = error
+        finally:
+            executors[rank].close()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(hosts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def test_all_ranks_get_the_book_of_what_was_measured_and_the_next_job_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    settings = Settings(measure="auto", cache=tmp_path)
+    books = job(HOSTS, settings)
+    assert all(isinstance(book, PlanBook) for book in books), books
+    assert len({book.digest for book in books}) == 1
+    assert books[0].topology.hosts == tuple(host.address for host in HOSTS)
+    assert {entry.collective for entry in books[0].entries} >= {Collective.ALLREDUCE}
+    assert re.search(r"network measured in .* s: .*hosts.* the job uses .* plans", caplog.text)
+
+    caplog.clear()
+    monkeypatch.setattr(automatic, "measure_ranks", never)
+    again = job(HOSTS, settings)
+    assert [book.digest for book in again] == [books[0].digest] * 3
+    assert "known from an earlier job" in caplog.text
+
+    turned = job([HOSTS[2], HOSTS[0], HOSTS[1]], settings)
+    assert turned[0].topology.hosts == ("10.0.0.2", "10.0.0.0", "10.0.0.1")
+
+    survivors = job(HOSTS[1:], settings)
+    assert survivors[0].topology.hosts == ("10.0.0.1", "10.0.0.2")
+
+    assert automatic.invalidate(books[0], settings, "steps take twice as long as predicted")
+    assert not automatic.invalidate(books[0], settings, "again")
+    assert ProfileCache(tmp_path).find(HOSTS) is None
+
+
+def never(*_: object, **__: object) -> None:
+    raise AssertionError("the profile in the cache was not used")
+
+
+def test_measuring_always_does_not_look_into_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job(HOSTS, Settings(measure="auto", cache=tmp_path))
+    always = Settings(measure="always", cache=tmp_path)
+    automatic._measured.clear()  # the jobs before were other processes
+    with monkeypatch.context() as patched:
+        patched.setattr(ProfileCache, "find", never)
+        assert isinstance(job(HOSTS, always)[2], PlanBook)
+    monkeypatch.setattr(automatic, "measure_ranks", never)  # the job's next group need not
+    assert isinstance(job(HOSTS, always)[2], PlanBook)
+
+
+def test_rank_0_decides_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "measure_ranks", never)
+
+    def settings(rank: int) -> Settings:
+        return Settings(measure="always" if rank else "off", cache=tmp_path)
+
+    assert job(HOSTS, settings) == [None, None, None]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_corrupt_cache_is_measured_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings(measure="auto", cache=tmp_path)
+    job(HOSTS, settings)
+    [path] = (tmp_path / "profiles").iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    assert isinstance(job(HOSTS, settings)[1], PlanBook)
+    assert "skipped a profile in the cache" in caplog.text
+    assert ProfileCache(tmp_path).find(HOSTS) is not None
+
+
+def test_without_plans_templates_serve_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise InputError("no plan today")
+
+    monkeypatch.setattr(automatic, "quick_book", fail)
+    assert job(HOSTS, Settings(cache=tmp_path)) == [None, None, None]
+    assert "the job uses templates: no plan today" in caplog.text
+
+
+def test_a_host_that_is_lost_while_measuring_is_named_at_every_rank(tmp_path: Path) -> None:
+    def part(executor: Executor, *arguments: Any) -> Any:
+        if executor.rank == 2:
+            raise CommunicationError("died")
+        return automatic.found_book(executor, *arguments)
+
+    first, second, _ = job(HOSTS, Settings(cache=tmp_path), part)
+    for error in (first, second):
+        assert isinstance(error, CommunicationError)
+        assert "'10.0.0.2'" in str(error)
+
+
+SPEC = TestbedSpec.from_table(
+    {
+        "defaults": {"host_rate": "400mbit", "uplink_rate": "100mbit"},
+        "racks": [{"hosts": 2}, {"hosts": 2}],
+    }
+)
+JOB = Path(__file__).with_name("automatic_job.py")
+
+
+def start(testbed: Testbed, order: Sequence[int], cache: Path, **environment: str) -> str:
+    """Run the job on hosts in this order; returns what its ranks said."""
+    ranks: list[subprocess.Popen[str]] = [
+        testbed.popen(
+            testbed.hosts[host].name,
+            [sys.executable, str(JOB), "6"],
+            env={
+                **rank_environment(testbed, order, rank),
+                "HEADRACE_MEASURE": "auto",
+                "HEADRACE_ADAPT": "off",
+                "HEADRACE_CACHE": str(cache),
+                "HEADRACE_LOG_LEVEL": "info",
+                "OMP_NUM_THREADS": "1",
+                **environment,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank, host in enumerate(order)
+    ]
+    said = "".join(rank.communicate(timeout=120)[0] for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [0] * len(order), said
+    return said
+
+
+@pytest.mark.timing  # a processor that others keep busy looks like a rack
+def test_a_job_on_a_testbed_finds_its_racks_and_remembers_them(tmp_path: Path) -> None:
+    with Testbed.up(SPEC, fallback=os.geteuid() != 0 or None) as testbed:
+        first = start(testbed, [2, 0, 3, 1], tmp_path)
+        found = re.search(
+            r"measured in .*: 2 racks of 2 hosts, uplinks (\S+ to )?([\d.]+):1", first
+        )
+        assert found is not None, first
+        # of the slower uplink: a moment's stall of this machine may take from the other
+        assert 7 <= float(found[2]) < 9, first
+        assert len(set(re.findall(r"uses (\w+) by plan book", first))) == 1, first
+        assert first.count("by plan book") == 4
+        second = start(testbed, [0, 1, 2, 3], tmp_path)
+        assert "network known from an earlier job: 2 racks of 2 hosts" in second
+        pinned = start(testbed, [0, 1], tmp_path, HEADRACE_MEASURE="off")
+        assert pinned.count("by template") == 2

@@ -1,0 +1,198 @@
+"""Binding tensors to segments: in place where possible, staged where not, never clobbered."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed import ReduceOp
+
+from headrace.collectives.run.executor import DTYPES
+from headrace.collectives.run.torch import buffers as binding
+from headrace.errors import InputError
+
+
+def test_contiguous_tensors_are_bound_where_they_are() -> None:
+    tensor = torch.arange(10.0)
+    bound = binding.in_place(tensor, 3)
+    assert bound.segments == ((tensor.data_ptr(), 10, 1, 3),)
+    assert bound.after is None
+    moved = binding.in_place(tensor, 1, moved=True)
+    assert moved.segments == ((tensor.data_ptr(), 40, 1, 1),)
+
+
+def test_other_tensors_are_staged_and_copied_back() -> None:
+    tensor = torch.arange(6.0).view(2, 3).t()
+    bound = binding.in_place(tensor, 1)
+    (staged,) = bound.keep
+    assert bound.segments[0][0] == staged.data_ptr() != tensor.data_ptr()
+    assert torch.equal(staged, tensor)
+    staged += 1
+    assert bound.after is not None
+    bound.after()
+    assert torch.equal(tensor, torch.arange(1.0, 7.0).view(2, 3).t())
+
+
+def test_blocks_of_an_allgather_stay_where_they_are() -> None:
+    blocks = [torch.zeros(4) for _ in range(3)]
+    own = torch.ones(4)
+    bound = binding.gathered(blocks, own, 1, 3, 2)
+    assert bound.segments == tuple((block.data_ptr(), 16, 1, 2) for block in blocks)
+    assert torch.equal(blocks[1], own)
+    assert bound.after is None
+
+
+def test_blocks_are_brought_together_for_a_program_that_reaches_across() -> None:
+    blocks = [torch.zeros(4) for _ in range(3)]
+    bound = binding.gathered(blocks, torch.ones(4), 1, 3, 2, blockwise=False)
+    ((address, size, count, chunks),) = bound.segments
+    (whole,) = bound.keep
+    assert (address, size, count, chunks) == (whole.data_ptr(), 16, 3, 2)
+    whole[:16] = torch.full((4,), 7.0).view(torch.uint8)
+    assert bound.after is not None
+    bound.after()
+    assert blocks[0].tolist() == [7.0] * 4
+    assert blocks[1].tolist() == [1.0] * 4
+
+
+def test_the_input_of_a_reduce_scatter_is_copied() -> None:
+    source, output = torch.arange(6.0), torch.zeros(2)
+    bound = binding.scattered([source], output, 1, 3, 1, moved=False)
+    (whole,) = bound.keep
+    assert bound.segments == ((whole.data_ptr(), 2, 3, 1),)
+    whole *= 10
+    assert bound.after is not None
+    bound.after()
+    assert output.tolist() == [20.0, 30.0]
+    assert source.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_the_input_of_a_reduce_scatter_that_keeps_it_is_used_where_it_is() -> None:
+    source, output = torch.arange(6.0), torch.zeros(2)
+    bound = binding.scattered_from([source], output, 1, 3, 1, moved=False)
+    address = source.data_ptr()
+    assert bound.segments == (
+        (address, 2, 1, 1),
+        (output.data_ptr(), 2, 1, 1),
+        (address + 16, 2, 1, 1),
+    )
+    assert output.tolist() == [2.0, 3.0]
+    assert bound.after is None
+
+
+def test_a_reduce_scatter_into_its_own_block_of_the_input_needs_no_copy() -> None:
+    source = torch.arange(6.0)
+    bound = binding.scattered_from([source], source[2:4], 1, 3, 1, moved=False)
+    assert [row[0] - source.data_ptr() for row in bound.segments] == [0, 8, 16]
+    # into another block: what is read must not be what is written
+    bound = binding.scattered_from([source], source[0:2], 1, 3, 1, moved=False)
+    assert bound.segments[1][0] == source.data_ptr() != bound.segments[0][0]
+    copy = bound.keep[1]
+    assert bound.segments[0][0] == copy.data_ptr()
+    assert copy[:2].tolist() == [0.0, 1.0]
+    assert source[:2].tolist() == [2.0, 3.0]  # begins as the own block
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_scatter_lands_in_a_tensor_that_is_not_contiguous(moved: bool) -> None:
+    output = torch.zeros(2, 2).t()
+    bound = binding.scattered_from(
+        None if moved else [torch.ones(12)], output, 0, 3, 1, moved=moved
+    )
+    bound.keep[0].fill_(7.0)
+    assert bound.after is not None
+    bound.after()
+    assert (output == 7.0).all()
+
+
+def test_an_all_to_all_in_place_sends_from_a_copy() -> None:
+    tensor = torch.arange(4.0)
+    sent, landing = binding.exchanged(tensor, tensor, 2, 1).segments
+    assert landing[0] == tensor.data_ptr() != sent[0]
+
+
+def test_uneven_blocks_have_a_row_each() -> None:
+    source, output = torch.zeros(5, 2), torch.zeros(3, 2)
+    rows = binding.exchanged_rows(output, source, [0, 3], [4, 1]).segments
+    assert [size for _, size, _, _ in rows] == [32, 8, 0, 24]
+    assert rows[1][0] == rows[0][0] + 32
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "words"),
+    [
+        (torch.float32, ReduceOp.BXOR, "BXOR has no meaning on torch.float32"),
+        (torch.complex64, ReduceOp.MAX, "MAX has no meaning on complex"),
+        (torch.bool, ReduceOp.AVG, "AVG has no meaning on torch.bool"),
+        (torch.float8_e5m2, ReduceOp.BAND, "BAND has no meaning on torch.float8_e5m2"),
+        (torch.float8_e8m0fnu, ReduceOp.SUM, "float8_e8m0fnu cannot be reduced.*float8_e5m2"),
+        (torch.float4_e2m1fn_x2, ReduceOp.MAX, "float4_e2m1fn_x2 cannot be reduced"),
+    ],
+)
+def test_what_cannot_be_reduced_says_what_can(
+    dtype: torch.dtype, op: ReduceOp.RedOpType, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        binding.arithmetic(dtype, ReduceOp(op))
+
+
+def test_every_type_that_the_executor_reduces_is_taken() -> None:
+    for name in DTYPES:
+        assert binding.arithmetic(getattr(torch, name), ReduceOp(ReduceOp.MAX)) == (name, "max")
+
+
+def test_complex_numbers_are_added_as_pairs() -> None:
+    assert binding.arithmetic(torch.complex128, ReduceOp(ReduceOp.SUM)) == ("float64", "sum")
+    assert binding.real(torch.zeros(3, dtype=torch.complex64)).shape == (3, 2)
+
+
+def test_other_devices_and_layouts_are_refused() -> None:
+    with pytest.raises(InputError, match=r"meta.*one device"):
+        binding.check(torch.empty(2, device="meta"))
+    with pytest.raises(InputError, match=r"sparse_coo.*dense tensors only"):
+        binding.check(torch.eye(2).to_sparse())
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_parameter_takes_the_result_of_a_scatter_and_of_a_reduce_scatter(moved: bool) -> None:
+    parameter = nn.Parameter(torch.zeros(2))
+    bound = binding.scattered([torch.arange(6.0)], parameter, 1, 3, 1, moved=moved)
+    assert bound.after is not None
+    bound.after()
+    assert parameter.tolist() == [2.0, 3.0]
+    assert parameter.requires_grad
+    assert parameter.is_leaf
+
+
+def test_a_lazy_conjugate_takes_no_result() -> None:
+    lazy = torch.zeros(4, dtype=torch.complex64).conj()
+    plain = lazy.resolve_conj()
+    for bind in (
+        lambda: binding.in_place(lazy, 1),
+        lambda: binding.gathered([lazy], plain[:2], 0, 2, 1),
+        lambda: binding.gathered([plain, lazy], plain, 0, 2, 1),
+        lambda: binding.gathered([plain, lazy], plain, 0, 2, 1, blockwise=False),
+        lambda: binding.gathered_uneven([plain, lazy], plain, 0),
+        lambda: binding.scattered([plain], lazy[:2], 0, 2, 1, moved=False),
+        lambda: binding.exchanged(lazy, plain, 2, 1),
+        lambda: binding.exchanged_lists([plain, lazy], [plain, plain]),
+        lambda: binding.flattened([plain, lazy]),
+    ):
+        with pytest.raises(InputError, match="lazy conjugate"):
+            bind()
+
+
+def test_a_lazy_conjugate_is_read_as_what_it_stands_for() -> None:
+    lazy = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    (staged,) = binding.outgoing(lazy).keep
+    assert not staged.is_conj()
+    assert staged.tolist() == [1 - 2j, 3 + 4j]
+    whole = torch.zeros(4, dtype=torch.complex64)
+    binding.gathered([whole], lazy, 1, 2, 1)
+    assert whole[2:].tolist() == [1 - 2j, 3 + 4j]
+
+
+def test_blocks_that_may_differ_in_size_have_to_fit_a_frame() -> None:
+    huge = torch.empty(1, dtype=torch.uint8).expand(1 << 32)  # takes no memory
+    with pytest.raises(InputError, match=r"4294967296 bytes.*equal"):
+        binding._split_rows(huge, [1 << 32, 0])
+    rows = binding._split_rows(huge, [(1 << 32) - 1, 1])
+    assert [size for _, size, _, _ in rows] == [(1 << 32) - 1, 1]

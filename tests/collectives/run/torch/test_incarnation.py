@@ -1,0 +1,204 @@
+"""Agreement on the incarnation of a group: over torch's stores, with ranks as threads.
+
+The bug: every rank counted the groups it had made under a name. After destroy and init, a group of
+that name with other members was a first one to some ranks and a second one to others, and each
+waited for the others' rendezvous until its timeout.
+"""
+
+import itertools
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from headrace.collectives.run.torch import incarnation
+from headrace.collectives.run.torch.incarnation import own_part
+from headrace.collectives.run.torch.store import describe_store
+from headrace.errors import CommunicationError
+from tests.conformance.launch import outputs, ranks
+
+FRESH = itertools.count()
+JOB = Path(__file__).with_name("regroup_job.py")
+
+STORES: dict[str, Callable[[Path], Any]] = {
+    "hash": lambda _: dist.HashStore(),
+    "file": lambda folder: dist.FileStore(str(folder / "store"), 1),
+    "tcp": lambda _: dist.TCPStore("localhost", 0, 1, True),
+    "older tcp": lambda _: dist.TCPStore("localhost", 0, 1, True, use_libuv=False),
+    "prefix": lambda _: dist.PrefixStore("a", dist.PrefixStore("b", dist.HashStore())),
+}
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return STORES[request.param](tmp_path)
+
+
+def connection(store: Any) -> Any:
+    """A TCP store's connection is for one thread at a time."""
+    return store.clone() if isinstance(store, dist.TCPStore) else store
+
+
+def attempt(store: Any, rank: int, members: Sequence[int], timeout_s: float = 20) -> Any:
+    """Make the group: its part of the store, or what was raised."""
+    try:
+        return own_part(connection(store), rank, members, timeout_s)
+    except CommunicationError as error:
+        return error
+
+
+def together(store: Any, members: Sequence[int], whose: Sequence[int] | None = None) -> list[str]:
+    """Have all `members` make the group; the names of their parts of the store."""
+    places = range(len(members)) if whose is None else whose
+    with ThreadPoolExecutor(len(members)) as pool:
+        parts = list(pool.map(lambda rank: attempt(store, rank, members), places))
+    return [name(part) for part in parts]
+
+
+def name(part: Any) -> str:
+    """The same for one part of the store, another for another."""
+    assert not isinstance(part, Exception), part
+    if not part.check(["name"]):
+        part.set("name", str(next(FRESH)))
+    return part.get("name").decode()
+
+
+def test_a_group_made_again_has_a_part_of_its_own(store: Any) -> None:
+    names = [together(store, [0, 1, 2]) for _ in range(4)]
+    assert all(len(set(found)) == 1 for found in names)
+    assert len({found[0] for found in names}) == 4
+
+
+def test_other_members_under_the_same_name(store: Any) -> None:
+    first = together(store, [0])
+    second = together(store, [0, 1])
+    third = together(store, [1, 0])
+    fourth = together(store, [0, 1])
+    assert len({*first, *second, *third, *fourth}) == 4
+    assert len(set(second)) == len(set(third)) == len(set(fourth)) == 1
+
+
+def test_an_attempt_that_was_given_up_is_not_taken_for_the_next(store: Any) -> None:
+    error = attempt(store, 1, [0, 1, 2], 0.2)
+    assert isinstance(error, CommunicationError)
+    assert "ranks [0, 2] did not reach the rendezvous within 0.2 s" in str(error)
+    error = attempt(store, 0, [0, 1, 2], 0.2)
+    assert "ranks [2] did not reach" in str(error)
+    assert len(set(together(store, [0, 1, 2]))) == 1
+
+
+def test_a_rank_that_died_after_its_arrival_is_waited_for() -> None:
+    """Ranks 0 and 2 may not begin with what the dead rank 1 left, but with its successor."""
+    store = dist.HashStore()
+    attempt(store, 1, [0, 1, 2], 0.05)
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(attempt, store, rank, [0, 1, 2]) for rank in (0, 2)]
+        log = dist.PrefixStore("headrace/" + incarnation.digest_of([0, 1, 2]), store)
+        log.wait(["slot/4"], timedelta(seconds=20))  # three arrivals, two acknowledgements
+        assert not any(future.done() for future in waiting)
+        successor = pool.submit(attempt, store, 1, [0, 1, 2])
+        parts = [name(future.result(20)) for future in (*waiting, successor)]
+    assert len(set(parts)) == 1
+
+
+def test_a_rank_that_made_more_attempts_than_others_is_no_obstacle() -> None:
+    store = dist.HashStore()
+    for _ in range(3):
+        attempt(store, 0, [0, 1], 0.02)
+    together(store, [0, 1])
+    for _ in range(3):
+        attempt(store, 1, [0, 1], 0.02)
+    assert len(set(together(store, [0, 1]))) == 1
+
+
+def test_incarnations_never_mix() -> None:
+    """All orders of arrivals, deaths and lives: agreement, and one attempt of every rank in each.
+
+    Model: ranks append to one log, one at a time at random; attempts end at any point, and begin to
+    read at any slot that an incarnation began at.
+    """
+    for seed in range(60):
+        random_ = random.Random(seed)
+        ranks = random_.randint(1, 4)
+        log: list[str] = []
+        starts = [0]
+        agreed: dict[int, dict[int, str]] = {}  # name -> rank -> attempt
+        fresh = itertools.count()
+        attempts: dict[int, tuple[incarnation.Log, str]] = {}
+        slots: dict[int, int] = {}
+        for turn in itertools.count():
+            deadly = turn < 1000
+            rank = random_.randrange(ranks)
+            if rank not in attempts or (deadly and random_.random() < 0.02):
+                attempts[rank] = incarnation.Log(ranks), f"a{next(fresh)}"
+                slots[rank] = random_.choice(starts)
+            state, mine = attempts[rank]
+            wanted = state.answer(rank, mine)
+            if slots[rank] == len(log):
+                if wanted is None:
+                    continue
+                log.append(wanted)
+            state.apply(slots[rank], log[slots[rank]])
+            slots[rank] += 1
+            if not state.is_agreed or state.attempts[rank] != mine:
+                continue
+            starts.append(slots[rank])
+            members = agreed.setdefault(state.newest, dict(state.attempts))
+            assert members == state.attempts, "two incarnations mixed"
+            del attempts[rank]
+            if not deadly and not attempts:  # those that are left at the end all succeed
+                break
+        taken = [attempt for members in agreed.values() for attempt in members.values()]
+        assert len(taken) == len(set(taken)), "an attempt is in one incarnation only"
+
+
+@pytest.mark.parametrize("init", ["store", "file"])
+def test_new_group_after_destroy_and_init(init: str, tmp_path: Path) -> None:
+    with ranks(2, JOB, init, str(tmp_path / "store")) as processes:
+        texts = outputs(processes, 90)
+        assert [process.returncode for process in processes] == [0, 0], texts
+
+
+STORE = """
+import sys, time, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
+print(store.port, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_store_that_ends_is_named_and_no_rank_blamed() -> None:
+    """The ranks that had not come were blamed for what the end of the store's process did."""
+    server = subprocess.Popen([sys.executable, "-c", STORE], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        store = dist.TCPStore("127.0.0.1", port, 2, False)
+        assert describe_store(dist.PrefixStore("a", store)) == f"the store at 127.0.0.1:{port}"
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(attempt, store, 0, [0, 1])
+            log = dist.PrefixStore("headrace/" + incarnation.digest_of([0, 1]), store.clone())
+            log.wait(["slot/0"], timedelta(seconds=20))
+            server.kill()
+            error = waiting.result(20)
+        for found in (error, attempt_on_dead(store)):
+            assert isinstance(found, CommunicationError)
+            assert f"the store at 127.0.0.1:{port} does not answer" in str(found)
+            assert "ranks [1]" not in str(found)
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+
+
+def attempt_on_dead(store: Any) -> Any:
+    with pytest.raises(CommunicationError) as raised:
+        own_part(store, 0, [0, 1], 5)
+    return raised.value
