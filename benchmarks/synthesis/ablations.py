@@ -24,7 +24,7 @@ from headrace.collectives.plan.generators.taccl.synthesize import guided_synthes
 from headrace.collectives.plan.ir.chunks import Sends, realize
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.topology import BYTES_PER_MB, Topology, presets, subgraph
 from headrace.units import size
 

@@ -36,7 +36,7 @@ from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import Effort, Method
 from headrace.collectives.program import Program
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import HeadraceError, VerificationError
 from headrace.topology import Topology, presets
 

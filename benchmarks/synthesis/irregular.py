@@ -12,7 +12,7 @@ from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.generators.table import SEARCH_GENERATORS
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import GENERATORS, Method
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import ProgramError
 from headrace.topology import Topology, perturbed, presets
 

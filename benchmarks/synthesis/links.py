@@ -23,7 +23,7 @@ from headrace.collectives.plan.generators.table import SEARCH_GENERATORS
 from headrace.collectives.plan.generators.templates.transfers import RankGroups
 from headrace.collectives.plan.portfolio import predict_us
 from headrace.collectives.plan.request import GENERATORS, Method
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.topology import Topology
 

@@ -16,7 +16,7 @@ from headrace.collectives.plan.generators.table import SEARCH_GENERATORS
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import predict_us
 from headrace.collectives.plan.request import GENERATORS, Method
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.report.page import Page
 from headrace.topology import Topology, presets
 from headrace.units import size

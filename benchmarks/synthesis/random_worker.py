@@ -49,7 +49,7 @@ def planned(case: Case) -> Answer:
     from headrace.collectives.plan.portfolio import plan_collective
     from headrace.collectives.plan.request import Method
     from headrace.collectives.plan.verify import verify
-    from headrace.collectives.run.search import NativeSearch
+    from headrace.collectives.run.synthesis import NativeSearch
     from headrace.topology import Topology
 
     topology = Topology.load(HANG) if case.seed is None else random_topology(case.seed)

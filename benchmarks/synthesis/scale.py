@@ -51,7 +51,7 @@ def _hosts() -> tuple[dict[str, Any], float]:
     from headrace.collectives.plan.generators.table import ALL_GENERATORS
     from headrace.collectives.plan.portfolio import plan_collective
     from headrace.collectives.plan.request import Method
-    from headrace.collectives.run.search import NativeSearch
+    from headrace.collectives.run.synthesis import NativeSearch
 
     topology = presets.ndv2_taccl_1mb(10)
     began = time.monotonic()

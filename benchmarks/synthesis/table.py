@@ -11,7 +11,7 @@ from headrace.collectives.plan.generators.table import ALL_GENERATORS
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import Method
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.topology import Topology, perturbed, without_local_alpha
 
 SEEDS = (1, 2, 3)

@@ -1,4 +1,4 @@
-"""The native core of headrace: transport, executor, reductions, search."""
+"""The native core of headrace: transport, executor, reductions, synthesis."""
 
 from collections.abc import Callable, Sequence
 import enum

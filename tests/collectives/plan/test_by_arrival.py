@@ -21,7 +21,7 @@ from headrace.collectives.plan.ir.sends import (
 )
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Op, Program, Schedule, Transfer
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Link, Topology, transposed
 from tests.collectives.plan.random_sends import random_sends, random_topology

@@ -18,7 +18,7 @@ from headrace.collectives.plan.generators.table import ALL_GENERATORS
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import Method
 from headrace.collectives.program import Program
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import HeadraceError
 from headrace.topology import Topology
 from headrace.topology.presets import PRESETS

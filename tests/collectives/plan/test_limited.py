@@ -13,7 +13,7 @@ from headrace.collectives.plan import limited as module
 from headrace.collectives.plan.engine import SearchInterrupted, SearchSettings
 from headrace.collectives.plan.ir.chunks import deliveries_of
 from headrace.collectives.plan.limited import TimeLimit, first_interrupt, run_limited
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.topology import presets
 
 

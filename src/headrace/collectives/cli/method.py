@@ -34,7 +34,7 @@ def charged(
     """Return the topology with the costs of `model`, and the method that plans by it."""
     from headrace.collectives.plan.cost.model import EXECUTOR, FULL
     from headrace.collectives.plan.request import Method
-    from headrace.collectives.run.search import NativeSearch
+    from headrace.collectives.run.synthesis import NativeSearch
     from headrace.topology import without_local_alpha
 
     method = Method(

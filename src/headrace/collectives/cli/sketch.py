@@ -50,7 +50,7 @@ def sketch_command(
     from headrace.collectives.plan.generators.taccl.autosketch import autosketch
     from headrace.collectives.plan.generators.taccl.sketch import sketch_to_json
     from headrace.collectives.plan.request import Method, Setting
-    from headrace.collectives.run.search import NativeSearch
+    from headrace.collectives.run.synthesis import NativeSearch
 
     topology, groups = read_network(source)
     with progress(Console(stderr=True), visible=True) as report:

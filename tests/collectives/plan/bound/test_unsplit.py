@@ -16,7 +16,7 @@ from headrace.collectives.plan.cost.model import EXECUTOR, FULL
 from headrace.collectives.plan.generators.exact import exact_schedule, proved_us
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends, deliveries_of
 from headrace.collectives.plan.request import Method, Setting
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.topology import Link, SharedCapacity, Topology, perturbed
 from headrace.topology.presets import dgx_a100, ndv2_taccl_1mb
 from tests.collectives.plan.oracle import best_us

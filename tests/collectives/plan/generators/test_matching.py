@@ -10,7 +10,7 @@ from headrace.collectives.plan.generators.matching import match, symmetry_groups
 from headrace.collectives.plan.ir.chunks import realize
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import InputError
 from headrace.topology import perturbed, presets, without_local_alpha
 

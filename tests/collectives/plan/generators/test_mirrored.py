@@ -16,7 +16,7 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import GENERATORS
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import ProgramError
 from headrace.testbed import TestbedSpec
 from headrace.topology import Link, Topology, presets

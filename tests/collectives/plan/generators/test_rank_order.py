@@ -19,7 +19,7 @@ from headrace.collectives.plan.ir.sends import Sends
 from headrace.collectives.plan.request import Method, Setting
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Schedule
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Link, Topology, perturbed, presets
 from tests.collectives.plan.tiny import random_topology

@@ -13,7 +13,7 @@ from headrace.collectives.plan.generators.templates import direct
 from headrace.collectives.plan.ir.chunks import realize
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import TopologyError
 from headrace.topology import BYTES_PER_MB, Topology, presets
 from tests.collectives.plan.tiny import random_topology

@@ -15,7 +15,7 @@ from headrace.collectives.plan.portfolio import plan_collective, predict_us
 from headrace.collectives.plan.request import GENERATORS, Generator, Method, Setting
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import HeadraceError, ProgramError
 from headrace.topology import Topology
 from headrace.topology.presets import fat_tree, ndv2, torus

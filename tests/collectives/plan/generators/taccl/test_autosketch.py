@@ -32,7 +32,7 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.portfolio import predict_us
 from headrace.collectives.plan.request import Effort, Method, Setting
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Topology
 from headrace.topology.presets import dgx1, dgx2, fat_tree, mesh, ndv2, ring, torus, uniform

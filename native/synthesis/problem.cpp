@@ -1,4 +1,4 @@
-#include "search/problem.hpp"
+#include "synthesis/problem.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <numeric>
 #include <string>
 
-namespace headrace::search {
+namespace headrace::synthesis {
 
 void check(const Network& network) {
   auto links = network.src.size();
@@ -171,4 +171,4 @@ Symmetry::Symmetry(const Network& network, const Resources& resources,
   }
 }
 
-}  // namespace headrace::search
+}  // namespace headrace::synthesis

@@ -1,10 +1,10 @@
-#include "search/construction.hpp"
+#include "synthesis/construction.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-namespace headrace::search {
+namespace headrace::synthesis {
 
 namespace {
 
@@ -449,4 +449,4 @@ void Construction::note(std::int32_t rank, std::int32_t chunk) {
   }
 }
 
-}  // namespace headrace::search
+}  // namespace headrace::synthesis

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace headrace::search {
+namespace headrace::synthesis {
 
 class Random {
  public:
@@ -34,4 +34,4 @@ class Random {
   std::uint64_t state_;
 };
 
-}  // namespace headrace::search
+}  // namespace headrace::synthesis

@@ -3,9 +3,9 @@
 #include <limits>
 #include <numeric>
 
-#include "search/construction.hpp"
+#include "synthesis/construction.hpp"
 
-namespace headrace::search {
+namespace headrace::synthesis {
 
 namespace {
 
@@ -220,4 +220,4 @@ void Setting::find_slower() {
   }
 }
 
-}  // namespace headrace::search
+}  // namespace headrace::synthesis

@@ -1,5 +1,5 @@
-// Python binding of native/search: columns in and out, the GIL released, no logic.
-#include "search/engine.hpp"
+// Python binding of native/synthesis: columns in and out, the GIL released, no logic.
+#include "synthesis/engine.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -11,7 +11,7 @@ using namespace nb::literals;
 
 namespace {
 
-using namespace headrace::search;
+using namespace headrace::synthesis;
 
 template <class T>
 using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -52,7 +52,7 @@ bool interrupted(const nb::callable& look) {
 
 }  // namespace
 
-void bind_search(nb::module_& module) {
+void bind_synthesis(nb::module_& module) {
   nb::exception<SearchError>(module, "SearchError", PyExc_ValueError);
 
   nb::class_<Network>(module, "Network", "Ranks, links and shared capacities to search on.")

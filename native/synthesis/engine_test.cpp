@@ -1,4 +1,4 @@
-#include "search/engine.hpp"
+#include "synthesis/engine.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "check.hpp"
-#include "search/random.hpp"
+#include "synthesis/random.hpp"
 
 using headrace::thrown;
-using namespace headrace::search;
+using namespace headrace::synthesis;
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace headrace::search {
+namespace headrace::synthesis {
 
 class BitRows {
  public:
@@ -39,4 +39,4 @@ void for_each_bit(std::uint64_t word, std::size_t index, Action&& action) {
   }
 }
 
-}  // namespace headrace::search
+}  // namespace headrace::synthesis

@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "search/engine.hpp"
+#include "synthesis/engine.hpp"
 
-using namespace headrace::search;
+using namespace headrace::synthesis;
 
 namespace {
 

@@ -5,12 +5,12 @@
 #include <queue>
 #include <vector>
 
-#include "search/bits.hpp"
-#include "search/policy.hpp"
-#include "search/problem.hpp"
-#include "search/replay.hpp"
+#include "synthesis/bits.hpp"
+#include "synthesis/policy.hpp"
+#include "synthesis/problem.hpp"
+#include "synthesis/replay.hpp"
 
-namespace headrace::search {
+namespace headrace::synthesis {
 
 inline constexpr int kMeasuredRanks = 64;  // distances are neither measured nor varied beyond
 
@@ -111,4 +111,4 @@ class Construction {
   Messages messages_;
 };
 
-}  // namespace headrace::search
+}  // namespace headrace::synthesis

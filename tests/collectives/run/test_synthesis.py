@@ -19,7 +19,7 @@ from headrace.collectives.plan.ir.chunks import deliveries_of, realize
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.ir.sends import concatenated
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.run.search import NativeSearch
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import BYTES_PER_MB, Link, SharedCapacity, Topology, transposed
 from headrace.topology.presets import dgx1

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "search/problem.hpp"
-#include "search/replay.hpp"
+#include "synthesis/problem.hpp"
+#include "synthesis/replay.hpp"
 
-namespace headrace::search {
+namespace headrace::synthesis {
 
 struct Settings {
   std::uint64_t seed = 0;
@@ -36,4 +36,4 @@ struct Outcome {
 Outcome search(const Network& network, const Deliveries& deliveries, const Settings& settings,
                const std::function<bool()>& poll);
 
-}  // namespace headrace::search
+}  // namespace headrace::synthesis

@@ -1,9 +1,9 @@
 // Random parameters of one construction.
 #pragma once
 
-#include "search/random.hpp"
+#include "synthesis/random.hpp"
 
-namespace headrace::search {
+namespace headrace::synthesis {
 
 struct Policy {
   // Weights of the order of free links.
@@ -82,4 +82,4 @@ struct Policy {
   }
 };
 
-}  // namespace headrace::search
+}  // namespace headrace::synthesis

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "search/problem.hpp"
+#include "synthesis/problem.hpp"
 
-namespace headrace::search {
+namespace headrace::synthesis {
 
 // Times closer than this fraction are one event: sums of the same costs in another order differ by
 // rounding, which must not decide the order of messages.
@@ -23,4 +23,4 @@ struct Times {
 Times replay(const Network& network, const Resources& resources, int chunks, double chunk_mb,
              const Messages& messages);
 
-}  // namespace headrace::search
+}  // namespace headrace::synthesis

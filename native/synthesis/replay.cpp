@@ -1,4 +1,4 @@
-#include "search/replay.hpp"
+#include "synthesis/replay.hpp"
 
 #include <algorithm>
 #include <queue>
@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace headrace::search {
+namespace headrace::synthesis {
 
 namespace {
 
@@ -128,4 +128,4 @@ Times replay(const Network& network, const Resources& resources, int chunks, dou
   return times;
 }
 
-}  // namespace headrace::search
+}  // namespace headrace::synthesis

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace headrace::search {
+namespace headrace::synthesis {
 
 // Rows of variable length: row i is item[first[i]] to item[first[i + 1] - 1].
 struct Rows {
@@ -91,4 +91,4 @@ struct Symmetry {
   Symmetry(const Network& network, const Resources& resources, const Deliveries& deliveries);
 };
 
-}  // namespace headrace::search
+}  // namespace headrace::synthesis

@@ -1,4 +1,4 @@
-#include "search/engine.hpp"
+#include "synthesis/engine.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -7,9 +7,9 @@
 #include <optional>
 #include <utility>
 
-#include "search/construction.hpp"
+#include "synthesis/construction.hpp"
 
-namespace headrace::search {
+namespace headrace::synthesis {
 
 namespace {
 
@@ -160,4 +160,4 @@ Outcome search(const Network& network, const Deliveries& deliveries, const Setti
   return best;
 }
 
-}  // namespace headrace::search
+}  // namespace headrace::synthesis
