@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from headrace._native import DataType
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.plan import Plan
@@ -79,7 +80,7 @@ class Native:
             (data.ctypes.data + side * (data.nbytes // sides), block, demand.blocks, demand.chunks)
             for side in range(sides)
         ]
-        call = self._executor.prepare(loaded, segments, dtype="float32")
+        call = self._executor.prepare(loaded, segments, dtype=DataType.float32)
         return lambda: self._executor.run(call)
 
     def barrier(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from benchmarks.executor.patterns import Buffers, Empty, Floats, plain
+from headrace._native import DataType, Operator
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.run import shared_buffer
 from headrace.collectives.run.connect.addresses import host_of
@@ -123,7 +124,11 @@ class Native:
         self._moment = np.zeros(1, np.float64)
         choice = self._chooser.choose(Collective.ALLREDUCE, _WORD_BYTES)
         self._latest = self._call(
-            choice.program, choice.proof, [self._moment], dtype="float64", operator="max"
+            choice.program,
+            choice.proof,
+            [self._moment],
+            dtype=DataType.float64,
+            operator=Operator.max,
         )
 
     def prepare(self, buffers: Buffers) -> Call:
@@ -136,7 +141,7 @@ class Native:
             case _:
                 arrays = [buffers.source]
         choice = self._chooser.choose(buffers.collective, arrays[0].nbytes)
-        return self._call(choice.program, choice.proof, arrays, dtype="float32")
+        return self._call(choice.program, choice.proof, arrays)
 
     def reduce_fp8(self, data: "np.ndarray[Any, Any]") -> Call:
         """Return the call that sums all ranks' fp8 (e4m3) at rank 0, directly from each."""
@@ -146,7 +151,7 @@ class Native:
 
         demand = Demand(collective=Collective.REDUCE, ranks=self.ranks, chunks=1)
         program = lower(direct(demand))
-        return self._call(program, verify(program), [data], dtype="float8_e4m3fn")
+        return self._call(program, verify(program), [data], dtype=DataType.float8_e4m3fn)
 
     def _call(
         self,
@@ -154,8 +159,8 @@ class Native:
         proof: "Proof",
         arrays: "list[np.ndarray[Any, Any]]",
         *,
-        dtype: str,
-        operator: str = "sum",
+        dtype: DataType = DataType.float32,
+        operator: Operator = Operator.sum,
     ) -> Call:
         digest = proof.program_digest
         if digest not in self._loaded:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.rank_worker import await_text, check, fill, publish, start_together
+from headrace._native import DataType
 from headrace.collectives.demand import Collective
 from headrace.collectives.run.executor import Executor
 
@@ -37,7 +38,7 @@ def main() -> None:
 
     def run(number: int, values: np.ndarray) -> None:
         segment = (values.ctypes.data, values.size, 1, chunks[number])
-        executor.run(executor.prepare(loaded[number], [segment], dtype="float32"))
+        executor.run(executor.prepare(loaded[number], [segment], dtype=DataType.float32))
 
     times: list[tuple[float, float]] = []
     for number in task["rounds"]:

@@ -126,31 +126,11 @@ void check_signals() {
 void bind_executor(nb::module_& module) {
   nb::exception<CommunicationError>(module, "CommunicationError", PyExc_RuntimeError);
 
-  nb::enum_<DataType>(module, "DataType")
-      .value("float32", DataType::kFloat32)
-      .value("float64", DataType::kFloat64)
-      .value("float16", DataType::kFloat16)
-      .value("bfloat16", DataType::kBFloat16)
-      .value("float8_e4m3fn", DataType::kFloat8E4M3)
-      .value("float8_e5m2", DataType::kFloat8E5M2)
-      .value("int8", DataType::kInt8)
-      .value("int16", DataType::kInt16)
-      .value("int32", DataType::kInt32)
-      .value("int64", DataType::kInt64)
-      .value("uint8", DataType::kUInt8)
-      .value("uint16", DataType::kUInt16)
-      .value("uint32", DataType::kUInt32)
-      .value("uint64", DataType::kUInt64)
-      .value("bool", DataType::kBool);
+  nb::enum_<DataType> types(module, "DataType");
+  for (int i = 0; i < kDataTypes; ++i) types.value(kDataTypeTable[i].name, DataType(i));
 
-  nb::enum_<Operator>(module, "Operator")
-      .value("sum", Operator::kSum)
-      .value("product", Operator::kProduct)
-      .value("min", Operator::kMin)
-      .value("max", Operator::kMax)
-      .value("band", Operator::kBand)
-      .value("bor", Operator::kBor)
-      .value("bxor", Operator::kBxor);
+  nb::enum_<Operator> operators(module, "Operator");
+  for (int i = 0; i < kOperators; ++i) operators.value(kOperatorTable[i], Operator(i));
 
   nb::enum_<Kind>(module, "Kind")
       .value("allreduce", Kind::kAllreduce)
@@ -220,7 +200,24 @@ void bind_executor(nb::module_& module) {
                                 priority, deadline_s}};
           },
           "program"_a, "segments"_a, "type"_a, "operator"_a, "average"_a, "epoch"_a, "priority"_a,
-          "deadline_s"_a);
+          "deadline_s"_a)
+      .def(
+          "at",
+          [](const CallBox& self, std::uintptr_t address, std::uint32_t epoch, Priority priority,
+             double deadline_s) {
+            auto call = self.call;
+            if (call.segments.size() != 1) {
+              throw std::invalid_argument("a call of " + std::to_string(call.segments.size()) +
+                                          " segments cannot be moved to one address");
+            }
+            call.segments[0].address = address;
+            call.epoch = epoch;
+            call.priority = priority;
+            call.deadline_s = deadline_s;
+            return CallBox{std::move(call)};
+          },
+          "address"_a, "epoch"_a, "priority"_a, "deadline_s"_a,
+          "Return this call with its only segment at another address.");
 
   nb::class_<Completions>(module, "Completions", "Finished tasks of one or more executors.")
       .def(nb::init<>())

@@ -27,24 +27,14 @@ std::vector<const KernelTable*> kernel_tables() {
   return tables;
 }
 
-std::size_t element_bytes(DataType type) {
-  static constexpr std::size_t sizes[kDataTypes] = {4, 8, 2, 2, 1, 1, 1, 2, 4, 8, 1, 2, 4, 8, 1};
-  return sizes[static_cast<std::size_t>(type)];
-}
-
 const char* name_of(DataType type) {
-  static constexpr const char* names[kDataTypes] = {
-      "float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "int16",
-      "int32",   "int64",   "uint8",   "uint16",   "uint32",        "uint64",      "bool"};
   auto index = static_cast<std::size_t>(type);
-  return index < kDataTypes ? names[index] : "unknown type";
+  return index < kDataTypes ? kDataTypeTable[index].name : "unknown type";
 }
 
 const char* name_of(Operator op) {
-  static constexpr const char* names[kOperators] = {"sum",  "product", "min", "max",
-                                                    "band", "bor",     "bxor"};
   auto index = static_cast<std::size_t>(op);
-  return index < kOperators ? names[index] : "unknown operator";
+  return index < kOperators ? kOperatorTable[index] : "unknown operator";
 }
 
 ReduceKernel reduce_kernel(DataType type, Operator op) {

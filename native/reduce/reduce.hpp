@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 namespace headrace {
 
@@ -23,12 +24,29 @@ enum class DataType : std::uint8_t {
   kUInt64,
   kBool,
 };
-inline constexpr int kDataTypes = 15;
+
+// Name, as torch's, and size of every element type, by `DataType`.
+struct DataTypeRow {
+  const char* name;
+  std::size_t bytes;
+};
+inline constexpr DataTypeRow kDataTypeTable[] = {
+    {"float32", 4},     {"float64", 8}, {"float16", 2}, {"bfloat16", 2}, {"float8_e4m3fn", 1},
+    {"float8_e5m2", 1}, {"int8", 1},    {"int16", 2},   {"int32", 4},    {"int64", 8},
+    {"uint8", 1},       {"uint16", 2},  {"uint32", 4},  {"uint64", 8},   {"bool", 1}};
+inline constexpr int kDataTypes = std::size(kDataTypeTable);
 
 enum class Operator : std::uint8_t { kSum, kProduct, kMin, kMax, kBand, kBor, kBxor };
-inline constexpr int kOperators = 7;
 
-std::size_t element_bytes(DataType type);
+// Name of every operator, by `Operator`.
+inline constexpr const char* kOperatorTable[] = {"sum",  "product", "min", "max",
+                                                 "band", "bor",     "bxor"};
+inline constexpr int kOperators = std::size(kOperatorTable);
+
+inline constexpr std::size_t element_bytes(DataType type) {
+  return kDataTypeTable[static_cast<std::size_t>(type)].bytes;
+}
+// For values that a peer sent, too: "unknown type", "unknown operator".
 const char* name_of(DataType type);
 const char* name_of(Operator op);
 

@@ -15,9 +15,6 @@ using namespace headrace;
 
 namespace {
 
-constexpr const char* kNames[kDataTypes] = {
-    "float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "int16",
-    "int32",   "int64",   "uint8",   "uint16",   "uint32",        "uint64",      "bool"};
 // Per array, of two or three.
 constexpr std::size_t kBytes[] = {8u << 10, 128u << 10, 64u << 20};
 constexpr const char* kWhere[] = {"8 KiB", "128 KiB", "64 MiB"};
@@ -87,7 +84,7 @@ int main(int count, char** arguments) {
       auto sum = table->reduce[type][static_cast<std::size_t>(Operator::kSum)];
       auto least = table->reduce[type][static_cast<std::size_t>(Operator::kMin)];
       auto title = [&](const char* what) { return std::string(table->name) + " " + what; };
-      row(kNames[type], title("sum").c_str(), [&](Arrays& on, std::size_t bytes) {
+      row(kDataTypeTable[type].name, title("sum").c_str(), [&](Arrays& on, std::size_t bytes) {
         auto* a = on.a.data();
         return speed(bytes, [&] { sum(a, a, on.b.data(), bytes / size); });
       });

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from headrace._native import DataType, Operator
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
@@ -37,8 +38,9 @@ def test_every_pair_of_values(dtype: torch.dtype) -> None:
                 call = executor.prepare(
                     executor.load(program, proof),
                     [(buffer.ctypes.data, buffer.size, 1, 2)],
-                    dtype=str(dtype).removeprefix("torch."),
-                    operator=operator,  # noqa: B023 - runs at once
+                    DataType[str(dtype).removeprefix("torch.")],
+                    Operator.sum if operator == "avg" else Operator[operator],  # noqa: B023 - runs at once
+                    operator == "avg",  # noqa: B023
                 )
                 executor.run(call)
 

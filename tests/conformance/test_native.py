@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from headrace import _native
+from headrace._native import DataType, Operator
 from headrace.collectives.demand import REDUCING, ROOTED, STANDARD, Collective, Demand
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.collectives.run.choose import Chooser
-from headrace.collectives.run.executor import DTYPES, OPERATORS, Executor
+from headrace.collectives.run.executor import Executor
 from headrace.errors import InputError, ProgramError, UnverifiedPlanError
 from tests.collectives.plan.template_cases import serves
 from tests.conformance.groups import each, group
@@ -113,6 +114,10 @@ def expected(inputs: list[np.ndarray], dtype: str, operator: str) -> np.ndarray:
     return stored(reduce(NUMPY[operator], inputs), dtype)
 
 
+def combining(operator: str) -> Operator:
+    return Operator.sum if operator == "avg" else Operator[operator]
+
+
 def run_collective(
     executors: list[Executor],
     program: Program,
@@ -132,9 +137,8 @@ def run_collective(
         side = buffer.nbytes // sides
         rows = [(buffer.ctypes.data + i * side, block, blocks, demand.chunks) for i in range(sides)]
         loaded = executor.load(program, proof)
-        executor.run(
-            executor.prepare(loaded, rows, dtype=dtype, operator=operator, deadline_s=30.0)
-        )
+        arithmetic = (DataType[dtype], combining(operator), operator == "avg")
+        executor.run(executor.prepare(loaded, rows, *arithmetic, deadline_s=30.0))
 
     each(executors, one)
 
@@ -174,17 +178,16 @@ def test_every_collective_has_a_template(collective: Collective, ranks: int) -> 
     assert "direct" in serving
 
 
-@pytest.mark.parametrize("operator", list(OPERATORS))
-@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("operator", [*Operator.__members__, "avg"])
+@pytest.mark.parametrize("dtype", list(DataType.__members__))
 def test_types_and_operators(executors: list[Executor], dtype: str, operator: str) -> None:
     ranks = len(executors)
-    native, _ = OPERATORS[operator]
     found = made("ring", Collective.ALLREDUCE, ranks, 0)
     assert found is not None
     for size in SIZES:
         inputs = contributions(ranks, size, dtype, operator)
         buffers = [stored(values, dtype) for values in inputs]
-        if not _native.supports(DTYPES[dtype], native):
+        if not _native.supports(DataType[dtype], combining(operator)):
             assert operator in ("band", "bor", "bxor")
             if ranks > 1:
                 with pytest.raises(InputError, match="no meaning"):
@@ -284,7 +287,7 @@ def test_a_custom_demand_is_not_averaged(executors: list[Executor]) -> None:
     program = lower(Schedule.of(demand, []))
     loaded = executors[0].load(program, verify(program))
     with pytest.raises(InputError, match="use 'sum' and divide"):
-        executors[0].prepare(loaded, [(0, 0, 1, 1)], dtype="float32", operator="avg")
+        executors[0].prepare(loaded, [(0, 0, 1, 1)], average=True)
 
 
 @pytest.mark.parametrize("collective", [Collective.ALLREDUCE, Collective.ALLGATHER])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace._native import DataType
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
@@ -55,7 +56,7 @@ def main() -> None:
     rounds = 20 if "twenty rounds" in options else 100_000
     data = np.zeros(4 << 20, np.float32)
     rows = [(data.ctypes.data, data.size, 1, ranks)]
-    call = executor.prepare(loaded, rows, dtype="float32", deadline_s=deadline_s)
+    call = executor.prepare(loaded, rows, dtype=DataType.float32, deadline_s=deadline_s)
     error, start = "", time.monotonic()
     try:
         for count in range(rounds):

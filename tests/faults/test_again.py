@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace._native import DataType
 from headrace.collectives.demand import Collective
 from headrace.collectives.run.choose import Chooser
 from headrace.collectives.run.executor import Executor
@@ -50,7 +51,7 @@ def live(shared_memory: bool) -> None:
         loaded = executor.load(choice.program, choice.proof)
         data = np.full(1 << 16, executor.rank + 1.0, np.float32)
         rows = [(data.ctypes.data, data.size, 1, choice.chunks)]
-        call = executor.prepare(loaded, rows, dtype="float32")
+        call = executor.prepare(loaded, rows, dtype=DataType.float32)
         executor.run(call)
         assert (data == 6.0).all()
         done.wait()

@@ -50,11 +50,23 @@ def to_rank_1(**changes: Any) -> _native.Program:
     return program(ranks=2, **columns)
 
 
+NORMAL = _native.Priority.normal
+
+
 def call(of: _native.Program, *segments: Any, **changes: Any) -> _native.Call:
     arguments = {"type": _native.DataType.float32, "operator": _native.Operator.sum}
     arguments |= {"average": False, "epoch": 0, "priority": _native.Priority.normal}
     arguments |= {"deadline_s": 2.0, **changes}
     return _native.Call(of, list(segments) or [(AT, 64, 1, 2)], **arguments)
+
+
+def moved(segments: int) -> _native.Call:
+    of = program()
+    rows = [(AT, 64, 1, 2)] * segments
+    made = _native.Call(
+        of, rows, _native.DataType.uint8, _native.Operator.sum, False, 0, NORMAL, 1.0
+    )
+    return made.at(AT, 0, NORMAL, 1.0)
 
 
 def executor(rank: int = 0, ranks: int = 1, **changes: Any) -> _native.Executor:
@@ -220,6 +232,11 @@ def declare() -> None:
     unmade = (_native.Program, _native.Call, _native.Executor, _native.Completions)
     WAYS["a call of an unmade program"] = lambda: call(unmade[0].__new__(unmade[0]))
     WAYS["a run of an unmade call"] = lambda: executor().run(unmade[1].__new__(unmade[1]))
+    for count in (0, 2):
+        WAYS[f"an address for {count} segments"] = lambda count=count: moved(count)
+    WAYS["an address for an unmade call"] = lambda: (
+        unmade[1].__new__(unmade[1]).at(AT, 0, NORMAL, 1.0)
+    )
     WAYS["an unmade executor"] = lambda: unmade[2].__new__(unmade[2]).close()
     WAYS["unmade completions"] = lambda: executor(completions=unmade[3].__new__(unmade[3]))
 

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 import headrace.torch  # noqa: F401 - registers the backend where headrace is not installed
+from headrace._native import DataType
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.generators import templates
@@ -132,7 +133,7 @@ class Agent:
                 values = np.full(self.ranks, -1, np.int64)
                 values[self.rank] = 10 * self.rank + int(payload)
                 rows = [(values.ctypes.data, 1, self.ranks, 1)]
-                executor.run(executor.prepare(loaded, rows, dtype="int64"))
+                executor.run(executor.prepare(loaded, rows, dtype=DataType.int64))
                 assert values.tolist() == [10 * r + int(payload) for r in range(self.ranks)]
 
         return probe

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import headrace.torch
+from headrace._native import DataType
 from headrace.collectives.demand import Collective
 from headrace.collectives.run import shared_buffer
 from headrace.collectives.run.choose import Chooser
@@ -43,7 +44,7 @@ def test_results_are_those_of_other_memory(collective: Collective, *, one_host: 
             rows = [
                 (side.ctypes.data, each_block, demand.blocks, demand.chunks) for side in list(data)
             ]
-            call = executor.prepare(loaded, rows, dtype="float32")
+            call = executor.prepare(loaded, rows, dtype=DataType.float32)
             for _ in range(5):
                 data[:] = random.integers(0, 1000, data.shape)
                 executor.run(call)
@@ -109,7 +110,7 @@ def test_memory_of_tensors_that_are_gone_is_given_back() -> None:
             data = shared_buffer.empty_shared(elements)
             data[:] = executor.rank
             rows = [(data.ctypes.data, elements, 1, chunks)]
-            executor.run(executor.prepare(loaded, rows, dtype="float32"))
+            executor.run(executor.prepare(loaded, rows, dtype=DataType.float32))
             assert data[0] == data[-1] == sum(range(count))
             del data
             if executor.rank == 0 and turn % 20 == 0:

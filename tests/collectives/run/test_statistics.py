@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from headrace._native import DataType
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
@@ -97,7 +98,9 @@ def test_rates_are_those_of_the_links() -> None:
 
     def act(executor: Executor) -> None:
         loaded, data = executor.load(program, proof), np.ones(500_000)
-        call = executor.prepare(loaded, [(data.ctypes.data, data.size, 1, 1)], dtype="float64")
+        call = executor.prepare(
+            loaded, [(data.ctypes.data, data.size, 1, 1)], dtype=DataType.float64
+        )
         for _ in range(3):
             executor.run(call)
 

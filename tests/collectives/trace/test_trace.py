@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace._native import DataType
 from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
@@ -54,7 +55,7 @@ def traced(
     def one(executor: Executor) -> None:
         loaded = executor.load(program, proof)
         rows = [(buffers[executor.rank].ctypes.data, size, 1, program.demand.chunks)]
-        recorded = executor.trace(executor.prepare(loaded, rows, dtype="float32"))
+        recorded = executor.trace(executor.prepare(loaded, rows, dtype=DataType.float32))
         if (trace := gather(executor, program, recorded)) is not None:
             found.append(trace)
 
@@ -241,12 +242,12 @@ def test_a_traced_call_fails_as_any_other() -> None:
     with group(2) as executors:
         loaded = executors[0].load(program, verify(program))
         with pytest.raises(InputError, match="the segments make more slots, the program has 2"):
-            executors[0].trace(executors[0].prepare(loaded, [(0, 0, 3, 1)], dtype="uint8"))
+            executors[0].trace(executors[0].prepare(loaded, [(0, 0, 3, 1)], dtype=DataType.uint8))
         executors[1].abort("enough")
         buffer = np.zeros(2, np.uint8)
         rows = [(buffer.ctypes.data, 1, 2, 1)]
         with pytest.raises(CommunicationError, match="enough"):
-            executors[0].trace(executors[0].prepare(loaded, rows, dtype="uint8"))
+            executors[0].trace(executors[0].prepare(loaded, rows, dtype=DataType.uint8))
 
 
 def test_offsets_of_clocks_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:

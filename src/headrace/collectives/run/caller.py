@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import torch
 import torch.distributed as dist
 
+from headrace import _native
+from headrace._native import Priority
 from headrace.collectives.demand import Collective
 from headrace.collectives.run.choose import Choice, Chooser
 from headrace.collectives.run.executor import Executor, LoadedProgram
 from headrace.collectives.run.switch import HOLD_S, Activation, PlanSwitch
 from headrace.collectives.run.torch import buffers as binding
-from headrace.collectives.run.torch.buffers import MOVED, Binding, Tensors
+from headrace.collectives.run.torch.buffers import (
+    IN_PLACE,
+    MOVED,
+    Arithmetic,
+    Binding,
+    Tensors,
+)
 from headrace.collectives.run.torch.callbacks import Callbacks
 from headrace.collectives.run.torch.checks import TAGS
 from headrace.collectives.run.torch.completions import completion_threads
@@ -50,23 +58,21 @@ class Ready(NamedTuple):
     """A program loaded into the executor, its priority, and the division of its buffers."""
 
     program: LoadedProgram
-    priority: str
+    priority: Priority
     chunks: int
     blockwise: bool
     keeps_inputs: bool
 
 
 class Reduction(NamedTuple):
-    """Parameters of an allreduce of one (dtype, elements, operator), apart from its address.
+    """An allreduce of one (dtype, elements, operator), prepared but for its address.
 
     `direct`: the tensor's own memory is used if it is contiguous.
     """
 
-    program: LoadedProgram
-    priority: str
+    prepared: _native.Call
+    priority: Priority
     chunks: int
-    dtype: str
-    operator: str
     direct: bool
 
 
@@ -141,7 +147,7 @@ class Caller:
             collective, total_bytes, _ = key
             # the ranks of an all-to-all may know the sizes of their own blocks only
             small = total_bytes <= _URGENT_BYTES and collective is not Collective.ALL_TO_ALL
-            known = self._load(choice, "urgent" if small else "normal")
+            known = self._load(choice, Priority.urgent if small else Priority.normal)
             _remember(self._ready, key, known)
         return known
 
@@ -149,60 +155,80 @@ class Caller:
         """Return the program for the next call, of blocks of any sizes."""
         if self.switch.armed:
             self.switch.turn(collective, 0)
-        return self._load(self._chooser.block_by_block(collective), "normal")
+        return self._load(self._chooser.block_by_block(collective), Priority.normal)
 
     def reduction(self, tensor: torch.Tensor, op: Any) -> Reduction:
-        """Return the parameters of an allreduce of `tensor` (after `switch.turn`)."""
+        """Return the prepared allreduce of tensors such as `tensor` (after `switch.turn`)."""
         binding.check(tensor)
-        dtype, operator = binding.arithmetic(tensor.dtype, op)
+        arithmetic = binding.arithmetic(tensor.dtype, op)
         ready = self._chosen((Collective.ALLREDUCE, tensor.nbytes, 0))
+        elements = tensor.numel() * (2 if tensor.dtype.is_complex else 1)
         known = Reduction(
-            ready.program,
+            self.executor.prepare(ready.program, [(0, elements, 1, ready.chunks)], *arithmetic),
             ready.priority,
             ready.chunks,
-            dtype,
-            operator,
             not (tensor.dtype.is_complex or binding.is_premul_sum(op)),
         )
         _remember(self.reductions, (tensor.dtype, tensor.numel(), op), known)
         return known
 
+    def allreduce(
+        self,
+        known: Reduction,
+        address: int,
+        tensors: Tensors,
+        opts: Any,
+        bound: Binding = IN_PLACE,
+    ) -> dist.Work:
+        """Run or submit a prepared allreduce at `address`."""
+        call = known.prepared.at(
+            address, self.executor.epoch, _priority(known), self.deadline_s(opts)
+        )
+        return self._run(call, Collective.ALLREDUCE, bound, tensors, opts)
+
     def call(
         self,
-        ready: Ready | Reduction,
+        ready: Ready,
         bound: Binding,
         tensors: Tensors,
         opts: Any,
-        dtype: str = MOVED,
-        operator: str = "sum",
+        arithmetic: Arithmetic = MOVED,
     ) -> dist.Work:
         """Run a collective to its end, or submit it if torch's `opts` are asynchronous."""
+        dtype, operator, average = arithmetic
+        call = self.executor.prepare(
+            ready.program,
+            bound.segments,
+            dtype,
+            operator,
+            average,
+            priority=_priority(ready),
+            deadline_s=self.deadline_s(opts),
+        )
+        return self._run(call, ready.program.collective, bound, tensors, opts)
+
+    def _run(
+        self, call: _native.Call, name: str, bound: Binding, tensors: Tensors, opts: Any
+    ) -> dist.Work:
         if opts.asyncOp:
-            return self.submit(ready, bound, tensors, opts, dtype, operator)
+            return self._submit(call, name, bound, tensors)
         if profiling():
-            with span(ready.program.collective):
-                self.executor.run(self._prepared(ready, bound, opts, dtype, operator))
+            with span(name):
+                self.executor.run(call)
         else:
-            self.executor.run(self._prepared(ready, bound, opts, dtype, operator))
+            self.executor.run(call)
         if bound.after is not None:
             bound.after()
         return DONE
 
-    def submit(
-        self,
-        ready: Ready | Reduction,
-        bound: Binding,
-        tensors: Tensors,
-        opts: Any,
-        dtype: str,
-        operator: str,
+    def _submit(
+        self, call: _native.Call, name: str, bound: Binding, tensors: Tensors
     ) -> PendingWork:
         """Submit a collective; a completion thread ends its work."""
         if not self._attached:
             completion_threads.attach()
             self._attached = True
         executor = self.executor
-        call = self._prepared(ready, bound, opts, dtype, operator)
         after = guarded((*tensors, *bound.keep), bound.after)
         work = PendingWork(executor, tensors, after, bound.keep, callbacks=self.callbacks)
 
@@ -212,20 +238,8 @@ class Caller:
             return handle
 
         if profiling():
-            work.span = open_span(ready.program.collective)
+            work.span = open_span(name)
         return self._start(work, begin, completion_threads.enter)
-
-    def _prepared(
-        self, ready: Ready | Reduction, bound: Binding, opts: Any, dtype: str, operator: str
-    ) -> Any:
-        return self.executor.prepare(
-            ready.program,
-            bound.segments,
-            dtype=dtype,
-            operator=operator,
-            priority=_priority(ready),
-            deadline_s=self.deadline_s(opts),
-        )
 
     def send(
         self, tensor: torch.Tensor, dst: int, tag: int, *, deadline_s: float | None = None
@@ -311,7 +325,7 @@ class Caller:
         for table in (self._loose, self._programs, self._ready, self.reductions):
             table.clear()
 
-    def _load(self, choice: Choice, priority: str) -> Ready:
+    def _load(self, choice: Choice, priority: Priority) -> Ready:
         digest = choice.proof.program_digest
         program = self._programs.get(digest)
         if program is None:
@@ -385,8 +399,8 @@ class Caller:
         return work
 
 
-def _priority(ready: Ready | Reduction) -> str:
-    return "background" if in_background.get() else ready.priority
+def _priority(ready: Ready | Reduction) -> Priority:
+    return Priority.background if in_background.get() else ready.priority
 
 
 class _Closed:

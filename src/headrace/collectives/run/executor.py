@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from headrace import _native
+from headrace._native import DataType, Operator, Priority
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
 from headrace.collectives.program import Direction, Program
@@ -27,46 +28,11 @@ DEFAULT_DEADLINE_S = 60.0
 
 log = logging.getLogger(__name__)
 
-DTYPES: dict[str, _native.DataType] = {
-    name: getattr(_native.DataType, name)
-    for name in (
-        "float32",
-        "float64",
-        "float16",
-        "bfloat16",
-        "float8_e4m3fn",
-        "float8_e5m2",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "bool",
-    )
-}
-"""Element types that can be reduced; anything else can be moved as "uint8"."""
-
-OPERATORS: dict[str, tuple[_native.Operator, bool]] = {
-    **{
-        name: (getattr(_native.Operator, name), False)
-        for name in ("sum", "product", "min", "max", "band", "bor", "bxor")
-    },
-    "avg": (_native.Operator.sum, True),
-}
-"""Reduce operators: (native operator, whether the result is divided by the number of ranks)."""
-
-
-ELEMENTS = (*DTYPES, "complex32", "complex64", "complex128", "float8_e4m3fnuz", "float8_e5m2fnuz")
+ELEMENTS = (
+    *_native.DataType.__members__,
+    *("complex32", "complex64", "complex128", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+)
 """Element types of messages, indexed by their number less one."""
-
-PRIORITIES: dict[str, _native.Priority] = {
-    name: getattr(_native.Priority, name) for name in ("urgent", "normal", "background")
-}
-"""Priorities of collectives, the same on every rank. Each has connections of its own, so that none
-waits for those of another; background bytes move when no others can."""
 
 # Two rings and a page for their state. A ring should hold the bytes that a rank sends to one other
 # in the first round of a medium collective, and all rings together should fit a processor's cache.
@@ -158,7 +124,7 @@ class Executor:
             ranks,
             host,
             secret.encode(),
-            len(PRIORITIES) * channels,
+            _native.PRIORITIES * channels,
             shared_memory=shared_memory,
             memory_bytes=_MEMORY_BYTES,
             tls=tls,
@@ -217,19 +183,27 @@ class Executor:
         self,
         loaded: LoadedProgram,
         segments: Sequence[tuple[int, int, int, int]],
+        dtype: DataType = DataType.uint8,
+        operator: Operator = Operator.sum,
+        average: bool = False,
         *,
-        dtype: str,
-        operator: str = "sum",
-        priority: str = "normal",
+        priority: Priority = Priority.normal,
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> _native.Call:
         """Return a collective on buffers, by the plan in force; it can be run any number of times.
+
+        Parameters
+        ----------
+        segments : rows of `Segment`, in slot order.
+        dtype : of the elements; data that is only moved can be of uint8, whatever its type.
+        average : whether results are divided by the number of ranks.
+        priority : the same on every rank. Each has connections of its own, so that none waits for
+            those of another; background bytes move when no others can.
 
         Raises
         ------
         InputError : if results of the program cannot be averaged.
         """
-        op, average = OPERATORS[operator]
         if average and loaded.collective is Collective.CUSTOM:
             raise InputError(
                 "a custom collective cannot be averaged, as its results may combine any number of "
@@ -238,11 +212,11 @@ class Executor:
         return _native.Call(
             loaded.native,
             segments,
-            DTYPES[dtype],
-            op,
+            dtype,
+            operator,
             average,
             self.epoch,
-            PRIORITIES[priority],
+            priority,
             deadline_s,
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace._native import DataType
 from headrace.collectives.demand import REDUCING, Collective, Demand
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program
@@ -115,7 +116,7 @@ def trace_ranks(
             (buffer.ctypes.data + i * side_bytes, job.block_elements, demand.blocks, demand.chunks)
             for i in range(sides)
         ],
-        dtype="float32",
+        dtype=DataType.float32,
         deadline_s=job.deadline_s,
     )
     barrier = _barrier(executor, job.deadline_s)
@@ -148,7 +149,7 @@ def _barrier(executor: Executor, deadline_s: float) -> Callable[[], None]:
     call = executor.prepare(
         executor.load(choice.program, choice.proof),
         [(one.ctypes.data, 1, 1, choice.chunks)],
-        dtype="float32",
+        dtype=DataType.float32,
         deadline_s=deadline_s,
     )
 

@@ -43,10 +43,9 @@ class Runner(Protocol):
         loaded: Any,
         segments: Sequence[tuple[int, int, int, int]],
         *,
-        dtype: str,
         deadline_s: float,
     ) -> Any:
-        """Bind it to these buffers and return the call for `run`."""
+        """Bind it to these buffers, of bytes, and return the call for `run`."""
         ...
 
     def run(self, call: Any) -> None:
@@ -267,11 +266,11 @@ class GroupProber:
             if repeat == 0 or not paces_itself:
                 # without a barrier late starts are timed too, or flows do not overlap
                 if barrier is None:
-                    self._run(loaded, rows, "uint8", self._deadline_s)
+                    self._run(loaded, rows, self._deadline_s)
                 else:
-                    self._run(barrier, flag, "uint8", self._deadline_s)
+                    self._run(barrier, flag, self._deadline_s)
             started = self._clock_us()
-            self._run(loaded, rows, "uint8", self._deadline_s)
+            self._run(loaded, rows, self._deadline_s)
             mine[repeat] = self._clock_us() - started
         return self._gather(probe.repeats)
 
@@ -292,9 +291,9 @@ class GroupProber:
             self._outputs = np.ones(outputs, dtype=np.uint8)
 
     def _broadcast(self) -> None:
-        rows = [(self._command.ctypes.data, len(self._command), 1, 1)]
+        rows = [(self._command.ctypes.data, self._command.nbytes, 1, 1)]
         loaded = self._load("broadcast", lambda: _direct(Collective.BROADCAST, len(self._members)))
-        self._run(loaded, rows, "int64", self._idle_timeout_s)
+        self._run(loaded, rows, self._idle_timeout_s)
 
     def _gathered(self, columns: int) -> np.ndarray:
         """Return the buffer of `_gather`: (members, columns)."""
@@ -302,9 +301,9 @@ class GroupProber:
         return self._times[: members * columns].reshape(members, columns)
 
     def _gather(self, columns: int) -> np.ndarray:
-        rows = [(self._times.ctypes.data, columns, len(self._members), 1)]
+        rows = [(self._times.ctypes.data, columns * self._times.itemsize, len(self._members), 1)]
         loaded = self._load("gather", lambda: _direct(Collective.GATHER, len(self._members)))
-        self._run(loaded, rows, "float64", self._deadline_s)
+        self._run(loaded, rows, self._deadline_s)
         return self._gathered(columns).copy()
 
     def _load(self, key: object, make: Callable[[], Program]) -> Any:
@@ -313,11 +312,9 @@ class GroupProber:
             self._loaded[key] = self._runner.load(program, verify(program))
         return self._loaded[key]
 
-    def _run(
-        self, loaded: Any, rows: list[tuple[int, int, int, int]], dtype: str, deadline_s: float
-    ) -> None:
+    def _run(self, loaded: Any, rows: list[tuple[int, int, int, int]], deadline_s: float) -> None:
         try:
-            self._runner.run(self._runner.prepare(loaded, rows, dtype=dtype, deadline_s=deadline_s))
+            self._runner.run(self._runner.prepare(loaded, rows, deadline_s=deadline_s))
         except CommunicationError as error:
             hosts = [self._hosts[rank] for rank in self._members]
             raise CommunicationError(name_hosts(str(error), self._place, hosts)) from error

@@ -1,4 +1,4 @@
-"""Tensors as arguments of the executor: segments of memory, a dtype's name, an operator's name.
+"""Tensors as arguments of the executor: segments of memory, element type and operator.
 
 Binding functions return a `Binding`: the segments, the function that copies results out afterwards,
 and the staging buffers that must live until then. Calls that only move data are bound as bytes.
@@ -15,6 +15,7 @@ from torch import (
 )
 from torch.distributed import ReduceOp
 
+from headrace._native import DataType, Operator
 from headrace.collectives.run.executor import ELEMENTS
 from headrace.errors import InputError
 
@@ -38,39 +39,26 @@ class Binding(NamedTuple):
     keep: tuple[torch.Tensor, ...]
 
 
-MOVED = "uint8"
-"""Dtype of data that is only moved."""
+IN_PLACE = Binding((), None, ())
+"""Binding of a call on the tensor's own memory, whose segment is prepared."""
 
-_DTYPES = {
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float8_e4m3fn: "float8_e4m3fn",
-    torch.float8_e5m2: "float8_e5m2",
-    torch.int8: "int8",
-    torch.int16: "int16",
-    torch.int32: "int32",
-    torch.int64: "int64",
-    torch.uint8: "uint8",
-    torch.uint16: "uint16",
-    torch.uint32: "uint32",
-    torch.uint64: "uint64",
-    torch.bool: "bool",
-}
+
+class Arithmetic(NamedTuple):
+    """Element type and operator of a call, as the executor's."""
+
+    dtype: DataType
+    operator: Operator
+    average: bool = False
+
+
+MOVED = Arithmetic(DataType.uint8, Operator.sum)
+"""For data that is only moved."""
+
+_DTYPES = {getattr(torch, dtype.name): dtype for dtype in DataType}
 # torch's ReduceOp compares equal to its RedOpType, but a dictionary of ReduceOps finds only those
 _OPERATORS = {
-    ReduceOp(op): name
-    for op, name in (
-        (ReduceOp.SUM, "sum"),
-        (ReduceOp.AVG, "avg"),
-        (ReduceOp.PRODUCT, "product"),
-        (ReduceOp.MIN, "min"),
-        (ReduceOp.MAX, "max"),
-        (ReduceOp.BAND, "band"),
-        (ReduceOp.BOR, "bor"),
-        (ReduceOp.BXOR, "bxor"),
-    )
+    **{ReduceOp(getattr(ReduceOp, op.name.upper())): (op, False) for op in Operator},
+    ReduceOp(ReduceOp.AVG): (Operator.sum, True),
 }
 _ELEMENTS = {
     getattr(torch, name): number for number, name in enumerate(ELEMENTS, 1) if hasattr(torch, name)
@@ -82,8 +70,7 @@ _SCALED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _OVERLAP = 1
 # The size of a frame has 32 bits.
 _LARGEST_FRAME_BYTES = (1 << 32) - 1
-_BITWISE = frozenset({"band", "bor", "bxor"})
-_LINEAR = frozenset({"sum", "avg"})
+_BITWISE = frozenset({Operator.band, Operator.bor, Operator.bxor})
 
 
 def check(tensor: torch.Tensor) -> None:
@@ -132,22 +119,23 @@ def check_writable(tensor: torch.Tensor) -> None:
         )
 
 
-def arithmetic(dtype: torch.dtype, op: ReduceOp) -> tuple[str, str]:
-    """Return the executor's names of a (real) dtype and a reduce operator.
+def arithmetic(dtype: torch.dtype, op: ReduceOp) -> Arithmetic:
+    """Return the executor's element type and operator for a (real) dtype and a reduce operator.
 
     Raises
     ------
     InputError : for a combination that has no meaning or no kernel.
     """
     premultiplies = is_premul_sum(op)
-    known = "sum" if premultiplies else _OPERATORS.get(op)
+    known = (Operator.sum, False) if premultiplies else _OPERATORS.get(op)
     if known is None:
         raise InputError(
             f"reduce operator {_name(op)} is not supported; use one of "
             "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL_SUM"
         )
+    combine, average = known
     if dtype.is_complex:
-        if known not in _LINEAR:
+        if combine is not Operator.sum:
             raise InputError(f"{_name(op)} has no meaning on complex tensors; use SUM or AVG")
         dtype = dtype.to_real()
     if premultiplies and dtype not in _SCALED:
@@ -155,17 +143,17 @@ def arithmetic(dtype: torch.dtype, op: ReduceOp) -> tuple[str, str]:
             f"PREMUL_SUM has no meaning on {dtype}; convert to float32, float64, float16 or "
             "bfloat16"
         )
-    name = _DTYPES.get(dtype)
-    if name is None:
-        known = ", ".join(sorted(_DTYPES.values()))
-        raise InputError(f"tensors of {dtype} cannot be reduced; convert to one of {known}")
-    if known in _BITWISE and dtype.is_floating_point:
+    native = _DTYPES.get(dtype)
+    if native is None:
+        names = ", ".join(sorted(DataType.__members__))
+        raise InputError(f"tensors of {dtype} cannot be reduced; convert to one of {names}")
+    if combine in _BITWISE and dtype.is_floating_point:
         raise InputError(
             f"{_name(op)} has no meaning on {dtype}; convert to an integer dtype or bool"
         )
-    if known == "avg" and dtype is torch.bool:
+    if average and dtype is torch.bool:
         raise InputError("AVG has no meaning on torch.bool; convert to a number first")
-    return name, known
+    return Arithmetic(native, combine, average)
 
 
 def is_premul_sum(op: ReduceOp) -> bool:

@@ -185,15 +185,13 @@ class Calls:
         if caller.switch.armed:
             caller.switch.turn(Collective.ALLREDUCE, elements * tensor.itemsize)
         known = caller.reductions.get((tensor.dtype, elements, op)) or caller.reduction(tensor, op)
-        _, _, chunks, dtype, operator, direct = known
-        plain = direct and tensor.is_contiguous() and not tensor.is_neg()
-        if not (plain and (address := tensor.data_ptr())):
-            binding.check_result(tensor)
-            binding.premultiply(tensor, op)
-            bound = binding.in_place(binding.real(tensor), chunks)
-            return caller.call(known, bound, tensors, opts, dtype, operator)
-        rows = ((address, elements, 1, chunks),)
-        return caller.call(known, Binding(rows, None, ()), tensors, opts, dtype, operator)
+        plain = known.direct and tensor.is_contiguous() and not tensor.is_neg()
+        if plain and (address := tensor.data_ptr()):
+            return caller.allreduce(known, address, tensors, opts)
+        binding.check_result(tensor)
+        binding.premultiply(tensor, op)
+        bound = binding.in_place(binding.real(tensor), known.chunks)
+        return caller.allreduce(known, bound.segments[0][0], tensors, opts, bound)
 
     _staged_allreduce = staged(Use.BOTH)(allreduce)
 
@@ -209,7 +207,7 @@ class Calls:
         known = self._caller.reduction(flat, opts.reduceOp)
         binding.premultiply(flat, opts.reduceOp)
         bound = binding.in_place(binding.real(flat), known.chunks)._replace(after=copy_back)
-        return self._caller.call(known, bound, tensors, opts, known.dtype, known.operator)
+        return self._caller.allreduce(known, bound.segments[0][0], tensors, opts, bound)
 
     @staged(Use.WRITE, at_root=Use.READ)
     def broadcast(self, tensors: Tensors, opts: Any = None) -> dist.Work:
@@ -225,7 +223,7 @@ class Calls:
         opts = opts or ReduceOptions()
         (tensor,) = tensors
         binding.check(tensor)
-        dtype, operator = binding.arithmetic(tensor.dtype, opts.reduceOp)
+        arithmetic = binding.arithmetic(tensor.dtype, opts.reduceOp)
         ready = self._caller.ready(Collective.REDUCE, tensor.nbytes, opts.rootRank)
         if opts.rootRank == self._rank:
             binding.check_result(tensor)
@@ -234,7 +232,7 @@ class Calls:
         else:
             own = binding.premultiplied(tensor, opts.reduceOp)
             bound = binding.read_only(binding.real(own), ready.chunks)
-        return self._caller.call(ready, bound, tensors, opts, dtype, operator)
+        return self._caller.call(ready, bound, tensors, opts, arithmetic)
 
     @staged(Use.WRITE, Use.READ)
     def allgather(self, outputs: TensorLists, inputs: Tensors, opts: Any = None) -> dist.Work:
@@ -482,12 +480,12 @@ class Calls:
 
     def _reduce_scatter(self, output: torch.Tensor, blocks: Tensors, opts: Any) -> dist.Work:
         opts = opts or ReduceScatterOptions()
-        dtype, operator = binding.arithmetic(output.dtype, opts.reduceOp)
+        arithmetic = binding.arithmetic(output.dtype, opts.reduceOp)
         blocks = [binding.premultiplied(block, opts.reduceOp) for block in blocks]
         total_bytes = output.nbytes * self._ranks
         ready = self._caller.ready(Collective.REDUCE_SCATTER, total_bytes)
         bound = self._scattered(blocks, output, ready, moved=False)
-        return self._caller.call(ready, bound, [output], opts, dtype, operator)
+        return self._caller.call(ready, bound, [output], opts, arithmetic)
 
 
 def _together(works: Sequence[dist.Work]) -> dist.Work:
