@@ -127,7 +127,6 @@ PUBLIC = {
         "Proved",
         "Result",
         "Stop",
-        "enumerate_optimum",
         "import_cp_model",
         "solve",
         "solve_cpsat",

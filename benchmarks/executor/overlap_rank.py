@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.instruments.models import Chain, Emulated
 from benchmarks.jobs import emit
-from benchmarks.network.models import Chain, Emulated
 
 BACKENDS = ("headrace", "gloo")
 ALONE = "alone"

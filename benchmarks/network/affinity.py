@@ -9,24 +9,23 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
 
 from benchmarks.harness import Report
-from benchmarks.network.thousand import plan_network
-from headrace.collectives.measure.affinity import physical_affinity
-from headrace.collectives.measure.embed import group_hosts
-from headrace.collectives.measure.embed.embedding import embed
-from headrace.collectives.measure.network_table import NetworkTable, load_table
-from headrace.collectives.measure.simulated_network import (
+from benchmarks.instruments.affinity import physical_affinity
+from benchmarks.instruments.network_table import RECORDED, NetworkTable, load_table
+from benchmarks.instruments.simulated_network import (
     NOISELESS,
     nested_positions,
     rack_positions,
     simulate_network,
 )
+from benchmarks.network.thousand import plan_network
+from headrace.collectives.measure.embed import group_hosts
+from headrace.collectives.measure.embed.embedding import embed
 
 SHAPES = {"2x4": (4, 4), "4x2": (2, 2, 2, 2), "3x3": (3, 3, 3), "5-2-1": (5, 2, 1)}
 TABLES = {
@@ -39,7 +38,6 @@ TABLES = {
     "512-four-levels": (512, (1, 1, 2, 8, 64)),
     "512-six-levels": (512, (2, 4, 12, 40, 128)),
 }
-RECORDED = Path(__file__).parent / "recorded"
 NOISE = 0.3
 RATIOS = (4.0, 2.0)
 """Racks have to be found under noise where a pair across has a quarter of the bandwidth of one

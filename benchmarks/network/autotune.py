@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Report
+from benchmarks.instruments.beds import Bed
 from benchmarks.jobs import WHERE, jobs_output
-from benchmarks.network.beds import Bed
 from benchmarks.network.launch import network
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.instruments.beds import Bed
 from benchmarks.jobs import WHERE
-from benchmarks.network.beds import Bed
 from benchmarks.ranks import finish
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.collectives.plan.generators.templates.transfers import RankGroups

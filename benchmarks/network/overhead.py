@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from scipy import stats
 
 from benchmarks.harness import Report
+from benchmarks.instruments.beds import Bed
 from benchmarks.jobs import WHERE, jobs_output
-from benchmarks.network.beds import Bed
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
 from headrace.testbed import Testbed

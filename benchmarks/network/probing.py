@@ -4,7 +4,7 @@ import statistics
 import time
 
 from benchmarks.harness import Report
-from benchmarks.network.beds import Bed
+from benchmarks.instruments.beds import Bed
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.testbed import Testbed
 

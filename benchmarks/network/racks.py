@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 from benchmarks.harness import Report
-from benchmarks.network.beds import Bed, groups_text
+from benchmarks.instruments.beds import Bed, groups_text
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.testbed import Testbed
 

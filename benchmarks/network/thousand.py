@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from benchmarks.instruments.affinity import physical_affinity
+from benchmarks.instruments.network_table import NetworkTable
+from benchmarks.instruments.simulated_network import nested_positions, simulate_network
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.measure.affinity import physical_affinity
 from headrace.collectives.measure.embed import Grouping, candidate_groups
 from headrace.collectives.measure.embed.embedding import embed
-from headrace.collectives.measure.network_table import NetworkTable
-from headrace.collectives.measure.simulated_network import nested_positions, simulate_network
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.generators.templates.two_level import fitted_masters, two_level
 from headrace.collectives.plan.ir.lower import lower

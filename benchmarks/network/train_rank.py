@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.instruments.models import WORKLOADS, Chain, Emulated, Workload, record
 from benchmarks.jobs import emit
-from benchmarks.network.models import WORKLOADS, Chain, Emulated, Workload, record
 
 BACKENDS = ("gloo", "headrace")
 BUCKET_CAP_MB = 1  # networks are a hundredth of today's, and so are buckets

@@ -1,7 +1,7 @@
 """Training steps on Gloo and on headrace, in turn, on testbeds of several shapes: PLink's figure 6.
 
 Real DistributedDataParallel in real processes on a shaped network. Computing is emulated (see
-`models`) unless the row says real.
+`benchmarks.instruments.models`) unless the row says real.
 """
 
 import json
@@ -11,8 +11,8 @@ import time
 from typing import Any
 
 from benchmarks.harness import Report
+from benchmarks.instruments.beds import Bed
 from benchmarks.jobs import WHERE, jobs_output
-from benchmarks.network.beds import Bed
 from benchmarks.network.launch import network
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book

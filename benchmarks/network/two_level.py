@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.harness import Report
-from benchmarks.network.beds import Bed, groups_text
+from benchmarks.instruments.beds import Bed, groups_text
 from benchmarks.network.launch import Made, time_programs
 from benchmarks.ranks import MIB
 from headrace.collectives.demand import Collective, Demand

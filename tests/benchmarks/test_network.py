@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.network import autotune, loop, models, overhead, table1, training, two_level
-from benchmarks.network.beds import Bed, groups_text, ring_crossings
-from headrace.collectives.plan.generators.templates.two_level.table1 import Table1Row
+from benchmarks.instruments import models
+from benchmarks.instruments.beds import Bed, groups_text, ring_crossings
+from benchmarks.network import autotune, loop, overhead, table1, training, two_level
 from headrace.collectives.plan.ir.statistics import ProgramStatistics
 
 
@@ -68,9 +68,9 @@ def test_2lhas_second_testbed_is_not_in_quick(monkeypatch: pytest.MonkeyPatch, q
 def test_a_row_of_table_1_agrees_or_not() -> None:
     counted = ProgramStatistics(rounds=4, messages=9, wire=14.0, across=2.0)
     row = {"name": "2LHA", "counted": counted, "why": ""}
-    assert table1.agrees(Table1Row(paper=(4, 14, 2), **row))
-    assert not table1.agrees(Table1Row(paper=(4, 14, 2.5), **row))
-    assert not table1.agrees(Table1Row(paper=(4, 14, float("nan")), **row))
+    assert table1.agrees(table1.Table1Row(paper=(4, 14, 2), **row))
+    assert not table1.agrees(table1.Table1Row(paper=(4, 14, 2.5), **row))
+    assert not table1.agrees(table1.Table1Row(paper=(4, 14, float("nan")), **row))
 
 
 @pytest.mark.parametrize("phase", [20, 32])
@@ -185,3 +185,27 @@ def test_recorded_times_are_one_a_stage(name: str, monkeypatch: pytest.MonkeyPat
     assert all(forward > 0 and backward > 0 for forward, backward in times)
     loss = models.Chain(workload.stages())(workload.inputs(1))
     assert loss.shape == ()
+
+
+@pytest.mark.parametrize(("racks", "each"), [(2, 4), (4, 2), (4, 4)])
+def test_table_1_of_plink(racks: int, each: int) -> None:
+    """The paper's figures hold but for the ring and the tree, whose rows give reasons."""
+    rows = {row.name: row for row in table1.table1(racks, each)}
+    n = racks * each
+    for name in ("PS (fully sharded)", "Halving doubling", "2-level hierarchical"):
+        row = rows[name]
+        assert (row.counted.rounds, row.counted.wire, row.counted.across) == row.paper
+        assert not row.why
+    ring = rows["Ring-chunked"].counted
+    assert (ring.rounds, ring.wire) == (2 * (n - 1), 2 * (n - 1))
+    assert ring.across == pytest.approx(2 * racks - 2 / each)
+    assert rows["Tree"].counted.wire == 2 * (n - 1)
+    assert all(rows[name].why for name in ("Ring-chunked", "Tree"))
+
+
+def test_table_1_beyond_powers_of_two() -> None:
+    rows = {row.name: row for row in table1.table1(3, 3)}
+    assert rows["2-level hierarchical"].counted.rounds == 4
+    assert rows["2-level hierarchical"].counted.across == 4
+    assert "powers of two" in rows["Halving doubling"].why
+    assert table1.table1(1, 4)[-1].counted.rounds == table1.table1(4, 1)[-1].counted.rounds == 2

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.network.affinity import RECORDED, accuracy, racks_found, shape_rows
+from benchmarks.instruments.network_table import RECORDED, load_table
+from benchmarks.network.affinity import accuracy, racks_found, shape_rows
 from benchmarks.network.thousand import plan_network
-from headrace.collectives.measure.network_table import load_table
 
 
 def test_shapes_are_told_and_racks_found_through_noise() -> None:

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import InputError, ModelError
+from headrace.errors import ModelError
 from headrace.solver import (
     LinearModel,
     Parameters,
     Proved,
     SolverProgress,
     Stop,
-    enumerate_optimum,
     import_cp_model,
     solve,
     solve_cpsat,
 )
+from tests.solver.oracle import enumerate_optimum
 
 
 def knapsack(seed: int, variables: int = 60, rows: int = 30) -> LinearModel:
@@ -139,13 +139,6 @@ def test_a_start_is_kept_when_nothing_better_is_found() -> None:
     start = solve(model, Parameters(nodes=20))
     again = solve(model, Parameters(nodes=0, start=start.values))
     assert again.objective <= start.objective + 1e-9
-
-
-def test_gurobi_is_asked_for_by_name() -> None:
-    with pytest.raises(InputError, match="backend is 'cplex', needs one of highs, gurobi"):
-        Parameters(backend="cplex")
-    pytest.importorskip("gurobipy", reason="a licence-bound solver")
-    assert solve(knapsack(0), Parameters(backend="gurobi")).proved is Proved.OPTIMAL
 
 
 def cpsat_model() -> tuple:

@@ -5,10 +5,8 @@ A limit or an interrupt is a result with a gap. Solver libraries are loaded when
 """
 
 from headrace.solver.cpsat import import_cp_model, solve_cpsat
-from headrace.solver.gurobi import solve_gurobi
 from headrace.solver.highs import solve_highs
 from headrace.solver.model import LinearModel
-from headrace.solver.oracle import enumerate_optimum
 from headrace.solver.parameters import Parameters, SolverProgress
 from headrace.solver.result import Proved, Result, Stop
 
@@ -19,7 +17,6 @@ __all__ = [
     "Proved",
     "Result",
     "Stop",
-    "enumerate_optimum",
     "import_cp_model",
     "solve",
     "solve_cpsat",
@@ -27,13 +24,10 @@ __all__ = [
 
 
 def solve(model: LinearModel, parameters: Parameters | None = None) -> Result:
-    """Solve `model` with the backend that `parameters` names.
+    """Solve `model` with HiGHS.
 
     Raises
     ------
-    InputError : if that backend is not installed.
-    ModelError : if it rejects the model.
+    ModelError : if HiGHS rejects the model.
     """
-    parameters = parameters or Parameters()
-    backends = {"highs": solve_highs, "gurobi": solve_gurobi}
-    return backends[parameters.backend](model, parameters)
+    return solve_highs(model, parameters or Parameters())

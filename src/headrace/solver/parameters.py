@@ -1,4 +1,4 @@
-"""Parameters of a solve: limits, seed, start, callbacks and backend."""
+"""Parameters of a solve: limits, seed, start and callbacks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,8 +7,6 @@ from math import isfinite
 import numpy as np
 
 from headrace.errors import InputError
-
-BACKENDS = ("highs", "gurobi")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +55,10 @@ class Parameters:
     start : values of all variables to start from; it need not be feasible.
     progress : called now and then with the solver's progress.
     interrupt : polled; true stops the solver, which returns the best so far.
-    backend : "highs", or "gurobi" where gurobipy is installed.
 
     Raises
     ------
-    InputError : for a limit below 0 or an unknown backend.
+    InputError : for a limit below 0, or no thread.
     """
 
     nodes: int | None = None
@@ -75,7 +72,6 @@ class Parameters:
     start: np.ndarray | None = None
     progress: Callable[[SolverProgress], None] | None = None
     interrupt: Callable[[], bool] | None = None
-    backend: str = "highs"
 
     def __post_init__(self) -> None:
         for name in ("nodes", "iterations", "work", "deterministic", "limit_s", "gap", "seed"):
@@ -84,5 +80,3 @@ class Parameters:
                 raise InputError(f"{name} is {value!r}, needs at least 0")
         if self.threads < 1:
             raise InputError(f"threads is {self.threads}, needs at least 1")
-        if self.backend not in BACKENDS:
-            raise InputError(f"backend is {self.backend!r}, needs one of {', '.join(BACKENDS)}")

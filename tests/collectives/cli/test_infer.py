@@ -7,8 +7,8 @@ import typer
 from typer.testing import CliRunner
 
 import headrace.artifact as artifact_io
+from benchmarks.instruments.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.collectives.cli.infer import infer_command
-from headrace.collectives.measure.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.errors import ArtifactError, InputError
 from headrace.topology import Topology
 from headrace.topology.presets import ndv2

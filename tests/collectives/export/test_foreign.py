@@ -3,10 +3,10 @@
 import pytest
 
 from headrace.collectives.export.msccl_xml import read, verify_text
-from headrace.collectives.export.recover import recovered
 from headrace.collectives.plan.verify import verify
 from headrace.errors import ProgramError
 from tests.collectives.export.machine import Machine
+from tests.collectives.export.recover import recovered
 
 
 def step(

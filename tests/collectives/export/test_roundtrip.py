@@ -7,7 +7,6 @@ import pytest
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
-from headrace.collectives.export.recover import divided, recovered, same_plan
 from headrace.collectives.export.threadblocks import Target, lowered
 from headrace.collectives.plan.generators.templates import ring
 from headrace.collectives.plan.ir.lower import lower
@@ -17,6 +16,7 @@ from headrace.errors import VerificationError
 from tests.collectives.export.machine import Machine
 from tests.collectives.export.operations import Operations
 from tests.collectives.export.programs import random_program, template_programs
+from tests.collectives.export.recover import divided, recovered, same_plan
 
 
 def targets(program: Program) -> list[Target]:

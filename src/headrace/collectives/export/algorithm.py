@@ -1,8 +1,7 @@
 """Threadblocks: the program of MSCCL's executor, as a value.
 
 An `Algorithm` is the intermediate representation of this folder: `threadblocks` lowers a program to
-it, `msccl_xml` and `mscclpp_json` write and read it, `limits` and `prove` check it, `recover` turns
-it into a program again.
+it, `msccl_xml` and `mscclpp_json` write and read it, `limits` and `prove` check it.
 
 Meaning
 -------

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.measure.affinity import physical_affinity
+from benchmarks.instruments.affinity import physical_affinity
+from benchmarks.instruments.simulated_network import nested_positions, simulate_network
 from headrace.collectives.measure.embed.embedding import choose_dimensions, embed
-from headrace.collectives.measure.simulated_network import nested_positions, simulate_network
 from headrace.errors import InputError
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.instruments.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.collectives.measure.pcie.gpu_order import (
     box_of,
     visible_devices,
@@ -11,7 +12,6 @@ from headrace.collectives.measure.pcie.gpu_order import (
     with_pcie,
 )
 from headrace.collectives.measure.pcie.inference import Hardware, infer_hardware
-from headrace.collectives.measure.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.errors import InputError
 from headrace.topology.presets import dgx2, ndv2, ring
 from headrace.topology.symmetry import automorphisms, is_automorphism

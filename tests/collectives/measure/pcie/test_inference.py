@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.instruments.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.collectives.measure.pcie.inference import Hardware, infer_hardware
 from headrace.collectives.measure.pcie.probes import HardwareProbes, ProbeKind
-from headrace.collectives.measure.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.errors import InputError
 
 BOXES = {

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.instruments.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.collectives.measure.pcie.probes import HardwareProbes
-from headrace.collectives.measure.simulated_hardware import SimulatedBox, simulate_probes
 from headrace.errors import ArtifactError, InputError
 
 ROWS = [["loopback", None, None, 0, 1.9], ["alone", 1, None, 0, 12.0], ["pair", 0, 1, 0, 6.0]]

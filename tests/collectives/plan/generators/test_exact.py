@@ -14,15 +14,13 @@ from headrace.collectives.plan.bound.unsplit import unsplit_bound
 from headrace.collectives.plan.generators.exact import exact_schedule, time_unit_us
 from headrace.collectives.plan.ir.chunks import Deliveries, deliveries_of
 from headrace.collectives.plan.ir.permutations import chunk_images, send_classes
-from headrace.collectives.plan.rounds import fewest_rounds, solve_rounds
-from headrace.errors import InputError, ProgramError, TopologyError
+from headrace.errors import ProgramError, TopologyError
 from headrace.solver import Parameters
 from headrace.topology import SharedCapacity, Topology
 from headrace.topology.symmetry import automorphisms
 from headrace.topology.transforms import transposed
 from tests.collectives.plan.oracle import best_us
 from tests.collectives.plan.sends_check import (
-    all_to_all,
     allgather,
     both_ways,
     broadcast,
@@ -180,47 +178,6 @@ def test_a_hint_is_never_lost() -> None:
     assert found.total_us == pytest.approx(22.0)
 
 
-@pytest.mark.parametrize(
-    ("deliveries", "chunk_mb", "rounds", "us"),
-    [(allgather(8, 6), 1 / 6, 7, 161 / 3), (all_to_all(8, 3), 1 / 3, 8, 368 / 3)],
-)
-def test_rounds_reach_the_bandwidth_bound_of_a_node(
-    deliveries: Deliveries, chunk_mb: float, rounds: int, us: float
-) -> None:
-    topology = ndv2_node()
-    found = solve_rounds(
-        topology, deliveries, chunk_mb, 46 * chunk_mb, rounds, symmetry=automorphisms(topology)
-    )
-    assert found.sends is not None
-    assert total_us(topology, deliveries, chunk_mb, found.sends) == pytest.approx(us)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.3])
-def test_the_fewest_rounds_are_found(alpha: float) -> None:
-    topology, deliveries = ndv2_node(alpha), allgather(8, 6)
-    found = fewest_rounds(topology, deliveries, 1 / 6, symmetry=automorphisms(topology))
-    assert found.rounds == 7
-    assert found.round_us == pytest.approx(alpha + 46 / 6)
-    assert found.sends is not None
-    total = total_us(topology, deliveries, 1 / 6, found.sends)
-    assert total == pytest.approx(7 * found.round_us)
-    assert fewest_rounds(ring(4), allgather(4), 1.0, tries=1).rounds == 2
-    late = fewest_rounds(ring(4), allgather(4), 1.0, at_least_us=25.0)
-    assert (late.rounds, late.sends is not None) == (3, True)
-    with pytest.raises(InputError, match="no link leads into rank 0"):
-        fewest_rounds(network(2, [(0, 1, 0.0, 1.0)]), allgather(2), 1.0)
-
-
-def test_too_few_rounds_are_refuted() -> None:
-    assert solve_rounds(ring(4), allgather(4), 1.0, 10.0, 2).sends is not None
-    found = solve_rounds(ring(4), allgather(4), 1.0, 10.0, 1)
-    assert (found.sends, found.proved) == (None, True)
-    port = SharedCapacity(name="out", links=(0, 1), beta_us_per_mb=10.0)
-    star = network(3, [(0, 1, 0.0, 10.0), (0, 2, 0.0, 10.0)], port)
-    assert solve_rounds(star, broadcast(3), 1.0, 10.0, 1).proved
-    assert solve_rounds(star, broadcast(3), 1.0, 10.0, 2).sends is not None
-
-
 def test_whole_chunks_are_counted() -> None:
     assert most_urgent_cut(ndv2_node(), allgather(8), 1.0).us == pytest.approx(69.0)
     assert most_urgent_cut(ndv2_node(), allgather(8, 2), 0.5).us == pytest.approx(57.5)
@@ -256,10 +213,6 @@ def test_what_cannot_be_is_an_error() -> None:
         send_classes(one_way, allgather(2), [np.array([1, 0])])
     with pytest.raises(ProgramError, match="chunk 0 from rank 0 has no image from rank 1"):
         send_classes(ring(3), broadcast(3), [np.array([1, 2, 0])])
-    with pytest.raises(InputError, match="rounds is 0"):
-        solve_rounds(ring(3), allgather(3), 1.0, 10.0, 0)
-    with pytest.raises(InputError, match="no link carries a chunk of 1.0 MB"):
-        solve_rounds(ring(3), allgather(3), 1.0, 5.0, 2)
 
 
 def test_nothing_to_do_takes_no_time() -> None:

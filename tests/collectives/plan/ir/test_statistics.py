@@ -1,4 +1,4 @@
-"""Counts of rounds and bytes: by hand, against the templates' laws, and PLink's table 1."""
+"""Counts of rounds and bytes: by hand, and against the templates' laws."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,6 @@ import pytest
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators import templates
-from headrace.collectives.plan.generators.templates.two_level.table1 import table1
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.ir.statistics import ProgramStatistics, program_statistics
 from headrace.collectives.program import Op, Program, Schedule, Transfer
@@ -79,27 +78,3 @@ def test_an_unproven_cycle_is_named() -> None:
     dependencies = {name: column.astype(np.int32) for name, column in waits.items()}
     with pytest.raises(ProgramError, match="wait for each other"):
         program_statistics(replace(program, dependencies=dependencies))
-
-
-@pytest.mark.parametrize(("racks", "each"), [(2, 4), (4, 2), (4, 4)])
-def test_table_1_of_plink(racks: int, each: int) -> None:
-    """The paper's figures hold but for the ring and the tree, whose rows give reasons."""
-    rows = {row.name: row for row in table1(racks, each)}
-    n = racks * each
-    for name in ("PS (fully sharded)", "Halving doubling", "2-level hierarchical"):
-        row = rows[name]
-        assert (row.counted.rounds, row.counted.wire, row.counted.across) == row.paper
-        assert not row.why
-    ring = rows["Ring-chunked"].counted
-    assert (ring.rounds, ring.wire) == (2 * (n - 1), 2 * (n - 1))
-    assert ring.across == pytest.approx(2 * racks - 2 / each)
-    assert rows["Tree"].counted.wire == 2 * (n - 1)
-    assert all(rows[name].why for name in ("Ring-chunked", "Tree"))
-
-
-def test_table_1_beyond_powers_of_two() -> None:
-    rows = {row.name: row for row in table1(3, 3)}
-    assert rows["2-level hierarchical"].counted.rounds == 4
-    assert rows["2-level hierarchical"].counted.across == 4
-    assert "powers of two" in rows["Halving doubling"].why
-    assert table1(1, 4)[-1].counted.rounds == table1(4, 1)[-1].counted.rounds == 2

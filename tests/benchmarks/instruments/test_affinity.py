@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.measure.affinity import physical_affinity, shared_levels
+from benchmarks.instruments.affinity import physical_affinity, shared_levels
 from headrace.errors import InputError
 
 

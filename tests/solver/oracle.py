@@ -5,8 +5,7 @@ from itertools import product
 import numpy as np
 
 from headrace.errors import ModelError
-from headrace.solver.model import LinearModel
-from headrace.solver.result import Proved, Result, Stop
+from headrace.solver import LinearModel, Proved, Result, Stop
 
 _MAX_POINTS = 1 << 20
 _TOLERANCE = 1e-9

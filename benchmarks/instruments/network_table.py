@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.instruments.affinity import Position
 from headrace import fields
-from headrace.collectives.measure.affinity import Position
 from headrace.collectives.measure.embed.distances import Scale, pair_distances
 from headrace.errors import InputError
 from headrace.files import read_text
 from headrace.topology.profile import Profile
+
+RECORDED = Path(__file__).parent / "recorded"
+"""Folder of the tables that `record` keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from headrace.collectives.measure.affinity import LEVELS, Position, shared_levels
-from headrace.collectives.measure.network_table import NetworkTable
+from benchmarks.instruments.affinity import LEVELS, Position, shared_levels
+from benchmarks.instruments.network_table import NetworkTable
 from headrace.errors import InputError
 
 TURN_US = ((52.0, 56.0), (39.0, 42.0), (29.0, 32.0), (22.0, 24.0), (16.0, 18.0), (12.0, 13.0))

@@ -3,15 +3,15 @@ import json
 import numpy as np
 import pytest
 
-from headrace.collectives.measure.affinity import physical_affinity
-from headrace.collectives.measure.embed import group_hosts
-from headrace.collectives.measure.network_table import (
+from benchmarks.instruments.affinity import physical_affinity
+from benchmarks.instruments.network_table import (
     NetworkTable,
     load_table,
     save_table,
     table_of_profile,
 )
-from headrace.collectives.measure.simulated_network import nested_positions, simulate_network
+from benchmarks.instruments.simulated_network import nested_positions, simulate_network
+from headrace.collectives.measure.embed import group_hosts
 from headrace.collectives.measure.survey import survey
 from headrace.errors import InputError
 from tests.collectives.measure.network import Network, shuffled_racks

@@ -1,6 +1,6 @@
 """Record a table of `recorded/`: survey a testbed once and keep the bandwidth of its pairs.
 
-    python -m benchmarks.network.record
+    python -m benchmarks.instruments.record
 
 24 hosts in five racks of different sizes, whose uplinks are as fast as one host. Only rates are
 shaped there, so latency does not depend on position, and bandwidth alone is kept.
@@ -9,11 +9,10 @@ shaped there, so latency does not depend on position, and bandwidth alone is kep
 import sys
 from dataclasses import replace
 
-from benchmarks.network.affinity import RECORDED
-from benchmarks.network.beds import Bed
+from benchmarks.instruments.beds import Bed
+from benchmarks.instruments.network_table import RECORDED, save_table, table_of_profile
 from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.launch.agents import measure_testbed
-from headrace.collectives.measure.network_table import save_table, table_of_profile
 from headrace.testbed import Testbed
 
 BED = Bed(name="24-hosts", racks=(7, 6, 5, 4, 2), host_mbit=50, uplink_mbit=50, seed=1)

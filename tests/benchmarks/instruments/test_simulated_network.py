@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.measure.affinity import physical_affinity, shared_levels
-from headrace.collectives.measure.simulated_network import (
+from benchmarks.instruments.affinity import physical_affinity, shared_levels
+from benchmarks.instruments.simulated_network import (
     NOISELESS,
     Disturbance,
     nested_positions,
