@@ -35,7 +35,7 @@ def background() -> Generator[None]:
 
     Their bytes move when no others can. All ranks have to use it for the same calls.
     """
-    from headrace.collectives.run.caller import in_background
+    from headrace.collectives.run.torch.caller import in_background
 
     token = in_background.set(True)
     try:

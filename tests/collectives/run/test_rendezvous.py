@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from headrace.collectives.run.connect.addresses import addresses_towards, is_loopback
 from headrace.collectives.run.rendezvous import Rendezvous, _chosen
-from headrace.collectives.run.torch.monitor import monitored_barrier
+from headrace.collectives.run.torch.store import monitored_barrier
 from headrace.errors import CommunicationError, InputError
 
 

@@ -16,8 +16,7 @@ from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Direction, Program, Schedule, Transfer
-from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.recorded import Recorded
+from headrace.collectives.run.executor import Executor, Recorded
 from headrace.collectives.trace import (
     Offset,
     Times,

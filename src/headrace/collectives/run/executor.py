@@ -20,7 +20,6 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
 from headrace.collectives.program import Direction, Program
 from headrace.collectives.run.connect.listener import Listener
-from headrace.collectives.run.recorded import Recorded
 from headrace.collectives.run.statistics import ConnectionStatistics, StatisticsReader
 from headrace.errors import CommunicationError, InputError, UnverifiedPlanError
 
@@ -61,6 +60,34 @@ class LoadedProgram:
     collective: Collective
     channels: int
     digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recorded:
+    """One rank's times of one call, in ns of its own CLOCK_MONOTONIC (`time.monotonic_ns`).
+
+    Attributes
+    ----------
+    called_ns, ended_ns : times of the call, and of its return.
+    began_ns, passed_ns, bytes : int64, one for each of the rank's steps, in the program's order.
+        A step begins with the attempt that moves its first byte (a send then passes it to the
+        kernel, or copies it to the shared ring), and is passed when its lane continues. One that
+        moves no data begins when it is passed.
+    """
+
+    called_ns: int
+    ended_ns: int
+    began_ns: np.ndarray
+    passed_ns: np.ndarray
+    bytes: np.ndarray
+
+    @classmethod
+    def of(cls, called_ns: int, ended_ns: int, steps: np.ndarray) -> "Recorded":
+        """Make a record from rows (began_ns, passed_ns, bytes)."""
+        began, passed, moved = steps.T
+        return cls(
+            called_ns=called_ns, ended_ns=ended_ns, began_ns=began, passed_ns=passed, bytes=moved
+        )
 
 
 class Executor:

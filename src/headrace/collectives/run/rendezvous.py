@@ -7,12 +7,15 @@ host, and compares the plan books. Round two exchanges the listening addresses o
 import json
 import secrets
 import socket
+import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from headrace.collectives.run.connect.addresses import (
     FAMILIES,
@@ -24,11 +27,15 @@ from headrace.collectives.run.connect.addresses import (
     interface_addresses,
     is_loopback,
 )
+from headrace.collectives.run.executor import Executor
+from headrace.collectives.run.torch.checks import TAGS
 from headrace.collectives.run.torch.store import answering, innermost, wait_for
 from headrace.errors import CommunicationError, InputError
 
 _SECRET = "secret"  # key in the group's part of the store
 _LOOPBACK = "127.0.0.1"
+_ADDRESS_BYTES = 64
+_FIRST_TAG = TAGS + TAGS // 2  # `Caller.next_tag` counts up to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,3 +266,37 @@ def _compare_tls(wanted: list[bool]) -> None:
         raise InputError(
             f"ranks {on} use TLS and ranks {off} do not: set HEADRACE_TLS alike on every rank"
         )
+
+
+def allgather_addresses(executor: Executor, name: str, mine: str, deadline_s: float) -> list[str]:
+    """Return every rank's `mine`, by rank; collective: once per `name`, which is the same on all.
+
+    For additional connections of a group while its calls are under way: messages over the existing
+    connections, as a thread that waits for the store blocks all others of its process that use it.
+
+    Raises
+    ------
+    CommunicationError : a rank did not call it in time.
+    """
+    encoded = mine.encode()
+    if len(encoded) > _ADDRESS_BYTES:
+        raise InputError(f"{mine!r} is over {_ADDRESS_BYTES} bytes")
+    tag = _FIRST_TAG + zlib.crc32(name.encode()) % (TAGS // 2)
+    rows = np.zeros((executor.ranks, _ADDRESS_BYTES), dtype=np.uint8)
+    own = rows[executor.rank]
+    own[: len(encoded)] = np.frombuffer(encoded, dtype=np.uint8)
+    handles: list[int] = []
+    for peer in range(executor.ranks):
+        if peer != executor.rank:
+            row, source = rows[peer].ctypes.data, own.ctypes.data
+            handles.append(executor.recv(row, _ADDRESS_BYTES, peer, tag, deadline_s=deadline_s))
+            handles.append(executor.send(source, _ADDRESS_BYTES, peer, tag, deadline_s=deadline_s))
+    errors: list[CommunicationError] = []
+    for handle in handles:  # all: the buffers are in use until then
+        try:
+            executor.wait(handle)
+        except CommunicationError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return [row.tobytes().rstrip(b"\0").decode() for row in rows]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.collectives.program import Program
-from headrace.collectives.run.recorded import Recorded
+from headrace.collectives.run.executor import Recorded
 from headrace.collectives.trace.clocks import Offset, clock_identity, clock_offset
 from headrace.errors import ProgramError
 

@@ -27,16 +27,16 @@ from torch.distributed import (
 )
 
 from headrace.collectives.demand import Collective
-from headrace.collectives.run.caller import DONE, Caller, Ready
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch import checks, sparse
 from headrace.collectives.run.torch.buffers import Binding, Tensors
 from headrace.collectives.run.torch.callbacks import space
-from headrace.collectives.run.torch.monitor import monitored_barrier
+from headrace.collectives.run.torch.caller import DONE, Caller, Ready
 from headrace.collectives.run.torch.split import Origin
 from headrace.collectives.run.torch.staging import Use, staged
+from headrace.collectives.run.torch.store import monitored_barrier
 from headrace.collectives.run.torch.untraced import untraced
 from headrace.collectives.run.torch.work import PendingWork, SeveralWorks
 from headrace.errors import CommunicationError

@@ -1,10 +1,17 @@
-"""Copies of one call between the tensors' device and host memory, for each kind of device."""
+"""Copies of one call between the tensors' device and host memory, for each kind of device.
+
+The pinned buffers for CUDA tensors are those of torch's caching host allocator: it keeps freed
+buffers for the next call (sizes are rounded up to powers of two), and reuses none that a copy still
+reads.
+"""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Protocol
 
 import torch
 
+from headrace.collectives.run.torch.buffers import check_writable
 from headrace.errors import InputError
 
 
@@ -42,6 +49,75 @@ class Copies(Protocol):
         ...
 
 
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream of all copies back to `device`, which need not wait for computation."""
+    return torch.cuda.Stream(device)
+
+
+class CudaCopies:
+    """Copies of CUDA tensors through pinned host memory.
+
+    Parameters
+    ----------
+    device : with its index.
+
+    Raises
+    ------
+    InputError : the current stream is being captured in a CUDA graph.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        with torch.cuda.device(device):
+            if torch.cuda.is_current_stream_capturing():
+                raise InputError(
+                    "a CUDA graph is being captured, and headrace moves CUDA tensors through host "
+                    "memory, which no graph can hold: leave the call out of the graph, or use nccl"
+                )
+        self.devices = [device]
+        self._device = device
+        self._begun = torch.cuda.current_stream(device).record_event()
+        self._arrived: torch.cuda.Event | None = None
+
+    def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copy on the current stream, and wait in this thread, without the GIL."""
+        hosts = [self.room(tensor) for tensor in tensors]
+        for host, tensor in zip(hosts, tensors, strict=True):
+            # else lazy conjugates and negatives would be resolved in host memory too early
+            plain = tensor.detach().resolve_conj().resolve_neg()
+            host.copy_(plain, non_blocking=True)
+        if hosts:
+            left = torch.cuda.Event(blocking=True)
+            left.record(torch.cuda.current_stream(self._device))
+            left.synchronize()
+        return hosts
+
+    def room(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return pinned memory of the tensor's shape and type."""
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+
+    def to_device(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Begin to copy on the side stream."""
+        stream = _side_stream(self._device)
+        with torch.cuda.stream(stream):
+            stream.wait_event(self._begun)  # earlier kernels may still use the tensors
+            for tensor, host in pairs:
+                check_writable(tensor)  # its storage may have been resized since
+                tensor.copy_(host, non_blocking=True)
+                tensor.record_stream(stream)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record(stream)
+
+    def wait(self) -> None:
+        """Make the current stream wait for `to_device`'s copies."""
+        if self._arrived is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._arrived)
+
+    def done(self) -> bool:
+        """Return whether `to_device`'s copies are complete."""
+        return self._arrived is not None and self._arrived.query()
+
+
 def copies_for(tensor: torch.Tensor) -> Copies | None:
     """Return the copies of a call on `tensor`'s device; None if it is in host memory.
 
@@ -52,8 +128,6 @@ def copies_for(tensor: torch.Tensor) -> Copies | None:
     if tensor.is_cpu:
         return None
     if tensor.is_cuda:
-        from headrace.collectives.run.torch.cuda import CudaCopies  # only where there is a GPU
-
         return CudaCopies(tensor.device)
     raise InputError(
         f"a tensor is on {tensor.device}; the headrace backend supports CPU tensors, and CUDA "

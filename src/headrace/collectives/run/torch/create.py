@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from headrace.collectives.run.address_exchange import allgather_addresses
 from headrace.collectives.run.book import channels, describe_book, fitting, load_book
-from headrace.collectives.run.caller import Caller
 from headrace.collectives.run.choose import Chooser
 from headrace.collectives.run.connect.addresses import host_of
 from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.log import show_log
 from headrace.collectives.run.pacing import pace
-from headrace.collectives.run.rendezvous import GroupConfig, Rendezvous
+from headrace.collectives.run.rendezvous import GroupConfig, Rendezvous, allgather_addresses
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.collectives.run.torch.callbacks import Callbacks
+from headrace.collectives.run.torch.caller import Caller
 from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.group import HeadraceBackend, HeadraceGroup, check_device
 from headrace.collectives.run.torch.incarnation import own_part
@@ -222,6 +220,21 @@ def _connected(
         executor.close()
         raise
     return executor, addresses
+
+
+def show_log(level: str, rank: int) -> None:
+    """Write the log of "headrace" to stderr, from `level` on, with this process's rank.
+
+    For applications without logging of their own: does nothing if logging has been set up.
+    """
+    logger = logging.getLogger("headrace")
+    if logger.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(f"headrace[{rank}] %(levelname)s: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    logger.propagate = False  # else records appear twice if the application sets up logging later
 
 
 def _device(store: Any, rank: int) -> str:

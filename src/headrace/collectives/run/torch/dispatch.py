@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, OpType  # pyright: ignore[reportAttributeAccessIssue]
 
-from headrace.collectives.run.caller import DONE
 from headrace.collectives.run.torch.buffers import Tensors
+from headrace.collectives.run.torch.caller import DONE
 from headrace.collectives.run.torch.calls import Calls
 from headrace.collectives.run.torch.spans import profiling
 from headrace.collectives.run.torch.staging import tensors_in

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
-from headrace.collectives.run.caller import Caller
+from headrace.collectives.run.torch.caller import Caller
 from headrace.collectives.run.torch.calls import Calls
 from headrace.collectives.run.torch.dispatch import observable, register_backend
 from headrace.collectives.run.torch.untraced import untraced

@@ -25,7 +25,7 @@ from headrace.collectives.run.torch.work import CompletedWork, PendingWork
 from headrace.errors import CommunicationError, InputError
 
 if TYPE_CHECKING:
-    from headrace.collectives.run.caller import Caller
+    from headrace.collectives.run.torch.caller import Caller
 
 _TEXT_BYTES = 248
 _HEAD_BYTES = 8 + _TEXT_BYTES

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from headrace.collectives.run.torch.callbacks import Callbacks, combine, track
 from headrace.collectives.run.torch.copies import Copies
 from headrace.collectives.run.torch.spans import Span, close_span
 from headrace.collectives.run.torch.untraced import untraced
-from headrace.errors import CommunicationError
+from headrace.errors import CommunicationError, InputError
 
 _FIRST_PAUSE_S = 20e-6
 _LONGEST_PAUSE_S = 1e-3
@@ -383,3 +383,31 @@ class SeveralWorks(dist.Work):
     def _outcome(self, _done: Any) -> list[torch.Tensor]:
         self.wait()  # they have all ended
         return self.result()
+
+
+def guarded(
+    tensors: Iterable[torch.Tensor], after: Callable[[], None] | None
+) -> Callable[[], None]:
+    """Hold the storages of `tensors`; returns a function that checks them and then calls `after`.
+
+    A storage that is held outlives its tensor, which may get another one (`set_`, or an assignment
+    to `data`). Resizing a storage cannot be prevented: it moves the bytes and frees the memory that
+    the executor still uses. That function raises InputError if a storage was resized; one that is
+    back at its old address with its old size is not detected.
+    """
+    storages = ((tensor, tensor.untyped_storage()) for tensor in tensors)
+    held = [(tensor, s, s.data_ptr(), s.nbytes()) for tensor, s in storages]
+
+    def check() -> None:
+        for tensor, storage, address, size in held:
+            if storage.data_ptr() != address or storage.nbytes() != size:
+                raise InputError(
+                    f"the storage of a {tensor.dtype} tensor of shape {tuple(tensor.shape)} was "
+                    f"resized from {size} to {storage.nbytes()} bytes while a call that uses it "
+                    "was under way: its result is lost, and freed memory was read or written; "
+                    "wait for the work first"
+                )
+        if after is not None:
+            after()
+
+    return check

@@ -9,7 +9,7 @@ PROGRAM = """
 import logging, sys
 if sys.argv[1] == "configured":
     logging.basicConfig(format="app %(message)s", level=logging.WARNING)
-from headrace.collectives.run.log import show_log
+from headrace.collectives.run.torch.create import show_log
 show_log(sys.argv[2], 3)
 show_log(sys.argv[2], 3)
 log = logging.getLogger("headrace.collectives.run.torch.create")

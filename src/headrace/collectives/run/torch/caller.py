@@ -28,8 +28,7 @@ from headrace.collectives.run.torch.callbacks import Callbacks
 from headrace.collectives.run.torch.checks import TAGS
 from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.spans import open_span, profiling, span
-from headrace.collectives.run.torch.storages import guarded
-from headrace.collectives.run.torch.work import CompletedWork, PendingWork
+from headrace.collectives.run.torch.work import CompletedWork, PendingWork, guarded
 from headrace.errors import CommunicationError, InputError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import ctypes
 import pytest
 import torch
 
-from headrace.collectives.run.torch.storages import guarded
+from headrace.collectives.run.torch.work import guarded
 from headrace.errors import InputError
 
 

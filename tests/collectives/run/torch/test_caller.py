@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch.distributed import AllreduceOptions
 
-from headrace.collectives.run.caller import Caller
 from headrace.collectives.run.choose import Chooser
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch.callbacks import Callbacks
+from headrace.collectives.run.torch.caller import Caller
 from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.group import HeadraceGroup
 from headrace.collectives.run.torch.work import PendingWork, SeveralWorks
