@@ -122,6 +122,8 @@ PUBLIC = {
     "headrace.report": {"page_of"},
     "headrace.solver": {
         "LinearModel",
+        "LinearProgram",
+        "LinearSolution",
         "Parameters",
         "SolverProgress",
         "Proved",

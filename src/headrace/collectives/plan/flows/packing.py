@@ -203,6 +203,8 @@ class _Packer:
                 stopped = "gap"  # only the floor of the prices is left
                 break
             smoothing = _SMOOTHING
+        else:
+            master.add([(self._columns[k][0], self._load[k]) for k in new])
         weights = self._shallow(master, top)
         weights = np.append(weights, np.zeros(self._vary(best)))
         return self._packing(weights, bound, best, iteration, stopped)

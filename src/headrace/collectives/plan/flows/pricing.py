@@ -5,7 +5,10 @@ import numpy as np
 from headrace.collectives.plan.flows.arborescence import cheapest_arborescence, shallower
 from headrace.collectives.plan.flows.commodities import Commodity
 from headrace.errors import TopologyError
+from headrace.solver import LinearProgram, LinearSolution
 from headrace.topology import Topology
+
+_SHARES, _LOADS = "shares", "loads"  # rows: a commodity's shares are 1, a resource's load <= T
 
 
 class Pricing:
@@ -96,61 +99,60 @@ class Master:
     """The linear program over the columns known: x is the share of its commodity, T in `scale`."""
 
     def __init__(self, commodities: int, resources: int, scale: float) -> None:
-        import highspy
-
         self._commodities, self._resources, self._scale = commodities, resources, scale
-        self._columns = 0
-        model = highspy.Highs()
-        model.setOptionValue("output_flag", False)
-        model.setOptionValue("threads", 1)
-        model.setOptionValue("random_seed", 0)
-        self._infinity = highspy.kHighsInf
-        nothing = np.empty(0)
-        empty = np.empty(0, dtype=np.int32)
-        first = np.zeros(commodities + resources, dtype=np.int32)
-        lower = np.append(np.ones(commodities), np.full(resources, -self._infinity))
-        upper = np.append(np.ones(commodities), np.zeros(resources))
-        model.addRows(len(lower), lower, upper, 0, first, empty, nothing)
-        rows = np.arange(commodities, commodities + resources, dtype=np.int32)
-        model.addCol(1.0, 0.0, self._infinity, resources, rows, -np.ones(resources))
-        self._model = model
+        self._program = LinearProgram()
+        self._program.add_rows(_SHARES, 1.0, 1.0, np.empty((commodities, 0)))
+        self._program.add_rows(_LOADS, -np.inf, 0.0, np.empty((resources, 0)))
+        time = np.append(np.zeros(commodities), -np.ones(resources))
+        self._time = self._program.add_columns(time[:, None], cost=1.0)
+        self._weights = np.empty(0)
 
     def add(self, columns: list[tuple[int, np.ndarray]]) -> None:
         """Add columns: (commodity, load in us of all of it)."""
-        for commodity, load in columns:
-            rows = np.flatnonzero(load)
-            index = np.append(commodity, rows + self._commodities).astype(np.int32)
-            value = np.append(1.0, load[rows] / self._scale)
-            self._model.addCol(0.0, 0.0, self._infinity, len(index), index, value)
-        self._columns += len(columns)
+        from scipy import sparse
+
+        used = [np.flatnonzero(load) for _, load in columns]
+        rows = [
+            np.append(k, at + self._commodities) for (k, _), at in zip(columns, used, strict=True)
+        ]
+        values = [
+            np.append(1.0, load[at] / self._scale)
+            for (_, load), at in zip(columns, used, strict=True)
+        ]
+        entries = (np.concatenate(values), np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
+        self._program.add_columns(
+            sparse.csc_array(entries, shape=(self._program.rows, len(columns)))
+        )
 
     def solve(self) -> tuple[float, np.ndarray]:
         """The least load (us) and the resources' prices, which sum to 1."""
-        self._model.run()
-        solution = self._model.getSolution()
-        prices = -np.asarray(solution.row_dual)[self._commodities :]
-        prices = np.maximum(prices, 0.0)
+        found = self._solve()
+        prices = np.maximum(-found.duals[_LOADS], 0.0)
         total = prices.sum()
         prices = prices / total if total > 0 else np.full(self._resources, 1 / self._resources)
-        return float(solution.col_value[0]) * self._scale, prices
+        return float(found.values[0]) * self._scale, prices
 
     def cap(self, top: float) -> None:
         """From now on no resource is loaded for more than `top` us, and T costs nothing."""
-        self._model.changeColBounds(0, 0.0, top / self._scale)
-        self._model.changeColCost(0, 0.0)
+        self._program.set_bounds(self._time, 0.0, top / self._scale)
+        self._program.set_costs(self._time, 0.0)
 
     def cost(self, first: int, costs: list[float]) -> None:
         """Give the columns from `first` on these costs."""
-        index = np.arange(first + 1, first + 1 + len(costs), dtype=np.int32)
-        self._model.changeColsCost(len(costs), index, np.array(costs))
+        self._program.set_costs(np.arange(first + 1, first + 1 + len(costs)), np.array(costs))
 
     def duals(self) -> tuple[float, np.ndarray, np.ndarray]:
         """Solve; return the objective, the commodities' values and the resources' prices a us."""
-        self._model.run()
-        dual = np.asarray(self._model.getSolution().row_dual)
-        prices = np.maximum(-dual[self._commodities :], 0.0) / self._scale
-        return self._model.getInfo().objective_function_value, dual[: self._commodities], prices
+        found = self._solve()
+        prices = np.maximum(-found.duals[_LOADS], 0.0) / self._scale
+        return found.objective, found.duals[_SHARES], prices
 
     def weights(self) -> np.ndarray:
         """The columns' shares in the last solution."""
-        return np.asarray(self._model.getSolution().col_value)[1:]
+        return self._weights
+
+    def _solve(self) -> LinearSolution:
+        # Prices bound whatever they are (weak duality), so the solution need not be optimal.
+        found = self._program.solve()
+        self._weights = found.values[1:]
+        return found

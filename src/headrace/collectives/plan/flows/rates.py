@@ -31,7 +31,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
-from scipy.optimize import linprog
 from scipy.sparse.csgraph import dijkstra
 
 from headrace.collectives.plan.bound.around import limits
@@ -39,6 +38,7 @@ from headrace.collectives.plan.flows import PackSettings, pack
 from headrace.collectives.plan.flows.arborescence import cheapest_arborescence
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.errors import TopologyError
+from headrace.solver import LinearProgram
 from headrace.topology import Topology, transposed
 
 _NO_PRICE = 1e-9  # solver noise; a price so small changes no rate
@@ -269,17 +269,14 @@ class Flows:
         balance: sparse.csr_array | None = None,
     ) -> np.ndarray:
         """Minimise `objective` within the capacities; return their prices."""
-        nothing = None if balance is None else np.zeros(len(balance.indptr) - 1)
-        found = linprog(
-            objective,
-            A_ub=uses,
-            b_ub=self._capacity,
-            A_eq=balance,
-            b_eq=nothing,
-            method="highs-ds",
-        )
-        assert found.success, f"a bounded feasible linear program failed: {found.message}"
-        prices = -np.asarray(found.ineqlin.marginals, dtype=float)
+        program = LinearProgram()
+        program.add_columns(np.empty((0, len(objective))), cost=objective)
+        program.add_rows("capacity", -np.inf, self._capacity, uses)
+        if balance is not None:
+            program.add_rows("balance", 0.0, 0.0, balance)
+        found = program.solve()
+        assert found.optimal, "a bounded feasible linear program failed"
+        prices = -found.duals["capacity"]
         return np.where(prices > _NO_PRICE * prices.max(), prices, 0.0)
 
     def _certified(

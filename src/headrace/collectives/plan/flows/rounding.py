@@ -14,6 +14,7 @@ from headrace.collectives.plan.flows import Packing
 from headrace.collectives.plan.flows.commodities import CommodityOrbits, Loads, commodities
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.errors import ProgramError
+from headrace.solver import LinearModel, Parameters, Stop, solve
 from headrace.topology import Topology
 
 _EXACT_COLUMNS = 2500
@@ -198,58 +199,37 @@ class _Rounding:
 
     def solved(self, counts: np.ndarray) -> np.ndarray:
         """Return the integer program's solution, started from `counts`, within `_EXACT_NODES`."""
-        import highspy
-
         top = float((counts @ self._load).max())
         if top <= self._least * (1 + 1e-3):
             return counts
-        columns, resources = self._load.shape
-        commodities = len(self._chunks)
-        model = highspy.Highs()
-        for option, value in (
-            ("output_flag", False),
-            ("threads", 1),
-            ("random_seed", 0),
-            ("mip_max_nodes", _EXACT_NODES),
-            ("mip_rel_gap", 1e-4),
-            ("time_limit", _EXACT_SECONDS),
-        ):
-            model.setOptionValue(option, value)
-        rows = commodities + resources
-        infinity = highspy.kHighsInf
-        model.addRows(
-            rows,
-            np.append(self._chunks.astype(float), np.full(resources, -infinity)),
-            np.append(self._chunks.astype(float), np.zeros(resources)),
-            0,
-            np.zeros(rows, dtype=np.int32),
-            np.empty(0, dtype=np.int32),
-            np.empty(0),
+        columns = len(counts)
+        model = LinearModel()
+        time = model.add_variables(1, lower=self._least / top, upper=1.0, cost=1.0)
+        most = self._chunks[self._of].astype(float)
+        trees = model.add_variables(columns, upper=most, integer=True)
+        model.add_rows(self._of, trees, 1.0, lower=self._chunks, upper=self._chunks)
+        tree, used = np.nonzero(self._load)
+        every = np.arange(self._load.shape[1])
+        model.add_rows(
+            np.concatenate((every, used)),
+            np.concatenate((np.repeat(time, len(every)), trees[tree])),
+            np.concatenate((-np.ones(len(every)), self._load[tree, used] / top)),
+            upper=np.zeros(len(every)),
         )
-        every = np.arange(commodities, rows, dtype=np.int32)
-        model.addCol(1.0, self._least / top, 1.0, resources, every, -np.ones(resources))
-        for j in range(columns):
-            used = np.flatnonzero(self._load[j])
-            index = np.append(self._of[j], used + commodities).astype(np.int32)
-            value = np.append(1.0, self._load[j, used] / top)
-            model.addCol(0.0, 0.0, float(self._chunks[self._of[j]]), len(index), index, value)
-        kinds = np.array([highspy.HighsVarType.kInteger] * columns)
-        model.changeColsIntegrality(columns, np.arange(1, columns + 1, dtype=np.int32), kinds)
-        start = highspy.HighsSolution()
-        start.col_value = [1.0, *counts.astype(float).tolist()]
-        model.setSolution(start)
-        model.run()
-        if model.getModelStatus() == highspy.HighsModelStatus.kTimeLimit:
+        limits = Parameters(
+            nodes=_EXACT_NODES, gap=1e-4, limit_s=_EXACT_SECONDS, start=np.append(1.0, counts)
+        )
+        result = solve(model, limits)
+        if result.stop is Stop.TIME:
             _LOG.warning(
                 "rounding %d trees took longer than %.0f s: the best so far is used, and another "
                 "run may find another",
                 columns,
                 _EXACT_SECONDS,
             )
-        values = np.asarray(model.getSolution().col_value)
-        if len(values) != columns + 1:
+        if result.values is None:
             return counts
-        found = np.rint(values[1:]).astype(np.int64)
+        found = np.rint(result.values[1:]).astype(np.int64)
         if (np.bincount(self._of, weights=found) != self._chunks).any():
             return counts
         return found if (found @ self._load).max() < top * (1 - 1e-9) else counts

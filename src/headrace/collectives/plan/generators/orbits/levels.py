@@ -20,6 +20,7 @@ import numpy as np
 from headrace.collectives.plan.generators.orbits.classes import LinkClasses
 from headrace.collectives.plan.generators.orbits.group import RegularGroup
 from headrace.errors import SymmetryError
+from headrace.solver import LinearProgram
 
 _MAX_SUBSETS = 1 << 10
 _NOISE = 1.0 + 1e-9
@@ -140,12 +141,12 @@ def _rate(uses: np.ndarray) -> float:
     """The largest sum of rates: max sum x, uses x <= 1."""
     if uses.shape[1] == 1:
         return float(1.0 / uses.max())
-    from scipy.optimize import linprog
-
     rows = np.unique(uses[uses.any(axis=1)], axis=0)
-    found = linprog(-np.ones(uses.shape[1]), A_ub=rows, b_ub=np.ones(len(rows)), method="highs-ds")
-    assert found.success, f"a bounded feasible linear program failed: {found.message}"
+    program = LinearProgram()
+    program.add_columns(np.empty((0, uses.shape[1])), cost=-1.0)
+    program.add_rows("capacity", -np.inf, 1.0, rows)
+    found = program.solve()
+    assert found.optimal, "a bounded feasible linear program failed"
     # The prices bound the sum whatever the solver's error: scale them to cover every class.
-    prices = -np.asarray(found.ineqlin.marginals, dtype=float)
-    prices = np.maximum(prices, 0.0)
+    prices = np.maximum(-found.duals["capacity"], 0.0)
     return float(prices.sum() / (prices @ rows).min())
