@@ -7,6 +7,7 @@ from benchmarks.synthesis import (
     ablations,
     exports,
     irregular,
+    leave_one_out,
     links,
     nccl,
     random_cases,
@@ -15,7 +16,18 @@ from benchmarks.synthesis import (
     table53,
 )
 
-SECTIONS = (table, irregular, random_cases, table53, scale, exports, links, nccl, ablations)
+SECTIONS = (
+    table,
+    irregular,
+    random_cases,
+    table53,
+    scale,
+    exports,
+    links,
+    nccl,
+    ablations,
+    leave_one_out,
+)
 
 if __name__ == "__main__":
     sys.exit(run_sections("synthesis", __doc__, SECTIONS))

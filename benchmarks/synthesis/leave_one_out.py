@@ -1,0 +1,280 @@
+"""Leave one out: by how much every generator's absence raises the best predicted time.
+
+Every generator runs in a portfolio of its own, so that none is skipped because another is close to
+the bound, and none is pruned against another's candidates. The worth of generator g in a case is
+(best without g) / (best of all) - 1, 0 for all but the winner. Predicted times decide; on real
+links, portfolios with and without a winner are also run.
+"""
+
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from os import cpu_count
+from pathlib import Path
+from typing import Any, get_args
+
+from benchmarks.harness import ROOT, Report
+from benchmarks.ranks import Case as Call
+from benchmarks.ranks import time_cases
+from benchmarks.synthesis import links
+from benchmarks.synthesis.cases import CASES, TORI
+from benchmarks.synthesis.irregular import COLLECTIVES, MACHINES
+from benchmarks.synthesis.random_cases import EFFORTS
+from benchmarks.synthesis.random_topologies import random_topology
+from benchmarks.synthesis.table import MODELS
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.book import build_book
+from headrace.collectives.plan.cost.model import EXECUTOR, FULL
+from headrace.collectives.plan.generators.table import ALL_GENERATORS
+from headrace.collectives.plan.portfolio import plan_collective
+from headrace.collectives.plan.request import Effort, Method
+from headrace.collectives.run.synthesis import NativeSearch
+from headrace.errors import ProgramError
+from headrace.testbed import Testbed
+from headrace.topology import Topology, presets
+
+MB, MIB = 1_000_000, 1 << 20
+LEAST = 0.02
+"""Worth, in its best case, from which a generator is kept for its own sake."""
+
+SHOWN = ROOT.parent / "build" / "leave-one-out.jsonl"
+"""Every case's times as they come."""
+
+_RANDOM_SEEDS = range(12)
+_TASKS = 8
+"""Cases of a worker process: threads that a time limit abandoned end with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A case: `name` is a table row, machine, shape or seed; `model` one of the cost models."""
+
+    family: str
+    name: str
+    collective: Collective
+    total_bytes: int
+    model: str = "full"
+    effort: str = "normal"
+
+    def make(self) -> tuple[Topology, int | None]:
+        """Return the topology, and chunks a block if the row fixes them."""
+        if self.family == "table":
+            row = next(row for row in (*CASES, *TORI) if row.name == self.name)
+            return MODELS[self.model](row.make()), row.chunks
+        if self.family == "irregular":
+            return MACHINES[self.name](), None
+        if self.family == "random":
+            return random_topology(int(self.name)), None
+        if self.family == "scale":
+            return presets.ndv2_taccl_1mb(10), None
+        shape = next(shape for shape in links.SHAPES if shape.name == self.name)
+        return shape.spec().topology(shape.order), None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Predicted times of a case in us, by generator, and those that failed or ran out of time."""
+
+    us: dict[str, float]
+    stopped: tuple[str, ...] = ()
+
+    def worth(self, generator: str) -> float:
+        """How much longer the best takes without `generator`; infinite if no other has a plan."""
+        others = [us for name, us in self.us.items() if name != generator]
+        return min(others, default=float("inf")) / min(self.us.values()) - 1
+
+
+def bars() -> dict[str, str]:
+    """Return no bars: the worths tell which generators are kept."""
+    return {}
+
+
+def cases(*, quick: bool) -> Iterator[Case]:
+    """Yield every case; `quick`: few, and little effort."""
+    for row in (*CASES[:2], TORI[0]) if quick else (*CASES, *TORI):
+        for model in ("full",) if quick or row in TORI else MODELS:
+            yield Case(
+                family="table",
+                name=row.name,
+                collective=row.collective,
+                total_bytes=row.total_bytes,
+                model=model,
+                effort="quick" if quick else "normal",
+            )
+    for name in ("mesh-3x4",) if quick else MACHINES:
+        for collective in COLLECTIVES:
+            yield Case(
+                family="irregular",
+                name=name,
+                collective=collective,
+                total_bytes=16 * MIB,
+                effort="quick" if quick else "normal",
+            )
+    sizes = list(EFFORTS)
+    for seed in _RANDOM_SEEDS[:2] if quick else _RANDOM_SEEDS:
+        for at, collective in enumerate(COLLECTIVES):
+            total = sizes[(seed + at) % len(sizes)]
+            effort = "quick" if quick else EFFORTS[total]
+            yield Case(
+                family="random",
+                name=str(seed),
+                collective=collective,
+                total_bytes=total,
+                effort=effort,
+            )
+    if not quick:
+        yield Case(
+            family="scale",
+            name="80-gpus",
+            collective=Collective.ALLGATHER,
+            total_bytes=80 * MB,
+        )
+    for shape in links.SHAPES[:1] if quick else links.SHAPES:
+        for collective in links.COLLECTIVES:
+            for mib in (1,) if quick else (1, 8):
+                yield Case(
+                    family="links",
+                    name=shape.name,
+                    collective=collective,
+                    total_bytes=_whole(mib, len(shape.order)),
+                    model="executor",
+                    effort="quick" if quick else "normal",
+                )
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    """Add a row per family and generator, and the measured times beside those on real links."""
+    found: dict[Case, Times] = {}
+    SHOWN.parent.mkdir(exist_ok=True)
+    asked = list(cases(quick=quick))
+    with (
+        SHOWN.open("w") as shown,
+        get_context("spawn").Pool(cpu_count(), maxtasksperchild=_TASKS) as pool,
+    ):
+        for case, times in pool.imap_unordered(planned, asked):
+            found[case] = times
+            shown.write(json.dumps(asdict(case) | asdict(times)) + "\n")
+            shown.flush()
+    for family in dict.fromkeys(case.family for case in asked):
+        _rows(report, family, [(case, found[case]) for case in asked if case.family == family])
+    _measured(report, {case: found[case] for case in asked if case.family == "links"}, quick=quick)
+    report.note(
+        f"leave one out: {len(asked)} cases; table rows in both models (tori in the full one), "
+        f"irregular machines at 16 MiB, random topologies 0 to {_RANDOM_SEEDS[-1]} with sizes in "
+        "turn, 80 GPUs; at 1,024 and more only orbits and templates are applicable; on real links "
+        "under the executor's model, where search has no pruning anyway"
+    )
+
+
+def planned(case: Case) -> tuple[Case, Times]:
+    """Run every generator alone."""
+    topology, chunks = case.make()
+    assert case.effort in get_args(Effort)
+    method = Method(
+        model=EXECUTOR if case.model == "executor" else FULL,
+        engine=NativeSearch(),
+        effort=case.effort,  # pyright: ignore[reportArgumentType]
+        chunks=chunks,
+    )
+    us: dict[str, float] = {}
+    stopped: list[str] = []
+    for generator in ALL_GENERATORS:
+        try:
+            plan = plan_collective(
+                topology,
+                case.collective,
+                case.total_bytes,
+                generators=(generator,),
+                method=method,
+            )
+        except ProgramError as error:  # not applicable, or out of time without a plan
+            if "stopped:" in str(error) or "failed:" in str(error):
+                stopped.append(f"{generator.name}: {error}")
+            continue
+        us[generator.name] = plan.predicted_us
+        stopped += [
+            f"{generator.name}: {row.note}"
+            for row in plan.candidates
+            if row.note.startswith(("failed:", "stopped:"))
+        ]
+    return case, Times(us=us, stopped=tuple(stopped))
+
+
+def _rows(report: Report, family: str, found: Sequence[tuple[Case, Times]]) -> None:
+    for generator in (each.name for each in ALL_GENERATORS):
+        worths = {case: t.worth(generator) for case, t in found if generator in t.us}
+        if not worths:
+            continue
+        most = max(worths, key=worths.__getitem__)
+        report.row(
+            f"leave one out: {family}, predicted",
+            generator=generator,
+            cases=len(worths),
+            wins=sum(worth > 0 for worth in worths.values()),
+            worth_median=statistics.median(worths.values()),
+            worth_max=min(worths[most], 1e9),
+            earns=worths[most] >= LEAST,
+            max_at=f"{most.name} {most.collective.value} {most.total_bytes} B {most.model}",
+            stopped=sum(any(s.startswith(f"{generator}:") for s in t.stopped) for _, t in found),
+        )
+
+
+def _measured(report: Report, found: dict[Case, Times], *, quick: bool) -> None:
+    """Run the best plans of all generators, and those without each that wins by prediction."""
+    for shape in links.SHAPES:
+        mine = {case: times for case, times in found.items() if case.name == shape.name}
+        winners = sorted({g for t in mine.values() for g in t.us if t.worth(g) > 0})
+        if not winners:
+            continue
+        with Testbed.up(shape.spec()) as testbed, tempfile.TemporaryDirectory() as folder:
+            if testbed.is_fallback:
+                report.note(f"{shape.name}: no namespaces, not measured")
+                continue
+            topology = shape.spec().topology(shape.order)
+            sizes = sorted({case.total_bytes for case in mine})
+            books: dict[str, Path] = {}
+            for without in ("", *winners):
+                book = build_book(
+                    topology,
+                    collectives=links.COLLECTIVES,
+                    sizes=sizes,
+                    generators=[each for each in ALL_GENERATORS if each.name != without],
+                    method=Method(model=EXECUTOR, engine=NativeSearch(), effort="quick"),
+                )
+                books[without] = Path(folder) / f"{without or 'all'}.book"
+                book.save(books[without])
+            calls = [
+                Call(
+                    collective=case.collective,
+                    bytes=case.total_bytes,
+                    repeats=2 if quick else 5,
+                    warm_up=1,
+                )
+                for case in mine
+            ]
+            ran = time_cases(testbed, shape.order, dict(books), calls)
+        for (case, times), took in zip(mine.items(), ran, strict=True):
+            for without in winners:
+                if without not in times.us or times.worth(without) <= 0:
+                    continue
+                columns: dict[str, Any] = {
+                    "predicted_worth": times.worth(without),
+                    "measured_ms": took[""] / 1e3,
+                    "measured_without_ms": took[without] / 1e3,
+                    "measured_worth": took[without] / took[""] - 1,
+                }
+                report.row(
+                    "leave one out: links, measured",
+                    shape=shape.name,
+                    collective=case.collective.value,
+                    mib=round(case.total_bytes / MIB),
+                    left_out=without,
+                    **columns,
+                )
+
+
+def _whole(mib: int, ranks: int) -> int:
+    return mib * MIB // (4 * ranks) * 4 * ranks
