@@ -24,6 +24,7 @@ from benchmarks.synthesis.cases import CASES, TORI
 from benchmarks.synthesis.irregular import COLLECTIVES, MACHINES
 from benchmarks.synthesis.random_cases import EFFORTS
 from benchmarks.synthesis.random_topologies import random_topology
+from benchmarks.synthesis.random_worker import SAME
 from benchmarks.synthesis.table import MODELS
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
@@ -213,7 +214,7 @@ def _rows(report: Report, family: str, found: Sequence[tuple[Case, Times]]) -> N
             f"leave one out: {family}, predicted",
             generator=generator,
             cases=len(worths),
-            wins=sum(worth > 0 for worth in worths.values()),
+            wins=sum(worth > SAME for worth in worths.values()),
             worth_median=statistics.median(worths.values()),
             worth_max=min(worths[most], 1e9),
             earns=worths[most] >= LEAST,
@@ -226,7 +227,7 @@ def _measured(report: Report, found: dict[Case, Times], *, quick: bool) -> None:
     """Run the best plans of all generators, and those without each that wins by prediction."""
     for shape in links.SHAPES:
         mine = {case: times for case, times in found.items() if case.name == shape.name}
-        winners = sorted({g for t in mine.values() for g in t.us if t.worth(g) > 0})
+        winners = sorted({g for t in mine.values() for g in t.us if t.worth(g) > SAME})
         if not winners:
             continue
         with Testbed.up(shape.spec()) as testbed, tempfile.TemporaryDirectory() as folder:
@@ -258,7 +259,7 @@ def _measured(report: Report, found: dict[Case, Times], *, quick: bool) -> None:
             ran = time_cases(testbed, shape.order, dict(books), calls)
         for (case, times), took in zip(mine.items(), ran, strict=True):
             for without in winners:
-                if without not in times.us or times.worth(without) <= 0:
+                if without not in times.us or times.worth(without) <= SAME:
                     continue
                 columns: dict[str, Any] = {
                     "predicted_worth": times.worth(without),
