@@ -43,15 +43,10 @@ IN_PLACE = Binding((), None, ())
 """Binding of a call on the tensor's own memory, whose segment is prepared."""
 
 
-class Arithmetic(NamedTuple):
-    """Element type and operator of a call, as the executor's."""
+Arithmetic = tuple[DataType, Operator, bool]
+"""Element type and operator of a call, as the executor's, and whether it averages."""
 
-    dtype: DataType
-    operator: Operator
-    average: bool = False
-
-
-MOVED = Arithmetic(DataType.uint8, Operator.sum)
+MOVED: Arithmetic = (DataType.uint8, Operator.sum, False)
 """For data that is only moved."""
 
 _DTYPES = {getattr(torch, dtype.name): dtype for dtype in DataType}
@@ -153,7 +148,7 @@ def arithmetic(dtype: torch.dtype, op: ReduceOp) -> Arithmetic:
         )
     if average and dtype is torch.bool:
         raise InputError("AVG has no meaning on torch.bool; convert to a number first")
-    return Arithmetic(native, combine, average)
+    return native, combine, average
 
 
 def is_premul_sum(op: ReduceOp) -> bool:
