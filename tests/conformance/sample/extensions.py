@@ -44,7 +44,7 @@ def mistakes_get_clear_errors() -> None:
 
 @check
 def lengths_that_only_the_sender_knows() -> None:
-    from headrace.collectives.run.variable import all_gather_variable, all_to_all_variable
+    from headrace.collectives.run.torch.extensions import all_gather_variable, all_to_all_variable
 
     n, limit = len(everyone()), 3 * len(everyone())
     blocks = all_gather_variable(torch.full((3 * me(), 2), float(me())), limit)
@@ -67,7 +67,7 @@ def lengths_that_only_the_sender_knows() -> None:
 
 @check
 def aggregation_by_any_function() -> None:
-    from headrace.collectives.run.torch.aggregate import aggregate
+    from headrace.collectives.run.torch.extensions import aggregate
 
     for size in SIZES:
         tensor = make(me(), size, torch.float32)
