@@ -27,7 +27,6 @@ class GuidedEffort:
     local_batches : chunks may travel together within nodes, too, where alpha is large enough:
         beyond TACCL, which considers it between nodes only (5.4.2).
     limit_s : wall clock for everything, a safety net.
-    backend : of the solver.
     """
 
     restarts: int = 24
@@ -42,7 +41,6 @@ class GuidedEffort:
     exact_messages: int = 3_000
     local_batches: bool = True
     limit_s: float = 60.0
-    backend: str = "highs"
 
 
 EFFORTS = {
@@ -102,5 +100,4 @@ class Watch:
             seed=self.seed,
             progress=report,
             interrupt=self.interrupt,
-            backend=self.effort.backend,
         )
