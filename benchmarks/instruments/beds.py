@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
+from headrace.collectives.plan.locality import RankGroups
 from headrace.testbed import TestbedSpec
 from headrace.topology import Topology
 

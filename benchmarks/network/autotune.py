@@ -21,7 +21,7 @@ from benchmarks.jobs import WHERE, jobs_output
 from benchmarks.network.launch import network
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
+from headrace.collectives.plan.locality import RankGroups
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.testbed.rates import parse_rate
 from headrace.topology import Topology

@@ -12,7 +12,7 @@ from benchmarks.instruments.beds import Bed
 from benchmarks.jobs import WHERE
 from benchmarks.ranks import finish
 from headrace.collectives.measure.launch.agents import measure_testbed
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
+from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.verify import Proof
 from headrace.collectives.program import Program
 from headrace.testbed import Testbed, rank_environment

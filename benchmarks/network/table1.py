@@ -7,11 +7,11 @@ from math import isclose, log, log2
 from benchmarks.harness import Report
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators import templates
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
 from headrace.collectives.plan.generators.templates.two_level.masters import spread_masters
 from headrace.collectives.plan.generators.templates.two_level.schedule import two_level
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.ir.statistics import ProgramStatistics, program_statistics
+from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Schedule
 

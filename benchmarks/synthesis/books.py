@@ -11,7 +11,7 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import Entry, PlanBook
 from headrace.collectives.plan.plan import Candidate, Plan
 from headrace.collectives.plan.portfolio import Portfolio
-from headrace.collectives.plan.request import Generator, Method
+from headrace.collectives.plan.request import Generator, Method, Request
 from headrace.errors import ProgramError
 from headrace.report.curves import curves
 from headrace.report.page import Page
@@ -36,7 +36,7 @@ def plans_of(
     found: dict[str, list[Plan]] = {}
     for generator in generators:
         portfolio = Portfolio.of(
-            topology, collective, sizes, generators=(generator,), method=method
+            Request(topology, collective, method=method), sizes, generators=(generator,)
         )
         try:
             found[generator.name] = [portfolio.plan(size) for size in sizes]

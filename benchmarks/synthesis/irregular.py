@@ -10,8 +10,9 @@ from benchmarks.harness import Report
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.generators.table import SEARCH_GENERATORS
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.request import GENERATORS, Method
+from headrace.collectives.plan.request import Method
 from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import ProgramError
 from headrace.topology import Topology, perturbed, presets
@@ -56,7 +57,7 @@ def measure(report: Report, *, quick: bool) -> None:
             )
             try:
                 best = plan_collective(
-                    topology, collective, 16 * MIB, generators=GENERATORS, method=method
+                    topology, collective, 16 * MIB, generators=TEMPLATES, method=method
                 )
             except ProgramError:
                 best = None  # no template is applicable here

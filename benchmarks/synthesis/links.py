@@ -20,15 +20,16 @@ from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.cost.model import EXECUTOR
 from headrace.collectives.plan.generators.table import SEARCH_GENERATORS
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
+from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.collectives.plan.request import GENERATORS, Method
+from headrace.collectives.plan.request import Method
 from headrace.collectives.run.synthesis import NativeSearch
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.topology import Topology
 
 COLLECTIVES = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.ALL_TO_ALL)
-COMPARED = {"template": GENERATORS, "synthesized": SEARCH_GENERATORS}
+COMPARED = {"template": TEMPLATES, "synthesized": SEARCH_GENERATORS}
 ERROR = 0.15
 
 

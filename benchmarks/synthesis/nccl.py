@@ -13,9 +13,10 @@ from benchmarks.synthesis.nccl_templates import DGX2, NDV2, Wiring, generators
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.cost.model import FULL, CostModel
 from headrace.collectives.plan.generators.table import SEARCH_GENERATORS
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.collectives.plan.request import GENERATORS, Method
+from headrace.collectives.plan.request import Method
 from headrace.collectives.run.synthesis import NativeSearch
 from headrace.report.page import Page
 from headrace.topology import Topology, presets
@@ -27,7 +28,7 @@ QUICK_SIZES = (KIB, MIB, GIB)
 COLLECTIVES = (Collective.ALLGATHER, Collective.ALL_TO_ALL, Collective.ALLREDUCE)
 
 _LEFT_OUT = ("packing", "exact", "full_exchange", "hierarchical_even")
-OURS = tuple(g for g in (*GENERATORS, *SEARCH_GENERATORS) if g.name not in _LEFT_OUT)
+OURS = tuple(g for g in (*TEMPLATES, *SEARCH_GENERATORS) if g.name not in _LEFT_OUT)
 """Templates, and the search-based generators that need only seconds here."""
 
 PACKING = tuple(g for g in SEARCH_GENERATORS if g.name == "packing")

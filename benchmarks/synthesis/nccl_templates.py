@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators.templates.transfers import backwards, unsupported
-from headrace.collectives.plan.request import Generator, Setting
+from headrace.collectives.plan.request import Generator, Request
 from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import ProgramError
 from headrace.topology import Topology
@@ -184,22 +184,22 @@ def _check_chunks(demand: Demand, wanted: int) -> None:
         raise ProgramError(f"chunks is {demand.chunks}, needs {wanted}")
 
 
-def _rings(wiring: Wiring, setting: Setting) -> Iterator[Schedule]:
-    n, whole = setting.ranks, setting.collective is Collective.ALLREDUCE
+def _rings(wiring: Wiring, request: Request) -> Iterator[Schedule]:
+    n, whole = request.ranks, request.collective is Collective.ALLREDUCE
     messages = n * (n - 1) * (2 if whole else 1)
     for channels, slices in _sizes(wiring, (1, 2, 4, 8, 16), messages):
-        demand = setting.demand(channels * slices * (n if whole else 1))
+        demand = request.demand(channels * slices * (n if whole else 1))
         yield ring(demand, wiring, channels, slices)
 
 
-def _trees(wiring: Wiring, setting: Setting) -> Iterator[Schedule]:
-    for channels, slices in _sizes(wiring, (1, 4, 16, 32), 4 * setting.ranks):
-        yield tree(setting.demand(2 * channels * slices), wiring, channels, slices)
+def _trees(wiring: Wiring, request: Request) -> Iterator[Schedule]:
+    for channels, slices in _sizes(wiring, (1, 4, 16, 32), 4 * request.ranks):
+        yield tree(request.demand(2 * channels * slices), wiring, channels, slices)
 
 
-def _peers(setting: Setting) -> Iterator[Schedule]:
+def _peers(request: Request) -> Iterator[Schedule]:
     for slices in (1, 4, 8, 16):
-        yield peer_to_peer(setting.demand(slices), setting.topology, slices)
+        yield peer_to_peer(request.demand(slices), request.topology, slices)
 
 
 def _sizes(wiring: Wiring, slices: Sequence[int], messages: int) -> Iterator[tuple[int, int]]:

@@ -17,8 +17,8 @@ from headrace.collectives.cli.sends import send_tables
 from headrace.collectives.demand import ROOTED
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.ir.statistics import program_statistics
+from headrace.collectives.plan.locality import locality
 from headrace.collectives.plan.plan import Plan
-from headrace.collectives.plan.request import locality
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
 from headrace.collectives.plan.verify import verify as prove
 from headrace.collectives.program import Program

@@ -10,8 +10,8 @@ from headrace.collectives.adapt.observe.port_changes import PortRates, bandwidth
 from headrace.collectives.adapt.observe.traffic import Traffic
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.collectives.plan.request import GENERATORS
 from headrace.collectives.program import Direction, Op, Program
 from headrace.testbed.spec import TestbedSpec
 from headrace.topology import Topology
@@ -39,7 +39,7 @@ def book_for(topology: Topology, size: int) -> PlanBook:
             groups=((0, 1, 2, 3), (4, 5, 6, 7)),
             collectives=(Collective.ALLREDUCE,),
             sizes=(1024, size),
-            generators=[g for g in GENERATORS if g.name in ("two_level", "hierarchical")],
+            generators=[g for g in TEMPLATES if g.name in ("two_level", "hierarchical")],
         )
     return _BOOKS[key]
 

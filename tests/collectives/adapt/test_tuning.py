@@ -14,12 +14,12 @@ from headrace.collectives.adapt.act.finetune import Finetune
 from headrace.collectives.adapt.act.quicktune import quicktune
 from headrace.collectives.adapt.observe.port_changes import bandwidth
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
 from headrace.collectives.plan.generators.templates.two_level import (
     Masters,
     masters_from_weights,
     spread_masters,
 )
+from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.topology import Topology
 from headrace.topology.presets import racks

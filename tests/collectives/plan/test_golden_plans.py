@@ -11,7 +11,7 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.export import msccl_xml, mscclpp_json
 from headrace.collectives.export.threadblocks import Target
 from headrace.collectives.plan.cost.model import FULL
-from headrace.collectives.plan.generators import table as search_generators
+from headrace.collectives.plan.generators import limits
 from headrace.collectives.plan.generators.hosts import hierarchy
 from headrace.collectives.plan.generators.mirrored import mirrored
 from headrace.collectives.plan.generators.table import ALL_GENERATORS
@@ -50,9 +50,7 @@ def test_golden_plans(
     golden: Callable[[str, bytes], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Effort is counted; that wall-clock safety limits could strike is ruled out here."""
-    monkeypatch.setattr(
-        search_generators, "_SECONDS", dict.fromkeys(search_generators._SECONDS, 300.0)
-    )
+    monkeypatch.setattr(limits, "SECONDS", dict.fromkeys(limits.SECONDS, 300.0))
     monkeypatch.setitem(mirrored.__kwdefaults__, "limit_s", 300.0)
     monkeypatch.setattr(hierarchy, "_SETTINGS", replace(hierarchy._SETTINGS, limit_s=300.0))
     method = Method(model=FULL, engine=NativeSearch(), effort="quick")

@@ -12,13 +12,15 @@ from headrace.collectives.plan import portfolio as portfolio_module
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR, FULL
 from headrace.collectives.plan.generators.templates import direct, ring
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
+from headrace.collectives.plan.locality import locality
 from headrace.collectives.plan.portfolio import (
     Portfolio,
     plan_collective,
     predict_us,
     rescore,
 )
-from headrace.collectives.plan.request import GENERATORS, Generator, Method, Setting, locality
+from headrace.collectives.plan.request import Generator, Method, Request
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.errors import ProgramError, TopologyError
@@ -87,7 +89,7 @@ def test_pruning_loses_nothing() -> None:
         (fast(7), Collective.ALLREDUCE),
         (fast(4), Collective.BROADCAST),  # by predictions alone the chosen one would be left out
     ):
-        portfolio = Portfolio.of(topology, collective, (MIB, 4 * MIB))
+        portfolio = Portfolio.of(Request(topology, collective), (MIB, 4 * MIB))
         pruned = 0
         for total_bytes in (1 << 10, 64 << 10, MIB, 4 * MIB):
             plan = portfolio.plan(total_bytes)
@@ -128,8 +130,8 @@ def test_one_measured_group_leaves_hosts_to_be_found() -> None:
     plan = plan_collective(topology, Collective.ALLREDUCE, MIB, groups=((0, 1, 2, 3),))
     names = {c.generator for c in plan.candidates if c.chunks}
     assert "hierarchical" in names
-    setting = Setting.of(topology, Collective.ALLREDUCE, groups=((0, 1, 2, 3),), root=0)
-    assert setting.groups == ((0, 2), (1, 3))
+    request = Request(topology, Collective.ALLREDUCE, groups=((0, 1, 2, 3),), root=0)
+    assert request.groups == ((0, 2), (1, 3))
 
 
 def test_absent_generators_and_why() -> None:
@@ -137,15 +139,15 @@ def test_absent_generators_and_why() -> None:
     notes = {c.generator: c.note for c in plan.candidates if c.chunks == 0}
     assert notes["hierarchical"] == "the topology has a single group"
     assert "does not support broadcast over 3 ranks" in notes["halving_doubling"]
-    assert {c.generator for c in plan.candidates} == {g.name for g in GENERATORS}
+    assert {c.generator for c in plan.candidates} == {g.name for g in TEMPLATES}
 
 
 def test_a_wrong_program_is_never_kept() -> None:
-    def cheat(setting: Setting) -> list[Schedule]:
-        return [Schedule.of(setting.demand(1), [Transfer(0, 1, 0, 0, True)])]
+    def cheat(request: Request) -> list[Schedule]:
+        return [Schedule.of(request.demand(1), [Transfer(0, 1, 0, 0, True)])]
 
-    def honest(setting: Setting) -> list[Schedule]:
-        return [direct(setting.demand(1))]
+    def honest(request: Request) -> list[Schedule]:
+        return [direct(request.demand(1))]
 
     rows = (Generator("cheat", cheat), Generator("honest", honest))
     plan = plan_collective(uniform(3), Collective.ALLREDUCE, MIB, generators=rows)
@@ -171,7 +173,7 @@ def test_without_any_plan_the_error_names_the_problem_and_remedies() -> None:
     )
     chunked, only = Method(chunks=2), (Generator("direct", lambda s: [direct(s.demand(2))]),)
     with pytest.raises(ProgramError, match="in 2 chunks over .* leave the number of chunks open"):
-        plan_collective(star, Collective.ALLGATHER, MIB, generators=GENERATORS, method=chunked)
+        plan_collective(star, Collective.ALLGATHER, MIB, generators=TEMPLATES, method=chunked)
     with pytest.raises(ProgramError, match="or plan without direct$"):
         plan_collective(star, Collective.ALLGATHER, MIB, generators=only)
 
@@ -188,11 +190,11 @@ def test_candidates_ruled_out_by_their_busiest_link_are_not_simulated(
 
     monkeypatch.setattr(portfolio_module, "simulate", counting)
 
-    def two(setting: Setting) -> Iterator[Schedule]:
-        yield ring(setting.demand(1))
-        yield direct(setting.demand(3))
+    def two(request: Request) -> Iterator[Schedule]:
+        yield ring(request.demand(1))
+        yield direct(request.demand(3))
 
-    def later(setting: Setting) -> Iterator[Schedule]:
+    def later(request: Request) -> Iterator[Schedule]:
         raise ProgramError("asked")
         yield
 
@@ -244,7 +246,7 @@ def test_bad_groups_are_named() -> None:
 def test_a_plan_keeps_its_topology_its_model_and_why_it_won() -> None:
     topology = two_racks()
     plan = plan_collective(
-        topology, Collective.ALLREDUCE, MIB, generators=GENERATORS, method=Method(model=FULL)
+        topology, Collective.ALLREDUCE, MIB, generators=TEMPLATES, method=Method(model=FULL)
     )
     assert plan.topology is topology
     assert plan.model is FULL
@@ -259,11 +261,11 @@ def test_given_chunks_are_the_only_ones_that_compete() -> None:
 
 
 def test_an_interrupt_keeps_what_there_is() -> None:
-    def honest(setting: Setting) -> list[Schedule]:
-        return [direct(setting.demand(1))]
+    def honest(request: Request) -> list[Schedule]:
+        return [direct(request.demand(1))]
 
-    def impatient(setting: Setting) -> Iterator[Schedule]:
-        yield direct(setting.demand(2))
+    def impatient(request: Request) -> Iterator[Schedule]:
+        yield direct(request.demand(2))
         raise KeyboardInterrupt
 
     rows = (
@@ -284,15 +286,15 @@ def test_an_interrupt_keeps_what_there_is() -> None:
         )
 
 
-def hasty(_setting: Setting) -> list[Schedule]:
+def hasty(_setting: Request) -> list[Schedule]:
     raise KeyboardInterrupt
 
 
 def test_no_search_where_nothing_is_left_to_be_found() -> None:
-    def never(_setting: Setting) -> list[Schedule]:
+    def never(_setting: Request) -> list[Schedule]:
         raise AssertionError("asked")
 
-    everyone = (*GENERATORS, Generator("never", never, min_gap=0.05))
+    everyone = (*TEMPLATES, Generator("never", never, min_gap=0.05))
     plan = plan_collective(
         uniform(2), Collective.ALLGATHER, MIB, generators=everyone, method=Method(model=FULL)
     )
@@ -323,7 +325,7 @@ class TestLocality:
 
 def test_the_table_is_frozen() -> None:
     """A new generator is one more row: update this list with it."""
-    assert [generator.name for generator in GENERATORS] == [
+    assert [generator.name for generator in TEMPLATES] == [
         "direct",
         "full_exchange",
         "recursive_doubling",
@@ -336,14 +338,14 @@ def test_the_table_is_frozen() -> None:
         "exchange",
     ]
     demand = Demand(collective=Collective.ALLREDUCE, ranks=2)
-    assert Setting(topology=uniform(2), collective=Collective.ALLREDUCE).demand(1) == demand
+    assert Request(topology=uniform(2), collective=Collective.ALLREDUCE).demand(1) == demand
 
 
 def test_min_gap_grows_after_long_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Templates, and generators with a larger gap to close, are not skipped."""
 
-    def makes(setting: Setting) -> Iterator[Schedule]:
-        yield direct(setting.demand(1))
+    def makes(request: Request) -> Iterator[Schedule]:
+        yield direct(request.demand(1))
 
     rows = (
         Generator("first", makes, min_gap=0.0),
@@ -360,13 +362,13 @@ def test_min_gap_grows_after_long_search(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(portfolio_module, "_LATE_S", late_s)
         monkeypatch.setattr(portfolio_module, "_LATE_GAP", late_gap)
         made = Portfolio.of(
-            two_racks(), Collective.ALLGATHER, (MIB,), generators=rows, method=method
+            Request(two_racks(), Collective.ALLGATHER, method=method), (MIB,), generators=rows
         )
         assert [each.generator for each in made.candidates] == asked
         assert all("skipped: first is within" in each.note for each in made.absent)
 
 
-def _looping(_setting: Setting) -> Iterator[Schedule]:
+def _looping(_setting: Request) -> Iterator[Schedule]:
     """Yields one program, then loops, whatever is raised."""
     yield ring(_setting.demand(1))
     while True:
@@ -379,20 +381,20 @@ def test_a_generator_that_hangs_or_breaks_is_a_row_of_the_result(
 ) -> None:
     """One that looped for ever hung planning; one with a defect took the others' plans along."""
 
-    def broken(setting: Setting) -> Iterator[Schedule]:
-        yield direct(setting.demand(1))
+    def broken(request: Request) -> Iterator[Schedule]:
+        yield direct(request.demand(1))
         raise IndexError("list index out of range")
 
-    def endless(setting: Setting) -> Iterator[Schedule]:
+    def endless(request: Request) -> Iterator[Schedule]:
         while True:
-            yield ring(setting.demand(1))
+            yield ring(request.demand(1))
 
     monkeypatch.setattr(portfolio_module, "_MOST_SCHEDULES", 3)
     rows = (
         Generator("looping", _looping),
         Generator("broken", broken),
         Generator("endless", endless),
-        *(each for each in GENERATORS if each.name == "halving_doubling"),
+        *(each for each in TEMPLATES if each.name == "halving_doubling"),
     )
     plan = plan_collective(
         uniform(4), Collective.ALLGATHER, MIB, generators=rows, method=Method(limit_s=1.0)
@@ -406,7 +408,7 @@ def test_a_generator_that_hangs_or_breaks_is_a_row_of_the_result(
 
 
 def test_where_every_generator_breaks_the_error_says_of_each_why() -> None:
-    def broken(_setting: Setting) -> Iterator[Schedule]:
+    def broken(_setting: Request) -> Iterator[Schedule]:
         raise IndexError("list index out of range")
 
     rows = (Generator("broken", broken),)
@@ -421,7 +423,7 @@ def test_a_program_that_cannot_be_simulated_is_rejected(monkeypatch: pytest.Monk
         return simulate(program, *arguments, **options)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(portfolio_module, "simulate", failing)
-    everyone = [each for each in GENERATORS if each.name in ("direct", "ring")]
+    everyone = [each for each in TEMPLATES if each.name in ("direct", "ring")]
     plan = plan_collective(uniform(6), Collective.ALLGATHER, MIB, generators=everyone)
     assert plan.generator == "ring"
     assert "rejected: it deadlocks" in {row.note for row in plan.candidates}

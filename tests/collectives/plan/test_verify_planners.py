@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.ir.lower import lower
-from headrace.collectives.plan.request import GENERATORS, Setting
+from headrace.collectives.plan.request import Request
 from headrace.collectives.plan.verify import verify
 from headrace.errors import ProgramError
 from headrace.topology import Link, Topology
@@ -53,7 +54,7 @@ def _topologies(draw: st.DrawFn) -> Topology:
 
 
 @st.composite
-def _settings(draw: st.DrawFn, collective: Collective) -> Setting:
+def _settings(draw: st.DrawFn, collective: Collective) -> Request:
     topology = draw(_topologies())
     root = draw(st.integers(0, topology.ranks - 1)) if collective in ROOTED else 0
     groups = None
@@ -62,7 +63,7 @@ def _settings(draw: st.DrawFn, collective: Collective) -> Setting:
         parts = [tuple(r for r, mine in enumerate(labels) if mine == g) for g in range(4)]
         groups = tuple(part for part in parts if part)
     chunks = draw(st.sampled_from((1, 3, 8, 40)))
-    return Setting.of(topology, collective, groups=groups, root=root, max_chunks=chunks)
+    return Request(topology, collective, groups=groups, root=root, max_chunks=chunks)
 
 
 @pytest.mark.parametrize("collective", STANDARD)
@@ -71,10 +72,10 @@ def test_every_generator_makes_correct_programs(collective: Collective) -> None:
 
     @settings(max_examples=40, deadline=None, derandomize=True, database=None)
     @given(_settings(collective))
-    def holds(setting: Setting) -> None:
-        for generator in GENERATORS:
+    def holds(request: Request) -> None:
+        for generator in TEMPLATES:
             try:
-                schedules = list(generator.schedules(setting))
+                schedules = list(generator.schedules(request))
             except ProgramError:
                 continue
             served.add(generator.name)
@@ -86,4 +87,4 @@ def test_every_generator_makes_correct_programs(collective: Collective) -> None:
 
     holds()
     assert served == {name for name, collectives in SERVES.items() if collective in collectives}
-    assert set(SERVES) == {generator.name for generator in GENERATORS}
+    assert set(SERVES) == {generator.name for generator in TEMPLATES}

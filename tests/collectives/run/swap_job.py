@@ -26,8 +26,8 @@ from headrace._native import DataType
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.generators import templates
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.ir.lower import lower
-from headrace.collectives.plan.request import GENERATORS
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.agreement import (
     PLAN,
@@ -57,7 +57,7 @@ def books(ranks: int) -> list[PlanBook]:
             sizes=[1 << 10, 1 << 18],
             generators=[generator],
         )
-        for generator in GENERATORS
+        for generator in TEMPLATES
         if generator.name in MAKERS
     ]
 

@@ -127,7 +127,7 @@ def plan_command(
     from headrace.collectives.cli.entries import entry_tables
     from headrace.collectives.plan.book import build_book
     from headrace.collectives.plan.generators.table import ALL_GENERATORS
-    from headrace.collectives.plan.request import GENERATORS
+    from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 
     topology, groups = read_network(source)
     topology, method = charged(topology, model, effort, seed)
@@ -137,7 +137,7 @@ def plan_command(
             topology,
             groups=groups,
             collectives=tuple(collective or STANDARD),
-            generators=ALL_GENERATORS if search else GENERATORS,
+            generators=ALL_GENERATORS if search else TEMPLATES,
             method=method,
             progress=report,
         )

@@ -49,12 +49,12 @@ def sketch_command(
     from headrace.collectives.plan.cost.model import FULL
     from headrace.collectives.plan.generators.taccl.autosketch import autosketch
     from headrace.collectives.plan.generators.taccl.sketch import sketch_to_json
-    from headrace.collectives.plan.request import Method, Setting
+    from headrace.collectives.plan.request import Method, Request
     from headrace.collectives.run.synthesis import NativeSearch
 
     topology, groups = read_network(source)
     with progress(Console(stderr=True), visible=True) as report:
-        setting = Setting.of(
+        request = Request(
             topology,
             collective,
             groups=groups,
@@ -62,7 +62,7 @@ def sketch_command(
             method=Method(model=FULL, engine=NativeSearch(), seed=seed, effort=effort.value),
             report=lambda text: report(text, 0.0),
         )
-        found = autosketch(setting, parse_size(total))
+        found = autosketch(request, parse_size(total))
     artifact_io.write_file(output, sketch_to_json(found.sketch).encode())
     console = Console()
     console.print(_table(found))

@@ -20,10 +20,11 @@ from headrace.collectives.plan.entries import (
     programs_from,
     stacked,
 )
-from headrace.collectives.plan.generators.templates.transfers import RankGroups, check_groups
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
+from headrace.collectives.plan.locality import RankGroups, check_groups, grouping
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import Portfolio
-from headrace.collectives.plan.request import GENERATORS, METHOD, Generator, Method, grouping
+from headrace.collectives.plan.request import METHOD, Generator, Method, Request
 from headrace.collectives.plan.verify import Proof
 from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, ProgramError
@@ -177,7 +178,7 @@ def build_book(
     groups: RankGroups | None = None,
     collectives: Iterable[Collective] = STANDARD,
     sizes: Sequence[int] | None = None,
-    generators: Sequence[Generator] = GENERATORS,
+    generators: Sequence[Generator] = TEMPLATES,
     method: Method = METHOD,
     progress: Callable[[str, float], None] | None = None,
 ) -> PlanBook:
@@ -208,13 +209,9 @@ def build_book(
         default = ALLREDUCE_SIZES if collective is Collective.ALLREDUCE else OTHER_SIZES
         at = sorted(set(sizes or default))
         portfolio = Portfolio.of(
-            topology,
-            collective,
+            Request(topology, collective, groups=groups, root=root, method=method),
             at,
-            groups=groups,
-            root=root,
             generators=_applied(generators, collective),
-            method=method,
             progress=lambda what, share, done=done: report(what, (done + share) / len(jobs)),
         )
         entries += _ranges(collective, root, [portfolio.plan(size) for size in at])

@@ -17,11 +17,12 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR, CostModel
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.limited import TimeLimit, run_limited
+from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.plan import Candidate, Plan
-from headrace.collectives.plan.request import GENERATORS, METHOD, Generator, Method, Setting
+from headrace.collectives.plan.request import METHOD, Generator, Method, Request
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Direction, Program, Schedule
 from headrace.errors import HeadraceError, ProgramError, TopologyError, VerificationError
@@ -58,7 +59,7 @@ def plan_collective(
     *,
     groups: RankGroups | None = None,
     root: int = 0,
-    generators: Sequence[Generator] = GENERATORS,
+    generators: Sequence[Generator] = TEMPLATES,
     method: Method = METHOD,
     given: Demand | None = None,
     progress: Progress | None = None,
@@ -75,17 +76,8 @@ def plan_collective(
     ------
     ProgramError : for groups or a root that do not fit, or if no generator is applicable.
     """
-    portfolio = Portfolio.of(
-        topology,
-        collective,
-        (total_bytes,),
-        groups=groups,
-        root=root,
-        generators=generators,
-        method=method,
-        given=given,
-        progress=progress,
-    )
+    request = Request(topology, collective, groups=groups, root=root, method=method, given=given)
+    portfolio = Portfolio.of(request, (total_bytes,), generators=generators, progress=progress)
     return portfolio.plan(total_bytes)
 
 
@@ -139,7 +131,7 @@ class _ScoredProgram:
 class Portfolio:
     """Candidates for one collective and root on one topology, to be scored at any size."""
 
-    setting: Setting
+    request: Request
     candidates: list[_ScoredProgram]
     absent: list[Candidate]
     interrupted: bool = False
@@ -149,35 +141,25 @@ class Portfolio:
     @classmethod
     def of(
         cls,
-        topology: Topology,
-        collective: Collective,
+        request: Request,
         sizes: Sequence[int],
         *,
-        groups: RankGroups | None = None,
-        root: int = 0,
-        generators: Sequence[Generator] = GENERATORS,
-        method: Method = METHOD,
-        given: Demand | None = None,
+        generators: Sequence[Generator] = TEMPLATES,
         progress: Progress | None = None,
     ) -> "Portfolio":
-        """Run every generator for `sizes`, in bytes, ascending."""
+        """Run every generator for `sizes`, in bytes, ascending; they replace those of `request`."""
         tell = progress or (lambda _what, _fraction: None)
+        collective = request.collective
         at: tuple[str, float] = (collective, 0.0)
-        collective = Collective(collective)
-        demand = given or Demand(collective=collective, ranks=topology.ranks, root=root)
-        setting = Setting.of(
-            topology,
-            collective,
-            groups=groups,
-            root=root,
-            max_chunks=max(1, sizes[-1] // demand.blocks // max(method.model.min_chunk_bytes, 1)),
+        most = sizes[-1] // request.demand(1).blocks
+        request = replace(
+            request,
+            max_chunks=max(1, most // max(request.method.model.min_chunk_bytes, 1)),
             aims=_aims(sizes),
-            method=method,
-            given=given,
             report=lambda text: tell(f"{at[0]}: {text}", at[1]),
             best_us=lambda aim: made._best_us(aim),
         )
-        made = cls(setting=setting, candidates=[], absent=[])
+        made = cls(request=request, candidates=[], absent=[])
         began = time.thread_time()
         for done, generator in enumerate(generators):
             at = (f"{collective}: {generator.name}", done / len(generators))
@@ -230,29 +212,29 @@ class Portfolio:
         return ""
 
     def _collect(self, generator: Generator, candidates: list[_ScoredProgram]) -> None:
-        chunks = self.setting.method.chunks
-        for number, schedule in enumerate(generator.schedules(self.setting)):
+        chunks = self.request.method.chunks
+        for number, schedule in enumerate(generator.schedules(self.request)):
             if number >= _MOST_SCHEDULES:
                 raise ProgramError(f"stopped: limit of {number} programs reached")
             if chunks not in (None, schedule.demand.chunks):
                 continue
-            _check_links(schedule, self.setting.topology)
-            candidates.append(_scored(generator.name, lower(schedule), self.setting))
+            _check_links(schedule, self.request.topology)
+            candidates.append(_scored(generator.name, lower(schedule), self.request))
 
     def _limit_s(self) -> float:
         """Return the time limit of one generator, a safety net; see `Method.limit_s`."""
-        setting = self.setting
-        if setting.method.limit_s is not None:
-            return setting.method.limit_s
-        demand = setting.demand(1)
+        request = self.request
+        if request.method.limit_s is not None:
+            return request.method.limit_s
+        demand = request.demand(1)
         deliveries = demand.ranks * demand.slots
-        return max(1, len(setting.aims)) * _LIMIT_S[setting.method.effort] + (
+        return max(1, len(request.aims)) * _LIMIT_S[request.method.effort] + (
             deliveries * _DELIVERY_S
         )
 
     def plan(self, total_bytes: int) -> Plan:
         """Return the best candidate's plan at one size; see `plan_collective`."""
-        topology = self.setting.topology
+        topology = self.request.topology
         while True:
             predicted, notes = self._score(total_bytes)
             results = self._results(predicted, notes)
@@ -265,7 +247,7 @@ class Portfolio:
             except VerificationError as error:
                 self._rejected[index] = f"rejected: {error}"
                 continue
-            forbidden = self.setting.method.forbidden
+            forbidden = self.request.method.forbidden
             if forbidden is not None and (why := forbidden(best.program)):
                 self._rejected[index] = f"forbidden: {why}"
                 continue
@@ -274,9 +256,9 @@ class Portfolio:
                 generator=best.generator,
                 total_bytes=total_bytes,
                 topology=topology,
-                model=self.setting.method.model,
+                model=self.request.method.model,
                 predicted_us=self._predict_us(index, total_bytes, fine=True),
-                bound=self.setting.bound(best.program.demand, total_bytes),
+                bound=self.request.bound(best.program.demand, total_bytes),
                 proof=proof,
                 candidates=results,
                 why=self._why(index, predicted),
@@ -284,7 +266,7 @@ class Portfolio:
 
     def _no_plan(self, total_bytes: int, candidates: Sequence[Candidate]) -> str:
         """Return the error text: the request, why no generator has a plan, and remedies."""
-        topology, chunks = self.setting.topology, self.setting.method.chunks
+        topology, chunks = self.request.topology, self.request.method.chunks
         names = {candidate.generator for candidate in candidates}
         helps = ["add the links that are lacking to the topology"]
         if chunks is not None:
@@ -294,7 +276,7 @@ class Portfolio:
         )
         cut = "" if chunks is None else f" in {chunks} chunks"
         return (
-            f"no plan was found for {self.setting.collective} of {total_bytes} bytes{cut} over the "
+            f"no plan was found for {self.request.collective} of {total_bytes} bytes{cut} over the "
             f"{topology.ranks} ranks of topology '{topology.name}': {_reasons(candidates)}; "
             f"{', or '.join(helps)}"
         )
@@ -303,15 +285,15 @@ class Portfolio:
         """Reason to skip a generator whose `min_gap` is already met, or ''."""
         if min_gap is None or not self._prunes():
             return ""
-        late = spent_s > _LATE_S * len(self.setting.aims)
+        late = spent_s > _LATE_S * len(self.request.aims)
         return self._gap_met(max(min_gap, _LATE_GAP) if late else min_gap)
 
     def _gap_met(self, min_gap: float) -> str:
         """Text naming the generators within `min_gap` of the bound at all sizes, or ''."""
         names: list[str] = []
-        for aim in self.setting.aims:
+        for aim in self.request.aims:
             best, best_us = self._fastest(aim)
-            bound = self.setting.bound(self.candidates[best].program.demand, aim)
+            bound = self.request.bound(self.candidates[best].program.demand, aim)
             if best_us > bound.total_us * (1 + min_gap):
                 return ""
             names.append(self.candidates[best].generator)
@@ -319,7 +301,7 @@ class Portfolio:
 
     def _prunes(self) -> bool:
         """Return whether the candidates so far may prune the search of later generators."""
-        method = self.setting.method
+        method = self.request.method
         exhaustive = method.model.streaming or method.effort == "thorough"
         return bool(self.candidates) and not exhaustive
 
@@ -340,7 +322,7 @@ class Portfolio:
     def _score(self, total_bytes: int) -> tuple[dict[int, float], dict[int, str]]:
         """Return predicted times of candidates that are not dominated, and notes on the others."""
         predicted: dict[int, float] = {}
-        model = self.setting.method.model
+        model = self.request.method.model
         notes = dict(self._rejected)
         undominated = self._undominated(total_bytes, notes)
         best = float("inf")
@@ -362,7 +344,7 @@ class Portfolio:
 
     def _undominated(self, total_bytes: int, notes: dict[int, str]) -> list[int]:
         """Return the candidates that known times do not dominate; note why on the others."""
-        model = self.setting.method.model
+        model = self.request.method.model
         undominated: list[int] = []
         for index in range(len(self.candidates)):
             if index in notes:
@@ -392,7 +374,7 @@ class Portfolio:
 
     def _predict_us(self, index: int, total_bytes: int, *, fine: bool) -> float:
         known = self.candidates[index].known_us
-        if not fine and self.setting.method.model.streaming:
+        if not fine and self.request.method.model.streaming:
             return self._simulated_us(index, total_bytes, max_pieces=_MAX_PIECES)
         if total_bytes not in known:
             known[total_bytes] = self._simulated_us(index, total_bytes)
@@ -405,9 +387,9 @@ class Portfolio:
         try:
             return simulate(
                 self.candidates[index].program,
-                self.setting.topology,
+                self.request.topology,
                 total_bytes,
-                model=self.setting.method.model,
+                model=self.request.method.model,
                 max_pieces=max_pieces,
             ).total_us
         except HeadraceError as error:
@@ -417,7 +399,7 @@ class Portfolio:
     def _best(self, predicted: dict[int, float]) -> int:
         """Return the index of the best; of equal ones, of the one with the fewest steps."""
         cost = {i: us + self.candidates[i].charge_us for i, us in predicted.items()}
-        alike = min(cost.values()) * (1 + self.setting.method.model.alike)
+        alike = min(cost.values()) * (1 + self.request.method.model.alike)
         return min((i for i in cost if cost[i] <= alike), key=lambda i: self.candidates[i].steps)
 
     def _why(self, index: int, predicted: dict[int, float]) -> str:
@@ -430,21 +412,21 @@ class Portfolio:
         second = min(others, key=cost.__getitem__)
         ahead = cost[second] / cost[index] - 1 if cost[index] else 0.0
         name = self.candidates[second].generator
-        if ahead <= self.setting.method.model.alike:
+        if ahead <= self.request.method.model.alike:
             return f"as fast as {name}, in fewer steps ({mine.steps} at the busiest rank)"
         return f"{ahead:.1%} ahead of the next generator, {name}"
 
     def _too_fine(self, index: int, total_bytes: int) -> bool:
         demand = self.candidates[index].program.demand
         return (
-            demand.chunk_bytes(total_bytes) < self.setting.method.model.min_chunk_bytes
+            demand.chunk_bytes(total_bytes) < self.request.method.model.min_chunk_bytes
             and min(self._chunk_counts(index)) < demand.chunks
         )
 
     def _too_coarse(self, index: int, total_bytes: int) -> bool:
         demand = self.candidates[index].program.demand
         return (
-            demand.chunk_bytes(total_bytes) > self.setting.method.model.max_chunk_bytes
+            demand.chunk_bytes(total_bytes) > self.request.method.model.max_chunk_bytes
             and max(self._chunk_counts(index)) > demand.chunks
         )
 
@@ -481,14 +463,14 @@ def _aims(sizes: Sequence[int]) -> tuple[int, ...]:
     return (sizes[0], sizes[len(sizes) // 2], sizes[-1])
 
 
-def _scored(generator: str, program: Program, setting: Setting) -> _ScoredProgram:
-    model = setting.method.model
+def _scored(generator: str, program: Program, request: Request) -> _ScoredProgram:
+    model = request.method.model
     ranks = program.lanes["rank"][program.steps["lane"]]
     steps = int(np.bincount(ranks).max()) if len(ranks) else 0
     return _ScoredProgram(
         generator=generator,
         program=program,
-        us_per_byte=_us_per_byte(program, setting.topology),
+        us_per_byte=_us_per_byte(program, request.topology),
         steps=steps,
         charge_us=model.step_us * min(steps, model.exposed_steps),
     )

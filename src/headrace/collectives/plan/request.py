@@ -1,39 +1,21 @@
-"""Generators of schedules: the table of templates, and what every generator is given.
+"""Input and row of every generator of schedules: one `Request`, from planning's entrance on.
 
-A generator is a function from a `Setting` to schedules; the number of chunks is its own choice.
-Templates are here, in `GENERATORS`; generators that search are in `search_generators`.
+A generator is a function from a `Request` to schedules; the number of chunks is its own choice.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import pairwise
-from math import sqrt
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import Bound, lower_bound
 from headrace.collectives.plan.cost.model import EXECUTOR, CostModel
 from headrace.collectives.plan.engine import SearchEngine
-from headrace.collectives.plan.generators import templates
-from headrace.collectives.plan.generators.templates.transfers import RankGroups, check_groups
-from headrace.collectives.plan.generators.templates.two_level import (
-    cheapest_groups,
-    chunk_count,
-    fitted_masters,
-    two_level,
-)
-from headrace.collectives.plan.generators.templates.two_level.fit import is_plain
+from headrace.collectives.plan.locality import RankGroups, check_groups, grouping
 from headrace.collectives.program import Program, Schedule
 from headrace.errors import ProgramError
 from headrace.topology import Topology
-
-MAX_TRANSFERS = 20_000
-"""Above half as many transfers no finer cut is made: planning should take seconds, not minutes."""
-
-_BETA_JUMP = 1.5
-"""Ratio of adjacent betas from which the slower links are classified as between groups."""
-
 
 Effort = Literal["quick", "normal", "thorough"]
 """Search effort: well under a second, seconds, or as long as it helps."""
@@ -68,13 +50,13 @@ METHOD = Method()
 """The default."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Input of a generator.
+@dataclass(frozen=True)
+class Request:
+    """Input of planning and of every generator; checked on construction.
 
     Attributes
     ----------
-    groups : ranks by locality, or None if the topology shows none.
+    groups : ranks by locality; None or a single group: `locality` of the topology, if it shows any.
     max_chunks : most chunks a block; more would be smaller than a message's overhead justifies.
     aims : sizes in bytes that search generators plan for; templates ignore them.
     method : search limits and cost model.
@@ -83,10 +65,15 @@ class Setting:
     report : called with a line on the progress of the search: incumbent, bound, gap.
     best_us : predicted time of the best candidate so far at a size in bytes, for pruning; infinite
         where there is none, and where the search may take as long as it helps.
+
+    Raises
+    ------
+    ProgramError : if the groups or the ranks of `given` are not those of the topology.
     """
 
     topology: Topology
     collective: Collective
+    _: KW_ONLY
     root: int = 0
     groups: RankGroups | None = None
     max_chunks: int = 512
@@ -96,43 +83,18 @@ class Setting:
     report: Callable[[str], None] = field(default=lambda _text: None, compare=False)
     best_us: Callable[[int], float] = field(default=lambda _bytes: float("inf"), compare=False)
 
-    @classmethod
-    def of(
-        cls,
-        topology: Topology,
-        collective: Collective,
-        *,
-        groups: RankGroups | None,
-        root: int,
-        max_chunks: int = 512,
-        aims: tuple[int, ...] = (),
-        method: Method = METHOD,
-        given: Demand | None = None,
-        report: Callable[[str], None] = lambda _text: None,
-        best_us: Callable[[int], float] = lambda _bytes: float("inf"),
-    ) -> "Setting":
-        """Check `groups`, or derive them from the topology; raises ProgramError."""
+    def __post_init__(self) -> None:
+        topology, given = self.topology, self.given
         if given is not None and given.ranks != topology.ranks:
             raise ProgramError(
                 f"the demand has {given.ranks} ranks, topology '{topology.name}' has "
                 f"{topology.ranks}; needs as many"
             )
-        setting = cls(
-            topology=topology,
-            collective=Collective(collective),
-            root=root,
-            groups=grouping(topology, groups),
-            max_chunks=max_chunks,
-            aims=aims,
-            method=method,
-            given=given,
-            report=report,
-            best_us=best_us,
-        )
-        for found in (groups, setting.groups):
-            if found:
-                check_groups(setting.ranks, found)
-        return setting
+        object.__setattr__(self, "collective", Collective(self.collective))
+        for groups in (self.groups, grouping(topology, self.groups)):
+            if groups:
+                check_groups(topology.ranks, groups)
+            object.__setattr__(self, "groups", groups)
 
     @property
     def ranks(self) -> int:
@@ -172,178 +134,5 @@ class Generator(NamedTuple):
     """
 
     name: str
-    schedules: Callable[[Setting], Iterable[Schedule]]
+    schedules: Callable[[Request], Iterable[Schedule]]
     min_gap: float | None = None
-
-
-def _tried(
-    setting: Setting, make: Callable[[Demand], Schedule], chunk_counts: Iterable[int]
-) -> Iterator[Schedule]:
-    """Yield a schedule for each chunk count up to `max_chunks`; for the least always."""
-    for index, chunks in enumerate(sorted(set(chunk_counts))):
-        if index and chunks > setting.max_chunks:
-            return
-        schedule = make(setting.demand(chunks))
-        yield schedule
-        if len(schedule.transfers) > MAX_TRANSFERS // 2:
-            return
-
-
-def _ring(setting: Setting) -> Iterator[Schedule]:
-    # The executor streams within a chunk: more chunks only help where a chunk is short.
-    counts = {Collective.ALLREDUCE: (setting.ranks,)}.get(setting.collective, (1,))
-    if setting.collective in (Collective.BROADCAST, Collective.REDUCE):
-        counts = (1, 4, 16)
-    return _tried(setting, partial(templates.ring, order=setting.order), counts)
-
-
-def _halving_doubling(setting: Setting) -> Iterator[Schedule]:
-    power_of_two = 1 << (setting.ranks.bit_length() - 1)
-    counts = (2, power_of_two) if setting.collective is Collective.ALLREDUCE else (1,)
-    return _tried(setting, partial(templates.halving_doubling, order=setting.order), counts)
-
-
-def _recursive_doubling(setting: Setting) -> Iterator[Schedule]:
-    return _tried(setting, partial(templates.recursive_doubling, order=setting.order), (1,))
-
-
-def _double_binary_tree(setting: Setting) -> Iterator[Schedule]:
-    make = partial(templates.double_binary_tree, order=setting.order)
-    return _tried(setting, make, (2, 8, 32))
-
-
-def _direct(setting: Setting) -> Iterator[Schedule]:
-    whole = setting.collective is Collective.ALLREDUCE
-    return _tried(setting, templates.direct, (setting.ranks if whole else 1,))
-
-
-def _full_exchange(setting: Setting) -> Iterator[Schedule]:
-    return _tried(setting, templates.full_exchange, (1,))
-
-
-def _hierarchical(setting: Setting) -> Iterator[Schedule]:
-    few = setting.collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER)
-    counts = (1, 2, 4, 8) if few else _chunk_counts(setting)
-    return _tried(setting, partial(templates.hierarchical, groups=_groups(setting)), counts)
-
-
-def _hierarchical_even(setting: Setting) -> Iterator[Schedule]:
-    groups = _groups(setting)
-    if setting.collective is not Collective.ALLREDUCE:
-        raise ProgramError("only allreduce has global masters to spread")
-    if len(groups) < 3 or len({len(group) for group in groups}) == 1:
-        raise ProgramError("differs from hierarchical for three or more groups of unequal size")
-    n = setting.ranks
-    make = partial(templates.hierarchical, groups=groups, spread="even")
-    return _tried(setting, make, (n, 4 * n, 16 * n))
-
-
-def _two_level(setting: Setting) -> Iterator[Schedule]:
-    """Masters by the bandwidth of ranks and groups, chunks by size; groups by cost if none."""
-    if setting.collective is not Collective.ALLREDUCE:
-        raise ProgramError("only allreduce has global masters")
-    topology, aims = setting.topology, setting.aims or (1 << 20,)
-    if setting.groups is None:
-        groups = cheapest_groups(topology, aims[len(aims) // 2], setting.method.model)
-        sizes = aims
-    else:
-        groups = setting.groups
-        if is_plain(fitted_masters(topology, groups, setting.ranks)):
-            raise ProgramError("ranks and groups have equal rates: same as hierarchical")
-        least = max(1, aims[0])
-        sizes = [least << k for k in range((aims[-1] // least).bit_length())]
-    return _tried(
-        setting,
-        lambda demand: two_level(demand, fitted_masters(topology, groups, demand.slots)),
-        (chunk_count(size, setting.ranks) for size in sizes),
-    )
-
-
-def _exchange(setting: Setting) -> Iterator[Schedule]:
-    # Long vectors are faster with global masters, which need no pass over scratch.
-    counts = _chunk_counts(setting)[:4]
-    return _tried(setting, partial(templates.exchange, groups=_groups(setting)), counts)
-
-
-def _chunk_counts(setting: Setting) -> tuple[int, ...]:
-    n = setting.ranks
-    return (1, 2, n, 2 * n, 4 * n, 8 * n, 16 * n, 32 * n, 128 * n)
-
-
-def _groups(setting: Setting) -> RankGroups:
-    if setting.groups is None:
-        raise ProgramError("the topology has a single group")
-    return setting.groups
-
-
-GENERATORS: tuple[Generator, ...] = (
-    Generator("direct", _direct),
-    Generator("full_exchange", _full_exchange),
-    Generator("recursive_doubling", _recursive_doubling),
-    Generator("halving_doubling", _halving_doubling),
-    Generator("ring", _ring),
-    Generator("double_binary_tree", _double_binary_tree),
-    Generator("hierarchical", _hierarchical),
-    Generator("hierarchical_even", _hierarchical_even),
-    Generator("two_level", _two_level),
-    Generator("exchange", _exchange),
-)
-"""The templates: algorithms known by name, on any topology."""
-
-
-def grouping(topology: Topology, groups: RankGroups | None) -> RankGroups | None:
-    """Return `groups`, or `locality` of the topology where there is only one group.
-
-    One group of all ranks (as measured in a single rack) does not show ranks that share a host.
-    """
-    return groups if groups and len(groups) > 1 else locality(topology)
-
-
-def locality(topology: Topology) -> RankGroups | None:
-    """Return the groups that follow from `topology` alone, or None.
-
-    Ranks that share a host; else ranks joined by links that are clearly faster than the rest;
-    else ranks behind one shared capacity to all others (an uplink).
-    """
-    for found in (_by_host(topology), _by_beta(topology), _by_uplink(topology)):
-        if 1 < len(found) < topology.ranks:
-            return tuple(sorted(tuple(sorted(group)) for group in found))
-    return None
-
-
-def _by_host(topology: Topology) -> list[set[int]]:
-    hosts: dict[int, set[int]] = {}
-    for rank, host in enumerate(topology.rank_host):
-        hosts.setdefault(host, set()).add(rank)
-    return list(hosts.values())
-
-
-def _by_uplink(topology: Topology) -> list[set[int]]:
-    """Ranks whose every link to or from all others is in one shared capacity."""
-    sides: list[set[int]] = []
-    for shared in topology.shared:
-        sources = {topology.links[link].src for link in shared.links}
-        targets = {topology.links[link].dst for link in shared.links}
-        cuts = len(sources) * len(targets) == len(shared.links) and not sources & targets
-        if cuts and len(sources | targets) == topology.ranks:
-            sides += [sources, targets] if min(len(sources), len(targets)) > 1 else []
-    groups: list[set[int]] = []
-    for side in sorted(sides, key=len):  # the larger ones may be several racks together
-        if not any(side & group for group in groups):
-            groups.append(side)
-    alone = set(range(topology.ranks)).difference(*groups)
-    return [*groups, *({rank} for rank in alone)]
-
-
-def _by_beta(topology: Topology) -> list[set[int]]:
-    betas = sorted({link.beta_us_per_mb for link in topology.links})
-    jumps = [(high / low, sqrt(high * low)) for low, high in pairwise(betas)]
-    if not jumps or max(jumps)[0] < _BETA_JUMP:
-        return []
-    limit = max(jumps)[1]
-    group_of = {rank: {rank} for rank in range(topology.ranks)}
-    for link in topology.links:
-        if link.beta_us_per_mb < limit and group_of[link.src] is not group_of[link.dst]:
-            joined = group_of[link.src] | group_of[link.dst]
-            group_of.update(dict.fromkeys(joined, joined))
-    return list({id(group): group for group in group_of.values()}.values())

@@ -15,12 +15,12 @@ from headrace.collectives.adapt.act.finetune import (
     Finetune,
     blame,
 )
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
 from headrace.collectives.plan.generators.templates.two_level import (
     Masters,
     masters_from_weights,
     spread_masters,
 )
+from headrace.collectives.plan.locality import RankGroups
 from headrace.errors import InputError
 from tests.collectives.plan.generators.templates.two_level.test_masters import check, groupings
 

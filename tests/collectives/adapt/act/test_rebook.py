@@ -23,15 +23,15 @@ from headrace.collectives.adapt.offline import adapt_book
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.generators import templates
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.generators.templates.two_level import (
     Masters,
     spread_masters,
     two_level,
 )
 from headrace.collectives.plan.ir.lower import lower
+from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.collectives.plan.request import GENERATORS
 from headrace.collectives.program import Program
 from headrace.errors import InputError
 from headrace.topology import Topology
@@ -118,7 +118,7 @@ def test_a_replanned_book_is_whole_and_keeps_what_is_not_called(topology: Topolo
         groups=GROUPS,
         collectives=(Collective.ALLREDUCE,),
         sizes=(SIZE,),
-        generators=[each for each in GENERATORS if each.name == "ring"],
+        generators=[each for each in TEMPLATES if each.name == "ring"],
     )
     adapted = replanned(book, made, quicktune(found, bandwidth(now)))
     [choice] = adapted.choices
@@ -140,7 +140,7 @@ def test_only_masters_of_what_is_called_move(topology: Topology) -> None:
         groups=GROUPS,
         collectives=(Collective.ALLREDUCE, Collective.ALLGATHER),
         sizes=(1 << 10, SIZE),
-        generators=[each for each in GENERATORS if each.name == "hierarchical"],
+        generators=[each for each in TEMPLATES if each.name == "hierarchical"],
     )
     uneven = spread_masters(GROUPS, 32, capacities=[9] + [1] * 7)
     made = moved(book, topology, uneven, [(Collective.ALLREDUCE, SIZE)] * 2)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.bound.counting import most_urgent_cut
+from headrace.collectives.plan.bound.exact import exact_schedule, proved_us
 from headrace.collectives.plan.bound.unsplit import unsplit_bound
 from headrace.collectives.plan.cost.model import EXECUTOR, FULL
-from headrace.collectives.plan.generators.exact import exact_schedule, proved_us
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends, deliveries_of
-from headrace.collectives.plan.request import Method, Setting
+from headrace.collectives.plan.request import Method, Request
 from headrace.collectives.run.synthesis import NativeSearch
 from headrace.topology import Link, SharedCapacity, Topology, perturbed
 from headrace.topology.presets import dgx_a100, ndv2_taccl_1mb
@@ -109,8 +109,8 @@ def test_only_whole_chunks_are_bound_as_such() -> None:
         (EXECUTOR, None, split),
     ):
         method = Method(model=model, chunks=chunks)
-        setting = Setting.of(chain, Collective.BROADCAST, groups=None, root=0, method=method)
-        assert setting.bound(demand, 1_000_000).total_us == pytest.approx(expected)
+        request = Request(chain, Collective.BROADCAST, root=0, method=method)
+        assert request.bound(demand, 1_000_000).total_us == pytest.approx(expected)
 
 
 @settings(max_examples=150, deadline=None)

@@ -11,10 +11,10 @@ from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR, FULL
 from headrace.collectives.plan.generators.mirrored import Trees, half_duplex, mirrored, systolic
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.ir.chunks import realize
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.request import GENERATORS
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import ProgramError
@@ -43,7 +43,7 @@ def test_beats_every_template_where_hosts_differ() -> None:
     topology = uneven()
     found = lower(best(topology))
     took = simulate(found, topology, MIB, model=EXECUTOR).total_us
-    template = plan_collective(topology, Collective.ALLREDUCE, MIB, generators=GENERATORS)
+    template = plan_collective(topology, Collective.ALLREDUCE, MIB, generators=TEMPLATES)
     assert took < template.predicted_us
     assert took < 1.03 * lower_bound(topology, found.demand, MIB).total_us
 

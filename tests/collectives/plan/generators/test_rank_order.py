@@ -16,7 +16,7 @@ from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.generators.rank_order import best_placement, joined, placements
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.ir.sends import Sends
-from headrace.collectives.plan.request import Method, Setting
+from headrace.collectives.plan.request import Method, Request
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Schedule
 from headrace.collectives.run.synthesis import NativeSearch
@@ -84,8 +84,8 @@ def test_reordered_plans_are_proven_and_take_as_long_as_predicted(
 ) -> None:
     topology = random_topology(seed, ranks=ranks)
     method = Method(model=FULL, engine=ENGINE, seed=seed)
-    setting = Setting.of(topology, collective, groups=None, root=ranks - 1, method=method)
-    for found in placements(setting, MB, 60):
+    request = Request(topology, collective, root=ranks - 1, method=method)
+    for found in placements(request, MB, 60):
         assert sorted(found.order) == list(range(ranks))
         program = lower(found.schedule)
         verify(program)

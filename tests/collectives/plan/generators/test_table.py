@@ -7,12 +7,13 @@ import pytest
 
 from headrace.collectives.demand import STANDARD, Collective
 from headrace.collectives.plan.cost.model import FULL
-from headrace.collectives.plan.generators import table as search_generators
+from headrace.collectives.plan.generators import limits
 from headrace.collectives.plan.generators.table import ALL_GENERATORS, SEARCH_GENERATORS
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective, predict_us
-from headrace.collectives.plan.request import GENERATORS, Generator, Method, Setting
+from headrace.collectives.plan.request import Generator, Method, Request
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule
 from headrace.collectives.run.synthesis import NativeSearch
@@ -28,18 +29,14 @@ QUICK = Method(model=FULL, engine=NativeSearch(), effort="quick")
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wall-clock safety limits must not strike, however slow the machine is."""
-    monkeypatch.setattr(
-        search_generators, "_SECONDS", dict.fromkeys(search_generators._SECONDS, 300.0)
-    )
+    monkeypatch.setattr(limits, "SECONDS", dict.fromkeys(limits.SECONDS, 300.0))
 
 
 def programs(
     row: Generator, topology: Topology, collective: Collective, method: Method = QUICK
 ) -> list[Program]:
-    setting = Setting.of(
-        topology, collective, groups=None, root=topology.ranks - 1, aims=(MB,), method=method
-    )
-    return [lower(schedule) for schedule in row.schedules(setting)]
+    request = Request(topology, collective, root=topology.ranks - 1, aims=(MB,), method=method)
+    return [lower(schedule) for schedule in row.schedules(request)]
 
 
 @pytest.mark.parametrize("collective", STANDARD)
@@ -60,8 +57,8 @@ def test_every_generator_applies_or_gives_a_reason(row: Generator, collective: C
 
 def _bound(topology: Topology, program: Program) -> float:
     demand = program.demand
-    setting = Setting.of(topology, demand.collective, groups=None, root=demand.root)
-    return setting.bound(demand, MB).total_us
+    request = Request(topology, demand.collective, root=demand.root)
+    return request.bound(demand, MB).total_us
 
 
 SERVES_EVERYTHING = {"matching", "sketches"}
@@ -121,7 +118,7 @@ def test_without_an_engine_some_generator_is_left() -> None:
 
 @cache
 def planned(index: int, collective: Collective, everyone: bool, seed: int = 0) -> Plan:
-    rows: Sequence[Generator] = ALL_GENERATORS if everyone else GENERATORS
+    rows: Sequence[Generator] = ALL_GENERATORS if everyone else TEMPLATES
     method = Method(model=FULL, engine=NativeSearch(), effort="quick", seed=seed)
     return plan_collective(TOPOLOGIES[index], collective, MB, generators=rows, method=method)
 
@@ -152,12 +149,12 @@ def test_searching_pays_where_templates_do_not_fit() -> None:
 
 
 def test_an_interrupt_in_a_search_keeps_the_templates() -> None:
-    def interrupted(_setting: Setting) -> list[object]:
+    def interrupted(_setting: Request) -> list[object]:
         raise KeyboardInterrupt
 
-    rows = (*GENERATORS, Generator("interrupted", interrupted))  # type: ignore[arg-type]
+    rows = (*TEMPLATES, Generator("interrupted", interrupted))  # type: ignore[arg-type]
     plan = plan_collective(TOPOLOGIES[0], Collective.ALLREDUCE, MB, generators=rows, method=QUICK)
-    assert plan.generator in {row.name for row in GENERATORS}
+    assert plan.generator in {row.name for row in TEMPLATES}
     assert plan.candidates[-1].note == "interrupted"
 
 
@@ -165,7 +162,7 @@ def test_finer_cuts_of_what_is_far_behind_are_not_tried() -> None:
     row = next(row for row in SEARCH_GENERATORS if row.name == "packing")
     method = Method(model=FULL, engine=NativeSearch())
     for best_us, counts in ((float("inf"), [8, 24]), (1.0, [8])):
-        setting = Setting.of(
+        request = Request(
             ndv2(nodes=1),
             Collective.ALLGATHER,
             groups=None,
@@ -174,17 +171,17 @@ def test_finer_cuts_of_what_is_far_behind_are_not_tried() -> None:
             method=method,
             best_us=lambda _, us=best_us: us,
         )
-        assert [made.demand.chunks for made in row.schedules(setting)] == counts
+        assert [made.demand.chunks for made in row.schedules(request)] == counts
 
 
 def test_generators_know_the_best_so_far() -> None:
     told: dict[str, float] = {}
 
-    def ask(setting: Setting) -> Sequence[Schedule]:
-        told[setting.method.effort] = setting.best_us(MB)
+    def ask(request: Request) -> Sequence[Schedule]:
+        told[request.method.effort] = request.best_us(MB)
         return ()
 
-    topology, rows = torus((2, 2)), (*GENERATORS, Generator("curious", ask))
+    topology, rows = torus((2, 2)), (*TEMPLATES, Generator("curious", ask))
     made = plan_collective(topology, Collective.ALLGATHER, MB, generators=rows, method=QUICK)
     assert told.pop("quick") == made.predicted_us
     patient = Method(model=FULL, effort="thorough")
@@ -206,4 +203,4 @@ def test_the_table_is_frozen() -> None:
         "sketches",
     ]
     assert all(row.min_gap is not None for row in SEARCH_GENERATORS)
-    assert (*GENERATORS, *SEARCH_GENERATORS) == ALL_GENERATORS
+    assert (*TEMPLATES, *SEARCH_GENERATORS) == ALL_GENERATORS

@@ -27,8 +27,8 @@ from itertools import islice
 import numpy as np
 
 from headrace.collectives.adapt.act.bandwidth import checked_bandwidth
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
 from headrace.collectives.plan.generators.templates.two_level import Masters
+from headrace.collectives.plan.locality import RankGroups
 from headrace.errors import InputError
 
 GAMMA = 1.0

@@ -9,7 +9,6 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.entries import Entry
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
 from headrace.collectives.plan.generators.templates.two_level import (
     Masters,
     chunk_count,
@@ -18,6 +17,7 @@ from headrace.collectives.plan.generators.templates.two_level import (
     two_level,
 )
 from headrace.collectives.plan.ir.lower import lower
+from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.plan import Candidate, Plan
 from headrace.collectives.plan.portfolio import predict_us
 from headrace.collectives.plan.verify import Proof, verify

@@ -69,6 +69,6 @@ def _proved_us(graph: Topology, demand: Demand, chunk_mb: float) -> float | None
     ways, _ = resource_routes(graph, range(len(graph.links)))
     if any(len({beta for _, beta in way}) > 1 for way in ways.values()):
         return None
-    from headrace.collectives.plan.generators.exact import proved_us  # loads OR-Tools
+    from headrace.collectives.plan.bound.exact import proved_us  # loads OR-Tools
 
     return proved_us(graph, deliveries, chunk_mb)

@@ -22,6 +22,7 @@ from headrace.collectives.plan.cost.model import CostModel
 from headrace.collectives.plan.engine import SearchEngine, SearchSettings
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends, realize
 from headrace.collectives.plan.ir.lower import lower
+from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
 from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB, SharedCapacity, Topology
@@ -38,6 +39,8 @@ _MOST_EDGES = 6000
 _SAME = 1e-9
 _SINGLE_ROOTS = 3
 _PIECES = 600
+
+_RESTARTS_BY_EFFORT = {"quick": 4, "normal": 24, "thorough": 200}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,3 +212,24 @@ def _root_choices(topology: Topology) -> list[tuple[int, ...]]:
         cost[link.src] += link.beta_us_per_mb
     fastest = sorted(ranks, key=lambda rank: (cost[rank], rank))[:_SINGLE_ROOTS]
     return [tuple(ranks), *((rank,) for rank in fastest)]
+
+
+def mirrored_schedules(request: Request) -> Iterator[Schedule]:
+    """Allreduce over trees that are used in both directions: `mirrored`."""
+    method = request.method
+    if request.collective is not Collective.ALLREDUCE:
+        raise ProgramError("only for allreduce")
+    if method.engine is None:
+        raise ProgramError("needs a search engine")
+    # Without latency, which a stream hides, the best schedule does not depend on the size.
+    for aim in request.aims[-1:] if method.model.streaming else request.aims:
+        yield from mirrored(
+            request.topology,
+            max(aim, 1),
+            method.engine,
+            method.model,
+            seed=method.seed,
+            restarts=_RESTARTS_BY_EFFORT[method.effort],
+            max_chunks=request.max_chunks,
+            chunk_counts=() if method.chunks is None else (method.chunks,),
+        )

@@ -20,14 +20,18 @@ import numpy as np
 from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.plan.engine import SearchEngine
 from headrace.collectives.plan.generators import templates
+from headrace.collectives.plan.generators.limits import check_size
 from headrace.collectives.plan.ir.chunks import sends_of
-from headrace.collectives.plan.request import Setting
+from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB, Topology
 
 Make = Callable[[Sequence[int]], Schedule]
 """A template with all arguments bound but the rank order."""
+
+_TRIALS = {"quick": 200, "normal": 2000, "thorough": 40_000}
+"""Rank orders evaluated, all templates together."""
 
 
 class Template(Protocol):
@@ -119,8 +123,8 @@ def best_placement(
     return Placement(order=chosen, schedule=make(chosen), total_us=total_us)
 
 
-def placements(setting: Setting, total_bytes: int, trials: int) -> Iterator[Placement]:
-    """Yield the best placement for every template that supports `setting` and takes an order.
+def placements(request: Request, total_bytes: int, trials: int) -> Iterator[Placement]:
+    """Yield the best placement for every template that supports `request` and takes an order.
 
     Parameters
     ----------
@@ -130,25 +134,25 @@ def placements(setting: Setting, total_bytes: int, trials: int) -> Iterator[Plac
     ------
     ProgramError : if there is no search engine, no such template, or links missing for all of them.
     """
-    method = setting.method
+    method = request.method
     if method.engine is None:
         raise ProgramError("needs a search engine")
-    variants = list(_variants(setting))
+    variants = list(_variants(request))
     if not variants:
         raise ProgramError("no template of this collective takes its ranks in any order")
     problems: list[ProgramError] = []
     for make in variants:
         try:
             yield best_placement(
-                setting.topology,
+                request.topology,
                 make,
                 total_bytes,
                 method.engine,
-                start=setting.order,
-                fixed=setting.root if setting.collective in ROOTED else None,
+                start=request.order,
+                fixed=request.root if request.collective in ROOTED else None,
                 seed=method.seed,
                 trials=trials // len(variants),
-                beat_us=setting.best_us(total_bytes),
+                beat_us=request.best_us(total_bytes),
             )
         except ProgramError as error:
             problems.append(error)
@@ -156,22 +160,22 @@ def placements(setting: Setting, total_bytes: int, trials: int) -> Iterator[Plac
         raise problems[0]
 
 
-def _variants(setting: Setting) -> Iterator[Make]:
+def _variants(request: Request) -> Iterator[Make]:
     """Every template for each of its chunk counts."""
-    rooted = setting.collective in (Collective.BROADCAST, Collective.REDUCE)
-    whole = setting.collective is Collective.ALLREDUCE
-    parts = setting.ranks if whole else 1
+    rooted = request.collective in (Collective.BROADCAST, Collective.REDUCE)
+    whole = request.collective is Collective.ALLREDUCE
+    parts = request.ranks if whole else 1
     rows = (
         (templates.ring, _CHAIN if rooted else (parts,)),
         (templates.halving_doubling, (parts,)),
         (templates.double_binary_tree, _TREES),
     )
     for template, counts in rows:
-        for chunks in counts if setting.method.chunks is None else (setting.method.chunks,):
-            apart = partial(_made, template, setting.demand(chunks))
-            together = partial(_made, template, setting.demand(chunks), join=True)
+        for chunks in counts if request.method.chunks is None else (request.method.chunks,):
+            apart = partial(_made, template, request.demand(chunks))
+            together = partial(_made, template, request.demand(chunks), join=True)
             try:
-                messages = [_message_count(make(setting.order)) for make in (apart, together)]
+                messages = [_message_count(make(request.order)) for make in (apart, together)]
             except ProgramError:  # it does not support this collective
                 break
             yield apart
@@ -277,3 +281,14 @@ class _Search:
             return missing, 0.0
         sends = replace(self._sends, src=src, dst=dst)
         return 0, self._engine.retime(self._topology, sends, self._chunk_mb).total_us
+
+
+def rank_order_schedules(request: Request) -> Iterator[Schedule]:
+    """Rings, halving-doubling and trees with the rank order optimized: `rank_order`."""
+    check_size(request)
+    trials = _TRIALS[request.method.effort]
+    # Without latency, which a stream hides, the best schedule does not depend on the size.
+    for aim in request.aims[-1:] if request.method.model.streaming else request.aims:
+        for found in placements(request, aim, trials):
+            request.report(f"{found.total_us:.4g} us with another order of ranks")
+            yield found.schedule

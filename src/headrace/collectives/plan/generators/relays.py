@@ -8,16 +8,24 @@ and its first and last steps leave the uplink idle. Here it is done block by blo
 from the direct exchange, timed by list scheduling.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from headrace.collectives.demand import Collective
 from headrace.collectives.plan.engine import SearchEngine, SearchResult
-from headrace.collectives.plan.ir.chunks import sends_of
+from headrace.collectives.plan.generators.limits import chunk_mb_of
+from headrace.collectives.plan.generators.templates import direct
+from headrace.collectives.plan.ir.chunks import realize, sends_of
 from headrace.collectives.plan.ir.sends import Sends
+from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
+from headrace.errors import ProgramError
 from headrace.topology import Topology
+
+_TRIALS = {"quick": 40_000, "normal": 400_000, "thorough": 10_000_000}
+"""Messages timed again, all changes together."""
 
 
 class _Message(NamedTuple):
@@ -132,3 +140,28 @@ def _sends(messages: Sequence[_Message]) -> Sends:
         message=columns[:, 3].copy(),
         start_us=np.empty(0),
     )
+
+
+def relay_schedules(request: Request) -> Iterator[Schedule]:
+    """All-to-all in fewer messages, some blocks forwarded by relays: `relays`."""
+    method = request.method
+    if request.collective is not Collective.ALL_TO_ALL:
+        raise ProgramError("only for all_to_all")
+    if method.engine is None:
+        raise ProgramError("needs a search engine")
+    demand = request.demand(method.chunks or 1)
+    trials = _TRIALS[method.effort] // (request.ranks**2 * demand.chunks)
+    if trials < request.ranks:
+        raise ProgramError(f"{request.ranks} ranks are too many: fewer trials than ranks")
+    exchange = direct(demand)
+    for aim in request.aims:
+        found = relayed(
+            request.topology,
+            exchange,
+            chunk_mb_of(demand, aim),
+            method.engine,
+            seed=method.seed,
+            trials=trials,
+        )
+        request.report(f"{found.total_us:.4g} us")
+        yield realize(demand, found.sends)

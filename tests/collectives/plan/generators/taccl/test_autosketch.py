@@ -30,7 +30,7 @@ from headrace.collectives.plan.generators.taccl.sketch.enumerate import (
 from headrace.collectives.plan.generators.taccl.synthesize import guided_synthesis
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.collectives.plan.request import Effort, Method, Setting
+from headrace.collectives.plan.request import Effort, Method, Request
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import ProgramError, TopologyError
@@ -40,7 +40,7 @@ from headrace.topology.presets import dgx1, dgx2, fat_tree, mesh, ndv2, ring, to
 MB = 1_000_000
 
 
-def setting(
+def request(
     topology: Topology,
     collective: Collective = Collective.ALLGATHER,
     *,
@@ -49,9 +49,9 @@ def setting(
     seed: int = 0,
     chunks: int | None = None,
     root: int = 0,
-) -> Setting:
+) -> Request:
     method = Method(model=FULL, engine=engine, effort=effort, seed=seed, chunks=chunks)
-    return Setting.of(topology, collective, groups=None, root=root, method=method)
+    return Request(topology, collective, root=root, method=method)
 
 
 def conn(sketch: Sketch) -> object:
@@ -138,7 +138,7 @@ class TestWriting:
         assert parse_sketch(sketch_to_json(replace(sketch, internode=table))).internode == table
 
 
-def check(found: AutoSketch, made_for: Setting, total_bytes: int) -> None:
+def check(found: AutoSketch, made_for: Request, total_bytes: int) -> None:
     program = lower(found.synthesis.schedule)
     verify(program)
     simulated = predict_us(program, made_for.topology, total_bytes, FULL)
@@ -152,12 +152,12 @@ class TestSearch:
     @pytest.mark.parametrize("engine", [NativeSearch(), None], ids=["engine", "greedy"])
     def test_every_collective(self, collective: Collective, engine: SearchEngine | None) -> None:
         for topology in (ndv2(nodes=2), torus((2, 3)), fat_tree((2, 2))):
-            made_for = setting(topology, collective, engine=engine, root=1)
+            made_for = request(topology, collective, engine=engine, root=1)
             check(autosketch(made_for, 4 * MB), made_for, 4 * MB)
 
     def test_the_best_is_first_and_what_was_tried_is_told(self) -> None:
         topology = dgx1(nodes=2)
-        found = autosketch(setting(topology, engine=NativeSearch()), 16 * MB)
+        found = autosketch(request(topology, engine=NativeSearch()), 16 * MB)
         assert not found.struck
         assert not found.interrupted
         times = [row.trial_us if row.total_us is None else row.total_us for row in found.tried]
@@ -173,14 +173,14 @@ class TestSearch:
         plain = guided_synthesis(
             topology, None, Collective.ALLGATHER, total_bytes=16 * MB, effort="quick"
         )
-        found = autosketch(setting(topology, engine=NativeSearch()), 16 * MB)
+        found = autosketch(request(topology, engine=NativeSearch()), 16 * MB)
         assert found.synthesis.physical_us < plain.physical_us
 
     @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.ALLREDUCE])
     def test_the_winner_is_reused_from_a_file(self, collective: Collective) -> None:
         """Its input size is in it, so nothing else needs saying."""
         topology = ndv2(nodes=2)
-        found = autosketch(setting(topology, collective, engine=NativeSearch()), 16 * MB)
+        found = autosketch(request(topology, collective, engine=NativeSearch()), 16 * MB)
         sketch = parse_sketch(sketch_to_json(found.sketch))
         assert sketch == found.sketch
         again = guided_synthesis(topology, sketch, collective, engine=NativeSearch())
@@ -188,7 +188,7 @@ class TestSearch:
         assert again.physical_us <= found.synthesis.physical_us * 1.02
 
     def test_equal_seeds_give_equal_results(self) -> None:
-        made_for = setting(ndv2(nodes=2), engine=NativeSearch(), seed=5)
+        made_for = request(ndv2(nodes=2), engine=NativeSearch(), seed=5)
         first, second = autosketch(made_for, MB), autosketch(made_for, MB)
         assert first.sketch == second.sketch
         assert first.tried == second.tried
@@ -197,16 +197,16 @@ class TestSearch:
 
     def test_given_chunks_are_kept(self) -> None:
         topology = ndv2(nodes=2)
-        found = autosketch(setting(topology, engine=NativeSearch(), chunks=3), MB)
+        found = autosketch(request(topology, engine=NativeSearch(), chunks=3), MB)
         assert {row.sketch.chunkup for row in found.tried} == {3}
-        reduced = setting(topology, Collective.ALLREDUCE, engine=NativeSearch(), chunks=32)
+        reduced = request(topology, Collective.ALLREDUCE, engine=NativeSearch(), chunks=32)
         assert autosketch(reduced, MB).synthesis.demand.chunks == 32
         with pytest.raises(ProgramError, match="8 chunks are given, sketches for allreduce need a"):
             autosketch(replace_chunks(reduced, 8), MB)
 
     def test_costly_sketches_need_good_trials(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two DGX-2 took 40 s more for sketches a tenth slower than the best in their trials."""
-        alone = setting(ndv2(nodes=2), engine=NativeSearch())
+        alone = request(ndv2(nodes=2), engine=NativeSearch())
         found = autosketch(alone, MB)
         trials = [row.trial_us for row in found.tried if row.trial_us < float("inf")]
         near, far = (
@@ -222,13 +222,13 @@ class TestSearch:
         plan = module._PLANS["quick"]
         tight = {"quick": replace(plan, budget=plan.budget / 1e6)}
         monkeypatch.setattr(module, "_PLANS", tight)
-        found = autosketch(setting(dgx1(nodes=2), engine=NativeSearch()), MB)
+        found = autosketch(request(dgx1(nodes=2), engine=NativeSearch()), MB)
         assert len(found.tried) == 1
 
     def test_the_safety_limit_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         plan = module._PLANS["quick"]
         monkeypatch.setattr(module, "_PLANS", {"quick": replace(plan, limit_s=0.0)})
-        found = autosketch(setting(dgx1(nodes=2), engine=NativeSearch()), MB)
+        found = autosketch(request(dgx1(nodes=2), engine=NativeSearch()), MB)
         assert found.struck
         assert lower(found.synthesis.schedule)
 
@@ -242,7 +242,7 @@ class TestSearch:
             if reports == after + 1:
                 raise KeyboardInterrupt
 
-        made_for = replace(setting(ndv2(nodes=2), engine=NativeSearch()), report=report)
+        made_for = replace(request(ndv2(nodes=2), engine=NativeSearch()), report=report)
         found = autosketch(made_for, MB)
         assert found.interrupted
         check(found, made_for, MB)
@@ -253,12 +253,12 @@ class TestSearch:
             halves, links=tuple(k for k in halves.links if {k.src, k.dst} in ({0, 1}, {2, 3}))
         )
         with pytest.raises(TopologyError, match="rank 0 cannot reach rank 2"):
-            autosketch(setting(apart), MB)
+            autosketch(request(apart), MB)
 
     @pytest.mark.slow
     def test_more_effort_is_worth_it(self) -> None:
         quick, normal = (
-            autosketch(setting(dgx2(nodes=2), engine=NativeSearch(), effort=effort), 32 * MB)
+            autosketch(request(dgx2(nodes=2), engine=NativeSearch(), effort=effort), 32 * MB)
             for effort in ("quick", "normal")
         )
         assert normal.synthesis.physical_us <= quick.synthesis.physical_us * (1 + 1e-9)
@@ -266,5 +266,5 @@ class TestSearch:
         assert any("uc-" in name or "free" in name for name in names)
 
 
-def replace_chunks(made_for: Setting, chunks: int) -> Setting:
+def replace_chunks(made_for: Request, chunks: int) -> Request:
     return replace(made_for, method=replace(made_for.method, chunks=chunks))

@@ -26,18 +26,21 @@ from headrace.collectives.plan.generators.hosts.clusters import (
     hosts_of,
     rails_of,
 )
+from headrace.collectives.plan.generators.limits import check_size
 from headrace.collectives.plan.generators.orbits.classes import LinkClasses
 from headrace.collectives.plan.generators.orbits.grow import Growth, grow
 from headrace.collectives.plan.generators.orbits.levels import Level, LinkGroup
-from headrace.collectives.plan.ir.chunks import Deliveries, Sends
+from headrace.collectives.plan.ir.chunks import Deliveries, Sends, realize
 from headrace.collectives.plan.ir.sends import (
     concatenated,
     overlapped,
     reversed_sends,
     with_arrivals,
 )
+from headrace.collectives.plan.request import Request
+from headrace.collectives.program import Schedule
 from headrace.errors import ProgramError
-from headrace.topology import Topology, transposed
+from headrace.topology import BYTES_PER_MB, Topology, transposed
 
 _CHUNKS = (2, 4, 8, 16)
 _SHARES = (0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15)
@@ -424,3 +427,19 @@ def _between(
     return grow(
         classes, (level,), chunks=chunks, chunk_mb=chunk_mb, batch_share=share, ready_us=ready_us
     )
+
+
+def host_schedules(request: Request) -> Iterator[Schedule]:
+    """Schedules between and inside equal hosts, pipelined: `hierarchy`."""
+    method = request.method
+    if method.chunks is not None:
+        raise ProgramError("chooses its own chunks")
+    check_size(request)
+    for aim in request.aims:
+        block_mb = max(aim, 1) / BYTES_PER_MB / request.ranks
+        if method.effort == "quick":
+            found = hierarchical_plans(request.topology, request.collective, block_mb, chunks=(4,))
+        else:
+            found = hierarchical_plans(request.topology, request.collective, block_mb)
+        for demand, sends in found:
+            yield realize(demand, sends)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.plan.generators.limits import check_size, per_rank
 from headrace.collectives.plan.generators.orbits.assemble import (
     allgather_plan,
     allreduce_plan,
@@ -15,12 +16,16 @@ from headrace.collectives.plan.generators.orbits.bound import OrbitBound, orbit_
 from headrace.collectives.plan.generators.orbits.classes import LinkClasses, link_classes
 from headrace.collectives.plan.generators.orbits.costs import OrbitCosts
 from headrace.collectives.plan.generators.orbits.exchange import exchange_plans
+from headrace.collectives.plan.generators.orbits.expand import expand
 from headrace.collectives.plan.generators.orbits.group import RegularGroup, group_of
 from headrace.collectives.plan.generators.orbits.grow import Growth, grow
 from headrace.collectives.plan.generators.orbits.levels import Level, levels_of
 from headrace.collectives.plan.generators.orbits.plan import OrbitPlan
 from headrace.collectives.plan.generators.orbits.simulate import OrbitSimulation, simulate_orbits
 from headrace.collectives.plan.generators.orbits.verify import OrbitProof, verify_orbits
+from headrace.collectives.plan.ir.chunks import realize
+from headrace.collectives.plan.request import Request
+from headrace.collectives.program import Schedule
 from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB, Topology, transposed
 
@@ -178,3 +183,19 @@ def _settings(levels: tuple[Level, ...]) -> list[tuple[float, float]]:
     if len(levels) == 1 and rates.max() <= rates.min() * 1.01:
         return [(1.0, step) for step in _STEPS]
     return [(1.0, step) for step in _STEPS[:-1]] + [(share, _STEPS[-1]) for share in _SHARES]
+
+
+def orbit_schedules(request: Request) -> Iterator[Schedule]:
+    """Plans invariant under a group that is transitive on the ranks: `orbits`."""
+    method = request.method
+    if request.collective in ROOTED:
+        raise ProgramError(f"{request.collective} has a root: ranks are not equivalent")
+    check_size(request)
+    for aim in request.aims:
+        if method.chunks is None:
+            found = plan_orbits(request.topology, request.collective, max(aim, 1))
+        else:
+            counts = (per_rank(request),)
+            found = plan_orbits(request.topology, request.collective, max(aim, 1), chunks=counts)
+        request.report(f"{found.predicted_us:.4g} us")
+        yield realize(found.plan.demand, expand(found.plan, found.simulation))

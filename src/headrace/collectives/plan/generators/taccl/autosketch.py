@@ -8,13 +8,14 @@ equal results unless the wall-clock limit ends the search.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.engine import Routes, SearchEngine, SearchSettings
+from headrace.collectives.plan.generators.limits import check_size
 from headrace.collectives.plan.generators.taccl.effort import EFFORTS, GuidedEffort
 from headrace.collectives.plan.generators.taccl.routing import RouteProblem
 from headrace.collectives.plan.generators.taccl.sketch import LogicalTopology, Sketch, apply_sketch
@@ -25,7 +26,8 @@ from headrace.collectives.plan.generators.taccl.sketch.enumerate import (
 )
 from headrace.collectives.plan.generators.taccl.synthesize import Synthesis, synthesize_demand
 from headrace.collectives.plan.ir.chunks import deliveries_of
-from headrace.collectives.plan.request import Setting
+from headrace.collectives.plan.request import Request
+from headrace.collectives.program import Schedule
 from headrace.errors import HeadraceError, ProgramError
 from headrace.solver import SolverProgress
 from headrace.topology import BYTES_PER_MB
@@ -154,12 +156,12 @@ class AutoSketch:
     struck: bool = False
 
 
-def autosketch(setting: Setting, total_bytes: int) -> AutoSketch:
+def autosketch(request: Request, total_bytes: int) -> AutoSketch:
     """Return the best sketch found for `total_bytes` (see `Demand.chunk_bytes`), and its algorithm.
 
     Parameters
     ----------
-    setting : its method gives the effort, seed, engine and (if fixed) chunk count; `report` is
+    request : its method gives the effort, seed, engine and (if fixed) chunk count; `report` is
         called with the progress.
 
     Raises
@@ -167,7 +169,7 @@ def autosketch(setting: Setting, total_bytes: int) -> AutoSketch:
     ProgramError : if no sketch leads to an algorithm, or for a chunk count that none can have.
     TopologyError : if ranks cannot reach each other.
     """
-    search = _Search(setting, total_bytes)
+    search = _Search(request, total_bytes)
     try:
         search.run_trials()
         search.finish()
@@ -198,7 +200,7 @@ class _Row:
 
 @dataclass(slots=True, eq=False)
 class _Search:
-    setting: Setting
+    request: Request
     total_bytes: int
     rows: list[_Row] = field(default_factory=list[_Row])
     best: tuple[Synthesis, Sketch] | None = None
@@ -210,16 +212,16 @@ class _Search:
     ends: float = field(init=False)
 
     def __post_init__(self) -> None:
-        setting = self.setting
-        self.plan = _PLANS[setting.method.effort]
+        request = self.request
+        self.plan = _PLANS[request.method.effort]
         self.ends = time.monotonic() + self.plan.limit_s
-        demand = setting.demand(setting.method.chunks or 1)
-        self.bound_us = setting.bound(demand, self.total_bytes).total_us
+        demand = request.demand(request.method.chunks or 1)
+        self.bound_us = request.bound(demand, self.total_bytes).total_us
 
     def run_trials(self) -> None:
         """Connections, then chunk counts, then symmetries and policies."""
-        topology, given = self.setting.topology, self._given()
-        first = given[:1] if self.setting.method.chunks else given[1:2]
+        topology, given = self.request.topology, self._given()
+        first = given[:1] if self.request.method.chunks else given[1:2]
         ways = connections(topology)
         self._try_each((self._sized(way, chunks) for way in ways for chunks in first), _SHARES[0])
         if not any(self._promising(row, _FAR) for row in self._ranking()):
@@ -227,7 +229,7 @@ class _Search:
         for row in self._ranking()[:2]:
             bare = next(way for way in ways if way.internode == row.sketch.internode)
             self._try_each((self._sized(bare, chunks) for chunks in given), _SHARES[1])
-        if self.setting.collective in _SYMMETRIC:
+        if self.request.collective in _SYMMETRIC:
             for row in self._ranking()[:2]:
                 self._try_each(symmetries(row.sketch, topology), _SHARES[2])
 
@@ -249,7 +251,7 @@ class _Search:
         """Return the best found; raises ProgramError if there is none."""
         if self.best is None:
             why = "; ".join(sorted({row.problem for row in self.rows}))
-            raise ProgramError(f"no sketch works for '{self.setting.topology.name}': {why}")
+            raise ProgramError(f"no sketch works for '{self.request.topology.name}': {why}")
         synthesis, sketch = self.best
         tried = [
             Tried(
@@ -283,13 +285,13 @@ class _Search:
                 row.trial_us = self._brief_us(row)
             except HeadraceError as error:
                 row.problem = row.problem or str(error)
-            self.setting.report(f"{sketch.name}: {row.trial_us:.4g} us in its trial")
+            self.request.report(f"{sketch.name}: {row.trial_us:.4g} us in its trial")
 
     def _row(self, sketch: Sketch) -> _Row:
         row = _Row(len(self.rows), sketch)
         self.rows.append(row)
         try:
-            row.logical = apply_sketch(sketch, self.setting.topology)
+            row.logical = apply_sketch(sketch, self.request.topology)
         except HeadraceError as error:
             row.problem = str(error)
         return row
@@ -300,8 +302,8 @@ class _Search:
         deliveries = deliveries_of(self._demand(row.sketch))
         delivery_count = int(deliveries.targets.sum())
         relayed = delivery_count < deliveries.chunks * (deliveries.ranks - 1)
-        unaided = _UNAIDED if self.setting.method.engine is None else 1.0
-        twice = 2 if self.setting.collective is Collective.ALLREDUCE else 1
+        unaided = _UNAIDED if self.request.method.engine is None else 1.0
+        twice = 2 if self.request.collective is Collective.ALLREDUCE else 1
         cost = float(delivery_count) * len(row.logical.topology.links) * twice * unaided
         return cost * _RELAYED if relayed else cost
 
@@ -309,7 +311,7 @@ class _Search:
         """Return the time found by a trial; of combining collectives an estimate, by their dual."""
         if row.logical is None:
             return float("inf")
-        method, demand = self.setting.method, self._demand(row.sketch)
+        method, demand = self.request.method, self._demand(row.sketch)
         if method.engine is None:
             made = self._synthesize(row, _TRIAL)
             return made.physical_us
@@ -334,12 +336,12 @@ class _Search:
             chunk_mb,
             routes=Routes(first=first, link=np.nonzero(problem.allowed)[1].astype(np.int32)),
             symmetry=problem.group.ranks.astype(np.int32) if problem.group.size > 1 else None,
-            settings=SearchSettings(seed=self.setting.method.seed, restarts=_TRIAL_RESTARTS),
+            settings=SearchSettings(seed=self.request.method.seed, restarts=_TRIAL_RESTARTS),
         ).total_us
 
     def _promising(self, row: _Row, times: float) -> bool:
         """Return whether the row is cheap, or its trial took at most `times` the best time."""
-        best_us = self.setting.best_us(self.total_bytes)
+        best_us = self.request.best_us(self.total_bytes)
         return row.trial_us <= times * best_us or self._cost(row) <= _COSTLY
 
     def _finish(self, row: _Row) -> bool:
@@ -354,7 +356,7 @@ class _Search:
     def _synthesize(self, row: _Row, effort: GuidedEffort) -> Synthesis:
         if row.logical is None:
             raise ProgramError(row.problem)
-        method = self.setting.method
+        method = self.request.method
         demand = self._demand(row.sketch)
         if demand.collective in _RELAYING:  # congestion shows late in time, early in prices
             effort = replace(effort, greedy=True)
@@ -374,7 +376,7 @@ class _Search:
     def _reporter(self, name: str) -> Callable[[str, float, SolverProgress | None], None]:
         def report(stage: str, best_us: float, progress: SolverProgress | None) -> None:
             solver = "" if progress is None else f", {progress}"
-            self.setting.report(f"{name}: {stage}: {best_us:.4g} us{solver}")
+            self.request.report(f"{name}: {stage}: {best_us:.4g} us{solver}")
 
         return report
 
@@ -388,16 +390,16 @@ class _Search:
         return sorted(known, key=lambda row: (row.trial_us, row.number))
 
     def _demand(self, sketch: Sketch) -> Demand:
-        whole = self.setting.collective is Collective.ALLREDUCE
-        return self.setting.demand(sketch.chunkup * (self.setting.ranks if whole else 1))
+        whole = self.request.collective is Collective.ALLREDUCE
+        return self.request.demand(sketch.chunkup * (self.request.ranks if whole else 1))
 
     def _given(self) -> tuple[int, ...]:
         """Chunk counts to try, of what a rank owns."""
-        chunks = self.setting.method.chunks
+        chunks = self.request.method.chunks
         if chunks is None:
-            whole = self.setting.collective in (Collective.BROADCAST, Collective.REDUCE)
+            whole = self.request.collective in (Collective.BROADCAST, Collective.REDUCE)
             return tuple(k * _FINER_WHOLE if whole else k for k in self.plan.chunkups)
-        ranks = self.setting.ranks if self.setting.collective is Collective.ALLREDUCE else 1
+        ranks = self.request.ranks if self.request.collective is Collective.ALLREDUCE else 1
         if chunks % ranks:
             raise ProgramError(
                 f"{chunks} chunks are given, sketches for allreduce need a multiple of {ranks}"
@@ -409,8 +411,8 @@ class _Search:
 
     def _input_bytes(self) -> int | None:
         """Return the input size of a rank; see `guided_synthesis`."""
-        gathers = self.setting.collective in (Collective.ALLGATHER, Collective.GATHER)
-        return self.total_bytes // (self.setting.ranks if gathers else 1) or None
+        gathers = self.request.collective in (Collective.ALLGATHER, Collective.GATHER)
+        return self.total_bytes // (self.request.ranks if gathers else 1) or None
 
     def _enough(self) -> bool:
         return self.best is not None and self.best[0].physical_us <= self.bound_us * _ENOUGH
@@ -429,3 +431,14 @@ _SYMMETRIC = frozenset(
         Collective.ALL_TO_ALL,
     }
 )
+
+
+def sketch_schedules(request: Request) -> Iterator[Schedule]:
+    """Sketches derived from the topology: `autosketch`."""
+    check_size(request)
+    for aim in request.aims:
+        found = autosketch(request, max(aim, 1))
+        request.report(f"{found.synthesis.physical_us:.4g} us with sketch '{found.sketch.name}'")
+        yield found.synthesis.schedule
+        if found.interrupted:
+            raise KeyboardInterrupt

@@ -7,9 +7,10 @@ then ordered and scheduled anew in their own direction (5.7).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from headrace.collectives.plan.generators.taccl.sketch import (
     LogicalTopology,
     Sketch,
     apply_sketch,
+    load_sketch,
     whole,
 )
 from headrace.collectives.plan.generators.taccl.work import (
@@ -39,6 +41,8 @@ from headrace.collectives.plan.generators.taccl.work import (
 )
 from headrace.collectives.plan.ir.chunks import deliveries_of, realize
 from headrace.collectives.plan.ir.sends import Sends
+from headrace.collectives.plan.limited import first_interrupt
+from headrace.collectives.plan.request import Generator, Request
 from headrace.collectives.program import Schedule
 from headrace.errors import InputError
 from headrace.solver import Result, SolverProgress
@@ -380,3 +384,36 @@ def _on_physical(logical: LogicalTopology, best: WorkTimeline, chunk_mb: float) 
     rank = np.empty(work.size)
     rank[best.order] = np.arange(work.size)
     return list_schedule(work, rank.tolist()).total_us
+
+
+def sketch_generator(sketch: Path, name: str = "sketch") -> Generator:
+    """Return the generator that follows a user's sketch; raises SketchError if it is malformed."""
+    return Generator(name, partial(guided_schedules, sketch=load_sketch(sketch)))
+
+
+def guided_schedules(request: Request, *, sketch: Sketch | None) -> Iterator[Schedule]:
+    """Route, order and schedule under a user's sketch; None: on the whole topology."""
+    topology, method = request.topology, request.method
+
+    def report(stage: str, best_us: float, progress: SolverProgress | None) -> None:
+        solver = "" if progress is None else f", {progress}"
+        request.report(f"{stage}: best {best_us:.4g} us{solver}")
+
+    make = partial(guided_synthesis, topology, sketch, request.collective, root=request.root)
+    if request.given is not None:
+        logical = whole(topology) if sketch is None else apply_sketch(sketch, topology)
+        demand = request.demand(1 if sketch is None else sketch.chunkup)
+        make = partial(synthesize_demand, logical, demand)
+    for aim in request.aims:
+        with first_interrupt() as interrupted:
+            found = make(
+                total_bytes=aim,
+                seed=method.seed,
+                effort=method.effort,
+                progress=report,
+                interrupt=interrupted,
+                engine=method.engine,
+            )
+        yield found.schedule
+        if interrupted():
+            raise KeyboardInterrupt

@@ -10,9 +10,7 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators.templates.doubling import swaps
 from headrace.collectives.plan.generators.templates.transfers import (
     REVERSED,
-    RankGroups,
     backwards,
-    check_groups,
     move,
     pipelined,
     unsupported,
@@ -24,6 +22,7 @@ from headrace.collectives.plan.generators.templates.two_level.masters import (
     turns,
 )
 from headrace.collectives.plan.generators.templates.two_level.schedule import stages, two_level
+from headrace.collectives.plan.locality import RankGroups, check_groups
 from headrace.collectives.program import Schedule, Transfer
 
 

@@ -7,9 +7,6 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.program import Transfer
 from headrace.errors import ProgramError
 
-RankGroups = tuple[tuple[int, ...], ...]
-"""Ranks by locality (one rack, one host); every rank in exactly one group."""
-
 REVERSED = {
     Collective.REDUCE: Collective.BROADCAST,
     Collective.REDUCE_SCATTER: Collective.ALLGATHER,
@@ -80,13 +77,3 @@ def pipelined(chains: Sequence[Sequence[Iterable[Transfer]]], lag: int) -> tuple
     ]
     keyed.sort()
     return tuple(t for _, stage, k in keyed for t in chains[k][stage])
-
-
-def check_groups(ranks: int, groups: RankGroups) -> None:
-    """Raise ProgramError unless `groups` holds every rank exactly once and no group is empty."""
-    if sorted(rank for group in groups for rank in group) != list(range(ranks)):
-        raise ProgramError(
-            f"groups is {groups}, needs every rank from 0 to {ranks - 1} in one group"
-        )
-    if not all(groups):
-        raise ProgramError(f"groups is {groups}, has an empty group; leave it out")

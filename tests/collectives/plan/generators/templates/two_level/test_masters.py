@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
 from headrace.collectives.plan.generators.templates.two_level import (
     Masters,
     balanced_masters,
@@ -18,6 +17,7 @@ from headrace.collectives.plan.generators.templates.two_level import (
     topology_rates,
 )
 from headrace.collectives.plan.generators.templates.two_level.masters import turns
+from headrace.collectives.plan.locality import RankGroups
 from headrace.errors import ProgramError
 from headrace.topology.presets import racks, torus
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR, FULL
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.generators.templates.two_level import (
     Masters,
     cheapest_groups,
@@ -20,8 +20,9 @@ from headrace.collectives.plan.generators.templates.two_level import (
     two_level,
 )
 from headrace.collectives.plan.ir.lower import lower
+from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.portfolio import plan_collective
-from headrace.collectives.plan.request import GENERATORS, Setting
+from headrace.collectives.plan.request import Request
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Direction, Program
 from headrace.errors import ProgramError
@@ -142,7 +143,7 @@ def test_a_slow_host_gets_no_masters_and_the_portfolio_likes_that() -> None:
     topology = racks((4, 4), host_bytes_per_s=50e6, uplink_bytes_per_s=50e6)
     groups = ((0, 1, 2, 3), (4, 5, 6, 7))
     slow = slow_host(topology, 0, 0.4)
-    rows = [each for each in GENERATORS if each.name in ("hierarchical", "two_level")]
+    rows = [each for each in TEMPLATES if each.name in ("hierarchical", "two_level")]
     plan = plan_collective(slow, Collective.ALLREDUCE, 4 << 20, groups=groups, generators=rows)
     assert plan.generator == "two_level"
     assert plan.gap < 0.05
@@ -156,9 +157,9 @@ def test_without_known_groups_they_are_found_by_cost() -> None:
     sizes = sorted(map(len, cheapest_groups(uniform(9), 1 << 20, FULL)))
     assert sum(sizes) == 9
     assert sizes[-1] - sizes[0] <= 1
-    setting = Setting.of(uniform(8), Collective.ALLREDUCE, groups=None, root=0, aims=(KIB, 1 << 20))
-    row = next(each for each in GENERATORS if each.name == "two_level")
-    schedules = list(row.schedules(setting))
+    request = Request(uniform(8), Collective.ALLREDUCE, root=0, aims=(KIB, 1 << 20))
+    row = next(each for each in TEMPLATES if each.name == "two_level")
+    schedules = list(row.schedules(request))
     assert [schedule.demand.chunks for schedule in schedules] == [1, 32]
     for topology, why in ((uniform(3), "3 ranks"), (torus((3, 3)), "does not link every rank")):
         with pytest.raises(ProgramError, match=why):

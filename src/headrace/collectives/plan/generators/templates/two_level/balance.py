@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
 from headrace.collectives.plan.generators.templates.two_level.masters import (
     Masters,
     masters_from_weights,
 )
+from headrace.collectives.plan.locality import RankGroups
 
 
 def balanced_masters(

@@ -5,7 +5,6 @@ import numpy as np
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import CostModel
-from headrace.collectives.plan.generators.templates.transfers import RankGroups
 from headrace.collectives.plan.generators.templates.two_level.balance import (
     balanced_masters,
     group_shares,
@@ -17,6 +16,7 @@ from headrace.collectives.plan.generators.templates.two_level.schedule import (
     two_level,
 )
 from headrace.collectives.plan.ir.lower import lower
+from headrace.collectives.plan.locality import RankGroups
 from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB, Topology
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.collectives.plan.generators.templates.transfers import RankGroups, check_groups
+from headrace.collectives.plan.locality import RankGroups, check_groups
 from headrace.errors import ProgramError
 
 Spread = Literal["proportional", "even"]
