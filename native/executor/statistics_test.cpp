@@ -41,7 +41,8 @@ void every_byte_is_counted_once() {
     for (const auto& row : rows) {
       CHECK(row.tcp.rtt_us > 0 && row.tcp.retransmits < 1000);
       bool used = row.peer == next && row.channel == 2;  // normal priority, channel 0
-      CHECK((row.sent_bytes > 0) == used);
+      // The control channel carries heartbeats if a rank waits for long, on a busy machine.
+      CHECK((row.sent_bytes > 0) == used || row.channel == kControlChannel);
       CHECK(row.tcp.acked_bytes <= row.sent_bytes);
       if (used) CHECK(row.tcp.acked_bytes > 0 && row.tcp.delivery_rate > 0);
     }
