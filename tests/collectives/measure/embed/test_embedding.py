@@ -53,7 +53,7 @@ def test_planted_heights_come_back() -> None:
 
 @given(st.integers(0, 10**6), st.integers(2, 14), st.integers(1, 4), st.sampled_from([1.0, 2.0]))
 @settings(max_examples=20, deadline=None)
-def test_adam_goes_down(seed: int, n: int, dimensions: int, exponent: float) -> None:
+def test_stress_goes_down(seed: int, n: int, dimensions: int, exponent: float) -> None:
     noisy = np.random.default_rng(seed).uniform(1, 10, (n, n))
     found = embed(noisy, dimensions=dimensions, exponent=exponent, seed=seed)
     assert found.stress <= found.start_stress + 1e-6

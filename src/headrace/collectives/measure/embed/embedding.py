@@ -6,7 +6,7 @@ points minimise equation 1,
 
     sum over pairs of (|v_i - v_j|^alpha + h_i + h_j - p_ij)^2,
 
-by Adam from several starts: one from classical scaling (Torgerson), which is close to the optimum
+by L-BFGS-B from several starts: one from classical scaling (Torgerson), which is close to the optimum
 where measurements are nearly Euclidean, the others random.
 
 The number of dimensions is chosen by cross-validation on pairs held out of the fit.
@@ -30,7 +30,7 @@ _AS_GOOD = 1.01  # a smaller number of dimensions wins if its error is within th
 _TRIAL_STEPS = 100
 _SAMPLE = 256  # hosts sampled for trials: cheaper, and about as many dimensions
 
-_RATE, _DECAY, _DECAY_SQUARE = 0.05, 0.9, 0.999  # Adam's; the median distance is 1
+_CONVERGED = 1e-6  # relative decrease of a step that ends the descent
 _NEAR = 1e-9  # squared distance below which rounding hides the direction of a pair
 
 
@@ -95,7 +95,7 @@ def embed(
         the number of dimensions chosen, 1 agrees best with pairs held out.
     heights : fit a distance of its own for every host besides its coordinates (start-up costs).
     restarts : number of starts; the one of least stress wins.
-    steps : of Adam, each over all pairs.
+    steps : most iterations of L-BFGS-B, each over all pairs.
     seed : of the random starts. Equal arguments give equal results.
 
     Raises
@@ -208,18 +208,28 @@ class _Fit:
         self, points: np.ndarray, height: np.ndarray, steps: int
     ) -> tuple[np.ndarray, np.ndarray, float, float]:
         """Return points (n, k), heights (n,), and equation 1 before and after."""
-        points, height = points.copy(), height.copy()
-        move, lift = _Adam(points.shape), _Adam(height.shape)
-        value, by_points, by_height = self._gradient(points, height)
-        first = value
-        for step in range(1, steps + 1):
-            # cosine decay to 0: large steps first, no oscillation at the end
-            rate = _RATE * 0.5 * (1 + np.cos(np.pi * step / (steps + 1)))
-            points -= rate * move.direction(by_points, step)
-            if self._heights:
-                height = np.maximum(height - rate * lift.direction(by_height, step), 0.0)
-            value, by_points, by_height = self._gradient(points, height)
-        return points, height, first, value
+        from scipy.optimize import minimize
+
+        shape, size = points.shape, points.size
+
+        def value_and_slope(x: np.ndarray) -> tuple[float, np.ndarray]:
+            value, *by = self._gradient(x[:size].reshape(shape), x[size:])
+            return value, np.concatenate([each.ravel() for each in by])[: len(x)]
+
+        start = np.concatenate((points.ravel(), height if self._heights else height[:0]))
+        least = np.full(len(start), -np.inf)
+        least[size:] = 0.0
+        found = minimize(
+            value_and_slope,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=np.column_stack((least, np.full(len(start), np.inf))),
+            options={"maxiter": steps, "maxfun": 2 * steps, "ftol": _CONVERGED},
+        )
+        end, lift = found.x[:size].reshape(shape), found.x[size:]
+        first, _ = value_and_slope(start)
+        return end, lift if self._heights else height, first, float(found.fun)
 
     def _gradient(
         self, points: np.ndarray, height: np.ndarray
@@ -247,20 +257,6 @@ class _Fit:
         by_height = 2 * off.sum(axis=1)
         by_points = 2 * self._exponent * (slope.sum(axis=1)[:, None] * points - slope @ points)
         return value, by_points, by_height
-
-
-class _Adam:
-    """Kingma and Ba, 2014: steps of the first moment over the root of the second."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self._mean = np.zeros(shape)
-        self._square = np.zeros(shape)
-
-    def direction(self, gradient: np.ndarray, step: int) -> np.ndarray:
-        self._mean += (1 - _DECAY) * (gradient - self._mean)
-        self._square += (1 - _DECAY_SQUARE) * (gradient**2 - self._square)
-        mean = self._mean / (1 - _DECAY**step)
-        return mean / (np.sqrt(self._square / (1 - _DECAY_SQUARE**step)) + 1e-8)
 
 
 def _squares(points: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
