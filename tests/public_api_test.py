@@ -99,7 +99,6 @@ PUBLIC = {
         "fitted_masters",
         "group_shares",
         "masters_from_weights",
-        "resized",
         "spread_masters",
         "topology_rates",
         "two_level",

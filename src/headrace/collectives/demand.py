@@ -73,9 +73,6 @@ STANDARD = (
 )
 """The collectives that are defined by name, ranks, chunks and root."""
 
-Value = tuple[int, int]
-"""(item, bit mask of the ranks combined)."""
-
 Held = tuple[int, int, int, tuple[int, ...]]
 """(rank, slot, item, contributors): a row of a custom demand."""
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.collectives.adapt.act.bandwidth import imbalance
 from headrace.collectives.adapt.act.finetune import Finetune
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.cost import simulate
@@ -14,6 +13,17 @@ from headrace.collectives.plan.generators.templates.two_level import Masters, tw
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Direction, Program
 from headrace.topology import Topology
+
+
+def imbalance(sent_bytes: np.ndarray) -> float:
+    """Return the most bytes that a rank sends over the least (PLink 5.6).
+
+    Infinite if some rank sends nothing while others do; 1 if none does.
+    """
+    each = np.nansum(sent_bytes, axis=1)
+    if each.max(initial=0.0) == 0.0:
+        return 1.0
+    return float(each.max() / each.min()) if each.min() > 0 else float("inf")
 
 
 def slower(topology: Topology, names: tuple[str, ...], factor: float) -> Topology:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from headrace.collectives.adapt.act.bandwidth import imbalance
 from headrace.collectives.adapt.act.finetune import Finetune
 from headrace.collectives.adapt.act.quicktune import quicktune
 from headrace.collectives.adapt.observe.port_changes import bandwidth
@@ -23,7 +22,7 @@ from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.topology import Topology
 from headrace.topology.presets import racks
-from tests.collectives.adapt.networks import seen, slow_host, slow_uplink, tuned
+from tests.collectives.adapt.networks import imbalance, seen, slow_host, slow_uplink, tuned
 
 TOTAL_BYTES = 16 << 20
 NIC = 50e6

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.adapt.act.bandwidth import imbalance
 from headrace.collectives.adapt.act.finetune import (
     BETA,
     EPSILON,
@@ -22,6 +21,7 @@ from headrace.collectives.plan.generators.templates.two_level import (
 )
 from headrace.collectives.plan.locality import RankGroups
 from headrace.errors import InputError
+from tests.collectives.adapt.networks import imbalance
 from tests.collectives.plan.generators.templates.two_level.test_masters import check, groupings
 
 FLAT: RankGroups = tuple((rank,) for rank in range(4))

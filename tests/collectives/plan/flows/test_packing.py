@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from headrace.collectives.plan.engine import Routes
 from headrace.collectives.plan.flows import Packing, PackSettings, pack
 from headrace.collectives.plan.flows.arborescence import cheapest_arborescence, shallower
+from headrace.collectives.plan.flows.commodities import Loads
 from headrace.collectives.plan.flows.list_schedule import in_order
 from headrace.collectives.plan.flows.rates import Flows
-from headrace.collectives.plan.flows.rounding import load_us, rounded, tree_routes
+from headrace.collectives.plan.flows.rounding import rounded, tree_routes
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.collectives.plan.ir.permutations import chunk_images, link_images
 from headrace.errors import ProgramError, TopologyError
@@ -27,6 +28,16 @@ from tests.collectives.plan.sends_check import (
     ring,
     total_us,
 )
+
+
+def load_us(topology: Topology, packing: Packing, tree: np.ndarray, chunk_mb: float) -> float:
+    """Load of the busiest resource, in us, when every chunk goes down its `tree`."""
+    loads = Loads(topology)
+    total = np.zeros(len(loads.betas))
+    for column, count in enumerate(np.bincount(tree[tree >= 0], minlength=len(packing.columns))):
+        if count:
+            total += count * chunk_mb * loads.of(packing.columns[column].links)
+    return float(total.max(initial=0.0))
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,19 +1,8 @@
-"""Input of the tuners: checked bandwidths, and the imbalance of sent bytes."""
+"""Input of the tuners: checked bandwidths."""
 
 import numpy as np
 
 from headrace.errors import InputError
-
-
-def imbalance(sent_bytes: np.ndarray) -> float:
-    """Return the most bytes that a rank sends over the least (PLink 5.6).
-
-    Infinite if some rank sends nothing while others do; 1 if none does.
-    """
-    each = np.nansum(sent_bytes, axis=1)
-    if each.max(initial=0.0) == 0.0:
-        return 1.0
-    return float(each.max() / each.min()) if each.min() > 0 else float("inf")
 
 
 def checked_bandwidth(bandwidth: np.ndarray, ranks: int) -> np.ndarray:

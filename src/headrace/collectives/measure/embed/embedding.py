@@ -6,8 +6,8 @@ points minimise equation 1,
 
     sum over pairs of (|v_i - v_j|^alpha + h_i + h_j - p_ij)^2,
 
-by L-BFGS-B from several starts: one from classical scaling (Torgerson), which is close to the optimum
-where measurements are nearly Euclidean, the others random.
+by L-BFGS-B from several starts: one from classical scaling (Torgerson), which is close to the
+optimum where measurements are nearly Euclidean, the others random.
 
 The number of dimensions is chosen by cross-validation on pairs held out of the fit.
 """

@@ -34,9 +34,6 @@ _FEW = 3  # fewer runs have no robust median: all may have been disturbed
 _FROM_FEW = 3.0  # most evidence (logarithm of a likelihood ratio) from few runs
 _FREEDOM = 4.0  # degrees of freedom of Student's t: an outlier is evidence, but little
 
-Logs = Mapping[tuple[int, int, int], np.ndarray]
-"""(gpu, other, cpu) -> logarithms of the values."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:

@@ -242,16 +242,6 @@ def _weights(loads: np.ndarray) -> np.ndarray:
     return top * (share**24).sum(axis=1) ** (1 / 24)
 
 
-def load_us(topology: Topology, packing: Packing, tree: np.ndarray, chunk_mb: float) -> float:
-    """Load of the busiest resource, in us, when every chunk goes down its `tree`."""
-    loads = Loads(topology)
-    total = np.zeros(len(loads.betas))
-    for column, count in enumerate(np.bincount(tree[tree >= 0], minlength=len(packing.columns))):
-        if count:
-            total += count * chunk_mb * loads.of(packing.columns[column].links)
-    return float(total.max(initial=0.0))
-
-
 def tree_routes(packing: Packing, tree: np.ndarray) -> Routes:
     """Return the links of every chunk's tree, in the engine's form; `tree` is from `rounded`."""
     links = [packing.columns[k].links if k >= 0 else np.empty(0, np.int32) for k in tree.tolist()]

@@ -12,7 +12,6 @@ from headrace.collectives.plan.generators.templates.two_level import (
     balanced_masters,
     fitted_masters,
     group_shares,
-    resized,
     spread_masters,
     topology_rates,
 )
@@ -113,23 +112,6 @@ def test_load_is_what_the_four_stages_send(groups: RankGroups, chunks: int) -> N
     assert np.array_equal(load, wanted)
     assert load.sum() == 2 * (n - 1) * sizes.sum()  # PLink, table 1
     assert np.array_equal(masters.load_bytes(2.0), spread_masters(groups, chunks).load_bytes(2.0))
-
-
-@QUICK
-@given(groupings(), st.integers(1, 40), st.data())
-def test_another_number_of_chunks_is_divided_alike(
-    groups: RankGroups, chunks: int, data: st.DataObject
-) -> None:
-    n = sum(map(len, groups))
-    capacities = data.draw(st.lists(capacity, min_size=n, max_size=n))
-    masters = spread_masters(groups, chunks, capacities=capacities)
-    for count in (1, chunks, 3 * chunks):
-        other = resized(masters, count)
-        check(other)
-        assert other.chunks == count
-        # two kinds, each within one chunk
-        assert (np.abs(other.local_counts - masters.local_counts * count / chunks) < 3).all()
-        assert (np.abs(other.global_counts - masters.global_counts * count / chunks) < 3).all()
 
 
 def test_balanced_ranks_end_together() -> None:

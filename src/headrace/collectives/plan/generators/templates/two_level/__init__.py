@@ -12,7 +12,6 @@ from headrace.collectives.plan.generators.templates.two_level.fit import (
 from headrace.collectives.plan.generators.templates.two_level.masters import (
     Masters,
     masters_from_weights,
-    resized,
     spread_masters,
 )
 from headrace.collectives.plan.generators.templates.two_level.schedule import chunk_count, two_level
@@ -25,7 +24,6 @@ __all__ = [
     "fitted_masters",
     "group_shares",
     "masters_from_weights",
-    "resized",
     "spread_masters",
     "topology_rates",
     "two_level",

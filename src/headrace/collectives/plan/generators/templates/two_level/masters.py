@@ -170,28 +170,6 @@ def masters_from_weights(
     )
 
 
-def resized(masters: Masters, chunks: int) -> Masters:
-    """Return masters of another number of chunks, both kinds divided as in `masters`."""
-    if chunks == masters.chunks:
-        return masters
-    groups, group_of = masters.groups, masters.group_of
-    own = np.bincount(group_of[masters.global_master], minlength=len(groups))
-    tops = _picked(own, chunks)
-    count = np.bincount(tops, minlength=len(groups)).tolist()
-    heads: list[np.ndarray] = []
-    tails: list[np.ndarray] = []
-    for index, group in enumerate(groups):
-        for picks, weight, needs in (
-            (heads, masters.global_counts, count[index]),
-            (tails, masters.local_counts - masters.global_counts, chunks - count[index]),
-        ):
-            # Without masters of this kind before, the weights are those of the other.
-            mine = weight[list(group)]
-            mine = mine if mine.any() else masters.local_counts[list(group)]
-            picks.append(_picked(mine, needs))
-    return _seated(groups, tops, heads, tails)
-
-
 def _seated(
     groups: RankGroups, tops: np.ndarray, heads: list[np.ndarray], tails: list[np.ndarray]
 ) -> Masters:
