@@ -135,7 +135,7 @@ def _show_plan(artifact: Artifact, source: str, everything: bool) -> Iterable[Re
             "bound": f"{duration(plan.bound.total_us)} "
             f"(payload {duration(plan.bound.bandwidth_us)}, "
             f"latency {duration(plan.bound.latency_us)})",
-            "gap": f"{plan.gap:.1%}",
+            "gap": f"{plan.gap:z.1%}",
             "why": plan.why,
             **_counted(plan),
         },
@@ -160,7 +160,7 @@ def _counted(plan: Plan) -> dict[str, str]:
     }
     if groups:
         share = found.across / found.wire if found.wire else 0.0
-        rows["across groups"] = f"{size(round(found.across * plan.total_bytes))} ({share:.0%})"
+        rows["across groups"] = f"{size(round(found.across * plan.total_bytes))} ({share:z.0%})"
     return rows
 
 

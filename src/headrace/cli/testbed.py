@@ -155,7 +155,7 @@ def topology_command(
     table = Table(
         "from \\ to",
         *names,
-        title=f"payload, Mbit/s ({spec.payload_share:.1%} of the links' rates)",
+        title=f"payload, Mbit/s ({spec.payload_share:z.1%} of the links' rates)",
     )
     for src, name in enumerate(names):
         betas = [

@@ -120,7 +120,7 @@ class Show:
                 size(plan.total_bytes),
                 ms(plan.predicted_us),
                 ms(plan.bound.total_us),
-                f"{plan.gap:.0%}",
+                f"{plan.gap:z.0%}",
             )
         self._console.print(table)
         self._head(4, "Training: the same script, and one word that differs")
@@ -191,7 +191,7 @@ def _true_mbit(testbed: Testbed, placement: RankHosts) -> list[list[float]]:
 def _rates(measured: Topology, truth: list[list[float]], placement: RankHosts) -> Table:
     table = Table(
         box=None,
-        title=f"payload, Mbit/s: measured (true: {PAYLOAD_SHARE:.1%} of the link's rate)",
+        title=f"payload, Mbit/s: measured (true: {PAYLOAD_SHARE:z.1%} of the link's rate)",
         title_justify="left",
         padding=(0, 2, 0, 0),
     )
@@ -235,8 +235,8 @@ def _runs(comparison: Comparison, *, paced: bool) -> Table:
         ("  the rest: network", ms(_rest(gloo)), ms(_rest(ours)), ""),
         (
             "  share of the step on the network",
-            f"{gloo.network_share:.1%}",
-            f"{ours.network_share:.1%}",
+            f"{gloo.network_share:z.1%}",
+            f"{ours.network_share:z.1%}",
             "",
         ),
         ("allreduce of all gradients alone", ms(gloo.allreduce_us), ms(ours.allreduce_us), ""),
@@ -291,7 +291,7 @@ def _allreduces(comparison: Comparison) -> Table:
     ]
     total = (comparison.predicted_us, comparison.headrace.allreduce_us, comparison.bound_us)
     for what, generator, predicted, measured, bound in (*rows, ("all", "", *total)):
-        off = f"{measured / predicted - 1:+.0%}"
+        off = f"{measured / predicted - 1:+z.0%}"
         table.add_row(what, generator, ms(predicted), ms(measured), off, ms(bound))
     return table
 

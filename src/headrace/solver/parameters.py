@@ -34,7 +34,7 @@ class SolverProgress:
         """Return it in words, objectives without a unit: the model has none."""
         if not isfinite(self.incumbent):
             return f"no incumbent, bound {self.bound:.4g}"
-        return f"incumbent {self.incumbent:.4g}, bound {self.bound:.4g}, gap {self.gap:.1%}"
+        return f"incumbent {self.incumbent:.4g}, bound {self.bound:.4g}, gap {self.gap:z.1%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

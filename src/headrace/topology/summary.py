@@ -33,7 +33,7 @@ def in_words(profile: Profile) -> str:
         parts.append(uplinks)
     if known:
         parts.append(f"hosts {_mbit(usual)}")
-        named = [f"{name} at {share:.0%} of that" for name, share in slow.items()]
+        named = [f"{name} at {share:z.0%} of that" for name, share in slow.items()]
         parts += named[:_MOST_NAMED]
         if len(named) > _MOST_NAMED:
             parts.append(f"and {len(named) - _MOST_NAMED} more slow ones")

@@ -60,7 +60,7 @@ def _choices(choices: "Iterable[RangeChoice]") -> Table:
                 "" if np.isinf(row.before_us) else duration(row.before_us),
                 plan.generator,
                 duration(plan.predicted_us),
-                f"{1 - plan.predicted_us / row.before_us:.0%}",
+                f"{1 - plan.predicted_us / row.before_us:z.0%}",
             )
     return table
 

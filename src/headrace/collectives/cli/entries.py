@@ -48,7 +48,7 @@ def entry_tables(entries: Iterable[Entry]) -> Iterator[RenderableType]:
                 size(plan.total_bytes),
                 duration(plan.predicted_us),
                 duration(plan.bound.total_us),
-                f"{plan.gap:.0%}",
+                f"{plan.gap:z.0%}",
             )
         yield table
 

@@ -111,7 +111,7 @@ def _answers(hardware: "Hardware") -> Table:
         _probability(hardware.cpu_confidence),
     )
     shared = [group for group in hardware.switches if len(group) > 1]
-    slowed = "" if hardware.pair_ratio is None else f" (to {hardware.pair_ratio:.0%} of alone)"
+    slowed = "" if hardware.pair_ratio is None else f" (to {hardware.pair_ratio:z.0%} of alone)"
     table.add_row(
         "GPUs that share a PCIe switch",
         (", ".join(map(_set, shared)) or "none") + slowed,

@@ -70,7 +70,7 @@ def _busy(plan: Plan, line: Timeline, everything: bool) -> Iterator[RenderableTy
         table.add_column(kind)
         table.add_column("in use", justify="right")
         for index in order if everything else order[:RESOURCES]:
-            table.add_row(labels[index], f"{busy[index]:.1%}")
+            table.add_row(labels[index], f"{busy[index]:z.1%}")
         yield table
         yield from _left_out(len(order), RESOURCES, "more that are less in use", everything)
         if idle := len(labels) - len(order):

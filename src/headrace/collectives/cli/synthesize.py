@@ -208,7 +208,7 @@ def _synthesize_orbits(
         ("plan", f"{collective} of {topology.ranks} ranks, {size(total_bytes)}"),
         ("made by", f"orbits, the best of {found.tried}"),
         ("predicted", f"{duration(found.predicted_us)} (full model)"),
-        ("bound", f"{duration(found.bound.total_us)}, so at most {found.gap:.1%} above the best"),
+        ("bound", f"{duration(found.bound.total_us)}, so at most {found.gap:z.1%} above the best"),
         ("proof", found.proof.plan_digest[:12]),
     ):
         table.add_row(name, text)
@@ -228,7 +228,7 @@ def _summary(plan: "Plan") -> Table:
         ("plan", f"{demand.collective} of {demand.ranks} ranks, {size(plan.total_bytes)}"),
         ("made by", f"{plan.generator}, {demand.chunks} chunks a block: {plan.why}"),
         ("predicted", f"{duration(plan.predicted_us)} ({plan.model.name} model)"),
-        ("bound", f"{duration(plan.bound.total_us)}, so at most {plan.gap:.1%} above the best"),
+        ("bound", f"{duration(plan.bound.total_us)}, so at most {plan.gap:z.1%} above the best"),
         ("proof", plan.proof.program_digest[:12]),
     ):
         table.add_row(name, text)

@@ -297,7 +297,7 @@ class Portfolio:
             if best_us > bound.total_us * (1 + min_gap):
                 return ""
             names.append(self.candidates[best].generator)
-        return f"skipped: {' and '.join(sorted(set(names)))} is within {min_gap:.1%} of the bound"
+        return f"skipped: {' and '.join(sorted(set(names)))} is within {min_gap:z.1%} of the bound"
 
     def _prunes(self) -> bool:
         """Return whether the candidates so far may prune the search of later generators."""
@@ -414,7 +414,7 @@ class Portfolio:
         name = self.candidates[second].generator
         if ahead <= self.request.method.model.alike:
             return f"as fast as {name}, in fewer steps ({mine.steps} at the busiest rank)"
-        return f"{ahead:.1%} ahead of the next generator, {name}"
+        return f"{ahead:z.1%} ahead of the next generator, {name}"
 
     def _too_fine(self, index: int, total_bytes: int) -> bool:
         demand = self.candidates[index].program.demand

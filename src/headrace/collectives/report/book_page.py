@@ -108,7 +108,7 @@ def _ranges(page: Page, entries: Sequence[Entry]) -> None:
                 size(entry.plan.total_bytes),
                 duration(entry.plan.predicted_us),
                 duration(entry.plan.bound.total_us),
-                f"{entry.plan.gap:.1%}",
+                f"{entry.plan.gap:z.1%}",
             )
             for entry in entries
         ],

@@ -44,7 +44,7 @@ def _certificate(page: Page, plan: Plan, cut: Bottleneck | None) -> None:
         [
             ("predicted", f"{duration(plan.predicted_us)} ({plan.model.name} cost model)"),
             ("lower bound", f"{duration(bound.total_us)}: {bound.formula}"),
-            ("gap", f"{plan.gap:.2%}"),
+            ("gap", f"{plan.gap:z.2%}"),
             ("bottleneck cut", "none found" if cut is None else cut_text(cut)),
             ("why this one", plan.why),
             (
@@ -103,7 +103,7 @@ def _candidates(page: Page, plan: Plan) -> None:
 
 
 def _above(us: float | None, bound: float) -> str:
-    return "" if us is None or bound <= 0 else f"{us / bound - 1:.1%}"
+    return "" if us is None or bound <= 0 else f"{us / bound - 1:z.1%}"
 
 
 def _topology(page: Page, plan: Plan, cut: Bottleneck | None, line: Timeline) -> None:
@@ -135,7 +135,7 @@ def _utilisation(page: Page, plan: Plan, line: Timeline) -> None:
     ]
     used = sorted((row for row in rows if row[2] > 0), key=lambda row: (-row[2], row[1], row[0]))
     page.note(f"{len(rows) - len(used)} of {len(rows)} links and capacities are not used.")
-    page.table(("name", "kind", "in use"), [(a, b, f"{c:.1%}") for a, b, c in used[:_SENDS]])
+    page.table(("name", "kind", "in use"), [(a, b, f"{c:z.1%}") for a, b, c in used[:_SENDS]])
 
 
 def _sends(page: Page, line: Timeline) -> None:

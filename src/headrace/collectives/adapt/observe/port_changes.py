@@ -154,7 +154,9 @@ class PortRates:
         """Return the differences from the profile in words."""
         if not self.factors:
             return "as measured"
-        return ", ".join(f"{name} at {factor:.0%}" for name, factor in sorted(self.factors.items()))
+        return ", ".join(
+            f"{name} at {factor:z.0%}" for name, factor in sorted(self.factors.items())
+        )
 
 
 def changed_ports(

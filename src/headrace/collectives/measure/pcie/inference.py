@@ -139,7 +139,7 @@ def _nearest_cpu(
         raise InputError(
             f"which CPU is nearest to the NIC: the loopbacks of CPU {best} take "
             f"{np.exp(middle[best]):.3g} us, those of CPU {rival} {np.exp(middle[rival]):.3g} us "
-            f"(medians, {noise:.0%} noise), which decides it with probability {sure:.2f} only; "
+            f"(medians, {noise:z.0%} noise), which decides it with probability {sure:.2f} only; "
             f"needs {least_confidence:.2f}: repeat 'loopback' probes of both, more often or on an "
             "idle box"
         )

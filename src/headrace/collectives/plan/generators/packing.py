@@ -39,7 +39,7 @@ def packing_schedules(request: Request) -> Iterator[Schedule]:
             chunk_mb = chunk_mb_of(demand, aim)
             limits = PackSettings(limit_s=limit_s(method.effort))
             packing = pack(request.topology, deliveries, chunk_mb, settings=limits)
-            request.report(f"{chunks} chunks, throughput within {packing.gap:.1%} of its bound")
+            request.report(f"{chunks} chunks, throughput within {packing.gap:z.1%} of its bound")
             through = tree_routes(packing, rounded(request.topology, packing, deliveries))
             if method.engine is None:
                 sends, total_us = in_order(
