@@ -1,7 +1,9 @@
 """Every command of docs/synthesis.md works, in its order, on its own files."""
 
+import json
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,14 @@ def check_what_the_text_says() -> None:
     assert Path("allgather.xml").read_text().startswith("<algo")
     for page in ("cluster.html", "allgather.html", "book.html"):
         assert Path(page).read_text().startswith("<!DOCTYPE html>")
+
+
+def test_the_gain_of_search_on_the_executors_networks_is_the_kept_one() -> None:
+    results = Path(__file__).parent.parent / "benchmarks" / "synthesis" / "results"
+    (kept,) = results.glob("kept-*.json")
+    rows = json.loads(kept.read_text())["tables"]["real links"]
+    ratios = [row["over_template"] for row in rows]
+    text = " ".join(TEXT.split())
+    assert f"of {len(ratios)} calls" in text
+    spread = f"from {min(ratios):.2f} to {max(ratios):.2f}"
+    assert f"median of {statistics.median(ratios):.2f}, {spread}" in text

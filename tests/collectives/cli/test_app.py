@@ -120,6 +120,16 @@ def test_plan_takes_a_topology_too(tmp_path: Path) -> None:
     assert artifact_io.load(tmp_path / "book").kind == "plan-book"
 
 
+def test_search_states_that_it_gains_nothing_under_the_executors_model(tmp_path: Path) -> None:
+    TOPOLOGY.save(tmp_path / "t")
+    asked = ("plan", tmp_path / "t", "-o", tmp_path / "book", "--collective", "allgather")
+    line = "Search gains nothing over templates"
+    assert line in run(*asked, "--search")
+    assert len(PlanBook.load(tmp_path / "book").entries) > 0
+    assert line not in run(*asked)
+    assert line not in run(*asked, "--search", "--model", "full")
+
+
 def test_plan_refuses_another_kind_of_file(profile: Path, tmp_path: Path) -> None:
     run("plan", profile, "-o", tmp_path / "book", "--collective", "reduce")
     with pytest.raises(InputError, match="field 'kind' is 'plan-book', needs 'profile'"):

@@ -145,6 +145,11 @@ def plan_command(
     out = Console()
     for shown in entry_tables(entry for entry in book.entries if entry.root == 0):
         out.print(shown)  # the other roots' entries are much the same
+    if search and method.model.streaming:
+        out.print(
+            "Search gains nothing over templates under the executor's model: leave out --search.",
+            soft_wrap=True,
+        )
     out.print(f"Wrote [bold]{output}[/]: {len(book.entries)} plans.", soft_wrap=True)
     planned = {entry.collective for entry in book.entries}
     if missing := [each.value for each in collective or STANDARD if each not in planned]:

@@ -21,7 +21,7 @@ from headrace.collectives.plan.engine import (
     SearchInterrupted,
     SearchSettings,
 )
-from headrace.collectives.plan.generators.limits import check_size, least_chunks, limit_s, per_rank
+from headrace.collectives.plan.generators.limits import check_size, limit_s, per_rank
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends, deliveries_of, realize
 from headrace.collectives.plan.ir.sends import concatenated
 from headrace.collectives.plan.request import Request
@@ -68,7 +68,6 @@ _DUALS = {
 }
 
 _COARSE = (1, 2, 3, 4, 6, 8, 12)
-_STREAMED = {"quick": (4, 32), "normal": (2, 8, 32, 64), "thorough": (2, 4, 8, 16, 32, 64)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,10 +465,6 @@ def matching_schedules(request: Request) -> Iterator[Schedule]:
         raise ProgramError("needs a search engine")
     check_size(request)
     effort = method.effort
-    if method.model.streaming:
-        yield from _streamed(request)
-        # The time of whole messages predicts that of streams poorly: little effort is enough.
-        effort = "quick" if effort == "normal" else effort
     for aim in request.aims:
         counts = {} if method.chunks is None else {"chunk_counts": (per_rank(request),)}
         if method.chunks is None and effort == "quick":
@@ -487,39 +482,6 @@ def matching_schedules(request: Request) -> Iterator[Schedule]:
             **counts,
         )
         request.report(f"{found.total_us:.4g} us with {found.demand.chunks} chunks a block")
-        yield realize(found.demand, found.sends)
-        if found.interrupted:
-            raise KeyboardInterrupt
-
-
-def _streamed(request: Request) -> Iterator[Schedule]:
-    """The best by matching for each of several chunk counts, without latency.
-
-    The search forwards whole messages one after the other, while streams run concurrently:
-    schedules that the search rates as equal differ widely under simulation, so several are
-    returned. Streams hide latency instead of paying it per message, and without it the best
-    schedule does not depend on the size.
-    """
-    method, topology = request.method, request.topology
-    assert method.engine is not None
-    if method.chunks is not None or not request.aims:
-        return
-    links = tuple(replace(link, alpha_us=0.0) for link in topology.links)
-    counts = _STREAMED[method.effort]
-    for chunks in counts:
-        if chunks * least_chunks(request) > request.max_chunks and chunks != counts[0]:
-            return
-        found = match(
-            replace(topology, links=links),
-            request.collective,
-            max(request.aims),
-            method.engine,
-            root=request.root,
-            seed=method.seed,
-            effort="quick",
-            max_seconds=limit_s(method.effort) / len(counts),
-            chunk_counts=(chunks,),
-        )
         yield realize(found.demand, found.sends)
         if found.interrupted:
             raise KeyboardInterrupt
