@@ -17,6 +17,7 @@ SOURCE = Path(headrace.__file__).parent
 LAYERS = {
     "headrace": 0,
     "headrace.errors": 0,
+    "headrace.extras": 0,
     "headrace.settings": 0,
     "headrace.artifact": 0,
     "headrace.fields": 0,

@@ -8,6 +8,7 @@ from typing import Any
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
+from headrace.extras import require
 from headrace.report.page import Page
 
 
@@ -17,7 +18,9 @@ def page_of(path: Path) -> Page:
     Raises
     ------
     ArtifactError : if the file is neither, or of a kind that has no page.
+    InputError : Plotly is not installed.
     """
+    require("plotly", "report", "a report")
     result = _benchmark(path)
     if result is not None:
         from headrace.report.benchmark_page import benchmark_page

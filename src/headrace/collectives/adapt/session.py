@@ -24,6 +24,7 @@ from headrace.collectives.run.bootstrap import invalidate
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.switch import Activation, PlanSwitch
 from headrace.errors import CommunicationError, HeadraceError
+from headrace.extras import require
 from headrace.job.records import Records
 from headrace.settings import Settings
 from headrace.topology import Topology
@@ -194,6 +195,7 @@ class Adaptation:
     def _metrics(self, switch: PlanSwitch, settings: Settings) -> Any:
         if settings.metrics is None:
             return None
+        require("prometheus_client", "metrics", "HEADRACE_METRICS")
         from headrace.collectives.adapt.metrics import Metrics, start_metrics  # only if enabled
 
         reader = self._executor.statistics_reader()

@@ -1,0 +1,40 @@
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+REPORT = """
+from pathlib import Path
+from headrace.report import page_of
+page_of(Path("any.plan"))
+"""
+
+METRICS = """
+from types import SimpleNamespace
+from headrace.collectives.adapt.session import Adaptation
+Adaptation._metrics(SimpleNamespace(), None, SimpleNamespace(metrics=9000))
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "code"),
+    [("plotly", "report", REPORT), ("prometheus_client", "metrics", METRICS)],
+)
+def test_a_missing_extra_is_named_with_its_command(package: str, extra: str, code: str) -> None:
+    blocked = f"import sys; sys.modules[{package!r}] = None\n{code}"
+    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("headrace.errors.InputError: "), done.stderr
+    assert package in last
+    assert f"pip install 'headrace[{extra}]'" in last
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    distribution = package.replace("_", "-")
+    assert any(each.startswith(distribution) for each in project["optional-dependencies"][extra])
+    assert not any(each.startswith(distribution) for each in project["dependencies"])
+    # `make` installs what this file names, extras too
+    assert f"\n{package}==" in (ROOT / "requirements" / "runtime.txt").read_text()
