@@ -57,7 +57,7 @@ PENDING = """
 import os, sys, time
 from datetime import timedelta
 import torch
-from tests.collectives.run.test_caller import no_others, reduce, two
+from tests.collectives.run.torch.test_caller import no_others, reduce, two
 from headrace.collectives.run.torch.group import HeadraceGroup
 from headrace.errors import CommunicationError
 
