@@ -1,4 +1,6 @@
-"""The native core of headrace: transport, executor, reductions, search."""
+"""
+The native core of headrace: transport, executor, reductions, synthesis.
+"""
 
 from collections.abc import Callable, Sequence
 import enum
@@ -108,6 +110,9 @@ class Call:
     """A collective bound to its buffers, for repeated runs."""
 
     def __init__(self, program: Program, segments: Sequence, type: DataType, operator: Operator, average: bool, epoch: int, priority: Priority, deadline_s: float) -> None: ...
+
+    def at(self, address: int, epoch: int, priority: Priority, deadline_s: float) -> Call:
+        """Return this call with its only segment at another address."""
 
 class Completions:
     """Finished tasks of one or more executors."""
