@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from headrace.errors import TopologyError
 from headrace.topology import Topology, perturbed, subgraph, transposed, without_local_alpha
 from headrace.topology.presets import PRESETS, dgx2_taccl_1mb, ndv2, ring
+from headrace.topology.transforms import restricted
 
 TOPOLOGIES = [preset(**preset.example) for preset in PRESETS.values()] + [
     ndv2(2),
@@ -71,3 +72,27 @@ def test_a_subgraph_of_links_that_are_not_there_is_refused() -> None:
         subgraph(ring(3), [0, 6])
     with pytest.raises(TopologyError, match="keep_links has -1, needs 0 to 5"):
         subgraph(ring(3), [-1])
+
+
+def test_some_ranks_keep_what_is_left_of_capacities_and_switches() -> None:
+    whole = dgx2(2)
+    chosen = (20, 3, 1)
+    some = restricted(whole, chosen, "some")
+    assert (some.name, some.ranks, some.rank_host) == ("some", 3, (0, 1, 1))
+    assert some.hosts == (whole.hosts[1], whole.hosts[0])
+    for link in some.links:
+        old = whole.links[whole.link_index[chosen[link.src], chosen[link.dst]]]
+        assert (link.alpha_us, link.beta_us_per_mb) == (old.alpha_us, old.beta_us_per_mb)
+    assert [(link.src, link.dst) for link in some.links] == sorted(some.link_index)
+    for field in ("shared", "switches"):
+        found = {
+            row.name: {(chosen[some.links[k].src], chosen[some.links[k].dst]) for k in row.links}
+            for row in getattr(some, field)
+        }
+        wanted = {
+            row.name: {(whole.links[k].src, whole.links[k].dst) for k in row.links}
+            & {(a, b) for a in chosen for b in chosen}
+            for row in getattr(whole, field)
+        }
+        assert found == {name: links for name, links in wanted.items() if links}
+        assert found

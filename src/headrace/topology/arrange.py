@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.topology import Topology
 from headrace.topology.profile import Profile
+from headrace.topology.transforms import restricted
 
 
 def arranged(profile: Profile, addresses: Sequence[str]) -> Profile | None:
@@ -31,34 +31,11 @@ def arranged(profile: Profile, addresses: Sequence[str]) -> Profile | None:
     groups = (tuple(sorted(place[r] for r in group if r in place)) for group in profile.groups)
     return replace(
         profile,
-        topology=_topology(topology, chosen, place),
+        topology=restricted(topology, chosen),
         groups=tuple(sorted(group for group in groups if group)),
         samples=_table(profile.samples, place),
         fits=_table(profile.fits, place),
         pairs=_table(profile.pairs, place),
-    )
-
-
-def _topology(topology: Topology, chosen: Sequence[int], place: Mapping[int, int]) -> Topology:
-    homes = list(dict.fromkeys(topology.rank_host[rank] for rank in chosen))
-    kept = sorted(
-        (place[link.src], place[link.dst], index)
-        for index, link in enumerate(topology.links)
-        if link.src in place and link.dst in place
-    )
-    number = {index: new for new, (_, _, index) in enumerate(kept)}
-
-    def left(links: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(sorted(number[link] for link in links if link in number))
-
-    return replace(
-        topology,
-        hosts=tuple(topology.hosts[home] for home in homes),
-        rank_host=tuple(homes.index(topology.rank_host[rank]) for rank in chosen),
-        links=tuple(replace(topology.links[i], src=src, dst=dst) for src, dst, i in kept),
-        shared=tuple(replace(s, links=left(s.links)) for s in topology.shared if left(s.links)),
-        switches=tuple(replace(s, links=left(s.links)) for s in topology.switches if left(s.links)),
-        addresses=tuple(topology.addresses[home] for home in homes) if topology.addresses else (),
     )
 
 

@@ -1,12 +1,13 @@
 """Pure functions from topologies to topologies: other costs, other directions, fewer links."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from headrace.errors import TopologyError
-from headrace.topology.topology import Link, SharedCapacity, Switch, Topology
+from headrace.topology.topology import Topology
 
 _TRANSPOSED = "-transposed"
 
@@ -77,20 +78,46 @@ def subgraph(topology: Topology, keep_links: Iterable[int], name: str | None = N
     if kept and not 0 <= kept[0] <= kept[-1] < total:
         wrong = kept[0] if kept[0] < 0 else kept[-1]
         raise TopologyError(f"keep_links has {wrong}, needs 0 to {total - 1}")
-    place = {link: j for j, link in enumerate(kept)}
-    links: tuple[Link, ...] = tuple(topology.links[link] for link in kept)
-    shared = tuple(replace(s, links=_left(s, place)) for s in topology.shared if _left(s, place))
-    switches = tuple(
-        replace(s, links=_left(s, place)) for s in topology.switches if _left(s, place)
-    )
     return replace(
         topology,
         name=name or f"{topology.name}-{len(kept)}-links",
-        links=links,
-        shared=shared,
-        switches=switches,
+        links=tuple(topology.links[link] for link in kept),
+        **_members(topology, kept),
     )
 
 
-def _left(member: SharedCapacity | Switch, place: dict[int, int]) -> tuple[int, ...]:
-    return tuple(place[link] for link in member.links if link in place)
+def restricted(topology: Topology, ranks: Sequence[int], name: str | None = None) -> Topology:
+    """Return the subgraph that `ranks` induce; rank k of the result is ``ranks[k]``.
+
+    Hosts are sorted by their first rank, links by their ends. Shared capacities and switches keep
+    their remaining links; empty ones are dropped.
+    """
+    place = {rank: k for k, rank in enumerate(ranks)}
+    homes = list(dict.fromkeys(topology.rank_host[rank] for rank in ranks))
+    kept = sorted(
+        (place[link.src], place[link.dst], index)
+        for index, link in enumerate(topology.links)
+        if link.src in place and link.dst in place
+    )
+    return replace(
+        topology,
+        name=name or topology.name,
+        hosts=tuple(topology.hosts[home] for home in homes),
+        rank_host=tuple(homes.index(topology.rank_host[rank]) for rank in ranks),
+        links=tuple(replace(topology.links[i], src=src, dst=dst) for src, dst, i in kept),
+        addresses=tuple(topology.addresses[home] for home in homes) if topology.addresses else (),
+        **_members(topology, [index for _, _, index in kept]),
+    )
+
+
+def _members(topology: Topology, kept: Sequence[int]) -> dict[str, Any]:
+    """Return the fields `shared` and `switches` with the links of `kept`, renumbered."""
+    place = {link: j for j, link in enumerate(kept)}
+
+    def left(links: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted(place[link] for link in links if link in place))
+
+    return {
+        field: tuple(replace(s, links=left(s.links)) for s in members if left(s.links))
+        for field, members in (("shared", topology.shared), ("switches", topology.switches))
+    }

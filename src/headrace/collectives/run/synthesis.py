@@ -92,13 +92,12 @@ class NativeSearch:
         sizes = np.diff(first)[order]
         rows = np.repeat(first[order] - np.append(0, np.cumsum(sizes)[:-1]), sizes)
         rows += np.arange(len(rows))
-        message = np.repeat(np.arange(len(order), dtype=np.int32), sizes)
-        timed = Sends(
-            chunk=sends.chunk[rows],
-            src=sends.src[rows],
-            dst=sends.dst[rows],
+        timed = Sends.of(
+            sends.chunk[rows],
+            sends.src[rows],
+            sends.dst[rows],
             reduce=sends.reduce[rows],
-            message=message,
+            message=np.repeat(np.arange(len(order)), sizes),
             start_us=np.repeat(start[order], sizes),
         )
         timed = with_arrivals(topology, timed, chunk_mb)
@@ -134,13 +133,8 @@ def _result(
     sizes = np.diff(outcome.first)
     rows = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     ends = _links(there)[outcome.link[rows]]
-    sends = Sends(
-        chunk=outcome.chunk,
-        src=ends[:, 0],
-        dst=ends[:, 1],
-        reduce=np.full(len(rows), backwards),
-        message=rows,
-        start_us=outcome.start_us[rows],
+    sends = Sends.of(
+        outcome.chunk, *ends.T, reduce=backwards, message=rows, start_us=outcome.start_us[rows]
     )
     return SearchResult(
         sends=with_arrivals(there, sends, chunk_mb),

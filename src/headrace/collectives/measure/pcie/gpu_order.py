@@ -12,8 +12,9 @@ import numpy as np
 
 from headrace.collectives.measure.pcie.inference import Hardware
 from headrace.errors import InputError
-from headrace.topology import Link, SharedCapacity, Topology
+from headrace.topology import SharedCapacity, Topology
 from headrace.topology.topology import beta_from_bytes_per_s
+from headrace.topology.transforms import restricted
 
 MAX_ORDERS = 100_000
 """Limit of the search; all orders of 16 equal GPUs are more, but few differ at `near_nic`."""
@@ -22,23 +23,7 @@ MAX_ORDERS = 100_000
 def box_of(machine: Topology) -> Topology:
     """Return the first host of `machine` and the links within it."""
     ranks = [rank for rank, host in enumerate(machine.rank_host) if host == machine.rank_host[0]]
-    place = {rank: index for index, rank in enumerate(ranks)}
-    links = tuple(
-        Link(
-            src=place[link.src],
-            dst=place[link.dst],
-            alpha_us=link.alpha_us,
-            beta_us_per_mb=link.beta_us_per_mb,
-        )
-        for link in machine.links
-        if link.src in place and link.dst in place
-    )
-    return Topology(
-        name=f"{machine.name}-box",
-        hosts=(machine.hosts[machine.rank_host[0]],),
-        rank_host=(0,) * len(ranks),
-        links=links,
-    )
+    return replace(restricted(machine, ranks, f"{machine.name}-box"), shared=(), switches=())
 
 
 def visible_order(

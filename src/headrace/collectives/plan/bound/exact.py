@@ -94,15 +94,7 @@ def exact_schedule(
     ProgramError : if a chunk cannot reach a target.
     """
     if not deliveries.targets.any():
-        empty = np.empty(0, dtype=np.int32)
-        sends = Sends(
-            chunk=empty,
-            src=empty,
-            dst=empty,
-            reduce=empty.astype(bool),
-            message=empty,
-            start_us=empty.astype(float),
-        )
+        sends = Sends.of((), (), ())
         return Exact(sends=sends, total_us=0.0, bound_us=0.0, unit_us=1.0, stop=Stop.DONE)
     return _Exact(topology, deliveries, chunk_mb, symmetry, hint).solve(
         parameters or Parameters(deterministic=10.0)
@@ -362,14 +354,7 @@ class _Exact:
         made.sort(key=lambda row: row[0])
         table = np.array([row[1:] for row in made], dtype=np.int64).reshape(-1, 2)
         ends = np.array(self._ends, dtype=np.int32).reshape(-1, 2)
-        sends = Sends(
-            chunk=table[:, 1].astype(np.int32),
-            src=ends[table[:, 0], 0],
-            dst=ends[table[:, 0], 1],
-            reduce=np.zeros(len(table), dtype=bool),
-            message=np.arange(len(table), dtype=np.int32),
-            start_us=np.array([row[0] for row in made], dtype=float),
-        )
+        sends = Sends.of(table[:, 1], *ends[table[:, 0]].T, start_us=[row[0] for row in made])
         return sends, max((there[key] for key in there), default=0.0)
 
 

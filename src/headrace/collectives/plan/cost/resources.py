@@ -1,7 +1,9 @@
 """Routes: the links and shared capacities that can delay the bytes of a link, in order."""
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, lru_cache
+
+import numpy as np
 
 from headrace.topology import Topology
 
@@ -23,6 +25,17 @@ def resource_routes(
         link: tuple((resource, made.betas[resource]) for resource in made.route(link, keep_links))
         for link in made.through
     }, len(made.betas)
+
+
+@lru_cache(maxsize=16)
+def slowest_betas(topology: Topology) -> np.ndarray:
+    """For every link, the largest beta of its resources (read-only)."""
+    betas = topology.columns.beta_us_per_mb.copy()
+    for shared in topology.shared:
+        links = list(shared.links)
+        betas[links] = np.maximum(betas[links], shared.beta_us_per_mb)
+    betas.flags.writeable = False
+    return betas
 
 
 class _Resources:

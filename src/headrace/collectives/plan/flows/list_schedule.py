@@ -197,11 +197,9 @@ class _ListSchedule:
         order = [send for _, message in messages for send in message]
         counts = [len(message) for _, message in messages]
         ends = np.array([self._ends[self._link[k]] for k in order], dtype=np.int32).reshape(-1, 2)
-        return Sends(
-            chunk=np.array([self._chunk[k] for k in order], dtype=np.int32),
-            src=ends[:, 0],
-            dst=ends[:, 1],
-            reduce=np.zeros(len(order), dtype=bool),
-            message=np.repeat(np.arange(len(messages), dtype=np.int32), counts),
+        return Sends.of(
+            [self._chunk[k] for k in order],
+            *ends.T,
+            message=np.repeat(np.arange(len(messages)), counts),
             start_us=np.repeat(np.array([when for when, _ in messages], dtype=float), counts),
         )

@@ -172,14 +172,7 @@ def systolic(trees: Trees, hop: int) -> Sends:
             time = chunk + hop * (height[root] + depth[above])
             rows.append((time, len(rows), chunk, above, below, False))
     columns = np.array(sorted(rows), dtype=np.int32).reshape(-1, 6)
-    return Sends(
-        chunk=columns[:, 2].copy(),
-        src=columns[:, 3].copy(),
-        dst=columns[:, 4].copy(),
-        reduce=columns[:, 5].astype(bool),
-        message=np.arange(len(columns), dtype=np.int32),
-        start_us=np.empty(0),
-    )
+    return Sends.of(*columns[:, 2:5].T, reduce=columns[:, 5])
 
 
 def _trees(

@@ -132,14 +132,7 @@ def _sends(messages: Sequence[_Message]) -> Sends:
         for chunk in each.chunks
     ]
     columns = np.array(rows, dtype=np.int32).reshape(-1, 4)
-    return Sends(
-        chunk=columns[:, 0].copy(),
-        src=columns[:, 1].copy(),
-        dst=columns[:, 2].copy(),
-        reduce=np.zeros(len(rows), dtype=bool),
-        message=columns[:, 3].copy(),
-        start_us=np.empty(0),
-    )
+    return Sends.of(*columns[:, :3].T, message=columns[:, 3])
 
 
 def relay_schedules(request: Request) -> Iterator[Schedule]:

@@ -190,13 +190,5 @@ def sends_of(schedule: Schedule) -> Sends:
                 rows.append((item, src, dst, transfer.reduce, number))
     columns = np.array(rows, dtype=np.int32).reshape(-1, 5)
     columns = columns[np.argsort(columns[:, -1], kind="stable")]
-    chunk, source, target, reduce, order = (columns[:, k].copy() for k in range(5))
-    _, number = np.unique(order, return_inverse=True)
-    return Sends(
-        chunk=chunk,
-        src=source,
-        dst=target,
-        reduce=reduce.astype(bool),
-        message=number.astype(np.int32),
-        start_us=np.empty(0),
-    )
+    _, number = np.unique(columns[:, -1], return_inverse=True)
+    return Sends.of(*columns[:, :3].T, reduce=columns[:, 3], message=number)

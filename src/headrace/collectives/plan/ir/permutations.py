@@ -7,6 +7,7 @@ import numpy as np
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Topology
+from headrace.topology.automorphism import link_image
 
 
 def link_images(topology: Topology, perm: np.ndarray) -> np.ndarray:
@@ -16,16 +17,13 @@ def link_images(topology: Topology, perm: np.ndarray) -> np.ndarray:
     ------
     TopologyError : if a link has no image.
     """
-    index = topology.link_index
-    images = np.empty(len(topology.links), dtype=np.int64)
-    for k, link in enumerate(topology.links):
-        src, dst = int(perm[link.src]), int(perm[link.dst])
-        if (src, dst) not in index:
-            raise TopologyError(
-                f"topology '{topology.name}': link {link.src} -> {link.dst} has no image "
-                f"{src} -> {dst}; use permutations that are automorphisms"
-            )
-        images[k] = index[src, dst]
+    images = link_image(topology, perm)
+    if np.any(images < 0):
+        link = topology.links[int(np.argmin(images))]
+        raise TopologyError(
+            f"topology '{topology.name}': link {link.src} -> {link.dst} has no image "
+            f"{perm[link.src]} -> {perm[link.dst]}; use permutations that are automorphisms"
+        )
     return images
 
 

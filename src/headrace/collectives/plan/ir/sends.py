@@ -5,11 +5,12 @@ topology (TACCL 5.7), and an allreduce is a reduce_scatter followed, or overlapp
 The order of combining may differ from the order in which messages begin: `by_arrival` computes it.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from headrace.collectives.plan.generators.hosts.clusters import slowest_betas
+from headrace.collectives.plan.cost.resources import slowest_betas
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Topology
 
@@ -63,6 +64,36 @@ class Sends:
     message: np.ndarray
     start_us: np.ndarray
     arrive_us: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    @classmethod
+    def of(
+        cls,
+        chunk: ArrayLike,
+        src: ArrayLike,
+        dst: ArrayLike,
+        *,
+        reduce: ArrayLike = False,
+        message: ArrayLike | None = None,
+        start_us: ArrayLike = (),
+        arrive_us: ArrayLike = (),
+    ) -> "Sends":
+        """Return sends of columns of any integers; by default each row is one message."""
+        chunks = np.array(chunk, np.int32)
+        rows = len(chunks)
+        return cls(
+            chunk=chunks,
+            src=np.array(src, np.int32),
+            dst=np.array(dst, np.int32),
+            reduce=np.array(np.broadcast_to(np.asarray(reduce, bool), rows)),
+            message=np.array(np.arange(rows) if message is None else message, np.int32),
+            start_us=np.array(start_us, float),
+            arrive_us=np.array(arrive_us, float),
+        )
+
+    def take(self, rows: np.ndarray) -> "Sends":
+        """Return the sends of these rows, with their message numbers as they are."""
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        return Sends(**{name: c[rows] if len(c) else c for name, c in columns.items()})
 
 
 def check_sends(sends: Sends) -> None:
@@ -124,12 +155,12 @@ def reversed_sends(sends: Sends) -> Sends:
         arrive_us = (last_us - start_us)[::-1].copy() if len(arrive_us) else arrive_us
         start_us = (last_us - ends)[::-1].copy()
     last = int(sends.message[-1]) if len(sends.message) else 0
-    return Sends(
-        chunk=sends.chunk[::-1].copy(),
-        src=sends.dst[::-1].copy(),
-        dst=sends.src[::-1].copy(),
-        reduce=np.ones(len(sends.chunk), dtype=bool),
-        message=(last - sends.message[::-1]).astype(np.int32),
+    return Sends.of(
+        sends.chunk[::-1],
+        sends.dst[::-1],
+        sends.src[::-1],
+        reduce=True,
+        message=last - sends.message[::-1],
         start_us=start_us,
         arrive_us=arrive_us,
     )
@@ -178,19 +209,7 @@ def overlapped(first: Sends, second: Sends) -> Sends:
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     rows = np.argsort(rank[both.message], kind="stable")
-    return replace(_rows(both, rows), message=rank[both.message[rows]].astype(np.int32))
-
-
-def _rows(sends: Sends, rows: np.ndarray) -> Sends:
-    return Sends(
-        chunk=sends.chunk[rows],
-        src=sends.src[rows],
-        dst=sends.dst[rows],
-        reduce=sends.reduce[rows],
-        message=sends.message[rows],
-        start_us=sends.start_us[rows] if len(sends.start_us) else sends.start_us,
-        arrive_us=sends.arrive_us[rows] if len(sends.arrive_us) else sends.arrive_us,
-    )
+    return replace(both.take(rows), message=rank[both.message[rows]].astype(np.int32))
 
 
 def _durations(sends: Sends) -> np.ndarray:
@@ -219,12 +238,12 @@ def _shifted(sends: Sends, shift: np.ndarray, takes: np.ndarray) -> np.ndarray:
 
 def _joined(first: Sends, second: Sends, start_us: np.ndarray, arrive_us: np.ndarray) -> Sends:
     after = int(first.message[-1]) + 1 if len(first.message) else 0
-    return Sends(
-        chunk=np.concatenate([first.chunk, second.chunk]),
-        src=np.concatenate([first.src, second.src]),
-        dst=np.concatenate([first.dst, second.dst]),
+    return Sends.of(
+        np.concatenate([first.chunk, second.chunk]),
+        np.concatenate([first.src, second.src]),
+        np.concatenate([first.dst, second.dst]),
         reduce=np.concatenate([first.reduce, second.reduce]),
-        message=np.concatenate([first.message, second.message + after]).astype(np.int32),
+        message=np.concatenate([first.message, second.message + after]),
         start_us=start_us,
         arrive_us=arrive_us,
     )

@@ -1,12 +1,13 @@
 """Clusters of equal hosts, for `hierarchy`: the topology inside hosts, the rails between them."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
+from headrace.collectives.plan.cost.resources import slowest_betas
 from headrace.errors import ProgramError
-from headrace.topology import Link, SharedCapacity, Topology
+from headrace.topology import Topology
+from headrace.topology.transforms import restricted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,7 +57,10 @@ def hosts_of(topology: Topology) -> tuple[HostTopology, ...]:
     if len(sizes) > 1:
         raise ProgramError(f"hosts have {sizes} ranks; needs hosts of equal size")
     return tuple(
-        HostTopology(ranks=tuple(ranks), inside=_inside(topology, ranks))
+        HostTopology(
+            ranks=tuple(ranks),
+            inside=restricted(topology, ranks, f"{topology.name}, ranks {ranks[0]}.."),
+        )
         for ranks in members.values()
     )
 
@@ -80,35 +84,6 @@ def rails_of(topology: Topology, hosts: tuple[HostTopology, ...]) -> tuple[Rail,
             "no GPU of a host has links to and from its counterpart on all other hosts, needs one"
         )
     return tuple(found)
-
-
-def _inside(topology: Topology, ranks: list[int]) -> Topology:
-    place = {rank: k for k, rank in enumerate(ranks)}
-    kept = [k for k, link in enumerate(topology.links) if link.src in place and link.dst in place]
-    number = {k: index for index, k in enumerate(kept)}
-    shared = [
-        (s.name, tuple(number[k] for k in s.links if k in number), s.beta_us_per_mb)
-        for s in topology.shared
-    ]
-    return Topology(
-        name=f"{topology.name}, ranks {ranks[0]}..",
-        hosts=("host",),
-        rank_host=(0,) * len(ranks),
-        links=tuple(
-            Link(
-                src=place[topology.links[k].src],
-                dst=place[topology.links[k].dst],
-                alpha_us=topology.links[k].alpha_us,
-                beta_us_per_mb=topology.links[k].beta_us_per_mb,
-            )
-            for k in kept
-        ),
-        shared=tuple(
-            SharedCapacity(name=name, links=links, beta_us_per_mb=beta)
-            for name, links, beta in shared
-            if links
-        ),
-    )
 
 
 def _partition(topology: Topology, host: HostTopology) -> tuple[tuple[int, ...], ...]:
@@ -155,17 +130,6 @@ def _rail(
         return None
     _, gpu, alpha, beta = min(options)
     return Rail(gpu=gpu, served=served, alpha_us=alpha, beta_us_per_mb=beta)
-
-
-@lru_cache(maxsize=16)
-def slowest_betas(topology: Topology) -> np.ndarray:
-    """For every link, the largest beta of its resources (read-only)."""
-    betas = topology.columns.beta_us_per_mb.copy()
-    for shared in topology.shared:
-        links = list(shared.links)
-        betas[links] = np.maximum(betas[links], shared.beta_us_per_mb)
-    betas.flags.writeable = False
-    return betas
 
 
 def _slowness(inside: Topology, gpu: int) -> float:

@@ -210,10 +210,7 @@ def _trees(
     own = size * chunks
     if size == 1:
         links: list[list[int]] = [[] for _ in origin]
-        none = np.empty(0, np.int32)
-        sends = Sends(
-            chunk=none, src=none, dst=none, reduce=none != 0, message=none, start_us=np.empty(0)
-        )
+        sends = Sends.of((), (), ())
         there = np.zeros((1, own))
     else:
         deliveries = Deliveries(ranks=size, origin=origin, targets=targets)
@@ -337,14 +334,10 @@ class _Gather:
         rows.sort()
         keys = [key for key, _, _, _ in rows]
         fresh = np.array([k == 0 or keys[k] != keys[k - 1] for k in range(len(keys))], dtype=bool)
-        chunk, src, dst = (np.array([row[i] for row in rows], dtype=np.int32) for i in (1, 2, 3))
-        return Sends(
-            chunk=chunk,
-            src=src,
-            dst=dst,
-            reduce=np.zeros(len(rows), dtype=bool),
-            message=(np.cumsum(fresh) - 1).astype(np.int32),
-            start_us=np.array([key[0] for key in keys]),
+        return Sends.of(
+            *([row[i] for row in rows] for i in (1, 2, 3)),
+            message=np.cumsum(fresh) - 1,
+            start_us=[key[0] for key in keys],
         )
 
     def _own(self, number: int, host: HostTopology) -> Iterator[_Row]:

@@ -56,12 +56,12 @@ def expand(plan: OrbitPlan, simulation: OrbitSimulation | None = None) -> Sends:
         start_us, arrive_us = (time[message[row], simulation.label[rank]] for time in times)
     if plan.demand.collective is Collective.ALL_TO_ALL:
         chunk += table[rank, columns["origin"][row]].astype(np.int64) * n * c
-    return Sends(
-        chunk=chunk.astype(np.int32),
-        src=rank.astype(np.int32),
-        dst=table[rank, columns["dst"][row]].astype(np.int32),
+    return Sends.of(
+        chunk,
+        rank,
+        table[rank, columns["dst"][row]],
         reduce=columns["reduce"][row] != 0,
-        message=(message[row] * n + place[rank]).astype(np.int32),
+        message=message[row] * n + place[rank],
         start_us=start_us,
         arrive_us=arrive_us,
     )

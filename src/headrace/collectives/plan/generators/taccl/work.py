@@ -138,13 +138,12 @@ class WorkTimeline:
         counts = [len(work.chunks[at]) for at in self.order]
         rows = np.repeat(np.array(self.order, np.int64), counts)
         links = np.array(work.link, np.int64)[rows]
-        chunks = [chunk for at in self.order for chunk in work.chunks[at]]
-        return Sends(
-            chunk=np.array(chunks, np.int32),
-            src=costs.src[links].astype(np.int32),
-            dst=costs.dst[links].astype(np.int32),
+        return Sends.of(
+            [chunk for at in self.order for chunk in work.chunks[at]],
+            costs.src[links],
+            costs.dst[links],
             reduce=np.array(work.reduce, bool)[rows],
-            message=number[rows].astype(np.int32),
+            message=number[rows],
             start_us=np.array(self.start_us)[rows],
             arrive_us=(np.array(self.start_us) + work.lats)[rows],
         )

@@ -108,11 +108,5 @@ def _one_hop(deliveries: Deliveries) -> Sends:
     pair = (dst - src) % deliveries.ranks * deliveries.ranks + src  # by round
     order = np.argsort(pair, kind="stable")
     pair = pair[order]
-    return Sends(
-        chunk=chunk[order].astype(np.int32),
-        src=src[order],
-        dst=dst[order].astype(np.int32),
-        reduce=np.zeros(len(order), dtype=bool),
-        message=(np.cumsum(np.diff(pair, prepend=pair[:1]) != 0)).astype(np.int32),
-        start_us=np.empty(0),
-    )
+    message = np.cumsum(np.diff(pair, prepend=pair[:1]) != 0)
+    return Sends.of(chunk[order], src[order], dst[order], message=message)

@@ -156,7 +156,7 @@ def test_a_symmetry_that_is_none_of_the_topology_is_refused_with_the_link() -> N
     with pytest.raises(SketchError, match=r"link 0 -> 2 costs 1.0 us \+ 180.0 us/MB, its image"):
         apply_sketch(sketch(internode=dear, symmetries=(Symmetry(offset=1, group=2),)), two_nodes())
     nics = NAMED["dgx2-sk-3"](2)
-    with pytest.raises(SketchError, match="capacity 'node0/nic0-out'|has no image"):
+    with pytest.raises(SketchError, match="node0/nic0-out|has no image"):
         apply_sketch(replace(nics, symmetries=(Symmetry(offset=1, group=16),)), presets.dgx2(2))
 
 
