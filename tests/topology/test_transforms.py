@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import TopologyError
 from headrace.topology import Topology, perturbed, subgraph, transposed, without_local_alpha
-from headrace.topology.presets import PRESETS, dgx2_taccl_1mb, ndv2, ring
+from headrace.topology.presets import PRESETS, dgx2, dgx2_taccl_1mb, ndv2, ring
 from headrace.topology.transforms import restricted
 
 TOPOLOGIES = [preset(**preset.example) for preset in PRESETS.values()] + [

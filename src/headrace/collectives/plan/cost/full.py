@@ -12,22 +12,16 @@ parts before it in its slot and in its lane have been taken; readers of the slot
 every dependency of the program is kept, and sums are the same in every run; the buffers are assumed
 to be large enough.
 
-The schedule is work-conserving: whenever resources become free, of the messages that could begin
-the one with the lowest number does, then the next that still can, and so on. Times closer than a
-billionth of themselves are equal: the order in which costs are summed must not decide which message
-goes first.
+`EventLoop` has the order in which messages begin.
 """
-
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from headrace.collectives.plan.cost.events import EventLoop
 from headrace.collectives.plan.cost.pieces import RECV, SEND, links_of, mates_of
 from headrace.collectives.plan.cost.resources import Route, resource_routes
 from headrace.collectives.program import Op, Program
 from headrace.topology import BYTES_PER_MB, Topology
-
-_SAME_MOMENT = 1e-9
 
 
 class Messages:
@@ -114,7 +108,15 @@ def run_messages(
     made, resources = resource_routes(topology, messages.link.tolist())
     alpha = [topology.links[link].alpha_us for link in messages.link.tolist()]
     holds = _holds(messages, made, alpha)
-    run = _Run(messages, holds, resources, (messages.mb[messages.count :] * local_us_per_mb))
+    local_us: list[float] = (messages.mb[messages.count :] * local_us_per_mb).tolist()
+    run = EventLoop(
+        holds,
+        resources,
+        behind=messages.behind.tolist(),
+        waits=messages.waits,
+        unlocks=messages.unlocks,
+        local_us=local_us,
+    )
     run.until_done()
     return np.array(run.begin), np.array(run.end)
 
@@ -130,104 +132,3 @@ def _holds(
             known[link, mb] = [(resource, fixed + beta * mb) for resource, beta in made[link]]
         holds.append(known[link, mb])
     return holds
-
-
-class _Run:
-    """The event loop. Only the heads of lanes are candidates."""
-
-    def __init__(
-        self,
-        messages: Messages,
-        holds: list[list[tuple[int, float]]],
-        resources: int,
-        local_us: np.ndarray,
-    ) -> None:
-        self._count, self._unlocks = messages.count, messages.unlocks
-        self._behind: list[int] = messages.behind.tolist()
-        self._holds = holds
-        self._takes = [max(us for _, us in held) for held in holds]
-        self._local_us: list[float] = local_us.tolist()
-        self._waits = list(messages.waits)
-        for message in self._behind:  # one more: to become the head of the lane
-            if message >= 0:
-                self._waits[message] += 1
-        self._free = [0.0] * resources
-        self._queue: list[list[int]] = [[] for _ in range(resources)]
-        self._events: list[tuple[float, int]] = []
-        """(time, node that ends), or (time, -1 - resource that becomes free)."""
-        self._ready = [k for k in range(messages.count) if not self._waits[k]]
-        heapify(self._ready)
-        nodes = messages.count + len(self._local_us)
-        self.begin, self.end = [-1.0] * nodes, [-1.0] * nodes
-
-    def until_done(self) -> None:
-        events, queue, free = self._events, self._queue, self._free
-        for node in [k for k in range(self._count, len(self.end)) if not self._waits[k]]:
-            self.begin[node] = 0.0
-            if self._local_us[node - self._count] > 0.0:
-                heappush(events, (self._local_us[node - self._count], node))
-            else:
-                self._finish(node, 0.0)
-        self._start_all(0.0)
-        while events:
-            now = events[0][0]
-            limit = now * (1.0 + _SAME_MOMENT)
-            while events and events[0][0] <= limit:
-                now, what = heappop(events)
-                if what >= 0:
-                    self._finish(what, now)
-                elif queue[-1 - what] and free[-1 - what] <= limit:
-                    heappush(self._ready, heappop(queue[-1 - what]))
-            self._start_all(now)
-
-    def _start_all(self, now: float) -> None:
-        """Begin all messages that can begin, lowest number first."""
-        ready, free, queue, events = self._ready, self._free, self._queue, self._events
-        limit = now * (1.0 + _SAME_MOMENT)
-        while ready:
-            message = heappop(ready)
-            held = self._holds[message]
-            scarce, until = -1, limit
-            for resource, _ in held:
-                if free[resource] > until:
-                    scarce, until = resource, free[resource]
-            if scarce >= 0:
-                if not queue[scarce]:
-                    heappush(events, (until, -1 - scarce))
-                heappush(queue[scarce], message)
-                # Another resource may have activated it, which the next message may take instead.
-                for resource, _ in held:
-                    if free[resource] <= limit and queue[resource]:
-                        heappush(ready, heappop(queue[resource]))
-                continue
-            self.begin[message] = now
-            for resource, us in held:
-                free[resource] = now + us
-                if queue[resource]:
-                    heappush(events, (now + us, -1 - resource))
-            heappush(events, (now + self._takes[message], message))
-            behind = self._behind[message]
-            if behind >= 0:
-                self._waits[behind] -= 1
-                if not self._waits[behind]:
-                    heappush(ready, behind)
-
-    def _finish(self, node: int, now: float) -> None:
-        """End a node; local steps that take no time follow at once, before any message begins."""
-        done = [node]
-        while done:
-            node = done.pop()
-            self.end[node] = now
-            for later in self._unlocks[node]:
-                self._waits[later] -= 1
-                if self._waits[later]:
-                    continue
-                if later < self._count:
-                    heappush(self._ready, later)
-                    continue
-                self.begin[later] = now
-                us = self._local_us[later - self._count]
-                if us > 0.0:
-                    heappush(self._events, (now + us, later))
-                else:
-                    done.append(later)

@@ -8,14 +8,12 @@ import heapq
 
 import numpy as np
 
+from headrace.collectives.plan.cost.events import SAME_MOMENT
 from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.plan.engine import Routes
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends
 from headrace.errors import ProgramError
 from headrace.topology import Topology
-
-_SAME_MOMENT = 1 + 1e-9
-"""Times closer than this ratio are equal, as in the simulator."""
 
 
 def in_order(
@@ -145,7 +143,7 @@ class _ListSchedule:
         messages: list[tuple[float, tuple[int, ...]]] = []
         total, order = 0.0, 0
         while events:
-            now = events[0][0] * _SAME_MOMENT
+            now = events[0][0] * SAME_MOMENT
             while events and events[0][0] <= now:
                 for send in heapq.heappop(events)[2]:
                     for other in self._behind[send]:

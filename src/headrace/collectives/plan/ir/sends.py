@@ -10,12 +10,10 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headrace.collectives.plan.cost.events import SAME_MOMENT
 from headrace.collectives.plan.cost.resources import slowest_betas
 from headrace.errors import ProgramError, TopologyError
 from headrace.topology import Topology
-
-_SAME_MOMENT = 1e-9
-"""Relative tolerance of equal times, as in the simulators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -273,7 +271,7 @@ def _in_turn(sends: Sends) -> bool:
     place += sends.chunk[rows]
     order = np.argsort(place, kind="stable")
     arrive_us = sends.arrive_us[rows][order]
-    late = arrive_us[:-1] > arrive_us[1:] * (1 + _SAME_MOMENT)
+    late = arrive_us[:-1] > arrive_us[1:] * SAME_MOMENT
     return not np.any(late & (np.diff(place[order]) == 0))
 
 

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.plan.cost.events import SAME_MOMENT
 from headrace.collectives.plan.generators.orbits.classes import LinkClasses
 from headrace.collectives.plan.generators.orbits.group import RegularGroup
 from headrace.collectives.plan.generators.orbits.plan import SEND_COLUMNS, OrbitPlan
@@ -22,7 +23,6 @@ _SHARES = (1.0, 0.5, 0.2)
 _MAX_HOPS = 300_000
 """More hops of chunks than this are not planned, but for the least number of chunks."""
 
-_SAME_MOMENT = 1.0 + 1e-9
 _TIGHT = 1.0 + 1e-6
 _TIE = 1e-3
 """Share of a class's own cost added to its price: of equally priced paths the shorter wins."""
@@ -148,9 +148,9 @@ class _Exchange:
         times = [0.0]
         while times:
             now = heappop(times)
-            while times and times[0] <= now * _SAME_MOMENT:
+            while times and times[0] <= now * SAME_MOMENT:
                 now = heappop(times)
-            limit = now * _SAME_MOMENT
+            limit = now * SAME_MOMENT
             while arrivals and arrivals[0][0] <= limit:
                 s, items = sent[heappop(arrivals)[1]]
                 onward = self._onward[s]

@@ -20,11 +20,10 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from headrace.collectives.plan.cost.events import SAME_MOMENT
 from headrace.collectives.plan.generators.orbits.classes import LinkClasses
 from headrace.collectives.plan.generators.orbits.levels import Level, LinkGroup
 from headrace.collectives.plan.generators.orbits.shares import fair_counts
-
-_SAME_MOMENT = 1.0 + 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,9 +114,9 @@ class _Growth:
         times: list[float] = sorted({0.0, *self._ready.tolist()})
         while times:
             now = heappop(times)
-            while times and times[0] <= now * _SAME_MOMENT:
+            while times and times[0] <= now * SAME_MOMENT:
                 now = heappop(times)
-            limit = now * _SAME_MOMENT
+            limit = now * SAME_MOMENT
             self._here[0] |= self._ready <= limit
             while arrivals and arrivals[0][0] <= limit:
                 _, message = heappop(arrivals)
@@ -175,7 +174,7 @@ class _Growth:
     ) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """Split the items that can be brought now among the groups of a level."""
         level = self._levels[depth]
-        if not any(self._may_start(group, now * _SAME_MOMENT) for group in level.groups):
+        if not any(self._may_start(group, now * SAME_MOMENT) for group in level.groups):
             return []
         picks = [self._pick(group, open_, now) for group in level.groups]
         some = np.stack([mask for _, mask in picks])
@@ -207,7 +206,7 @@ class _Growth:
     def _pick(self, group: LinkGroup, open_: np.ndarray, now: float) -> tuple[int, np.ndarray]:
         """The free class with the most items, and these; of a busy group -1 and all its items."""
         classes = self._classes
-        limit = now * _SAME_MOMENT
+        limit = now * SAME_MOMENT
         if self._may_start(group, limit):
             best, most, mask = -1, 0, np.zeros_like(open_)
             for s in group.classes.tolist():

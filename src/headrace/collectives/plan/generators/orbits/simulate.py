@@ -10,18 +10,16 @@ the ranks in the order of `OrbitSimulation.order`; the two agree to rounding.
 """
 
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 import numpy as np
 
 from headrace.collectives.demand import Collective
+from headrace.collectives.plan.cost.events import EventLoop
 from headrace.collectives.plan.generators.orbits.costs import OrbitCosts, Representatives
 from headrace.collectives.plan.generators.orbits.group import RegularGroup
 from headrace.collectives.plan.generators.orbits.plan import OrbitPlan
 from headrace.errors import InputError
 from headrace.topology import BYTES_PER_MB, Topology
-
-_SAME_MOMENT = 1.0 + 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +63,7 @@ def simulate_orbits(
     if costs is None or not np.array_equal(costs.group.generators, plan.generators):
         costs = OrbitCosts(topology=topology, group=RegularGroup(generators=plan.generators))
     chosen = costs.representatives(np.unique(plan.sends["dst"]).tolist())
-    run = _Run(plan, costs, chosen, plan.demand.chunk_bytes(total_bytes) / BYTES_PER_MB)
+    run = _event_loop(plan, costs, chosen, plan.demand.chunk_bytes(total_bytes) / BYTES_PER_MB)
     run.until_done()
     count = len(chosen.ranks)
     return OrbitSimulation(
@@ -78,69 +76,28 @@ def simulate_orbits(
     )
 
 
-class _Run:
-    """The event loop over nodes: message m of representative r is node m * count + r."""
-
-    def __init__(
-        self, plan: OrbitPlan, costs: OrbitCosts, chosen: Representatives, chunk_mb: float
-    ) -> None:
-        self._count = len(chosen.ranks)
-        nodes = plan.messages * self._count
-        first = np.searchsorted(plan.sends["message"], np.arange(plan.messages + 1))
-        self._to: list[int] = plan.sends["dst"][first[:-1]].tolist()
-        mb = (np.diff(first) * chunk_mb).tolist()
-        links = _Links(costs, chosen)
-        self._holds: list[list[tuple[int, float]]] = []
-        for message, to in enumerate(self._to):
-            for rank in chosen.ranks:
-                alpha, route = links.of(rank, to)
-                self._holds.append([(r, alpha + beta * mb[message]) for r, beta in route])
-        self._takes = [max(us for _, us in held) for held in self._holds]
-        self._free = [0.0] * links.resources
-        self._waits, self._unlocks = _dependencies(plan, costs.group, chosen)
-        self._lanes: dict[tuple[int, int], list[int]] = {}
-        for node in range(nodes):
-            self._lanes.setdefault((self._to[node // self._count], node % self._count), []).append(
-                node
-            )
-        self.begin, self.end = [-1.0] * nodes, [-1.0] * nodes
-
-    def until_done(self) -> None:
-        heads = {lane[0]: lane for lane in self._lanes.values()}
-        place = dict.fromkeys(heads, 0)
-        ready = sorted(node for node in heads if not self._waits[node])
-        events: list[tuple[float, int]] = [(0.0, -1)]
-        while events:
-            now = events[0][0]
-            limit = now * _SAME_MOMENT
-            while events and events[0][0] <= limit:
-                now, node = heappop(events)
-                if node < 0:
-                    continue
-                self.end[node] = now
-                for later in self._unlocks[node]:
-                    self._waits[later] -= 1
-                    if not self._waits[later] and later in heads:
-                        ready.append(later)
-            ready.sort()
-            limit = now * _SAME_MOMENT
-            left: list[int] = []
-            for node in ready:
-                held = self._holds[node]
-                if any(self._free[resource] > limit for resource, _ in held):
-                    left.append(node)
-                    continue
-                self.begin[node] = now
-                for resource, us in held:
-                    self._free[resource] = now + us
-                    heappush(events, (now + us, -1))
-                heappush(events, (now + self._takes[node], node))
-                lane, at = heads.pop(node), place.pop(node) + 1
-                if at < len(lane):
-                    heads[lane[at]], place[lane[at]] = lane, at
-                    if not self._waits[lane[at]]:
-                        left.append(lane[at])
-            ready = left
+def _event_loop(
+    plan: OrbitPlan, costs: OrbitCosts, chosen: Representatives, chunk_mb: float
+) -> EventLoop:
+    """Return the loop over nodes: message m of representative r is node m * count + r."""
+    count = len(chosen.ranks)
+    first = np.searchsorted(plan.sends["message"], np.arange(plan.messages + 1))
+    targets: list[int] = plan.sends["dst"][first[:-1]].tolist()
+    links = _Links(costs, chosen)
+    holds: list[list[tuple[int, float]]] = []
+    for to, mb in zip(targets, (np.diff(first) * chunk_mb).tolist(), strict=True):
+        for rank in chosen.ranks:
+            alpha, route = links.of(rank, to)
+            holds.append([(r, alpha + beta * mb) for r, beta in route])
+    waits, unlocks = _dependencies(plan, costs.group, chosen)
+    behind = [-1] * len(holds)
+    last: dict[tuple[int, int], int] = {}
+    for node in range(len(holds)):
+        lane = (targets[node // count], node % count)
+        if lane in last:
+            behind[last[lane]] = node
+        last[lane] = node
+    return EventLoop(holds, links.resources, behind=behind, waits=waits, unlocks=unlocks)
 
 
 class _Links:
