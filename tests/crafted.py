@@ -20,7 +20,7 @@ from headrace.artifact import Artifact
 from headrace.cli.artifacts import show_command, verify_command
 from headrace.collectives.custom import demand_from_head
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.entries import TABLES, stacked
+from headrace.collectives.plan.book import TABLES, stacked
 from headrace.collectives.plan.generators.orbits.plan import SEND_COLUMNS
 from headrace.collectives.plan.generators.taccl.sketch import load_sketch
 from headrace.collectives.program import (

@@ -15,8 +15,7 @@ from headrace.cli import testbed
 from headrace.collectives.cli import app as collectives
 from headrace.collectives.demand import Collective
 from headrace.collectives.measure import ProbeEffort, Profile, launch, survey
-from headrace.collectives.plan.book import PlanBook
-from headrace.collectives.plan.entries import Entry
+from headrace.collectives.plan.book import Entry, PlanBook
 from headrace.errors import ArtifactError, CommunicationError, InputError, TestbedError
 from headrace.testbed import Testbed
 from headrace.units import size

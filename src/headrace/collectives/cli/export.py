@@ -20,7 +20,7 @@ from headrace.units import parse_size, size
 
 if TYPE_CHECKING:
     from headrace.collectives.export.prove import Verdict
-    from headrace.collectives.plan.entries import Entry
+    from headrace.collectives.plan.book import Entry
 
 
 _FINDINGS = 200

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from headrace.collectives.demand import ROOTED
-from headrace.collectives.plan.book import PlanBook
+from headrace.collectives.plan.book import Entry, PlanBook
 from headrace.collectives.plan.bound import lower_bound
-from headrace.collectives.plan.entries import Entry
 from headrace.collectives.plan.portfolio import predict_us
 from headrace.collectives.report.bottleneck import bottleneck
 from headrace.report.curves import curves

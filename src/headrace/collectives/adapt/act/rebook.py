@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.book import PlanBook
+from headrace.collectives.plan.book import Entry, PlanBook
 from headrace.collectives.plan.bound import lower_bound
-from headrace.collectives.plan.entries import Entry
 from headrace.collectives.plan.generators.templates.two_level import (
     Masters,
     chunk_count,
