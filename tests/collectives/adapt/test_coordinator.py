@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from headrace.collectives.adapt.act.background import Request, Response, plan_calls, plan_request
+from headrace.collectives.adapt.act.background import (
+    RebookRequest,
+    Response,
+    plan_calls,
+    plan_request,
+)
 from headrace.collectives.adapt.act.rebook import QUICKTUNE
 from headrace.collectives.adapt.coordinator import Coordinator
 from headrace.collectives.adapt.observe.network import KnownNetwork
@@ -25,10 +30,10 @@ class InlinePlanner:
 
     def __init__(self, turns: int = 2) -> None:
         self._turns, self._left = turns, 0
-        self._request: Request | None = None
+        self._request: RebookRequest | None = None
         self.forgotten = 0
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: RebookRequest) -> None:
         self._request, self._left = request, self._turns
 
     def cancel(self) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
-from headrace.collectives.adapt.act.background import Request, Response
+from headrace.collectives.adapt.act.background import RebookRequest, Response
 from headrace.collectives.adapt.act.finetune import Finetune
 from headrace.collectives.adapt.act.forecast import Forecast
 from headrace.collectives.adapt.act.rebook import FINETUNE, Call, book_masters
@@ -83,7 +83,7 @@ class Job(Protocol):
 class Planner(Protocol):
     """Plans in the background (`replan.BackgroundPlanner`)."""
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: RebookRequest) -> None:
         """Submit a request for plans; one submitted before is cancelled."""
         ...
 
@@ -371,7 +371,7 @@ class Coordinator:
     def _request(self, masters: Masters | None) -> None:
         self._requested_s = time.monotonic()
         self._planner.begin(
-            Request(topology=self.topology, book=self.book, calls=self.calls, masters=masters)
+            RebookRequest(topology=self.topology, book=self.book, calls=self.calls, masters=masters)
         )
 
     def _planned(self) -> ActionOutcome | None:

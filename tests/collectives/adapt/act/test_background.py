@@ -9,7 +9,7 @@ import pytest
 
 from headrace.collectives.adapt.act.background import (
     BackgroundPlanner,
-    Request,
+    RebookRequest,
     Response,
     plan_calls,
     plan_request,
@@ -29,9 +29,9 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture
-def request_(tmp_path: Path) -> Request:
+def request_(tmp_path: Path) -> RebookRequest:
     topology = network(tmp_path)
-    return Request(topology=topology, book=book_for(topology, 1 << 20), calls=CALLS)
+    return RebookRequest(topology=topology, book=book_for(topology, 1 << 20), calls=CALLS)
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ def answered(planner: BackgroundPlanner) -> Response:
     return found
 
 
-def test_the_process_plans_what_is_called(request_: Request, planner: BackgroundPlanner) -> None:
+def test_the_process_plans_what_is_called(
+    request_: RebookRequest, planner: BackgroundPlanner
+) -> None:
     here = plan_request(request_)
     assert here.book is not None
     assert here.gain >= 0
@@ -62,7 +64,7 @@ def test_the_process_plans_what_is_called(request_: Request, planner: Background
     assert planner.poll() is None
 
 
-def test_masters_are_moved_as_asked(request_: Request, planner: BackgroundPlanner) -> None:
+def test_masters_are_moved_as_asked(request_: RebookRequest, planner: BackgroundPlanner) -> None:
     masters = spread_masters(GROUPS, 32, capacities=[9] + [1] * 7)
     planner.begin(replace(request_, masters=masters))
     found = answered(planner)
@@ -71,7 +73,9 @@ def test_masters_are_moved_as_asked(request_: Request, planner: BackgroundPlanne
     assert {plan[3] for plan in found.plans} == {"finetune"}
 
 
-def test_only_the_newest_request_is_answered(request_: Request, planner: BackgroundPlanner) -> None:
+def test_only_the_newest_request_is_answered(
+    request_: RebookRequest, planner: BackgroundPlanner
+) -> None:
     planner.begin(request_)
     planner.begin(replace(request_, calls=((Collective.ALLREDUCE, 1 << 12),)))
     planner.begin(replace(request_, calls=((Collective.ALLREDUCE, 1 << 14),)))
@@ -84,7 +88,9 @@ def test_only_the_newest_request_is_answered(request_: Request, planner: Backgro
         time.sleep(0.01)
 
 
-def test_nothing_called_is_nothing_planned(request_: Request, planner: BackgroundPlanner) -> None:
+def test_nothing_called_is_nothing_planned(
+    request_: RebookRequest, planner: BackgroundPlanner
+) -> None:
     assert plan_calls(request_.topology, None, [(Collective.BROADCAST, 8)]) is None
     planner.begin(replace(request_, calls=((Collective.BROADCAST, 8),)))
     found = answered(planner)
@@ -92,7 +98,9 @@ def test_nothing_called_is_nothing_planned(request_: Request, planner: Backgroun
     assert "no call" in found.error
 
 
-def test_what_cannot_be_planned_is_said(request_: Request, planner: BackgroundPlanner) -> None:
+def test_what_cannot_be_planned_is_said(
+    request_: RebookRequest, planner: BackgroundPlanner
+) -> None:
     planner.begin(replace(request_, topology=uniform(3)))
     found = answered(planner)
     assert found.book is None
@@ -100,7 +108,7 @@ def test_what_cannot_be_planned_is_said(request_: Request, planner: BackgroundPl
 
 
 def test_a_process_that_dies_is_an_error_and_is_replaced(
-    request_: Request, planner: BackgroundPlanner
+    request_: RebookRequest, planner: BackgroundPlanner
 ) -> None:
     planner.begin(request_)
     process = planner._process  # pyright: ignore[reportPrivateUsage]
@@ -111,7 +119,7 @@ def test_a_process_that_dies_is_an_error_and_is_replaced(
     assert answered(planner).book is not None
 
 
-def test_it_ends_when_it_is_closed(request_: Request) -> None:
+def test_it_ends_when_it_is_closed(request_: RebookRequest) -> None:
     planner = BackgroundPlanner()
     planner.begin(request_)
     process = planner._process  # pyright: ignore[reportPrivateUsage]

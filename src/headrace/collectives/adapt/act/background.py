@@ -48,7 +48,7 @@ _PARENT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Request:
+class RebookRequest:
     """Problem for the planner.
 
     Attributes
@@ -77,7 +77,7 @@ class Request:
         return _joined(head, self.book)
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "Request":
+    def from_bytes(cls, raw: bytes) -> "RebookRequest":
         """Read what `to_bytes` made."""
         head, book = _parted(raw)
         assert book is not None
@@ -151,7 +151,7 @@ def plan_calls(
     return build_book(topology, groups=groups, collectives=collectives, sizes=sizes)
 
 
-def plan_request(request: Request) -> Response:
+def plan_request(request: RebookRequest) -> Response:
     """Return the response to `request`, planned in this process."""
     book, topology, calls = request.book, request.topology, request.calls
     if request.masters is not None:
@@ -166,7 +166,7 @@ def plan_request(request: Request) -> Response:
     return _response(request, replanned(book, made, masters))
 
 
-def _response(request: Request, found: Retuned) -> Response:
+def _response(request: RebookRequest, found: Retuned) -> Response:
     planned = [call for call in request.calls if request.book.choose(*call) is not None]
     known: dict[tuple[str, int], float] = {}
     before_us = calls_us(request.book, request.topology, planned, known)
@@ -197,7 +197,7 @@ class BackgroundPlanner:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._waiting: Request | None = None  # until a cancelled one's response has come
+        self._waiting: RebookRequest | None = None  # until a cancelled one's response has come
         self._busy = False
         self._wanted = False
         self._until_s = 0.0
@@ -225,7 +225,7 @@ class BackgroundPlanner:
             )
         self._connection = here
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: RebookRequest) -> None:
         """Submit a request for plans; one submitted before is cancelled."""
         self.cancel()
         self.start()
@@ -267,7 +267,7 @@ class BackgroundPlanner:
         self._process = self._connection = None
         self._busy = False
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: RebookRequest) -> None:
         assert self._connection is not None
         self._busy = self._wanted = True
         self._until_s = time.monotonic() + _DEADLINE_S
@@ -301,7 +301,7 @@ def run_planner() -> None:
             while not connection.poll(_PARENT_S):
                 if os.getppid() != parent:
                     return
-            request = Request.from_bytes(connection.recv_bytes())
+            request = RebookRequest.from_bytes(connection.recv_bytes())
             try:
                 made = plan_request(request)
             except HeadraceError as error:
