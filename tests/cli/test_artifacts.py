@@ -12,7 +12,8 @@ from headrace.artifact import Artifact
 from headrace.cli import artifacts
 from headrace.collectives.demand import STANDARD, Collective
 from headrace.collectives.plan.book import build_book
-from headrace.collectives.plan.portfolio import GENERATORS, plan_collective
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
+from headrace.collectives.plan.portfolio import plan_collective
 from headrace.errors import ArtifactError, VerificationError
 from headrace.topology.presets import racks
 
@@ -57,7 +58,7 @@ def test_plan(tmp_path: Path) -> None:
 
 
 def test_a_plan_shows_its_rounds_and_bytes(tmp_path: Path) -> None:
-    everyone = tuple(row for row in GENERATORS if row.name == "hierarchical")
+    everyone = tuple(row for row in TEMPLATES if row.name == "hierarchical")
     topology = racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6)
     plan_collective(topology, Collective.ALLREDUCE, 1 << 20, generators=everyone).save(
         tmp_path / "p"
