@@ -9,10 +9,22 @@ from pathlib import Path
 import pytest
 
 import headrace
-from benchmarks.house.modules import cycles, source_modules
+from benchmarks.house.modules import cycles, imports_into_capabilities, source_modules
+from headrace.kinds import capabilities
 
 SOURCE = Path(headrace.__file__).parent
 
+# The stages of every capability, by the module or package of that name in it.
+STAGES = {
+    "measure": 2,
+    "plan": 2,
+    "run": 3,
+    "trace": 4,  # starts executors to trace
+    "adapt": 4,
+    "cli": 5,
+    "report": 5,
+    "kinds": 5,  # shows and draws what it loads
+}
 # The longest prefix of a module's name that stands here gives its layer.
 LAYERS = {
     "headrace": 0,
@@ -23,26 +35,26 @@ LAYERS = {
     "headrace.fields": 0,
     "headrace.files": 0,
     "headrace.units": 0,
+    "headrace.kinds": 0,  # finds capabilities by name
     "headrace.job": 1,
     "headrace.solver": 1,
     "headrace.topology": 1,
+    "headrace.topology.kinds": 5,
     "headrace.testbed": 1,
-    "headrace.collectives": 2,
-    "headrace.collectives.measure": 2,
-    "headrace.collectives.measure.launch": 4,  # starts executors to measure with
-    "headrace.collectives.trace": 4,  # starts executors to trace
-    "headrace.collectives.plan": 2,
     "headrace._native": 3,
-    "headrace.collectives.run": 3,
     "headrace.registration": 4,  # begins adaptation with the group
     "headrace.torch": 4,  # begins adaptation with the group
-    "headrace.collectives.adapt": 4,
-    "headrace.collectives.cli": 5,
-    "headrace.collectives.report": 5,
     "headrace.__main__": 5,
     "headrace.cli": 5,
     "headrace.report": 5,
     "headrace.demo": 5,
+    "headrace.collectives.measure.launch": 4,  # starts executors to measure with
+    **{f"headrace.{name}": 2 for name in capabilities()},
+    **{
+        f"headrace.{name}.{stage}": level
+        for name in capabilities()
+        for stage, level in STAGES.items()
+    },
 }
 # Planning: pure functions over values, on any machine.
 PURE = (
@@ -100,7 +112,7 @@ def test_every_folder_of_the_package_has_a_layer() -> None:
     assert len(MODULES) > 10
     for module in MODULES:
         top = ".".join(module.split(".")[:2])
-        assert top in LAYERS or top == "headrace.collectives", f"{module}: add {top} to LAYERS"
+        assert top in LAYERS, f"{module}: add {top} to LAYERS"
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -108,6 +120,11 @@ def test_imports_go_down_or_sideways(module: str) -> None:
     for imported in imports(MODULES[module]):
         if under(imported, "headrace"):
             assert layer(imported) <= layer(module), f"{module} imports {imported}, a layer above"
+
+
+def test_capabilities_are_entered_by_their_facades_or_found_by_name() -> None:
+    assert capabilities() == ["collectives"]
+    assert imports_into_capabilities(MODULES) == []
 
 
 def test_modules_do_not_import_each_other_in_cycles() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from headrace.kinds import capabilities
+
 Modules = Mapping[str, Path]
 
-CAPABILITIES = ("collectives",)
-"""Folders of the package that a facade stands before."""
 
 OUTSIDE = ("headrace.torch", "headrace.registration", "headrace.demo")
 """Modules that join capabilities, and so may look into them."""
@@ -74,7 +74,7 @@ def cycles(modules: Modules) -> list[list[str]]:
 def imports_into_capabilities(modules: Modules) -> list[tuple[str, str]]:
     """Return (importing module, inner module) wherever one goes past a capability's facade."""
     found: list[tuple[str, str]] = []
-    for capability in CAPABILITIES:
+    for capability in capabilities():
         inside = f"headrace.{capability}."
         for name, path in modules.items():
             if f"{name}.".startswith((inside, *(f"{other}." for other in OUTSIDE))):

@@ -129,8 +129,12 @@ def check_target(path: str | Path) -> None:
         raise _unwritable(path, error) from error
 
 
-def load(path: str | Path, kind: str | None = None, schema: int | None = None) -> Artifact:
+def load(
+    path: str | Path, kind: str | None = None, schema: int | None = None, remedy: str = ""
+) -> Artifact:
     """Read an artifact, checking its container, kind, schema and digest.
+
+    An error on the kind ends with `remedy`.
 
     Raises
     ------
@@ -140,11 +144,16 @@ def load(path: str | Path, kind: str | None = None, schema: int | None = None) -
         raw = Path(path).read_bytes()
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
-    return from_bytes(raw, source=str(path), kind=kind, schema=schema)
+    return from_bytes(raw, source=str(path), kind=kind, schema=schema, remedy=remedy)
 
 
 def from_bytes(
-    raw: bytes, *, source: str = "artifact", kind: str | None = None, schema: int | None = None
+    raw: bytes,
+    *,
+    source: str = "artifact",
+    kind: str | None = None,
+    schema: int | None = None,
+    remedy: str = "",
 ) -> Artifact:
     """Parse the bytes of an artifact; see `load`."""
     line, _, body = raw.partition(b"\n")
@@ -169,7 +178,7 @@ def from_bytes(
             f"{source}: field 'provenance' is {fields.shown(envelope['provenance'])}, needs dict"
         )
     if kind is not None:
-        _expect(source, "kind", envelope["kind"], kind)
+        _expect(source, "kind", envelope["kind"], kind, remedy)
     if schema is not None:
         _expect(source, "schema", envelope["schema"], schema)
     artifact = Artifact(
@@ -212,9 +221,12 @@ def _unwritable(path: Path, error: OSError) -> ArtifactError:
     return ArtifactError(f"{path}: cannot be written: {error.strerror or error}")
 
 
-def _expect(source: str, name: str, found: Any, wanted: Any) -> None:
+def _expect(source: str, name: str, found: Any, wanted: Any, remedy: str = "") -> None:
     if found != wanted:
-        raise ArtifactError(f"{source}: field '{name}' is {fields.shown(found)}, needs {wanted!r}")
+        raise ArtifactError(
+            f"{source}: field '{name}' is {fields.shown(found)}, needs {wanted!r}"
+            f"{'; ' if remedy else ''}{remedy}"
+        )
 
 
 def _little_endian(values: np.ndarray) -> np.ndarray:

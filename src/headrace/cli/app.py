@@ -1,5 +1,10 @@
-"""The commands of ``headrace``, gathered."""
+"""The commands of ``headrace``, gathered: shared ones, and those of every capability.
 
+A capability's module ``cli/app.py`` holds its group as ``app``, and as ``OTHERS`` the commands that
+it adds to the root ("export") or to a shared group ("topology infer").
+"""
+
+import importlib
 from typing import Annotated
 
 import typer
@@ -7,9 +12,7 @@ import typer
 import headrace
 from headrace.cli import artifacts, demo, testbed, topology
 from headrace.cli.report import report_command
-from headrace.collectives.cli import app as collectives
-from headrace.collectives.cli.export import export_command
-from headrace.collectives.cli.infer import infer_command
+from headrace.kinds import capabilities
 
 app = typer.Typer(
     name="headrace",
@@ -17,13 +20,23 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
-app.add_typer(collectives.app, name="collectives")
-app.add_typer(topology.app, name="topology")
-topology.app.command("infer")(infer_command)
-app.add_typer(testbed.app, name="testbed")
+_GROUPS = {"": app, "topology": topology.app, "testbed": testbed.app}
+
+
+def _add_capabilities() -> None:
+    for name in capabilities():
+        commands = importlib.import_module(f"headrace.{name}.cli.app")
+        app.add_typer(commands.app, name=name)
+        for path, command in commands.OTHERS.items():
+            group, _, verb = path.rpartition(" ")
+            _GROUPS[group].command(verb)(command)
+
+
 app.command("show")(artifacts.show_command)
 app.command("verify")(artifacts.verify_command)
-app.command("export")(export_command)
+_add_capabilities()
+app.add_typer(topology.app, name="topology")
+app.add_typer(testbed.app, name="testbed")
 app.command("report")(report_command)
 app.command("demo")(demo.demo_command)
 

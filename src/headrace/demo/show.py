@@ -108,6 +108,9 @@ class Show:
             3,
             f"Planned in {took_s:.1f} s: {len(book.programs)} programs, every one proven correct",
         )
+        self._print(
+            f"they make {len(book.entries)} plans: one program can be best at several sizes"
+        )
         table = _table("allreduce of", "best plan", "scored at", "predicted", "bound", "gap")
         for entry in book.entries:
             if entry.collective is not Collective.ALLREDUCE:

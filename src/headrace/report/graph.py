@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from headrace.collectives.report.bottleneck import Bottleneck
 from headrace.topology import Topology
 
 if TYPE_CHECKING:
@@ -18,6 +17,15 @@ MAX_LINES = 3000
 _RED, _GREY, _BLUE, _LIGHT = "#c62828", "#a9b4c0", "#2f6fb0", "#9fc1e3"
 
 
+class Cut(Protocol):
+    """A cut of a topology: the ranks of its sending side, and the indices of links across."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def links(self) -> tuple[int, ...]: ...  # noqa: D102
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
     """The figure, and a note on parts left out (empty if none)."""
@@ -27,7 +35,7 @@ class Drawing:
 
 
 def draw_topology(
-    topology: Topology, cut: Bottleneck | None = None, busy: np.ndarray | None = None
+    topology: Topology, cut: Cut | None = None, busy: np.ndarray | None = None
 ) -> Drawing:
     """Draw `topology`; `busy` (by link) darkens what a plan uses, `cut` is drawn red."""
     import plotly.graph_objects as go
@@ -88,7 +96,7 @@ def _lines(
     )
 
 
-def _ranks(figure: "go.Figure", topology: Topology, at: np.ndarray, cut: Bottleneck | None) -> None:
+def _ranks(figure: "go.Figure", topology: Topology, at: np.ndarray, cut: Cut | None) -> None:
     inside = set(() if cut is None else cut.ranks)
     few = topology.ranks <= 128
     figure.add_scatter(

@@ -1,14 +1,14 @@
 """Pages of files, by the kind of artifact."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import headrace.artifact as artifact_io
-from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
 from headrace.extras import require
+from headrace.kinds import kind_of
 from headrace.report.page import Page
 
 
@@ -27,12 +27,9 @@ def page_of(path: Path) -> Page:
 
         return benchmark_page(result, path.name)
     artifact = artifact_io.load(path)
-    if artifact.kind not in _PAGES:
-        raise ArtifactError(
-            f"{path}: field 'kind' is '{artifact.kind}', pages exist for {', '.join(_PAGES)} and "
-            "benchmark results"
-        )
-    page = _PAGES[artifact.kind](artifact, path.name)
+    kind = kind_of(artifact, str(path), "page")
+    assert kind.page is not None
+    page = kind.page(kind.load(artifact, path.name), path.name)
     page.heading("Provenance")
     page.facts(
         [
@@ -57,39 +54,3 @@ def _benchmark(path: Path) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and "claim" in found else None  # pyright: ignore
-
-
-def _plan(artifact: Artifact, source: str) -> Page:
-    from headrace.collectives.plan.plan import Plan
-    from headrace.collectives.report.plan_page import plan_page
-
-    return plan_page(Plan.from_artifact(artifact, source), source)
-
-
-def _book(artifact: Artifact, source: str) -> Page:
-    from headrace.collectives.plan.book import PlanBook
-    from headrace.collectives.report.book_page import book_page
-
-    return book_page(PlanBook.from_artifact(artifact, source), source)
-
-
-def _topology(artifact: Artifact, source: str) -> Page:
-    from headrace.report.network_page import topology_page
-    from headrace.topology import Topology
-
-    return topology_page(Topology.from_head(artifact.head, source), source)
-
-
-def _profile(artifact: Artifact, source: str) -> Page:
-    from headrace.report.network_page import profile_page
-    from headrace.topology.profile import Profile
-
-    return profile_page(Profile.from_artifact(artifact, source), source)
-
-
-_PAGES: dict[str, Callable[[Artifact, str], Page]] = {
-    "plan": _plan,
-    "plan-book": _book,
-    "topology": _topology,
-    "profile": _profile,
-}

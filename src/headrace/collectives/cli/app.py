@@ -9,7 +9,9 @@ from rich.console import Console
 from headrace.cli.options import Order, Seed, output_option
 from headrace.cli.progress import Report, progress
 from headrace.collectives.cli.adapt import adapt_command
+from headrace.collectives.cli.export import export_command
 from headrace.collectives.cli.import_iperf import import_iperf_command, save_profile
+from headrace.collectives.cli.infer import infer_command
 from headrace.collectives.cli.method import MAX_SEED, EffortLevel, Model, charged
 from headrace.collectives.cli.network import read_network
 from headrace.collectives.cli.sketch import sketch_command
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Move tensors between ranks: measure the network, plan for it.", no_args_is_help=True
 )
+
+OTHERS = {"export": export_command, "topology infer": infer_command}
+"""Commands outside of the group, by their path."""
 
 app.command("adapt")(adapt_command)
 app.command("synthesize")(synthesize_command)

@@ -1,7 +1,6 @@
-"""``headrace export``: plans for MSCCL and MSCCL++; ``headrace verify`` of such files."""
+"""``headrace export``: plans for MSCCL and MSCCL++."""
 
-import codecs
-import re
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,12 +31,6 @@ class ExportFormat(StrEnum):
 
     MSCCL_XML = "msccl-xml"
     MSCCLPP_JSON = "mscclpp-json"
-
-
-_BEGINS = {ExportFormat.MSCCL_XML: "<", ExportFormat.MSCCLPP_JSON: "{"}
-
-_ENVELOPE = re.compile(rb'"format"\s*:\s*"headrace-artifact"')
-"""In an artifact's first line, before its content."""
 
 
 class RuntimeName(StrEnum):
@@ -241,66 +234,22 @@ def _entry(
     return None
 
 
-def verify_foreign(file: Path) -> bool:
-    """Prove or refute a file of another tool, and print the findings.
-
-    Returns whether `file` is one. Its beginning decides, whatever its name: MSCCL XML starts with
-    ``<``, MSCCL++ JSON with ``{``, a headrace artifact (which is none) with its envelope.
+def findings(file: Path, verdict: "Verdict") -> Iterator[str]:
+    """Yield the lines on a checked file of another tool, errors first.
 
     Raises
     ------
-    InputError : if it begins otherwise, or cannot be read as such.
     VerificationError : if it is wrong.
     """
-    form = _form_of(file)
-    if form is None:
-        return False
-    try:
-        verdict = _verdict(file, form)
-    except InputError as error:
-        raise InputError(
-            f"{error} (read as {form.value}, as it begins with '{_BEGINS[form]}' and is no "
-            "headrace artifact)"
-        ) from error
-    console = Console(soft_wrap=True)
-    for finding in verdict.findings[:_FINDINGS]:
-        console.print(str(finding), markup=False, highlight=False)
+    yield from map(str, verdict.findings[:_FINDINGS])
     if (more := len(verdict.findings) - _FINDINGS) > 0:
-        console.print(f"... and {more} more", markup=False, highlight=False)
+        yield f"... and {more} more"
     fatal = sum(finding.fatal for finding in verdict.findings)
     demand = verdict.demand
     what = "unknown collective" if demand is None else f"{demand.collective} of {demand.ranks} GPUs"
     if not verdict.proven:
         raise VerificationError(f"{file}: {what} refuted: {fatal} errors")
-    console.print(f"ok {what}, {len(verdict.findings)} warnings", markup=False, highlight=False)
-    return True
-
-
-def _form_of(file: Path) -> ExportFormat | None:
-    try:
-        with file.open("rb") as stream:
-            start = stream.read(4096)
-    except OSError:
-        return None  # the artifact's reader reports the error
-    if _ENVELOPE.search(start):
-        return None
-    text = start.removeprefix(codecs.BOM_UTF8).lstrip()
-    for form, begins in _BEGINS.items():
-        if text.startswith(begins.encode()):
-            return form
-    found = f"begins with {text[:12].decode('ascii', 'backslashreplace')!r}" if text else "is empty"
-    raise InputError(
-        f"{file}: {found}; needs a headrace artifact, MSCCL XML (begins with '<') or MSCCL++ JSON "
-        "(begins with '{')"
-    )
-
-
-def _verdict(file: Path, form: ExportFormat) -> "Verdict":
-    from headrace.collectives.export import msccl_xml, mscclpp_read
-
-    if form is ExportFormat.MSCCL_XML:
-        return msccl_xml.verify_file(file)
-    return mscclpp_read.verify_file(file)
+    yield f"ok {what}, {len(verdict.findings)} warnings"
 
 
 assert {protocol.value for protocol in Protocol} == set(PROTOCOLS)

@@ -25,6 +25,7 @@ from headrace.errors import ArtifactError, ProgramError
 from headrace.topology import Topology
 
 _SCHEMA = 2
+_REMEDY = "make a plan book from a profile or topology with headrace collectives plan"
 
 TABLES = ("lanes", "steps", "dependencies")
 
@@ -168,12 +169,15 @@ class PlanBook:
     @classmethod
     def load(cls, path: str | Path) -> "PlanBook":
         """Read a book from `path`; see `from_artifact` for what it raises."""
-        return cls.from_artifact(artifact_io.load(path, "plan-book", _SCHEMA), str(path))
+        artifact = artifact_io.load(path, "plan-book", _SCHEMA, _REMEDY)
+        return cls.from_artifact(artifact, str(path))
 
     @classmethod
     def from_bytes(cls, raw: bytes, source: str = "plan book") -> "PlanBook":
         """Read a book from the bytes of its artifact; see `from_artifact` for what it raises."""
-        artifact = artifact_io.from_bytes(raw, source=source, kind="plan-book", schema=_SCHEMA)
+        artifact = artifact_io.from_bytes(
+            raw, source=source, kind="plan-book", schema=_SCHEMA, remedy=_REMEDY
+        )
         return cls.from_artifact(artifact, source)
 
 

@@ -71,7 +71,8 @@ def describe_book(book: "PlanBook | None") -> str:
         return "templates, as it has no plan book"
     groups = "no groups" if book.groups is None else f"groups {[list(g) for g in book.groups]}"
     return (
-        f"plan book {book.digest[:12]} with {len(book.entries)} plans, made for hosts "
+        f"plan book {book.digest[:12]} with {len(book.entries)} plans, by "
+        f"{len(book.programs)} programs, made for hosts "
         f"{', '.join(book.topology.hosts)} and {groups}"
     )
 

@@ -179,7 +179,7 @@ class HardwareProbes:
     def from_bytes(cls, raw: bytes) -> "HardwareProbes":
         """Parse the bytes of a file; see `load`."""
         if b'"headrace-artifact"' in raw.partition(b"\n")[0]:
-            return _from_artifact(artifact_io.from_bytes(raw, kind=KIND, schema=_SCHEMA))
+            return recorded_probes(artifact_io.from_bytes(raw, kind=KIND, schema=_SCHEMA))
         try:
             text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -194,7 +194,8 @@ def _check_ids(name: str, found: np.ndarray, low: int, high: int) -> None:
         )
 
 
-def _from_artifact(artifact: Artifact) -> HardwareProbes:
+def recorded_probes(artifact: Artifact) -> HardwareProbes:
+    """Return the probes that an artifact holds; raises ArtifactError naming a wrong column."""
     columns = artifact.tables.get("rows", {})
     for name in _COLUMNS:
         if name not in columns or columns[name].dtype.kind not in "iuf":

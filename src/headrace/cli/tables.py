@@ -1,0 +1,94 @@
+"""Tables of artifacts' contents, cut where they are long."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from headrace.topology import Topology
+from headrace.units import duration, rate
+
+_LINKS = 60
+"""Most links, and rows of any other table, that are printed without --all."""
+
+_CHARACTERS = 2000
+"""Most characters of a text that are printed without --all."""
+
+
+def topology_tables(topology: Topology, everything: bool) -> Iterable[RenderableType]:
+    """Return the tables of a topology: its ranks, links and shared capacities."""
+    named = {"name": topology.name, "ranks": _homes(topology, everything)}
+    yield facts("topology", named, everything=everything)
+    yield from rows(
+        "links",
+        ("from", "to", "alpha", "rate"),
+        [(k.src, k.dst, duration(k.alpha_us), rate(k.beta_us_per_mb)) for k in topology.links],
+        everything=everything,
+    )
+    yield from rows(
+        "shared capacities",
+        ("name", "rate", "links"),
+        [
+            (
+                s.name,
+                "at least " * s.at_least + rate(s.beta_us_per_mb),
+                _pairs(topology, s.links, everything),
+            )
+            for s in topology.shared
+        ],
+        everything=everything,
+    )
+
+
+def _homes(topology: Topology, everything: bool) -> str:
+    """Return the ranks by host, runs of them as ranges."""
+    texts: list[str] = []
+    for host, run in groupby(range(topology.ranks), key=lambda rank: topology.rank_host[rank]):
+        ranks = list(run)
+        span = str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+        texts.append(f"{span} on {topology.hosts[host]}")
+    shown = texts if everything else texts[:_LINKS]
+    more = f", and {len(texts) - len(shown)} more" if len(shown) < len(texts) else ""
+    return ", ".join(shown) + more
+
+
+def _pairs(topology: Topology, links: tuple[int, ...], everything: bool) -> str:
+    shown = links if everything else links[:_LINKS]
+    pairs = ", ".join(f"{topology.links[i].src}>{topology.links[i].dst}" for i in shown)
+    return pairs if len(shown) == len(links) else f"{pairs} and {len(links) - len(shown)} more"
+
+
+def facts(title: str, named: dict[str, str], *, everything: bool = False) -> Table:
+    """Return a table of names and their texts."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in islice(named.items(), None if everything else _LINKS):
+        table.add_row(_cut(name, everything), _cut(value, everything))
+    if len(named) > _LINKS and not everything:
+        table.add_row("...", f"{len(named) - _LINKS} more: --all shows them")
+    return table
+
+
+def rows(
+    title: str,
+    columns: Iterable[str],
+    cells: Sequence[Iterable[object]],
+    *,
+    everything: bool,
+) -> Iterator[RenderableType]:
+    """Return a table, and a line on the rows that it leaves out."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
+    for column in columns:
+        is_text = column in ("collective", "generator", "note", "name", "links")
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
+    for row in cells if everything else cells[:_LINKS]:
+        table.add_row(*(_cut(str(cell), everything) for cell in row))
+    yield table
+    if len(cells) > _LINKS and not everything:
+        yield f" ... {len(cells) - _LINKS} more {title}: --all shows them"
+
+
+def _cut(text: str, everything: bool) -> str:
+    return text if everything or len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."

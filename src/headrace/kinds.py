@@ -1,0 +1,129 @@
+"""Registry of artifact kinds, and the capabilities, both found by name.
+
+A package directly below `headrace` registers its kinds in a module ``kinds``, as a tuple ``KINDS``,
+and other tools' formats that it can check as ``FORMATS``. A package with commands has a package
+``cli`` and is a capability (docs/adding-a-capability.md). Nothing here imports a capability by its
+name, so that one is added without a change to shared code.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.artifact import Artifact
+from headrace.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactKind:
+    """A kind of artifact, and the functions of the generic verbs; they import lazily.
+
+    Attributes
+    ----------
+    name, schema : of the artifact's envelope.
+    summary : one line for error texts and pages: the content of such a file.
+    documentation : page below ``docs/`` that describes the format.
+    load : returns the value that the artifact holds; raises ArtifactError naming the source.
+    show : tables of a loaded value (True: all rows); None: the artifact's head is printed.
+    verify : proves the artifact again, yields lines; raises VerificationError. None: no proof.
+    page : `report.page.Page` of a loaded value, read from the named source; None: no page.
+    """
+
+    name: str
+    schema: int
+    summary: str
+    documentation: str
+    load: Callable[[Artifact, str], Any]
+    show: "Callable[[Any, bool], Iterable[RenderableType]] | None" = None
+    verify: Callable[[Artifact, str], Iterator[str]] | None = None
+    page: Callable[[Any, str], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignFormat:
+    """A format of another tool, recognised by its beginning, that ``headrace verify`` checks.
+
+    Attributes
+    ----------
+    name : in messages, such as ``MSCCL XML``.
+    begins : first character of such a file.
+    verify : proves or refutes the file and yields the findings; raises VerificationError.
+    """
+
+    name: str
+    begins: str
+    verify: Callable[[Path], Iterator[str]]
+
+
+def packages_with(module: str) -> list[str]:
+    """Return the packages directly below `headrace` that hold `module`, without importing them."""
+    found: list[str] = []
+    for folder in headrace.__path__:
+        for package in pkgutil.iter_modules([folder]):
+            inner = pkgutil.iter_modules([str(Path(folder) / package.name)])
+            if package.ispkg and any(each.name == module for each in inner):
+                found.append(package.name)
+    return sorted(found)
+
+
+def capabilities() -> list[str]:
+    """Return the names of the capabilities."""
+    return packages_with("cli")
+
+
+@cache
+def artifact_kinds() -> dict[str, ArtifactKind]:
+    """Return every registered kind by its name.
+
+    Raises
+    ------
+    ValueError : if two packages register the same name.
+    """
+    found: dict[str, ArtifactKind] = {}
+    for module in _registering():
+        for kind in module.KINDS:
+            if kind.name in found:
+                raise ValueError(f"{module.__name__}: the artifact kind '{kind.name}' stands twice")
+            found[kind.name] = kind
+    return found
+
+
+@cache
+def foreign_formats() -> tuple[ForeignFormat, ...]:
+    """Return the registered formats of other tools."""
+    return tuple(form for module in _registering() for form in getattr(module, "FORMATS", ()))
+
+
+def kind_of(artifact: Artifact, source: str, verb: str) -> ArtifactKind:
+    """Return the kind of `artifact`, for the function `verb` of `ArtifactKind`.
+
+    Raises
+    ------
+    ArtifactError : if the kind is not known or has no such function, with the kinds that have.
+    """
+    kind = artifact_kinds().get(artifact.kind)
+    if kind is None or getattr(kind, verb) is None:
+        able = [name for name, each in artifact_kinds().items() if getattr(each, verb) is not None]
+        raise ArtifactError(
+            f"{source}: field 'kind' is '{artifact.kind}', {_ABLE[verb].format(', '.join(able))}"
+        )
+    return kind
+
+
+_ABLE = {
+    "verify": "programs to verify are in {} alone",
+    "page": "pages exist for {} and benchmark results",
+}
+
+
+def _registering() -> list[ModuleType]:
+    return [importlib.import_module(f"headrace.{name}.kinds") for name in packages_with("kinds")]
