@@ -33,6 +33,9 @@ ELEMENTS = (
 )
 """Element types of messages, indexed by their number less one."""
 
+TAGS = 1 << 31
+"""Bound on tags of the user's messages; those of messages within collectives are not below it."""
+
 # Two rings and a page for their state. A ring should hold the bytes that a rank sends to one other
 # in the first round of a medium collective, and all rings together should fit a processor's cache.
 _RING_BYTES = 512 << 10

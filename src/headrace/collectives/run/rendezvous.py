@@ -27,8 +27,7 @@ from headrace.collectives.run.connect.addresses import (
     interface_addresses,
     is_loopback,
 )
-from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.torch.checks import TAGS
+from headrace.collectives.run.executor import TAGS, Executor
 from headrace.collectives.run.torch.store import answering, innermost, wait_for
 from headrace.errors import CommunicationError, InputError
 

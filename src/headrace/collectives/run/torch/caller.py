@@ -14,7 +14,7 @@ from headrace import _native
 from headrace._native import Priority
 from headrace.collectives.demand import Collective
 from headrace.collectives.run.choose import Choice, Chooser
-from headrace.collectives.run.executor import Executor, LoadedProgram
+from headrace.collectives.run.executor import TAGS, Executor, LoadedProgram
 from headrace.collectives.run.switch import HOLD_S, Activation, PlanSwitch
 from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch.buffers import (
@@ -25,7 +25,6 @@ from headrace.collectives.run.torch.buffers import (
     Tensors,
 )
 from headrace.collectives.run.torch.callbacks import Callbacks
-from headrace.collectives.run.torch.checks import TAGS
 from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.spans import open_span, profiling, span
 from headrace.collectives.run.torch.work import CompletedWork, PendingWork, guarded

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
+from headrace.collectives.run.executor import TAGS
 from headrace.collectives.run.torch.buffers import Tensors, check_dense
 from headrace.errors import InputError
-
-TAGS = 1 << 31
-"""Bound on tags of the user's messages; those of messages within collectives are not below it."""
 
 
 def tag(found: int) -> None:

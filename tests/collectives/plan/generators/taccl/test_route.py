@@ -33,7 +33,7 @@ from headrace.solver import Parameters, Proved
 from headrace.topology import Topology, presets, transposed
 from tests.collectives.plan.tiny import problem_on, random_topology, trees_of
 
-HANGING = Path(__file__).parents[6] / "benchmarks" / "synthesis" / "hang.topology"
+HANGING = Path(__file__).parents[5] / "benchmarks" / "synthesis" / "hang.topology"
 EXACT = Parameters(gap=0.0, limit_s=30.0)
 
 
