@@ -1,6 +1,9 @@
 """The registry of artifact kinds: complete, and equal to the files that are written."""
 
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +11,8 @@ import pytest
 import headrace.artifact as artifact_io
 from headrace import kinds as registry
 from headrace.artifact import Artifact
-from headrace.errors import ArtifactError
-from headrace.kinds import artifact_kinds, kind_of
+from headrace.errors import ArtifactError, InputError
+from headrace.kinds import artifact_kinds, foreign_formats, kind_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 WRITTEN = sorted((Path(__file__).parent / "golden" / "written").glob("*.headrace"))
@@ -23,6 +26,22 @@ def test_every_kind_is_written_with_the_registered_schema_and_loads() -> None:
         assert artifact.schema == kind.schema, path
         assert kind.load(artifact, str(path)) is not None
         assert (DOCS / kind.documentation).is_file(), kind.name
+
+
+def test_every_deferred_function_exists() -> None:
+    entries = (*artifact_kinds().values(), *foreign_formats())
+    values = [getattr(entry, each.name) for entry in entries for each in fields(entry)]
+    names = [value.args[0] for value in values if isinstance(value, partial)]
+    assert len(names) > len(entries)
+    for name in names:
+        assert callable(resolve_name(name)), name
+
+
+def test_errors_of_loading_name_the_source() -> None:
+    for kind in artifact_kinds().values():
+        empty = Artifact(kind=kind.name, schema=kind.schema, head={})
+        with pytest.raises(InputError, match=r"^a\.file"):
+            kind.load(empty, "a.file")
 
 
 def test_a_verb_without_an_entry_names_the_kinds_that_have_one() -> None:

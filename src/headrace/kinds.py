@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactKind:
-    """A kind of artifact, and the functions of the generic verbs; they import lazily.
+    """A kind of artifact, and the functions of the generic verbs, `deferred` if heavy to import.
 
     Attributes
     ----------
@@ -62,6 +62,15 @@ class ForeignFormat:
     name: str
     begins: str
     verify: Callable[[Path], Iterator[str]]
+
+
+def deferred(name: str) -> Callable[..., Any]:
+    """Return a function that imports ``module:function`` when it is called, and calls it."""
+    return partial(_call, name)
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    return pkgutil.resolve_name(name)(*arguments)
 
 
 def packages_with(module: str) -> list[str]:

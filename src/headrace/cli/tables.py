@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from headrace.topology import Topology
+from headrace.topology.profile import Profile
 from headrace.units import duration, rate
 
 _LINKS = 60
@@ -39,6 +40,12 @@ def topology_tables(topology: Topology, everything: bool) -> Iterable[Renderable
         ],
         everything=everything,
     )
+
+
+def profile_tables(profile: Profile, everything: bool) -> Iterable[RenderableType]:
+    """Return the tables of a profile: how it was measured, and its topology."""
+    yield facts("profile", dict(profile.summary()), everything=everything)
+    yield from topology_tables(profile.topology, everything)
 
 
 def _homes(topology: Topology, everything: bool) -> str:

@@ -1,6 +1,5 @@
 """``headrace export``: plans for MSCCL and MSCCL++."""
 
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,12 +17,7 @@ from headrace.errors import ArtifactError, InputError, VerificationError
 from headrace.units import parse_size, size
 
 if TYPE_CHECKING:
-    from headrace.collectives.export.prove import Verdict
     from headrace.collectives.plan.book import Entry
-
-
-_FINDINGS = 200
-"""Most findings that are printed, errors first; a damaged file has one for every step."""
 
 
 class ExportFormat(StrEnum):
@@ -232,24 +226,6 @@ def _entry(
         ):
             return entry
     return None
-
-
-def findings(file: Path, verdict: "Verdict") -> Iterator[str]:
-    """Yield the lines on a checked file of another tool, errors first.
-
-    Raises
-    ------
-    VerificationError : if it is wrong.
-    """
-    yield from map(str, verdict.findings[:_FINDINGS])
-    if (more := len(verdict.findings) - _FINDINGS) > 0:
-        yield f"... and {more} more"
-    fatal = sum(finding.fatal for finding in verdict.findings)
-    demand = verdict.demand
-    what = "unknown collective" if demand is None else f"{demand.collective} of {demand.ranks} GPUs"
-    if not verdict.proven:
-        raise VerificationError(f"{file}: {what} refuted: {fatal} errors")
-    yield f"ok {what}, {len(verdict.findings)} warnings"
 
 
 assert {protocol.value for protocol in Protocol} == set(PROTOCOLS)

@@ -1,6 +1,7 @@
 """Plans and plan books as tables, and their proofs made anew."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from rich.console import RenderableType
 
@@ -9,6 +10,8 @@ from headrace.cli.tables import facts, rows
 from headrace.collectives.cli.entries import entry_tables
 from headrace.collectives.cli.sends import send_tables
 from headrace.collectives.demand import ROOTED
+from headrace.collectives.export import msccl_xml, mscclpp_read
+from headrace.collectives.export.prove import Verdict
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.ir.statistics import program_statistics
 from headrace.collectives.plan.locality import locality
@@ -18,6 +21,9 @@ from headrace.collectives.plan.verify import verify as prove
 from headrace.collectives.program import Program
 from headrace.errors import VerificationError
 from headrace.units import duration, size
+
+_FINDINGS = 200
+"""Most findings that are printed, errors first; a damaged file has one for every step."""
 
 
 def show_plan(plan: Plan, everything: bool) -> Iterable[RenderableType]:
@@ -118,6 +124,29 @@ def verify_orbit_plan(artifact: Artifact, source: str) -> Iterator[str]:
         f"ok {proof.plan_digest[:12]} {plan.demand.collective} of {proof.ranks} ranks, proven by "
         f"symmetry from rank 0's {proof.sends} sends"
     )
+
+
+def verify_msccl(file: Path) -> Iterator[str]:
+    """Check an MSCCL XML file of any tool; raises VerificationError if it is wrong."""
+    return _findings(file, msccl_xml.verify_file(file))
+
+
+def verify_mscclpp(file: Path) -> Iterator[str]:
+    """Check an MSCCL++ JSON file of any tool; raises VerificationError if it is wrong."""
+    return _findings(file, mscclpp_read.verify_file(file))
+
+
+def _findings(file: Path, verdict: Verdict) -> Iterator[str]:
+    """Yield the lines on a checked file of another tool, errors first."""
+    yield from map(str, verdict.findings[:_FINDINGS])
+    if (more := len(verdict.findings) - _FINDINGS) > 0:
+        yield f"... and {more} more"
+    fatal = sum(finding.fatal for finding in verdict.findings)
+    demand = verdict.demand
+    what = "unknown collective" if demand is None else f"{demand.collective} of {demand.ranks} GPUs"
+    if not verdict.proven:
+        raise VerificationError(f"{file}: {what} refuted: {fatal} errors")
+    yield f"ok {what}, {len(verdict.findings)} warnings"
 
 
 def _proven(programs: list[tuple[Program, Proof, str]]) -> Iterator[str]:

@@ -176,10 +176,18 @@ class HardwareProbes:
             raise ArtifactError(f"{path}: {error}") from error
 
     @classmethod
+    def from_artifact(cls, artifact: Artifact, source: str) -> "HardwareProbes":
+        """Return the probes that an artifact holds; raises ArtifactError naming a wrong column."""
+        try:
+            return _recorded(artifact)
+        except ArtifactError as error:
+            raise ArtifactError(f"{source}: {error}") from error
+
+    @classmethod
     def from_bytes(cls, raw: bytes) -> "HardwareProbes":
         """Parse the bytes of a file; see `load`."""
         if b'"headrace-artifact"' in raw.partition(b"\n")[0]:
-            return recorded_probes(artifact_io.from_bytes(raw, kind=KIND, schema=_SCHEMA))
+            return _recorded(artifact_io.from_bytes(raw, kind=KIND, schema=_SCHEMA))
         try:
             text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -194,8 +202,7 @@ def _check_ids(name: str, found: np.ndarray, low: int, high: int) -> None:
         )
 
 
-def recorded_probes(artifact: Artifact) -> HardwareProbes:
-    """Return the probes that an artifact holds; raises ArtifactError naming a wrong column."""
+def _recorded(artifact: Artifact) -> HardwareProbes:
     columns = artifact.tables.get("rows", {})
     for name in _COLUMNS:
         if name not in columns or columns[name].dtype.kind not in "iuf":
