@@ -65,6 +65,7 @@ PURE = (
     "headrace.solver",
     "headrace.topology",
     "headrace.collectives.demand",
+    "headrace.collectives.errors",
     "headrace.collectives.program",
     "headrace.collectives.custom",
     "headrace.collectives.export",
@@ -75,6 +76,7 @@ VERIFIER = "headrace.collectives.plan.verify"
 VERIFIER_MAY_IMPORT = (
     "headrace.errors",
     "headrace.collectives.demand",
+    "headrace.collectives.errors",
     "headrace.collectives.program",
     VERIFIER,
 )

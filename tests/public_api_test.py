@@ -2,11 +2,13 @@
 
 import ast
 import importlib
+import re
 from pathlib import Path
 
 import pytest
 
 import headrace
+from headrace.kinds import packages_with
 
 PUBLIC = {
     "headrace": {
@@ -14,13 +16,18 @@ PUBLIC = {
         "CommunicationError",
         "HeadraceError",
         "InputError",
-        "ProgramError",
         "Settings",
         "TestbedError",
         "TopologyError",
-        "UnverifiedPlanError",
         "VerificationError",
         "__version__",
+    },
+    "headrace.collectives": {
+        "MscclError",
+        "MscclppError",
+        "ProgramError",
+        "SketchError",
+        "UnverifiedPlanError",
     },
     "headrace.collectives.measure": {"ProbeEffort", "Profile", "measure_ranks", "survey"},
     "headrace.collectives.measure.imports.iperf": {
@@ -217,12 +224,38 @@ def test_every_module_that_declares_public_names_is_frozen_here() -> None:
     assert declaring == set(PUBLIC)
 
 
-def test_the_error_tree_is_the_one_drawn_in_its_docstring() -> None:
-    errors = importlib.import_module("headrace.errors")
-    drawn = errors.__doc__
+def drawn_tree(text: str) -> dict[str, list[str]]:
+    """Exception -> its bases, as drawn by indentation (parents) and in brackets (others)."""
+    found: dict[str, list[str]] = {}
+    path: list[str] = []
+    for line in text.splitlines():
+        if drawn := re.match(r"    ([│├└─ ]*)(\w+)(?: \((\w+)\))?(?=  |$)", line):
+            depth = len(drawn[1]) // 4
+            path[depth:] = [drawn[2]]
+            found[drawn[2]] = [path[depth - 1] if depth else "Exception"]
+            found[drawn[2]] += [drawn[3]] if drawn[3] else []
+    return found
+
+
+@pytest.mark.parametrize(
+    "module", ["headrace.errors", *(f"headrace.{name}.errors" for name in packages_with("errors"))]
+)
+def test_the_error_tree_is_the_one_drawn_in_its_docstring(module: str) -> None:
+    errors = importlib.import_module(module)
+    drawn = drawn_tree(str(errors.__doc__))
+    assert set(drawn) >= {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and value.__module__ == module
+    }
+    for name, bases in drawn.items():
+        assert [base.__name__ for base in getattr(errors, name).__bases__] == bases, name
+
+
+def test_wrong_inputs_are_value_errors_too() -> None:
+    assert issubclass(headrace.InputError, ValueError)
     for name in headrace.__all__:
         value = getattr(headrace, name)
         if isinstance(value, type) and issubclass(value, Exception):
             assert issubclass(value, headrace.HeadraceError)
-            assert name in drawn
             assert issubclass(value, ValueError) == issubclass(value, headrace.InputError)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import headrace
 from headrace.collectives.demand import Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.book import Entry, PlanBook
 from headrace.collectives.plan.plan import Candidate, Plan
 from headrace.collectives.plan.portfolio import Portfolio
 from headrace.collectives.plan.request import Generator, Method, Request
-from headrace.errors import ProgramError
 from headrace.report.curves import curves
 from headrace.report.page import Page
 from headrace.topology import Topology

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from benchmarks.harness import Report
 from headrace.collectives.demand import Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.generators.table import SEARCH_GENERATORS
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import Method
 from headrace.collectives.run.synthesis import NativeSearch
-from headrace.errors import ProgramError
 from headrace.topology import Topology, perturbed, presets
 
 MIB = 1 << 20

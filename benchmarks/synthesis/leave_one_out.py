@@ -27,13 +27,13 @@ from benchmarks.synthesis.random_topologies import random_topology
 from benchmarks.synthesis.random_worker import SAME
 from benchmarks.synthesis.table import MODELS
 from headrace.collectives.demand import Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.book import build_book
 from headrace.collectives.plan.cost.model import EXECUTOR, FULL
 from headrace.collectives.plan.generators.table import ALL_GENERATORS
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import Effort, Method
 from headrace.collectives.run.synthesis import NativeSearch
-from headrace.errors import ProgramError
 from headrace.testbed import Testbed
 from headrace.topology import Topology, presets
 

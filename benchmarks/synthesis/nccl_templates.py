@@ -16,10 +16,10 @@ from functools import partial
 from itertools import pairwise
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.templates.transfers import backwards, unsupported
 from headrace.collectives.plan.request import Generator, Request
 from headrace.collectives.program import Schedule, Transfer
-from headrace.errors import ProgramError
 from headrace.topology import Topology
 
 MOST_MESSAGES = 33_000

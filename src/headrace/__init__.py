@@ -7,10 +7,8 @@ from headrace.errors import (
     CommunicationError,
     HeadraceError,
     InputError,
-    ProgramError,
     TestbedError,
     TopologyError,
-    UnverifiedPlanError,
     VerificationError,
 )
 
@@ -24,11 +22,9 @@ __all__ = [
     "CommunicationError",
     "HeadraceError",
     "InputError",
-    "ProgramError",
     "Settings",
     "TestbedError",
     "TopologyError",
-    "UnverifiedPlanError",
     "VerificationError",
     "__version__",
 ]

@@ -1,4 +1,4 @@
-"""All exceptions that headrace raises deliberately.
+"""Exceptions that headrace raises deliberately; a capability's own are in its ``errors``.
 
 ::
 
@@ -7,14 +7,9 @@
     │   ├── ArtifactError             a file is not the artifact it claims to be
     │   ├── TopologyError             a topology is inconsistent
     │   │   └── SymmetryError         a permutation of ranks is no automorphism of it
-    │   ├── ProgramError              a program is malformed
     │   ├── ModelError                a model for a solver is malformed
-    │   ├── SketchError               a communication sketch is wrong, or does not fit its topology
-    │   ├── XmlError                  a file is not MSCCL XML
-    │   ├── PlanError                 a file is not an MSCCL++ execution plan that can be read
     │   └── TestbedError              a testbed file or command is wrong
     ├── VerificationError             a program does not implement its collective
-    ├── UnverifiedPlanError           an unproven or altered plan was given to the executor
     └── CommunicationError (RuntimeError)  a peer died, a deadline passed, a stream broke
 
 A message names the field or the rank, the value found, and the values allowed.
@@ -41,24 +36,8 @@ class SymmetryError(TopologyError):
     """A permutation of ranks is no automorphism of its topology; names the offending link."""
 
 
-class XmlError(InputError):
-    """A file is not MSCCL XML; the message names the place, and the values allowed."""
-
-
-class PlanError(InputError):
-    """A file is not an MSCCL++ execution plan of a form that can be read."""
-
-
-class ProgramError(InputError):
-    """A program or schedule is malformed (before any question of correctness)."""
-
-
 class ModelError(InputError):
     """A model for a solver is malformed: an index, a bound, an underivable big-M."""
-
-
-class SketchError(InputError):
-    """A communication sketch is wrong, or does not fit its topology or collective."""
 
 
 class TestbedError(InputError):
@@ -69,10 +48,6 @@ class TestbedError(InputError):
 
 class VerificationError(HeadraceError):
     """A program does not deliver its collective, can deadlock, or has a data race."""
-
-
-class UnverifiedPlanError(HeadraceError):
-    """A plan for the executor is unproven or differs from the proven one."""
 
 
 class CommunicationError(HeadraceError, RuntimeError):

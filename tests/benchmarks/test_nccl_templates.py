@@ -15,13 +15,13 @@ from benchmarks.synthesis.nccl_templates import (
     tree,
 )
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.ir.chunks import realize
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.portfolio import plan_collective, predict_us
 from headrace.collectives.plan.request import Method
 from headrace.collectives.plan.verify import verify
-from headrace.errors import ProgramError
 from headrace.topology import Topology, presets
 
 RINGED = (Collective.ALLGATHER, Collective.REDUCE_SCATTER, Collective.ALLREDUCE)

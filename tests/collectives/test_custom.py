@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from headrace.collectives.custom import demand_from_head, demand_from_json, demand_to_head
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import PROGRAM_SCHEMA, Program
-from headrace.errors import ProgramError
 
 _EXAMPLE = {
     "ranks": 3,

@@ -7,6 +7,7 @@ import pytest
 
 from headrace.artifact import Artifact
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.templates import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import races, verify
@@ -16,7 +17,7 @@ from headrace.collectives.program import (
     STEP_COLUMNS,
     Program,
 )
-from headrace.errors import ProgramError, VerificationError
+from headrace.errors import VerificationError
 
 DEMANDS = (
     *(

@@ -15,13 +15,14 @@ import torch
 from headrace import _native
 from headrace._native import DataType, Operator
 from headrace.collectives.demand import REDUCING, ROOTED, STANDARD, Collective, Demand
+from headrace.collectives.errors import ProgramError, UnverifiedPlanError
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.collectives.run.choose import Chooser
 from headrace.collectives.run.executor import Executor
-from headrace.errors import InputError, ProgramError, UnverifiedPlanError
+from headrace.errors import InputError
 from tests.collectives.plan.template_cases import serves
 from tests.conformance.groups import each, group
 

@@ -35,7 +35,7 @@ from typing import Any
 
 from headrace import fields
 from headrace.collectives.demand import Collective, Demand, Held
-from headrace.errors import ProgramError
+from headrace.collectives.errors import ProgramError
 from headrace.files import load_json
 
 _MOST_RANKS = 1 << 16

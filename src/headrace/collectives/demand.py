@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
 
-from headrace.errors import ProgramError
+from headrace.collectives.errors import ProgramError
 
 
 class Collective(StrEnum):

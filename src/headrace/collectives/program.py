@@ -37,7 +37,7 @@ from headrace import fields
 from headrace.artifact import Artifact
 from headrace.collectives.custom import demand_from_head, demand_to_head
 from headrace.collectives.demand import Demand
-from headrace.errors import ProgramError
+from headrace.collectives.errors import ProgramError
 
 
 class Op(IntEnum):

@@ -11,12 +11,13 @@ from typer.testing import CliRunner
 from headrace.cli import artifacts
 from headrace.collectives.cli.export import export_command
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.msccl_xml import read
 from headrace.collectives.plan.book import build_book
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.program import Schedule, Transfer
-from headrace.errors import InputError, ProgramError, VerificationError
+from headrace.errors import InputError, VerificationError
 from headrace.topology.presets import uniform
 
 TOPOLOGY = uniform(4)

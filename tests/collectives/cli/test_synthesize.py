@@ -9,13 +9,14 @@ from typer.testing import CliRunner
 
 from headrace.collectives.cli import app as collectives
 from headrace.collectives.demand import Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.within import forbidden
 from headrace.collectives.plan.generators.taccl import synthesize as pipeline
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import Method
 from headrace.collectives.plan.verify import verify
-from headrace.errors import ArtifactError, InputError, ProgramError
+from headrace.errors import ArtifactError, InputError
 from headrace.topology.presets import ndv2_taccl_1mb, ring, uniform
 
 CUSTOM = {"ranks": 4, "slots": 2, "before": [[0, 0, 0], [1, 1, 1]], "after": [[2, 0, 0], [2, 1, 1]]}

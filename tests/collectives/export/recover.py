@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from headrace.collectives.demand import Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.algorithm import (
     REDUCING,
     Algorithm,
@@ -27,7 +28,6 @@ from headrace.collectives.plan.verify import verify
 from headrace.collectives.plan.verify.order import running_order
 from headrace.collectives.plan.verify.structure import Structure
 from headrace.collectives.program import Direction, Op, Program, Schedule, Transfer
-from headrace.errors import ProgramError
 
 
 def recovered(algorithm: Algorithm) -> Program:

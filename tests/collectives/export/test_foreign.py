@@ -2,9 +2,9 @@
 
 import pytest
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.msccl_xml import read, verify_text
 from headrace.collectives.plan.verify import verify
-from headrace.errors import ProgramError
 from tests.collectives.export.machine import Machine
 from tests.collectives.export.recover import recovered
 

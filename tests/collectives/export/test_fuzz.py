@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import MscclError, MscclppError
 from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
 from headrace.collectives.plan.generators.templates import direct, ring
 from headrace.collectives.plan.ir.lower import lower
-from headrace.errors import PlanError, XmlError
 
 XML = [
     msccl_xml.export(lower(ring(Demand(collective=Collective.ALLREDUCE, ranks=3, chunks=3)))),
@@ -30,7 +30,7 @@ fuzz = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 def xml(text: str | bytes) -> None:
     try:
         verdict = msccl_xml.verify_text(text)
-    except XmlError as error:
+    except MscclError as error:
         assert str(error)
     else:
         assert all(str(finding) for finding in verdict.findings)
@@ -39,7 +39,7 @@ def xml(text: str | bytes) -> None:
 def plan(text: str | bytes) -> None:
     try:
         mscclpp_read.verify_text(text)
-    except PlanError as error:
+    except MscclppError as error:
         assert str(error)
 
 
@@ -148,12 +148,12 @@ def test_hostile_xml_takes_neither_time_nor_memory(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"gpus":' * 50_000, "{}", "null", '{"gpus":[1]}'])
 def test_hostile_json_is_refused(text: str) -> None:
-    with pytest.raises(PlanError):
+    with pytest.raises(MscclppError):
         mscclpp_read.verify_text(text)
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path) -> None:
-    with pytest.raises(XmlError, match="cannot be read"):
+    with pytest.raises(MscclError, match="cannot be read"):
         msccl_xml.verify_file(tmp_path / "none.xml")
-    with pytest.raises(PlanError, match="cannot be read"):
+    with pytest.raises(MscclppError, match="cannot be read"):
         mscclpp_read.verify_file(tmp_path)

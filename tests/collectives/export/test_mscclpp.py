@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import MscclppError, ProgramError
 from headrace.collectives.export.mscclpp_json import export, write
 from headrace.collectives.export.mscclpp_read import verify_text
 from headrace.collectives.export.threadblocks import Target, lowered
 from headrace.collectives.plan.generators.templates import ring
 from headrace.collectives.plan.ir.lower import lower
-from headrace.errors import PlanError, ProgramError
 from tests.collectives.export.operations import Operations
 from tests.collectives.export.programs import random_program, template_programs
 
@@ -107,7 +107,7 @@ def test_spoiled_plans_are_refused_or_harmless() -> None:
         mutant = json.dumps(plan)
         try:
             verdict = verify_text(mutant)
-        except PlanError:
+        except MscclppError:
             seen["refused"] += 1
             continue
         if not verdict.proven:

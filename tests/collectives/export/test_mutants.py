@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import MscclError
 from headrace.collectives.export.msccl_xml import export, verify_text
 from headrace.collectives.export.prove import Verdict
 from headrace.collectives.export.threadblocks import Target
 from headrace.collectives.plan.generators.templates import direct, halving_doubling, ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Program
-from headrace.errors import XmlError
 from tests.collectives.export.machine import Machine
 from tests.collectives.export.programs import random_program, template_programs
 from tests.collectives.export.xml_mutants import MUTATIONS, Mutation, drop_flag
@@ -223,6 +223,6 @@ def test_what_is_not_provable_is_refused(coll: str) -> None:
 )
 def test_malformed_text_is_refused_with_the_line(old: str, new: str, says: str) -> None:
     text = export(ring_allreduce()).replace(old, new)
-    with pytest.raises(XmlError, match="line") as caught:
+    with pytest.raises(MscclError, match="line") as caught:
         verify_text(text)
     assert says in str(caught.value)

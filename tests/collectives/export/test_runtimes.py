@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.synthesis.mscclpp_threads import Plan
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
 from headrace.collectives.export.algorithm import Algorithm
 from headrace.collectives.export.prove import examine
@@ -27,7 +28,7 @@ from headrace.collectives.export.threadblocks import Target, lowered, renumbered
 from headrace.collectives.plan.generators.templates import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Program, Schedule, Transfer
-from headrace.errors import ProgramError, VerificationError
+from headrace.errors import VerificationError
 from tests.collectives.export.machine import Machine
 from tests.collectives.export.operations import Operations
 from tests.collectives.export.programs import random_program, template_programs

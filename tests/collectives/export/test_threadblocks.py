@@ -3,6 +3,7 @@
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.export import limits
 from headrace.collectives.export.algorithm import Algorithm, BlockStep, Kind, Wait
 from headrace.collectives.export.buffers import NAMES, Layout, chunks_of, chunks_per_loop
@@ -11,7 +12,7 @@ from headrace.collectives.export.threadblocks import Target, lowered, suggested_
 from headrace.collectives.plan.generators.templates import direct, ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Schedule, Transfer
-from headrace.errors import ProgramError, VerificationError
+from headrace.errors import VerificationError
 from tests.collectives.export.programs import template_programs
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.engine import SearchSettings
@@ -22,7 +23,7 @@ from headrace.collectives.plan.ir.sends import (
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Op, Program, Schedule, Transfer
 from headrace.collectives.run.synthesis import NativeSearch
-from headrace.errors import ProgramError, TopologyError
+from headrace.errors import TopologyError
 from headrace.topology import Link, Topology, transposed
 from tests.collectives.plan.random_sends import random_sends, random_topology
 

@@ -12,13 +12,14 @@ from collections import Counter
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.chunks import deliveries_of, realize
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.ir.sends import concatenated, reversed_sends
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule
-from headrace.errors import ProgramError, VerificationError
+from headrace.errors import VerificationError
 from tests.collectives.plan.chaos import misbehaves
 from tests.collectives.plan.handmade import Draft, all_drafts
 from tests.collectives.plan.mutate import MUTATIONS

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 import headrace.artifact as artifact_io
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.verify import Proof
 from headrace.collectives.program import Program
-from headrace.errors import ArtifactError, HeadraceError, ProgramError, VerificationError
+from headrace.errors import ArtifactError, HeadraceError, VerificationError
 from headrace.topology.presets import racks
 
 TOPOLOGY = racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.collectives.demand import STANDARD, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan import portfolio as portfolio_module
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR, FULL
@@ -23,7 +24,7 @@ from headrace.collectives.plan.portfolio import (
 from headrace.collectives.plan.request import Generator, Method, Request
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule, Transfer
-from headrace.errors import ProgramError, TopologyError
+from headrace.errors import TopologyError
 from headrace.topology import Link, Topology
 from headrace.topology.presets import racks, uniform
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import STANDARD, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof, verify
 from headrace.collectives.plan.verify.clocks import Clocks
 from headrace.collectives.plan.verify.order import running_order
 from headrace.collectives.plan.verify.structure import Structure
 from headrace.collectives.program import Direction, Op, Program, Transfer
-from headrace.errors import ProgramError, VerificationError
+from headrace.errors import VerificationError
 from tests.collectives.plan.handmade import (
     Draft,
     Step,

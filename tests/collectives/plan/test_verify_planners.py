@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.request import Request
 from headrace.collectives.plan.verify import verify
-from headrace.errors import ProgramError
 from headrace.topology import Link, Topology
 from tests.collectives.plan.chaos import misbehaves
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.engine import Routes, SearchInterrupted, SearchResult, SearchSettings
@@ -20,7 +21,7 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.ir.sends import concatenated
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.synthesis import NativeSearch
-from headrace.errors import ProgramError, TopologyError
+from headrace.errors import TopologyError
 from headrace.topology import BYTES_PER_MB, Link, SharedCapacity, Topology, transposed
 from headrace.topology.presets import dgx1
 from headrace.topology.symmetry import translations

@@ -12,6 +12,7 @@ import pytest
 
 from headrace._native import DataType
 from headrace.collectives.demand import STANDARD, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
@@ -32,7 +33,7 @@ from headrace.collectives.trace import (
 )
 from headrace.collectives.trace import job as job_module
 from headrace.collectives.trace.job import TraceJob, TraceResult, trace_ranks
-from headrace.errors import CommunicationError, InputError, ProgramError, VerificationError
+from headrace.errors import CommunicationError, InputError, VerificationError
 from headrace.topology.presets import uniform
 from tests.conformance.groups import each, group
 

@@ -16,7 +16,8 @@ from headrace.collectives.cli.export import RuntimeName
 from headrace.collectives.cli.method import MAX_SEED, EffortLevel, Model, charged
 from headrace.collectives.cli.network import read_network
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
-from headrace.errors import InputError, ProgramError
+from headrace.collectives.errors import ProgramError
+from headrace.errors import InputError
 from headrace.units import duration, parse_size, size
 
 if TYPE_CHECKING:

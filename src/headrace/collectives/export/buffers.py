@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.algorithm import Location
-from headrace.errors import ProgramError
 
 NAMES = {
     Collective.ALLREDUCE: "allreduce",

@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
+from headrace.collectives.errors import MscclError
 from headrace.collectives.export.algorithm import (
     NOWHERE,
     READS_SRC,
@@ -32,7 +33,7 @@ from headrace.collectives.export.prove import Verdict, examine, read_bounded
 from headrace.collectives.export.runtimes import XML, Runtime, extremes, refused, runtime_of
 from headrace.collectives.export.threadblocks import PROTOCOLS, Lowering, Target, renumbered
 from headrace.collectives.program import Program
-from headrace.errors import InputError, VerificationError, XmlError
+from headrace.errors import InputError, VerificationError
 
 MAX_FILE_BYTES = 64 << 20
 MAX_ELEMENTS = 1 << 20
@@ -157,13 +158,13 @@ def _step(number: int, step: BlockStep) -> str:
 
 
 def verify_file(path: str | Path) -> Verdict:
-    """Prove or refute the collective that a file claims to be; raises XmlError."""
-    return verify_text(read_bounded(path, MAX_FILE_BYTES, XmlError), str(path))
+    """Prove or refute the collective that a file claims to be; raises MscclError."""
+    return verify_text(read_bounded(path, MAX_FILE_BYTES, MscclError), str(path))
 
 
 @collection_paused()
 def verify_text(text: str | bytes, source: str = "MSCCL XML") -> Verdict:
-    """Prove or refute the collective that MSCCL XML claims to be; raises XmlError."""
+    """Prove or refute the collective that MSCCL XML claims to be; raises MscclError."""
     algorithm, findings = read(text, source)
     return examine(algorithm, findings)
 
@@ -175,11 +176,11 @@ def read(text: str | bytes, source: str = "MSCCL XML") -> tuple[Algorithm, list[
 
     Raises
     ------
-    XmlError : naming the line, for what is not XML of the expected elements and attributes.
+    MscclError : naming the line, for what is not XML of the expected elements and attributes.
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if len(data) > MAX_FILE_BYTES:
-        raise XmlError(f"{source}: has {len(data)} bytes, needs at most {MAX_FILE_BYTES}")
+        raise MscclError(f"{source}: has {len(data)} bytes, needs at most {MAX_FILE_BYTES}")
     root, findings = _Reader(source).run(data)
     return _algorithm(root, source, findings), findings
 
@@ -214,20 +215,20 @@ class _Reader:
         try:
             self.parser.Parse(data, True)
         except expat.ExpatError as error:
-            raise XmlError(
+            raise MscclError(
                 f"{self.source}: line {error.lineno}: not well-formed XML "
                 f"({expat.ErrorString(error.code)})"
             ) from error
         except (LookupError, ValueError, UnicodeError) as error:
             if isinstance(error, InputError):
                 raise
-            raise XmlError(f"{self.source}: cannot be decoded ({error}); needs UTF-8") from error
+            raise MscclError(f"{self.source}: cannot be decoded ({error}); needs UTF-8") from error
         if self.root is None:
             raise self._error("has no algo element")
         return self.root, self.findings
 
-    def _error(self, message: str) -> XmlError:
-        return XmlError(f"{self.source}: line {self.parser.CurrentLineNumber}: {message}")
+    def _error(self, message: str) -> MscclError:
+        return MscclError(f"{self.source}: line {self.parser.CurrentLineNumber}: {message}")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self.count += 1
@@ -283,8 +284,8 @@ class _Fields:
     def __init__(self, node: _Node, source: str) -> None:
         self.node, self.source = node, source
 
-    def error(self, message: str) -> XmlError:
-        return XmlError(f"{self.source}: line {self.node.line}: {self.node.name}: {message}")
+    def error(self, message: str) -> MscclError:
+        return MscclError(f"{self.source}: line {self.node.line}: {self.node.name}: {message}")
 
     def text(self, name: str) -> str:
         if name not in self.node.attributes:

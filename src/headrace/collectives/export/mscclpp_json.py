@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.algorithm import (
     RECEIVING,
     REDUCING,
@@ -45,7 +46,7 @@ from headrace.collectives.export.pause import collection_paused
 from headrace.collectives.export.runtimes import JSON, Extreme, Runtime, refused, runtime_of
 from headrace.collectives.export.threadblocks import Lowering, Target
 from headrace.collectives.program import Program
-from headrace.errors import ProgramError, VerificationError
+from headrace.errors import VerificationError
 
 THREADS_PER_BLOCK = 1024
 ALIGNMENT = 16

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace import fields
+from headrace.collectives.errors import MscclppError, ProgramError
 from headrace.collectives.export.algorithm import (
     Algorithm,
     Buffer,
@@ -39,7 +40,6 @@ from headrace.collectives.export.mscclpp_ops import (
 from headrace.collectives.export.pause import collection_paused
 from headrace.collectives.export.prove import Verdict, demand_of, examine, read_bounded
 from headrace.collectives.export.runtimes import JSON, Extreme, largest, refusals
-from headrace.errors import PlanError, ProgramError
 from headrace.files import load_json
 
 MAX_FILE_BYTES = 256 << 20
@@ -48,13 +48,13 @@ _BUFFERS: Mapping[str, Buffer] = {"i": "i", "o": "o", "s": "s"}
 
 
 def verify_file(path: str | Path) -> Verdict:
-    """Prove or refute the collective that a file claims to be; raises PlanError."""
-    return verify_text(read_bounded(path, MAX_FILE_BYTES, PlanError), str(path))
+    """Prove or refute the collective that a file claims to be; raises MscclppError."""
+    return verify_text(read_bounded(path, MAX_FILE_BYTES, MscclppError), str(path))
 
 
 @collection_paused()
 def verify_text(text: str | bytes, source: str = "MSCCL++ plan") -> Verdict:
-    """Prove or refute the collective that a plan claims to be; raises PlanError."""
+    """Prove or refute the collective that a plan claims to be; raises MscclppError."""
     algorithm, findings = read(text, source)
     return examine(algorithm, findings, msccl=False)
 
@@ -64,20 +64,20 @@ def read(text: str | bytes, source: str = "MSCCL++ plan") -> tuple[Algorithm, li
 
     Raises
     ------
-    PlanError : naming GPU, threadblock and operation, for what is not a plan or not supported.
+    MscclppError : naming GPU, threadblock and operation, for what is not a plan or not supported.
     """
     if len(text) > MAX_FILE_BYTES:
-        raise PlanError(f"{source}: has {len(text)} bytes, needs at most {MAX_FILE_BYTES}")
+        raise MscclppError(f"{source}: has {len(text)} bytes, needs at most {MAX_FILE_BYTES}")
     try:
         plan = load_json(text)
     except (ValueError, RecursionError) as error:
-        raise PlanError(f"{source}: not JSON: {error}") from error
+        raise MscclppError(f"{source}: not JSON: {error}") from error
     try:
         return _Reader(source).plan(fields.table(plan))
     except KeyError as error:
-        raise PlanError(f"{source}: field {error} is missing") from error
+        raise MscclppError(f"{source}: field {error} is missing") from error
     except TypeError as error:
-        raise PlanError(f"{source}: {error}") from error
+        raise MscclppError(f"{source}: {error}") from error
 
 
 class _Reader:
@@ -119,8 +119,8 @@ class _Reader:
         self.findings += refusals(self.extremes, JSON)
         return algorithm, self.findings
 
-    def _fail(self, message: str) -> PlanError:
-        return PlanError(f"{self.where}: {message}")
+    def _fail(self, message: str) -> MscclppError:
+        return MscclppError(f"{self.where}: {message}")
 
     def _barriers(self, halves: list[list[list[Half]]], algorithm: Algorithm) -> None:
         """Find operations that lack a nop between them."""

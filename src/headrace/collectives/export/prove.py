@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.algorithm import (
     READS_SRC,
     RECEIVING,
@@ -31,7 +32,7 @@ from headrace.collectives.export.limits import check_limits
 from headrace.collectives.export.runtimes import XML, extremes, refusals
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Direction
-from headrace.errors import InputError, ProgramError, VerificationError
+from headrace.errors import InputError, VerificationError
 
 MAX_CELLS = 1 << 23
 """Most slots of all GPUs together that are proven: more would need too much memory."""

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from headrace.collectives.demand import Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.algorithm import Algorithm, Finding, Threadblock
 from headrace.collectives.export.buffers import COLLECTIVES
-from headrace.errors import ProgramError
 
 XML, JSON = "msccl-xml", "mscclpp-json"
 STRICTEST = "strictest"

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.algorithm import (
     RECEIVING,
     SENDING,
@@ -40,7 +41,7 @@ from headrace.collectives.export.splitting import Weigh, parts, split_stream
 from headrace.collectives.export.units import Units
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program
-from headrace.errors import ProgramError, VerificationError
+from headrace.errors import VerificationError
 from headrace.topology import BYTES_PER_MB
 
 INSTANCES = (1, 2, 4, 8)

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.program import Direction, Op, Program
-from headrace.errors import ProgramError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

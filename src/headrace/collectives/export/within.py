@@ -1,5 +1,6 @@
 """Check of a program against a runtime's limits, without the proof of an export."""
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.export import msccl_xml, mscclpp_json
 from headrace.collectives.export.limits import check_limits
 from headrace.collectives.export.runtimes import (
@@ -13,7 +14,7 @@ from headrace.collectives.export.runtimes import (
 )
 from headrace.collectives.export.threadblocks import Target
 from headrace.collectives.program import Program
-from headrace.errors import ProgramError, VerificationError
+from headrace.errors import VerificationError
 
 MAX_CHUNKS = 64
 """Chunks a block, at most, that are tried for a runtime."""

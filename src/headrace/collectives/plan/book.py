@@ -14,6 +14,7 @@ import headrace.artifact as artifact_io
 from headrace import fields
 from headrace.artifact import Artifact, Table
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.locality import RankGroups, check_groups, grouping
 from headrace.collectives.plan.plan import Plan, proof_from
@@ -21,7 +22,7 @@ from headrace.collectives.plan.portfolio import Portfolio
 from headrace.collectives.plan.request import METHOD, Generator, Method, Request
 from headrace.collectives.plan.verify import Proof
 from headrace.collectives.program import PROGRAM_SCHEMA, Program
-from headrace.errors import ArtifactError, ProgramError
+from headrace.errors import ArtifactError
 from headrace.topology import Topology
 
 _SCHEMA = 2

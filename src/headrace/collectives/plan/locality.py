@@ -3,7 +3,7 @@
 from itertools import pairwise
 from math import sqrt
 
-from headrace.errors import ProgramError
+from headrace.collectives.errors import ProgramError
 from headrace.topology import Topology
 
 RankGroups = tuple[tuple[int, ...], ...]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR, CostModel
@@ -25,7 +26,7 @@ from headrace.collectives.plan.plan import Candidate, Plan
 from headrace.collectives.plan.request import METHOD, Generator, Method, Request
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Direction, Program, Schedule
-from headrace.errors import HeadraceError, ProgramError, TopologyError, VerificationError
+from headrace.errors import HeadraceError, TopologyError, VerificationError
 from headrace.topology import BYTES_PER_MB, Topology
 
 _log = logging.getLogger(__name__)

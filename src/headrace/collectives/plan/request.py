@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.bound import Bound, lower_bound
 from headrace.collectives.plan.cost.model import EXECUTOR, CostModel
 from headrace.collectives.plan.engine import SearchEngine
 from headrace.collectives.plan.locality import RankGroups, check_groups, grouping
 from headrace.collectives.program import Program, Schedule
-from headrace.errors import ProgramError
 from headrace.topology import Topology
 
 Effort = Literal["quick", "normal", "thorough"]

@@ -17,11 +17,12 @@ import numpy as np
 from headrace import _native
 from headrace._native import DataType, Operator, Priority
 from headrace.collectives.demand import Collective
+from headrace.collectives.errors import UnverifiedPlanError
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
 from headrace.collectives.program import Direction, Program
 from headrace.collectives.run.connect.listener import Listener
 from headrace.collectives.run.statistics import ConnectionStatistics, StatisticsReader
-from headrace.errors import CommunicationError, InputError, UnverifiedPlanError
+from headrace.errors import CommunicationError, InputError
 
 DEFAULT_DEADLINE_S = 60.0
 

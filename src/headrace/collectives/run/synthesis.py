@@ -5,10 +5,11 @@ from functools import lru_cache
 import numpy as np
 
 from headrace import _native
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import Routes, SearchInterrupted, SearchResult, SearchSettings
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends
 from headrace.collectives.plan.ir.sends import with_arrivals
-from headrace.errors import ProgramError, TopologyError
+from headrace.errors import TopologyError
 from headrace.topology import Topology, transposed
 
 _NO_ROWS = np.zeros(1, dtype=np.int64)

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.program import Program
 from headrace.collectives.run.executor import Recorded
 from headrace.collectives.trace.clocks import Offset, clock_identity, clock_offset
-from headrace.errors import ProgramError
 
 if TYPE_CHECKING:
     from headrace.collectives.run.executor import Executor

@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR
 from headrace.collectives.program import Program
 from headrace.collectives.trace.gathering import Trace
-from headrace.errors import ProgramError
 from headrace.topology import Topology
 
 _ONE_CALL_NS = 1000

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.bound.counting import most_urgent_cut
 from headrace.collectives.plan.bound.exact import exact_schedule, time_unit_us
 from headrace.collectives.plan.bound.unsplit import unsplit_bound
 from headrace.collectives.plan.ir.chunks import Deliveries, deliveries_of
 from headrace.collectives.plan.ir.permutations import chunk_images, send_classes
-from headrace.errors import ProgramError, TopologyError
+from headrace.errors import TopologyError
 from headrace.solver import Parameters
 from headrace.topology import SharedCapacity, Topology
 from headrace.topology.symmetry import automorphisms

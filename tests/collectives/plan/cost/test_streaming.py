@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Op, Program, Schedule, Transfer
-from headrace.errors import InputError, ProgramError, TopologyError, VerificationError
+from headrace.errors import InputError, TopologyError, VerificationError
 from headrace.topology import Link, SharedCapacity, Topology
 from headrace.topology.presets import racks, uniform
 

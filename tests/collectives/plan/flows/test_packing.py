@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import Routes
 from headrace.collectives.plan.flows import Packing, PackSettings, pack
 from headrace.collectives.plan.flows.arborescence import cheapest_arborescence, shallower
@@ -15,7 +16,7 @@ from headrace.collectives.plan.flows.rates import Flows
 from headrace.collectives.plan.flows.rounding import rounded, tree_routes
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.collectives.plan.ir.permutations import chunk_images, link_images
-from headrace.errors import ProgramError, TopologyError
+from headrace.errors import TopologyError
 from headrace.topology import SharedCapacity, Topology
 from headrace.topology.symmetry import automorphisms, translations
 from tests.collectives.plan.sends_check import (

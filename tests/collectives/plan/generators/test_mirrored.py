@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR, FULL
@@ -17,7 +18,6 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.synthesis import NativeSearch
-from headrace.errors import ProgramError
 from headrace.testbed import TestbedSpec
 from headrace.topology import Link, Topology, presets
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.engine import SearchResult
@@ -20,7 +21,7 @@ from headrace.collectives.plan.request import Method, Request
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Schedule
 from headrace.collectives.run.synthesis import NativeSearch
-from headrace.errors import ProgramError, TopologyError
+from headrace.errors import TopologyError
 from headrace.topology import Link, Topology, perturbed, presets
 from tests.collectives.plan.tiny import random_topology
 

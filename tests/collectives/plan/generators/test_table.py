@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 
 from headrace.collectives.demand import STANDARD, Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.generators import limits
 from headrace.collectives.plan.generators.table import ALL_GENERATORS, SEARCH_GENERATORS
@@ -17,7 +18,7 @@ from headrace.collectives.plan.request import Generator, Method, Request
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule
 from headrace.collectives.run.synthesis import NativeSearch
-from headrace.errors import HeadraceError, ProgramError
+from headrace.errors import HeadraceError
 from headrace.topology import Topology
 from headrace.topology.presets import fat_tree, ndv2, torus
 

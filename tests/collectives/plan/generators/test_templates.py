@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.templates import direct, exchange, hierarchical, ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Schedule
-from headrace.errors import ProgramError
 from tests.collectives.plan.symbolic import check
 from tests.collectives.plan.template_cases import SERVES, serves, variants
 

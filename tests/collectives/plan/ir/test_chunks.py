@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import REDUCING, ROOTED, STANDARD, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.ir.chunks import Sends, deliveries_of, realize, sends_of
@@ -14,7 +15,6 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.ir.sends import concatenated, overlapped, reversed_sends
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Schedule, Transfer
-from headrace.errors import ProgramError
 from headrace.topology import Topology
 from tests.collectives.plan.chaos import misbehaves
 from tests.collectives.plan.random_sends import random_sends, random_topology

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.ir import lower as lower_module
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Direction, Op, Program, Schedule, Transfer
-from headrace.errors import ProgramError
 from tests.collectives.plan.symbolic import run
 
 S, R, L = Direction.SEND, Direction.RECV, Direction.LOCAL

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.ir.statistics import ProgramStatistics, program_statistics
 from headrace.collectives.program import Op, Program, Schedule, Transfer
-from headrace.errors import ProgramError
 
 
 def of(

@@ -31,12 +31,12 @@ from typing import Any
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.bound.counting import most_urgent_cut
 from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.plan.flows.list_schedule import needed
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends
 from headrace.collectives.plan.ir.permutations import send_classes
-from headrace.errors import ProgramError
 from headrace.solver import Parameters, Proved, Stop, import_cp_model, solve_cpsat
 from headrace.topology import Topology
 

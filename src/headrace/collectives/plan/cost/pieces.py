@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.program import Direction, Op, Program
-from headrace.errors import ProgramError, TopologyError
+from headrace.errors import TopologyError
 from headrace.topology import BYTES_PER_MB, Topology
 
 FORWARD_BYTES = 16 << 10

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.collectives.plan.ir.permutations import link_images
-from headrace.errors import ProgramError, TopologyError
+from headrace.errors import TopologyError
 from headrace.topology import Topology
 from headrace.topology.symmetry import orbits
 

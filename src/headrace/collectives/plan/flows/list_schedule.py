@@ -8,11 +8,11 @@ import heapq
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.events import SAME_MOMENT
 from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.plan.engine import Routes
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends
-from headrace.errors import ProgramError
 from headrace.topology import Topology
 
 

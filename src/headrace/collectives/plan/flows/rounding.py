@@ -9,11 +9,11 @@ import logging
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import Routes
 from headrace.collectives.plan.flows import Packing
 from headrace.collectives.plan.flows.commodities import CommodityOrbits, Loads, commodities
 from headrace.collectives.plan.ir.chunks import Deliveries
-from headrace.errors import ProgramError
 from headrace.solver import LinearModel, Parameters, Stop, solve
 from headrace.topology import Topology
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import SearchSettings
 from headrace.collectives.plan.generators.limits import MOST_DELIVERIES, chunk_mb_of, limit_s
 from headrace.collectives.plan.ir.chunks import deliveries_of, realize
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
-from headrace.errors import ProgramError
 
 _RESTARTS = {"quick": 16, "normal": 128, "thorough": 4096}
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.bound.exact import exact_schedule
 from headrace.collectives.plan.generators.limits import CARRYING, chunk_mb_of, limit_s
 from headrace.collectives.plan.ir.chunks import deliveries_of, realize
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
-from headrace.errors import ProgramError
 from headrace.solver import Parameters
 
 _MOST_BY_EFFORT = {"quick": 24, "normal": 120, "thorough": 400}

@@ -1,9 +1,9 @@
 """Sizes and time limits that the searches share."""
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.ir.chunks import deliveries_of
 from headrace.collectives.plan.request import Request
-from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB
 
 CARRYING = frozenset(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import (
     Routes,
     SearchEngine,
@@ -26,7 +27,7 @@ from headrace.collectives.plan.ir.chunks import Deliveries, Sends, deliveries_of
 from headrace.collectives.plan.ir.sends import concatenated
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
-from headrace.errors import InputError, ProgramError
+from headrace.errors import InputError
 from headrace.topology import BYTES_PER_MB, Topology, transposed
 from headrace.topology.symmetry import (
     automorphism_generators,

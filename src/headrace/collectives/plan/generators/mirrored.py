@@ -17,6 +17,7 @@ from itertools import product
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import CostModel
 from headrace.collectives.plan.engine import SearchEngine, SearchSettings
@@ -24,7 +25,6 @@ from headrace.collectives.plan.ir.chunks import Deliveries, Sends, realize
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
-from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB, SharedCapacity, Topology
 
 Edge = tuple[int, int]

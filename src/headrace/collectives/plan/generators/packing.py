@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import SearchInterrupted, SearchSettings
 from headrace.collectives.plan.flows import PackSettings, pack
 from headrace.collectives.plan.flows.list_schedule import in_order
@@ -16,7 +17,6 @@ from headrace.collectives.plan.generators.limits import (
 from headrace.collectives.plan.ir.chunks import deliveries_of, realize
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
-from headrace.errors import ProgramError
 
 _TREE_CHUNKS = {"quick": (4,), "normal": (8, 24), "thorough": (8, 24, 64)}
 _FAR = 1.2

@@ -18,13 +18,13 @@ from typing import Protocol
 import numpy as np
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import SearchEngine
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.generators.limits import check_size
 from headrace.collectives.plan.ir.chunks import sends_of
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule, Transfer
-from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB, Topology
 
 Make = Callable[[Sequence[int]], Schedule]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.collectives.demand import Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import SearchEngine, SearchResult
 from headrace.collectives.plan.generators.limits import chunk_mb_of
 from headrace.collectives.plan.generators.templates import direct
@@ -21,7 +22,6 @@ from headrace.collectives.plan.ir.chunks import realize, sends_of
 from headrace.collectives.plan.ir.sends import Sends
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
-from headrace.errors import ProgramError
 from headrace.topology import Topology
 
 _TRIALS = {"quick": 40_000, "normal": 400_000, "thorough": 10_000_000}

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.collectives.demand import REDUCING, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.ir.conditions import conditions
 from headrace.collectives.plan.ir.sends import (
     Deliveries,
@@ -21,7 +22,6 @@ from headrace.collectives.plan.ir.sends import (
 )
 from headrace.collectives.plan.ir.slots import SlotAllocation
 from headrace.collectives.program import Schedule, Transfer
-from headrace.errors import ProgramError
 
 
 def deliveries_of(demand: Demand) -> Deliveries:

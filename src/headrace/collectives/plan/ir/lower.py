@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.program import (
     DEPENDENCY_COLUMNS,
     LANE_COLUMNS,
@@ -24,7 +25,6 @@ from headrace.collectives.program import (
     Schedule,
     Transfer,
 )
-from headrace.errors import ProgramError
 
 _SEND, _RECV, _LOCAL = int(Direction.SEND), int(Direction.RECV), int(Direction.LOCAL)
 

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.ir.chunks import Deliveries
-from headrace.errors import ProgramError, TopologyError
+from headrace.errors import TopologyError
 from headrace.topology import Topology
 from headrace.topology.automorphism import link_image
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.events import SAME_MOMENT
 from headrace.collectives.plan.cost.resources import slowest_betas
-from headrace.errors import ProgramError, TopologyError
+from headrace.errors import TopologyError
 from headrace.topology import Topology
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 
 from headrace.collectives.demand import Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.ir.conditions import conditions
 from headrace.collectives.program import Transfer
-from headrace.errors import ProgramError
 
 
 class SlotAllocation:

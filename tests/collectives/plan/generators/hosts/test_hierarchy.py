@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import FULL
@@ -15,7 +16,6 @@ from headrace.collectives.plan.generators.hosts.hierarchy import hierarchical_pl
 from headrace.collectives.plan.ir.chunks import realize
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
-from headrace.errors import ProgramError
 from headrace.topology import Topology, perturbed, subgraph
 from headrace.topology.presets import dgx1, dgx2, dgx_a100, ndv2, ndv2_taccl_1mb, racks, ring
 

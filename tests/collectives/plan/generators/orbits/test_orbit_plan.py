@@ -9,6 +9,7 @@ import pytest
 
 from headrace.artifact import Artifact
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.orbits import (
     OrbitPlan,
     expand,
@@ -17,7 +18,7 @@ from headrace.collectives.plan.generators.orbits import (
     simulate_orbits,
 )
 from headrace.collectives.plan.generators.orbits.plan import ORBIT_COLLECTIVES
-from headrace.errors import InputError, ProgramError, SymmetryError, TopologyError
+from headrace.errors import InputError, SymmetryError, TopologyError
 from headrace.topology import Topology, perturbed, subgraph
 from headrace.topology.presets import mesh, ndv2, ring, torus
 

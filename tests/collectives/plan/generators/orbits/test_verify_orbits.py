@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.orbits import (
     OrbitPlan,
     OrbitProof,
@@ -22,7 +23,7 @@ from headrace.collectives.plan.generators.orbits import (
 from headrace.collectives.plan.generators.orbits.plan import ORBIT_COLLECTIVES
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
-from headrace.errors import ProgramError, VerificationError
+from headrace.errors import VerificationError
 from headrace.topology.presets import dgx_a100, ring, torus
 from tests.collectives.plan.generators.orbits.cayley import dihedral_group, network
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from headrace.collectives.demand import STANDARD, Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.engine import SearchEngine
 from headrace.collectives.plan.generators.taccl import autosketch as module
@@ -33,7 +34,7 @@ from headrace.collectives.plan.portfolio import predict_us
 from headrace.collectives.plan.request import Effort, Method, Request
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.synthesis import NativeSearch
-from headrace.errors import ProgramError, TopologyError
+from headrace.errors import TopologyError
 from headrace.topology import Topology
 from headrace.topology.presets import dgx1, dgx2, fat_tree, mesh, ndv2, ring, torus, uniform
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import STANDARD, Collective, Demand
+from headrace.collectives.errors import SketchError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.engine import Routes, SearchResult
@@ -19,7 +20,7 @@ from headrace.collectives.plan.generators.taccl.synthesize import (
 from headrace.collectives.plan.ir.chunks import deliveries_of
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
-from headrace.errors import InputError, SketchError
+from headrace.errors import InputError
 from headrace.topology import Topology, presets, without_local_alpha
 from tests.collectives.plan.tiny import random_topology
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.resources import slowest_betas
-from headrace.errors import ProgramError
 from headrace.topology import Topology
 from headrace.topology.transforms import restricted
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import Routes
 from headrace.collectives.plan.flows import Packing, PackSettings, pack
 from headrace.collectives.plan.flows.list_schedule import in_order
@@ -39,7 +40,6 @@ from headrace.collectives.plan.ir.sends import (
 )
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
-from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB, Topology, transposed
 
 _CHUNKS = (2, 4, 8, 16)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.limits import check_size, per_rank
 from headrace.collectives.plan.generators.orbits.assemble import (
     allgather_plan,
@@ -26,7 +27,6 @@ from headrace.collectives.plan.generators.orbits.verify import OrbitProof, verif
 from headrace.collectives.plan.ir.chunks import realize
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
-from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB, Topology, transposed
 
 _CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24)

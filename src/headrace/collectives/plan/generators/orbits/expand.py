@@ -3,12 +3,12 @@
 import numpy as np
 
 from headrace.collectives.demand import Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.orbits.group import RegularGroup
 from headrace.collectives.plan.generators.orbits.plan import OrbitPlan
 from headrace.collectives.plan.generators.orbits.simulate import OrbitSimulation
 from headrace.collectives.plan.ir.chunks import Sends, realize
 from headrace.collectives.program import Schedule
-from headrace.errors import ProgramError
 
 MAX_SENDS = 20_000_000
 """Largest number of sends that is expanded."""

@@ -18,7 +18,7 @@ import headrace.artifact as artifact_io
 from headrace import fields
 from headrace.artifact import Artifact
 from headrace.collectives.demand import Collective, Demand
-from headrace.errors import ProgramError
+from headrace.collectives.errors import ProgramError
 
 ORBIT_COLLECTIVES = frozenset(
     {

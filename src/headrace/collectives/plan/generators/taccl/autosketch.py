@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import Routes, SearchEngine, SearchSettings
 from headrace.collectives.plan.generators.limits import check_size
 from headrace.collectives.plan.generators.taccl.effort import EFFORTS, GuidedEffort
@@ -28,7 +29,7 @@ from headrace.collectives.plan.generators.taccl.synthesize import Synthesis, syn
 from headrace.collectives.plan.ir.chunks import deliveries_of
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
-from headrace.errors import HeadraceError, ProgramError
+from headrace.errors import HeadraceError
 from headrace.solver import SolverProgress
 from headrace.topology import BYTES_PER_MB
 

@@ -10,11 +10,11 @@ from functools import cached_property
 
 import numpy as np
 
+from headrace.collectives.errors import SketchError
 from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.plan.generators.taccl.sketch.logical import LogicalTopology
 from headrace.collectives.plan.generators.taccl.sketch.symmetry import mapped_chunks, mapped_links
 from headrace.collectives.plan.ir.chunks import Deliveries
-from headrace.errors import SketchError
 from headrace.topology import Topology
 
 _MAX_GROUP = 4096

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.generators.templates.two_level import (
     cheapest_groups,
@@ -15,7 +16,6 @@ from headrace.collectives.plan.generators.templates.two_level.fit import is_plai
 from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.request import Generator, Request
 from headrace.collectives.program import Schedule
-from headrace.errors import ProgramError
 
 MAX_TRANSFERS = 20_000
 """Above half as many transfers no finer cut is made: planning should take seconds, not minutes."""

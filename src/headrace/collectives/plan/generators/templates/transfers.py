@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.program import Transfer
-from headrace.errors import ProgramError
 
 REVERSED = {
     Collective.REDUCE: Collective.BROADCAST,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import SketchError
 from headrace.collectives.plan.generators.taccl.routing import RouteProblem
 from headrace.collectives.plan.generators.taccl.sketch import (
     NAMED,
@@ -19,7 +20,6 @@ from headrace.collectives.plan.generators.taccl.sketch import (
     apply_sketch,
 )
 from headrace.collectives.plan.ir.chunks import deliveries_of
-from headrace.errors import SketchError
 from headrace.topology import Link, Topology, presets
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.collectives.errors import SketchError
 from headrace.collectives.plan.generators.taccl.sketch import (
     Policy,
     RelayMap,
@@ -16,7 +17,6 @@ from headrace.collectives.plan.generators.taccl.sketch import (
     load_sketch,
     parse_sketch,
 )
-from headrace.errors import SketchError
 
 REFERENCE = {
     "nnodes": 2,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.templates.two_level import (
     Masters,
     balanced_masters,
@@ -17,7 +18,6 @@ from headrace.collectives.plan.generators.templates.two_level import (
 )
 from headrace.collectives.plan.generators.templates.two_level.masters import turns
 from headrace.collectives.plan.locality import RankGroups
-from headrace.errors import ProgramError
 from headrace.topology.presets import racks, torus
 
 UNEVEN: RankGroups = ((0, 1, 2, 3, 4), (5, 6), (7,))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR, FULL
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
@@ -25,7 +26,6 @@ from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import Request
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Direction, Program
-from headrace.errors import ProgramError
 from headrace.topology import Topology
 from headrace.topology.presets import racks, torus, uniform
 from tests.collectives.adapt.networks import slow_host

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from headrace.errors import SketchError
+from headrace.collectives.errors import SketchError
 from headrace.files import load_json
 
 _TOKENS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headrace.collectives.errors import SketchError
 from headrace.collectives.plan.generators.taccl.sketch.sketch import (
     AUTO_BYTES,
     Internode,
@@ -13,7 +14,6 @@ from headrace.collectives.plan.generators.taccl.sketch.sketch import (
     Strategy,
 )
 from headrace.collectives.plan.generators.taccl.sketch.symmetry import RankSymmetry, rank_symmetry
-from headrace.errors import SketchError
 from headrace.topology import Link, SharedCapacity, Topology, subgraph, transposed
 
 

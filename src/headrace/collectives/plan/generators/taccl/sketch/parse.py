@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace import fields
+from headrace.collectives.errors import SketchError
 from headrace.collectives.plan.generators.taccl.sketch.comments import load_commented
 from headrace.collectives.plan.generators.taccl.sketch.sketch import (
     Internode,
@@ -16,7 +17,6 @@ from headrace.collectives.plan.generators.taccl.sketch.sketch import (
     Strategy,
     Symmetry,
 )
-from headrace.errors import SketchError
 from headrace.files import read_text
 
 _T = TypeVar("_T")

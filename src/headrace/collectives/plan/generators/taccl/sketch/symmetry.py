@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError, SketchError
 from headrace.collectives.plan.generators.taccl.sketch.sketch import Symmetry
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.collectives.plan.ir.permutations import chunk_images, link_images
-from headrace.errors import ProgramError, SketchError, TopologyError
+from headrace.errors import TopologyError
 from headrace.topology import Topology
 from headrace.topology.automorphism import is_automorphism
 

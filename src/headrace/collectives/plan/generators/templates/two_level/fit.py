@@ -3,6 +3,7 @@
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import CostModel
 from headrace.collectives.plan.generators.templates.two_level.balance import (
@@ -17,7 +18,6 @@ from headrace.collectives.plan.generators.templates.two_level.schedule import (
 )
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.locality import RankGroups
-from headrace.errors import ProgramError
 from headrace.topology import BYTES_PER_MB, Topology
 
 ALIKE = 1.1

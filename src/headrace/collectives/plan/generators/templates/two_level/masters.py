@@ -15,8 +15,8 @@ from typing import Literal
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.locality import RankGroups, check_groups
-from headrace.errors import ProgramError
 
 Spread = Literal["proportional", "even"]
 

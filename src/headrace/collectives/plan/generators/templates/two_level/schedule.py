@@ -14,6 +14,7 @@ lanes, of which there is one per pair of ranks and direction:
 """
 
 from headrace.collectives.demand import Collective, Demand
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.templates.transfers import (
     backwards,
     move,
@@ -22,7 +23,6 @@ from headrace.collectives.plan.generators.templates.transfers import (
 )
 from headrace.collectives.plan.generators.templates.two_level.masters import Masters
 from headrace.collectives.program import Schedule, Transfer
-from headrace.errors import ProgramError
 
 LEAST_CHUNK_BYTES = 16 << 10
 """PLink 5.1: chunks of 16 to 64 KB did best."""
