@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.instruments.affinity import Position
 from headrace import fields
-from headrace.collectives.measure.embed.distances import Scale, pair_distances
+from headrace.collectives.measure.embed.distances import pair_distances
 from headrace.errors import InputError
 from headrace.files import read_text
 from headrace.topology.profile import Profile
@@ -52,21 +52,34 @@ class NetworkTable:
         return len(self.positions)
 
     def distances(
-        self, *, latency: bool = True, bandwidth: bool = False, scale: Scale = "log"
+        self, *, latency: bool = True, bandwidth: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return distances by latency, bandwidth or both, and which are known: `pair_distances`.
 
+        Both, each over its median, weigh alike; a pair that only one of them covers has that one.
+
         Raises
         ------
-        InputError : if the table lacks the requested measurement.
+        InputError : if the table lacks the requested measurements.
         """
-        return pair_distances(
-            latency_us=self.latency_us if latency else None,
-            latency_known=None if self.latency_us is None else ~np.isnan(self.latency_us),
-            bandwidth=self.bandwidth if bandwidth else None,
-            bandwidth_known=None if self.bandwidth is None else ~np.isnan(self.bandwidth),
-            scale=scale,
-        )
+        parts = [
+            pair_distances(**{name: values}, known=~np.isnan(values))
+            for name, values in self._measured(latency=latency, bandwidth=bandwidth).items()
+        ]
+        if not parts:
+            raise InputError(f"{self.name}: neither latency_us nor bandwidth is in the table")
+        if len(parts) == 1:
+            return parts[0]
+        scaled = [0.5 * values / (np.median(values[known]) or 1.0) for values, known in parts]
+        total = sum(np.where(known, v, 0.0) for v, (_, known) in zip(scaled, parts, strict=True))
+        weights = sum(np.where(known, 0.5, 0.0) for _, known in parts)
+        found = np.divide(total, weights, out=np.zeros_like(total), where=weights > 0)
+        return found, parts[0][1] | parts[1][1]
+
+    def _measured(self, *, latency: bool, bandwidth: bool) -> dict[str, np.ndarray]:
+        wanted = {"latency_us": latency, "bandwidth": bandwidth}
+        found = {name: getattr(self, name) for name, wants in wanted.items() if wants}
+        return {name: values for name, values in found.items() if values is not None}
 
 
 def table_of_profile(

@@ -24,8 +24,8 @@ from benchmarks.instruments.simulated_network import (
     simulate_network,
 )
 from benchmarks.network.thousand import plan_network
-from headrace.collectives.measure.embed import group_hosts
 from headrace.collectives.measure.embed.embedding import embed
+from headrace.collectives.measure.racks.linkage import group_hosts
 
 SHAPES = {"2x4": (4, 4), "4x2": (2, 2, 2, 2), "3x3": (3, 3, 3), "5-2-1": (5, 2, 1)}
 TABLES = {
@@ -167,7 +167,7 @@ def accuracy(table: NetworkTable, *, latency: bool) -> tuple[float, float]:
     Raw distances are the mean of both directions already.
     """
     distances, known = table.distances(latency=latency, bandwidth=not latency)
-    embedded = embed(distances, known=known).distances(heights=False)
+    embedded = embed(distances, known=known).distances()
     raw = np.where(known, distances, np.nan)
     return (
         physical_affinity(raw, table.positions).accuracy,

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.instruments.affinity import physical_affinity
+from benchmarks.instruments.grouping import aggregation_time
 from benchmarks.instruments.network_table import NetworkTable
 from benchmarks.instruments.simulated_network import nested_positions, simulate_network
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.measure.embed import Grouping, candidate_groups
+from headrace.collectives.measure.embed.clusters import candidate_groups
 from headrace.collectives.measure.embed.embedding import embed
+from headrace.collectives.measure.racks.partition import Grouping
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.generators.templates.two_level import fitted_masters, two_level
 from headrace.collectives.plan.ir.lower import lower
@@ -58,7 +60,11 @@ def plan_network(
     distances, known = table.distances(latency=True, bandwidth=True)
     embedding = embed(distances, known=known, restarts=2)
     done("embed")
-    best, *_ = candidate_groups(table.bandwidth, embedding.coordinates)
+    best, *_ = candidate_groups(
+        table.bandwidth,
+        lambda groups: aggregation_time(groups, table.bandwidth),
+        points=embedding.coordinates,
+    )
     done("group")
     topology = measured_topology(table, best.groups)
     done("topology")

@@ -13,14 +13,11 @@ import numpy as np
 
 from benchmarks.harness import Report
 from benchmarks.instruments.beds import Bed, groups_text
+from benchmarks.instruments.grouping import balanced_random, square_root_groups
 from benchmarks.network.launch import Made, time_programs
 from benchmarks.ranks import MIB
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.measure.embed import (
-    balanced_random,
-    candidate_groups,
-    square_root_groups,
-)
+from headrace.collectives.measure.embed.clusters import candidate_groups
 from headrace.collectives.measure.embed.distances import pair_distances
 from headrace.collectives.measure.embed.embedding import embed
 from headrace.collectives.measure.launch.agents import measure_testbed
@@ -213,8 +210,8 @@ def _draw(plans: _Plans, bed: Bed, surveys: list[Profile], run: int) -> dict[str
     points = embed(distances, seed=run).coordinates
     best = candidate_groups(
         bandwidth,
-        points,
-        cost=lambda groups: plans.predicted_ms(plans.grouped(groups), survey),
+        lambda groups: plans.predicted_ms(plans.grouped(groups), survey),
+        points=points,
         seed=run,
     )[0]
     return {

@@ -11,7 +11,7 @@ from benchmarks.instruments.network_table import (
     table_of_profile,
 )
 from benchmarks.instruments.simulated_network import nested_positions, simulate_network
-from headrace.collectives.measure.embed import group_hosts
+from headrace.collectives.measure.racks.linkage import group_hosts
 from headrace.collectives.measure.survey import survey
 from headrace.errors import InputError
 from tests.collectives.measure.network import Network, shuffled_racks
@@ -42,9 +42,38 @@ def test_latency_may_be_comma_separated(tmp_path) -> None:
     nan = np.nan
     expected = [[nan, 12.5, 30], [13, nan, nan], [31, 29, nan]]
     assert found.latency_us == pytest.approx(np.array(expected), nan_ok=True)
-    distances, known = found.distances(scale="linear")
+    distances, known = found.distances()
     assert known.sum() == 6
-    assert distances[1, 2] == 29
+    assert distances[1, 2] - distances[0, 2] == pytest.approx(np.log(29) - np.log(30 * 31) / 2)
+
+
+def combined(latency: np.ndarray, bandwidth: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Each distance over its median, and those by both."""
+    positions = tuple((host,) for host in range(5))
+    table = NetworkTable(name="t", positions=positions, latency_us=latency, bandwidth=bandwidth)
+    alone = [table.distances(), table.distances(latency=False, bandwidth=True)]
+    parts = [values / np.median(values[known]) for values, known in alone]
+    both, known = table.distances(bandwidth=True)
+    assert known.sum() == 20
+    return parts, both
+
+
+def test_both_together_lie_between_each() -> None:
+    latency, bandwidth = np.random.default_rng(1).uniform(1, 9, (2, 5, 5))
+    parts, both = combined(latency, bandwidth)
+    assert both == pytest.approx((parts[0] + parts[1]) / 2)
+
+
+def test_a_pair_that_one_of_both_knows_has_that_one() -> None:
+    latency, bandwidth = np.random.default_rng(2).uniform(1, 9, (2, 5, 5))
+    latency[0, 1] = latency[1, 0] = np.nan
+    parts, both = combined(latency, bandwidth)
+    assert both[0, 1] == pytest.approx(parts[1][0, 1])
+
+
+def test_a_table_without_measurements_has_no_distances() -> None:
+    with pytest.raises(InputError, match="neither latency_us nor bandwidth"):
+        NetworkTable(name="t", positions=((0,), (1,))).distances()
 
 
 def test_the_pairs_of_a_profile_are_a_table() -> None:

@@ -33,7 +33,7 @@ def read_network(path: Path) -> tuple[Topology, tuple[tuple[int, ...], ...] | No
         return Topology.load(path), None
     if artifact.kind == "profile":
         from headrace.collectives.measure import Profile
-        from headrace.collectives.run.groups import aggregation_groups
+        from headrace.collectives.measure.embed.groups import aggregation_groups
 
         profile = Profile.from_artifact(artifact, str(path))
         _warn_if_old(profile, path)

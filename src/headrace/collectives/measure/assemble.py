@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.collectives.measure.embed import Grouping
 from headrace.collectives.measure.fit.alpha_beta import LinkFit
 from headrace.collectives.measure.fit.link_classes import Costs, median
 from headrace.collectives.measure.probes.recorder import Site
 from headrace.collectives.measure.probes.round_robin import Pair, RoundRobin
 from headrace.collectives.measure.probes.trials import Capacity
+from headrace.collectives.measure.racks.partition import Grouping
 from headrace.topology import Link, Topology
 
 

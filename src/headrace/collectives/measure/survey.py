@@ -20,7 +20,6 @@ import numpy as np
 import headrace
 from headrace.collectives.measure.assemble import Findings
 from headrace.collectives.measure.budget import Budget, ProbeEffort, ProgressCallback
-from headrace.collectives.measure.embed import Grouping, group_hosts
 from headrace.collectives.measure.fit.alpha_beta import LinkFit
 from headrace.collectives.measure.fit.link_classes import (
     Costs,
@@ -36,6 +35,8 @@ from headrace.collectives.measure.probes.round_robin import Pair, RoundRobin, lo
 from headrace.collectives.measure.probes.shared_capacity import find_shared
 from headrace.collectives.measure.probes.trials import Capacity
 from headrace.collectives.measure.probes.unloaded import UnloadedProbes
+from headrace.collectives.measure.racks.linkage import group_hosts
+from headrace.collectives.measure.racks.partition import Grouping
 from headrace.collectives.measure.racks.search import MOST_HOSTS, concurrent_rounds, search_racks
 from headrace.errors import CommunicationError
 from headrace.topology.profile import Profile

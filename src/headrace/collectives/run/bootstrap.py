@@ -15,10 +15,10 @@ import headrace.artifact as artifact_io
 from headrace.collectives.demand import Collective
 from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.cache import HostId, ProfileCache
+from headrace.collectives.measure.embed.groups import aggregation_groups
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.groups import aggregation_groups
 from headrace.collectives.run.torch.store import answering, wait_for
 from headrace.errors import CommunicationError, HeadraceError
 from headrace.settings import Settings

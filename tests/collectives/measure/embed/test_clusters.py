@@ -1,64 +1,27 @@
 """Number of groups: sqrt(n) as in the paper, or that of least predicted time."""
 
-import math
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from headrace.collectives.measure.embed import (
-    Grouping,
-    aggregation_load,
-    aggregation_time,
-    balanced_random,
-    candidate_groups,
-    square_root,
-    square_root_groups,
-)
+from benchmarks.instruments.grouping import aggregation_time, square_root_groups
+from headrace.collectives.measure.embed.clusters import RankedGrouping, candidate_groups
 from headrace.collectives.measure.embed.embedding import embed
-from headrace.collectives.plan.generators.templates.two_level import spread_masters
+from headrace.collectives.measure.racks.partition import Grouping
 from headrace.errors import InputError
 from tests.collectives.measure.racks.test_linkage import alone
 
 
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 100))
-@settings(max_examples=40, deadline=None)
-def test_the_load_is_that_of_masters_spread_evenly(sizes: list[int], seed: int) -> None:
-    """Against the plan's own count, at as many chunks as divide among all masters."""
-    n = sum(sizes)
-    order = np.random.default_rng(seed).permutation(n)
-    cuts = np.cumsum(sizes)[:-1]
-    groups = tuple(tuple(sorted(part.tolist())) for part in np.split(order, cuts))
-    chunks = n * math.lcm(*sizes)
-    planned = spread_masters(groups, chunks).load_bytes(1 / chunks)
-    foreseen = aggregation_load(groups)
-    assert foreseen.sum() == pytest.approx(planned.sum())
-    # which local master meets which global one is a matter of turns; how much each moves is not
-    assert foreseen.sum(axis=1) == pytest.approx(planned.sum(axis=1))
-    assert foreseen.sum(axis=1) == pytest.approx(foreseen.sum(axis=0))
-
-
-def test_the_bytes_on_the_wire_are_those_of_table_1() -> None:
-    groups = ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
-    load = aggregation_load(groups)
-    assert load.sum() == pytest.approx(2 * (12 - 1))  # 2S(NC - 1)
-    across = sum(load[np.ix_(a, b)].sum() for a in groups for b in groups if a != b)
-    assert across == pytest.approx(2 * (3 - 1))  # 2(C - 1)S
-
-
-def test_time_is_that_of_the_slower_direction_of_the_busiest_host() -> None:
-    bandwidth = np.full((2, 2), 1e6)
-    bandwidth[0, 1] = 0.5e6
-    # one group of two: each sends the other half of the vector up, and half down
-    assert aggregation_time(((0, 1),), bandwidth) == pytest.approx(2e6)
+def by_time(matrix: np.ndarray, **options: Any) -> tuple[RankedGrouping, ...]:
+    return candidate_groups(matrix, lambda groups: aggregation_time(groups, matrix), **options)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("sizes", [(4, 4), (2, 2, 2, 2), (3, 3, 3), (5, 2, 1)])
 def test_by_cost_the_racks_are_chosen_where_the_square_root_misses_them(sizes, seed: int) -> None:
     matrix, truth = alone(sizes, seed, noise=0.3, uplink=100)
-    best, *rest = candidate_groups(matrix)
+    best, *rest = by_time(matrix)
     assert set(map(frozenset, best.groups)) == truth
     assert all(best.cost <= 1.02 * other.cost for other in rest)
     points = embed(1e6 / (matrix + matrix.T)).coordinates
@@ -73,42 +36,24 @@ def test_a_cost_function_decides() -> None:
         seen.append(groups)
         return abs(len(groups) - 5)
 
-    candidates = candidate_groups(matrix, cost=cost)
+    candidates = candidate_groups(matrix, cost)
     assert len(candidates[0].groups) == 5
     assert {one.groups for one in candidates} == set(seen)
     assert (tuple(range(8)),) in seen
 
 
 def test_where_all_cost_the_same_even_groups_nearest_to_the_square_root_win() -> None:
-    candidates = candidate_groups(np.full((16, 16), 1e9))
+    candidates = by_time(np.full((16, 16), 1e9))
     assert sorted(map(len, candidates[0].groups)) == [4, 4, 4, 4]
 
 
 def test_the_same_again_and_another_seed_another_tie() -> None:
     matrix, _ = alone((3, 3), 2, noise=0.3, uplink=200)
-    assert candidate_groups(matrix, seed=5) == candidate_groups(matrix, seed=5)
-
-
-@given(st.integers(1, 200), st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
-def test_balanced_random_is_balanced_and_random(hosts: int, seed: int) -> None:
-    groups = balanced_random(hosts, seed)
-    assert sorted(host for group in groups for host in group) == list(range(hosts))
-    assert len(groups) == square_root(hosts)
-    assert max(map(len, groups)) - min(map(len, groups)) <= 1
-    assert groups == balanced_random(hosts, seed)
-
-
-def test_balanced_random_looks_at_nothing() -> None:
-    assert len({balanced_random(16, seed) for seed in range(5)}) == 5
-    with pytest.raises(InputError, match="hosts is 0"):
-        balanced_random(0)
+    assert by_time(matrix, seed=5) == by_time(matrix, seed=5)
 
 
 def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(InputError, match="points has 3 rows, needs 4"):
-        candidate_groups(np.ones((4, 4)), np.ones((3, 2)))
+        by_time(np.ones((4, 4)), points=np.ones((3, 2)))
     with pytest.raises(InputError, match=r"bandwidth\[0, 1\] is 0.0"):
-        candidate_groups(np.zeros((4, 4)))
-    with pytest.raises(InputError, match=r"bandwidth has shape \(3, 3\), needs \(4, 4\)"):
-        aggregation_time(((0, 1), (2, 3)), np.ones((3, 3)))
+        by_time(np.zeros((4, 4)))

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.measure.embed import (
+from headrace.collectives.measure.embed.kmeans import (
     Clustering,
+    _assign,
     constrained_kmeans,
     pick,
     size_limits,
 )
-from headrace.collectives.measure.embed.kmeans import _assign, diversity
+from headrace.collectives.measure.racks.partition import diversity
 from headrace.errors import InputError
 
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from headrace.collectives.measure.embed import group_hosts
 from headrace.collectives.measure.probes.round_robin import rounds
+from headrace.collectives.measure.racks.linkage import group_hosts
 from headrace.errors import InputError
 from tests.collectives.measure.network import Network, shuffled_racks
 

@@ -4,13 +4,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headrace.collectives.measure.embed import Grouping
-from headrace.collectives.measure.embed.kmeans import labels_of
 from headrace.collectives.measure.probes.permutation_traffic import cyclic_shifts, mixed_directions
 from headrace.collectives.measure.probes.recorder import Recorder, Series, Site
 from headrace.collectives.measure.probes.round_robin import rounds as disjoint_pairs
 from headrace.collectives.measure.racks.fluid import Rates, Rounds, predict, seen
 from headrace.collectives.measure.racks.likelihood import fit
+from headrace.collectives.measure.racks.partition import Grouping, labels_of
 from headrace.collectives.measure.racks.search import concurrent_rounds, search_racks
 from tests.collectives.measure.network import Network, shuffled_racks
 

@@ -1,4 +1,4 @@
-"""Groups for two-level aggregation: sqrt(n) of them as in the paper, or those of least cost."""
+"""Candidate groups for two-level aggregation, ranked by a predicted cost."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,23 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.collectives.measure.embed.cost import aggregation_time
 from headrace.collectives.measure.embed.distances import pair_distances
 from headrace.collectives.measure.embed.embedding import embed
-from headrace.collectives.measure.embed.kmeans import (
-    constrained_kmeans,
-    diversity,
-    pick,
-    size_limits,
-)
+from headrace.collectives.measure.embed.kmeans import constrained_kmeans, pick, size_limits
 from headrace.collectives.measure.racks.linkage import group_hosts
-from headrace.collectives.measure.racks.partition import Grouping
+from headrace.collectives.measure.racks.partition import Grouping, diversity
 from headrace.errors import InputError
 
 _AS_CHEAP = 1.02  # costs within this factor are equal: the precision of measured bandwidths
 _ALL_COUNTS_UP_TO = 16  # hosts
 _STEPS = 3
-_LARGE, _FEW_STARTS = 256, 3
+_STARTS, _FEW_STARTS, _LARGE = 8, 3, 256  # starts of k-means, few for more hosts than that
+ELASTICITY = 2.0
+"""Allowed imbalance of sizes; 1 is perfect balance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,48 +30,17 @@ class RankedGrouping:
     cost: float
 
 
-def square_root_groups(points: np.ndarray, *, elasticity: float = 2.0, seed: int = 0) -> Grouping:
-    """Return about sqrt(n) groups: the fewest messages of a global master (PLink, eq. 2).
-
-    Parameters
-    ----------
-    points : (n, dimensions), as `Embedding.coordinates`.
-    elasticity : allowed imbalance of sizes, 1.0 (perfectly balanced) to 2.0.
-    seed : of the starts of k-means, and of ties.
-
-    Raises
-    ------
-    InputError : for points or an elasticity that make no sense.
-    """
-    return _clustered(points, square_root(len(points)), elasticity, seed)
-
-
-def balanced_random(hosts: int, seed: int = 0) -> Grouping:
-    """Return about sqrt(n) groups of about sqrt(n) hosts at random: PLink's baseline (4.1.3).
-
-    Raises
-    ------
-    InputError : for no hosts.
-    """
-    if hosts < 1:
-        raise InputError(f"hosts is {hosts}, needs at least 1")
-    order = np.random.default_rng(seed).permutation(hosts)
-    parts = np.array_split(order, square_root(hosts))
-    return tuple(sorted(tuple(sorted(part.tolist())) for part in parts))
-
-
 def candidate_groups(
     bandwidth: np.ndarray,
-    points: np.ndarray | None = None,
+    cost: Callable[[Grouping], float],
     *,
-    cost: Callable[[Grouping], float] | None = None,
-    elasticity: float = 2.0,
+    points: np.ndarray | None = None,
     seed: int = 0,
 ) -> tuple[RankedGrouping, ...]:
     """Return candidates for two-level aggregation, the best first.
 
     They are one group of all, the racks that bandwidth shows, and constrained k-means of the
-    points, perfectly balanced and with the elasticity: for every number of groups where hosts are
+    points, perfectly balanced and with `ELASTICITY`: for every number of groups where hosts are
     few, else for those at which a tree of the points has its longest steps and for halvings and
     doublings of sqrt(n). Costs within two per cent of the least count as equal; of those the most
     even sizes are best, then the number nearest to sqrt(n).
@@ -83,10 +48,9 @@ def candidate_groups(
     Parameters
     ----------
     bandwidth : (n, n) bytes/s above 0, measured from row to column.
+    cost : predicted time of an aggregation over groups, in any unit.
     points : (n, dimensions) (default: the embedding of `bandwidth`).
-    cost : predicted time of an aggregation over groups, in any unit (default:
-        `aggregation_time` on `bandwidth`); for example a simulation of plans.
-    elasticity, seed : as in `square_root_groups`.
+    seed : of the embedding, of the starts of k-means, and of ties.
 
     Raises
     ------
@@ -103,11 +67,10 @@ def candidate_groups(
     racks = group_hosts(bandwidth)
     found.setdefault(racks, "racks")
     for count in _counts(np.asarray(points), len(racks)):
-        for stretch in sorted({1.0, elasticity}):
-            groups = _clustered(points, count, stretch, seed)
-            found.setdefault(groups, f"k-means, {count} groups, elasticity {stretch:g}")
-    price = cost or (lambda groups: aggregation_time(groups, bandwidth))
-    made = [RankedGrouping(made_by=how, groups=g, cost=price(g)) for g, how in found.items()]
+        for elasticity in (1.0, ELASTICITY):
+            groups = clustered(points, count, elasticity, seed)
+            found.setdefault(groups, f"k-means, {count} groups, elasticity {elasticity:g}")
+    made = [RankedGrouping(made_by=how, groups=g, cost=cost(g)) for g, how in found.items()]
     return _ranked(made, square_root(n), seed)
 
 
@@ -132,9 +95,21 @@ def _ranked(made: Sequence[RankedGrouping], root: int, seed: int) -> tuple[Ranke
     return tuple(made[index] for index in sorted(range(len(made)), key=key))
 
 
-def _clustered(points: np.ndarray, count: int, elasticity: float, seed: int) -> Grouping:
+def clustered(points: np.ndarray, count: int, elasticity: float, seed: int) -> Grouping:
+    """Return the pick of constrained k-means into `count` groups.
+
+    Parameters
+    ----------
+    points : (n, dimensions), as `Embedding.coordinates`.
+    elasticity : allowed imbalance of sizes, 1.0 (perfectly balanced) to 2.0.
+    seed : of the starts, and of ties.
+
+    Raises
+    ------
+    InputError : for points or an elasticity that make no sense.
+    """
     least, most = size_limits(len(points), count, elasticity)
-    starts = _FEW_STARTS if len(points) > _LARGE else 8
+    starts = _FEW_STARTS if len(points) > _LARGE else _STARTS
     found = constrained_kmeans(points, count, least=least, most=most, starts=starts, seed=seed)
     return pick(found, seed).groups
 

@@ -4,10 +4,11 @@ A probe of one pair is noisy, but every host is part of n - 1 of them. Points in
 cannot fit the noise of each pair by itself, so the structure common to many pairs remains. The
 points minimise equation 1,
 
-    sum over pairs of (|v_i - v_j|^alpha + h_i + h_j - p_ij)^2,
+    sum over pairs of (|v_i - v_j|^alpha - p_ij)^2,
 
-by L-BFGS-B from several starts: one from classical scaling (Torgerson), which is close to the
-optimum where measurements are nearly Euclidean, the others random.
+with alpha = 1 (in as many dimensions as are chosen here it agrees better with pairs held out than
+the paper's 2), by L-BFGS-B from several starts: one from classical scaling (Torgerson), which is
+close to the optimum where measurements are nearly Euclidean, the others random.
 
 The number of dimensions is chosen by cross-validation on pairs held out of the fit.
 """
@@ -27,7 +28,7 @@ each other need k - 1 dimensions."""
 _HELD_OUT = 0.15
 _ENOUGH_PAIRS = 100  # below, too few pairs to hold some out: as many dimensions as hosts need
 _AS_GOOD = 1.01  # a smaller number of dimensions wins if its error is within this factor
-_TRIAL_STEPS = 100
+_STEPS, _TRIAL_STEPS = 300, 100  # most iterations of L-BFGS-B, each over all pairs
 _SAMPLE = 256  # hosts sampled for trials: cheaper, and about as many dimensions
 
 _CONVERGED = 1e-6  # relative decrease of a step that ends the descent
@@ -40,30 +41,16 @@ class Embedding:
 
     Attributes
     ----------
-    coordinates : (hosts, dimensions) float64, centred; their distances to the power `exponent` are
-        in the unit of the input.
-    heights : (hosts,) float64, each host's own part of all its distances, in that unit.
-    exponent : alpha of equation 1.
+    coordinates : (hosts, dimensions) float64, centred, in the unit of the input.
     stress : root of equation 1 over the sum of squared distances; 0 is a perfect fit.
-    start_stress : the same before the first step, of the start that won.
     """
 
     coordinates: np.ndarray
-    heights: np.ndarray
-    exponent: float
     stress: float
-    start_stress: float
 
-    def distances(self, *, heights: bool = True) -> np.ndarray:
-        """Return (hosts, hosts) float64: the distances that the points have, diagonal 0.
-
-        Without `heights` only the part by coordinates, which tells near pairs from far ones.
-        """
-        power = _squares(self.coordinates) ** (self.exponent / 2)
-        if heights:
-            power += self.heights[:, None] + self.heights
-        np.fill_diagonal(power, 0.0)
-        return power
+    def distances(self) -> np.ndarray:
+        """Return (hosts, hosts) float64: the distances that the points have, diagonal 0."""
+        return np.sqrt(_squares(self.coordinates))
 
 
 # matrix products of this size are slower on two threads, many times so on a busy machine
@@ -76,10 +63,7 @@ def embed(
     *,
     known: np.ndarray | None = None,
     dimensions: int | None = None,
-    exponent: float = 1.0,
-    heights: bool = False,
     restarts: int = 3,
-    steps: int = 300,
     seed: int = 0,
 ) -> Embedding:
     """Embed hosts so that their distances agree with the probed ones (PLink, equation 1).
@@ -87,15 +71,11 @@ def embed(
     Parameters
     ----------
     distances : (n, n) of at least 0, in any unit; both directions are averaged, the diagonal is
-        ignored. `measure.distances` makes them from latency, bandwidth or both.
+        ignored. `pair_distances` makes them from latency or bandwidth.
     known : (n, n) bool, which of them were measured (default: all). A pair that was measured in
         one direction has that distance.
     dimensions : of the space; None: by `choose_dimensions`.
-    exponent : alpha of equation 1, from 1 to 2. The paper found 2 to help in few dimensions; with
-        the number of dimensions chosen, 1 agrees best with pairs held out.
-    heights : fit a distance of its own for every host besides its coordinates (start-up costs).
     restarts : number of starts; the one of least stress wins.
-    steps : most iterations of L-BFGS-B, each over all pairs.
     seed : of the random starts. Equal arguments give equal results.
 
     Raises
@@ -103,43 +83,27 @@ def embed(
     InputError : naming the argument, and the pair if it is a distance that is wrong.
     """
     mean, weight = check_distances(distances, known)
-    if not 1.0 <= exponent <= 2.0:
-        raise InputError(f"exponent is {exponent}, needs 1 to 2")
-    for name, value in (("restarts", restarts), ("steps", steps)):
+    if dimensions is None:
+        dimensions = choose_dimensions(distances, known=known, seed=seed)
+    for name, value in (("restarts", restarts), ("dimensions", dimensions)):
         if value < 1:
             raise InputError(f"{name} is {value}, needs at least 1")
-    if dimensions is None:
-        dimensions = choose_dimensions(distances, known=known, exponent=exponent, seed=seed)
-    if dimensions < 1:
-        raise InputError(f"dimensions is {dimensions}, needs at least 1")
     unit = _unit(mean, weight)
-    fit = _Fit(mean / unit, weight, exponent, heights)
+    target = mean / unit
     random = np.random.default_rng(seed)
     starts = random.standard_normal((restarts, len(mean), dimensions)) / np.sqrt(2 * dimensions)
-    lift = np.zeros(len(mean))
-    if heights and len(mean) > 1:  # half the distance to the nearest host: few rise from zero
-        lift = np.where(weight > 0, mean, np.inf).min(axis=1) / unit / 2
-    reduced = np.maximum(mean / unit - lift[:, None] - lift, 0.0)
-    starts[0] = _classical_scaling(reduced, exponent, dimensions)
-    runs = [fit.run(start, lift, steps) for start in starts]
-    points, height, first, last = min(runs, key=lambda run: run[3])
-    total = float((weight * (mean / unit) ** 2).sum()) / 2 or 1.0
+    starts[0] = _classical_scaling(target, dimensions)
+    fits = [_fit(target, weight, start, _STEPS) for start in starts]
+    points, value = min(fits, key=lambda found: found[1])
+    total = float((weight * target**2).sum()) / 2 or 1.0
     return Embedding(
-        coordinates=(points - points.mean(axis=0)) * unit ** (1 / exponent),
-        heights=height * unit,
-        exponent=exponent,
-        stress=float(np.sqrt(last / total)),
-        start_stress=float(np.sqrt(first / total)),
+        coordinates=(points - points.mean(axis=0)) * unit, stress=float(np.sqrt(value / total))
     )
 
 
 @_one_thread
 def choose_dimensions(
-    distances: np.ndarray,
-    *,
-    known: np.ndarray | None = None,
-    exponent: float = 1.0,
-    seed: int = 0,
+    distances: np.ndarray, *, known: np.ndarray | None = None, seed: int = 0
 ) -> int:
     """Return the number of dimensions (of `DIMENSIONS`) that predicts pairs held out best.
 
@@ -161,18 +125,16 @@ def choose_dimensions(
     if n > _SAMPLE and weight.sum() == n * (n - 1):
         some = np.ix_(*[np.sort(random.permutation(n)[:_SAMPLE])] * 2)
         mean, weight = mean[some], weight[some]
-        n, pairs = _SAMPLE, np.argwhere(np.triu(weight) > 0)
+        pairs = np.argwhere(np.triu(weight) > 0)
     left = _without_some(weight, pairs, random)
     out = weight - left
     scaled = mean / _unit(mean, weight)
-    fit = _Fit(scaled, left, exponent, heights=False)
     filled, _ = check_distances(scaled, left > 0)
-    start = _classical_scaling(filled, exponent, options[-1])
+    start = _classical_scaling(filled, options[-1])
     errors: list[float] = []
     for k in options:
-        found, _, _, _ = fit.run(start[:, :k], np.zeros(n), _TRIAL_STEPS)
-        power = _squares(found) ** (exponent / 2)
-        errors.append(float((out * (power - scaled) ** 2).sum()))
+        found, _ = _fit(scaled, left, start[:, :k], _TRIAL_STEPS)
+        errors.append(float((out * (np.sqrt(_squares(found)) - scaled) ** 2).sum()))
         if errors[-1] > _AS_GOOD**4 * min(errors):
             break  # past the best: more dimensions fit more noise
     least = min(errors) * _AS_GOOD**2  # squares
@@ -190,73 +152,35 @@ def _without_some(weight: np.ndarray, pairs: np.ndarray, random: np.random.Gener
     return np.where(held | held.T, 0.0, weight)
 
 
-class _Fit:
-    """Equation 1, its gradient and its minimization; (n, n) work is in place, in two arrays."""
+def _fit(
+    target: np.ndarray, weight: np.ndarray, start: np.ndarray, steps: int
+) -> tuple[np.ndarray, float]:
+    """Minimise equation 1 from `start` (n, k): return the points and its value there."""
+    from scipy.optimize import minimize
 
-    def __init__(
-        self, target: np.ndarray, weight: np.ndarray, exponent: float, heights: bool
-    ) -> None:
-        self._target = target
-        self._weight = weight
-        self._exponent = exponent
-        self._heights = heights
-        # new arrays of this size would cost more in page faults than the arithmetic
-        self._off = np.empty_like(target)
-        self._slope = np.empty_like(target)
+    # (n, n) work is in place: new arrays would cost more in page faults than the arithmetic
+    off, slope = np.empty_like(target), np.empty_like(target)
 
-    def run(
-        self, points: np.ndarray, height: np.ndarray, steps: int
-    ) -> tuple[np.ndarray, np.ndarray, float, float]:
-        """Return points (n, k), heights (n,), and equation 1 before and after."""
-        from scipy.optimize import minimize
+    def value_and_slope(x: np.ndarray) -> tuple[float, np.ndarray]:
+        points = x.reshape(start.shape)
+        np.add(_squares(points, out=off), _NEAR, out=off)
+        np.sqrt(off, out=off)
+        np.divide(1.0, off, out=slope)  # d|v| / dv = v / |v|
+        np.subtract(off, target, out=off)
+        np.multiply(slope, weight, out=slope)
+        np.multiply(slope, off, out=slope)
+        np.multiply(off, weight, out=off)  # weights are 0 and 1: their squares are themselves
+        by_points = 2 * (slope.sum(axis=1)[:, None] * points - slope @ points)
+        return float(np.vdot(off, off)) / 2, by_points.ravel()
 
-        shape, size = points.shape, points.size
-
-        def value_and_slope(x: np.ndarray) -> tuple[float, np.ndarray]:
-            value, *by = self._gradient(x[:size].reshape(shape), x[size:])
-            return value, np.concatenate([each.ravel() for each in by])[: len(x)]
-
-        start = np.concatenate((points.ravel(), height if self._heights else height[:0]))
-        least = np.full(len(start), -np.inf)
-        least[size:] = 0.0
-        found = minimize(
-            value_and_slope,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=np.column_stack((least, np.full(len(start), np.inf))),
-            options={"maxiter": steps, "maxfun": 2 * steps, "ftol": _CONVERGED},
-        )
-        end, lift = found.x[:size].reshape(shape), found.x[size:]
-        first, _ = value_and_slope(start)
-        return end, lift if self._heights else height, first, float(found.fun)
-
-    def _gradient(
-        self, points: np.ndarray, height: np.ndarray
-    ) -> tuple[float, np.ndarray, np.ndarray]:
-        off, slope = self._off, self._slope
-        _squares(points, out=off)
-        off += _NEAR
-        # d|v|^a / dv = a |v|^(a-2) v
-        if self._exponent == 2.0:
-            slope[:] = 1.0
-        elif self._exponent == 1.0:  # a root takes a tenth of the time of a power
-            np.sqrt(off, out=off)
-            np.divide(1.0, off, out=slope)
-        else:
-            np.power(off, self._exponent / 2 - 1, out=slope)
-            off *= slope
-        off -= self._target
-        if self._heights:
-            off += height[:, None]
-            off += height
-        slope *= self._weight
-        slope *= off
-        off *= self._weight  # the weights are 0 and 1: their squares are themselves
-        value = float(np.vdot(off, off)) / 2
-        by_height = 2 * off.sum(axis=1)
-        by_points = 2 * self._exponent * (slope.sum(axis=1)[:, None] * points - slope @ points)
-        return value, by_points, by_height
+    found = minimize(
+        value_and_slope,
+        start.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": steps, "maxfun": 2 * steps, "ftol": _CONVERGED},
+    )
+    return found.x.reshape(start.shape), float(found.fun)
 
 
 def _squares(points: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -271,9 +195,9 @@ def _squares(points: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     return square
 
 
-def _classical_scaling(target: np.ndarray, exponent: float, dimensions: int) -> np.ndarray:
+def _classical_scaling(target: np.ndarray, dimensions: int) -> np.ndarray:
     """Return points (n, dimensions) by Torgerson's method; the first k columns are those for k."""
-    centred = target ** (2 / exponent)
+    centred = target**2
     centred = centred - centred.mean(axis=0) - centred.mean(axis=1)[:, None] + centred.mean()
     value, vector = np.linalg.eigh(centred / -2)
     # not zero where scaling finds no extent, or gradients could never use that dimension

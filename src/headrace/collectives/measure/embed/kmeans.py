@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.collectives.measure.racks.partition import Grouping
+from headrace.collectives.measure.racks.partition import Grouping, diversity, groups_of
 from headrace.errors import InputError
 
 _PRECISION = 1_000_000  # costs of the flow are integers: the largest squared distance becomes this
@@ -104,27 +104,6 @@ def pick(clusterings: Sequence[Clustering], seed: int = 0) -> Clustering:
     best = min(_rank(one) for one in good)
     ties = [one for one in good if _rank(one) == best]
     return ties[int(np.random.default_rng(seed).integers(len(ties)))]
-
-
-def groups_of(labels: np.ndarray) -> Grouping:
-    """Return the groups of hosts that have equal labels."""
-    return tuple(
-        sorted(tuple(np.flatnonzero(labels == name).tolist()) for name in np.unique(labels))
-    )
-
-
-def labels_of(groups: Grouping) -> np.ndarray:
-    """Return (hosts,) int64: every host's group."""
-    labels = np.empty(sum(map(len, groups)), dtype=np.int64)
-    for index, group in enumerate(groups):
-        labels[list(group)] = index
-    return labels
-
-
-def diversity(groups: Grouping) -> int:
-    """Return the size of the largest group less that of the smallest."""
-    sizes = [len(group) for group in groups]
-    return max(sizes) - min(sizes)
 
 
 def _rank(clustering: Clustering) -> tuple[int, float]:

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.collectives.measure.embed import Grouping
 from headrace.collectives.measure.fit.alpha_beta import LinkFit
 from headrace.collectives.measure.probes.round_robin import Pair
+from headrace.collectives.measure.racks.partition import Grouping
 
 Costs = dict[Pair, LinkFit]
 """(source host, destination host) -> cost."""

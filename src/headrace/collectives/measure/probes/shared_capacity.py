@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.collectives.measure.budget import Budget
-from headrace.collectives.measure.embed import Grouping
 from headrace.collectives.measure.fit.alpha_beta import LinkFit
 from headrace.collectives.measure.probes.recorder import Recorder, Series, Site
 from headrace.collectives.measure.probes.round_robin import Pair
@@ -24,6 +23,7 @@ from headrace.collectives.measure.probes.trials import (
     nic_trials,
     uplink_trials,
 )
+from headrace.collectives.measure.racks.partition import Grouping
 from headrace.topology import BYTES_PER_MB
 
 LEAST_STRETCH = 1.12

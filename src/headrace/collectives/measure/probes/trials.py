@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from headrace.collectives.measure.embed import Grouping
 from headrace.collectives.measure.probes.recorder import Site
 from headrace.collectives.measure.probes.round_robin import Pair
+from headrace.collectives.measure.racks.partition import Grouping
 from headrace.topology import SharedCapacity
 
 _MOST_FLOWS = 8

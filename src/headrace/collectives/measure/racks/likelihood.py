@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace.collectives.measure.embed.kmeans import labels_of
 from headrace.collectives.measure.racks.fluid import Rates, Rounds, crossing, predict, seen
-from headrace.collectives.measure.racks.partition import Grouping
+from headrace.collectives.measure.racks.partition import Grouping, labels_of
 
 UNLIKE = 0.2
 """Logarithm of the factor from which a rate counts as a parameter of its own."""

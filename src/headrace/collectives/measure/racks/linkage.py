@@ -16,8 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from headrace.collectives.measure.embed.distances import pair_distances
-from headrace.collectives.measure.embed.kmeans import diversity, groups_of, labels_of
-from headrace.collectives.measure.racks.partition import Grouping
+from headrace.collectives.measure.racks.partition import Grouping, diversity, groups_of, labels_of
 
 LEAST_SPEEDUP = 1.4
 """A pair inside a group must have this many times the bandwidth of a pair across (medians)."""

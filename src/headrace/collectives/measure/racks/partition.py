@@ -19,6 +19,27 @@ _MOST_EXHAUSTIVE = 7  # members: they have 877 partitions
 _CERTAIN = 50.0  # more evidence about a pair than this changes nothing
 
 
+def groups_of(labels: np.ndarray) -> Grouping:
+    """Return the groups of hosts that have equal labels."""
+    return tuple(
+        sorted(tuple(np.flatnonzero(labels == name).tolist()) for name in np.unique(labels))
+    )
+
+
+def labels_of(groups: Grouping) -> np.ndarray:
+    """Return (hosts,) int64: every host's group."""
+    labels = np.empty(sum(map(len, groups)), dtype=np.int64)
+    for index, group in enumerate(groups):
+        labels[list(group)] = index
+    return labels
+
+
+def diversity(groups: Grouping) -> int:
+    """Return the size of the largest group less that of the smallest."""
+    sizes = [len(group) for group in groups]
+    return max(sizes) - min(sizes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionEstimate:
     """The best partition and its confidence.
@@ -53,10 +74,10 @@ def best_partition(evidence: np.ndarray) -> PartitionEstimate:
         candidates = (_climb(start, score) for start in starts)
     labels = max(candidates, key=lambda found: _value(found, score))
     best = _value(labels, score)
-    rivals = [(_value(other, score) - best, _groups(other)) for other in neighbours(labels)]
+    rivals = [(_value(other, score) - best, groups_of(other)) for other in neighbours(labels)]
     behind = np.array([value for value, _ in rivals])
     return PartitionEstimate(
-        groups=_groups(labels),
+        groups=groups_of(labels),
         confidence=1.0 / (1.0 + float(np.exp(behind).sum())),
         rival=max(rivals)[1] if rivals else None,
     )
@@ -134,7 +155,3 @@ def _moved(labels: np.ndarray, members: list[int], name: int) -> np.ndarray:
     other = labels.copy()
     other[members] = name
     return other
-
-
-def _groups(labels: np.ndarray) -> Grouping:
-    return tuple(sorted(tuple(np.flatnonzero(labels == n).tolist()) for n in np.unique(labels)))

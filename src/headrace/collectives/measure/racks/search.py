@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.collectives.measure.embed.distances import pair_distances
-from headrace.collectives.measure.embed.kmeans import groups_of, labels_of
 from headrace.collectives.measure.probes.probe import Manner
 from headrace.collectives.measure.probes.recorder import Series, Site
 from headrace.collectives.measure.racks.fluid import Rounds
@@ -26,7 +25,7 @@ from headrace.collectives.measure.racks.likelihood import (
     most_promising,
 )
 from headrace.collectives.measure.racks.linkage import EVIDENCE, cuts, group_hosts, log_partitions
-from headrace.collectives.measure.racks.partition import Grouping, neighbours
+from headrace.collectives.measure.racks.partition import Grouping, groups_of, labels_of, neighbours
 
 MOST_HOSTS = 24
 """With more hosts pair bandwidths decide: the search takes seconds."""

@@ -12,10 +12,11 @@ import numpy as np
 
 import headrace
 from headrace.collectives.measure.budget import ProbeEffort
-from headrace.collectives.measure.embed import Grouping, group_hosts
 from headrace.collectives.measure.imports.iperf.read import IperfRun, read_run
 from headrace.collectives.measure.probes.recorder import Site, no_samples
 from headrace.collectives.measure.probes.trials import Capacity
+from headrace.collectives.measure.racks.linkage import group_hosts
+from headrace.collectives.measure.racks.partition import Grouping
 from headrace.errors import InputError
 from headrace.topology import Link, Topology, beta_from_bytes_per_s
 from headrace.topology.profile import Profile

@@ -1,10 +1,39 @@
-"""Cost of a grouping: the predicted time of one two-level aggregation over it."""
+"""Groupings of hosts that PLink compares, and the cost by which it does."""
 
 import numpy as np
 
-from headrace.collectives.measure.embed.kmeans import labels_of
-from headrace.collectives.measure.racks.partition import Grouping
+from headrace.collectives.measure.embed.clusters import ELASTICITY, clustered, square_root
+from headrace.collectives.measure.racks.partition import Grouping, labels_of
 from headrace.errors import InputError
+
+
+def square_root_groups(points: np.ndarray, *, seed: int = 0) -> Grouping:
+    """Return about sqrt(n) groups: the fewest messages of a global master (PLink, eq. 2).
+
+    Parameters
+    ----------
+    points : (n, dimensions), as `Embedding.coordinates`.
+    seed : of the starts of k-means, and of ties.
+
+    Raises
+    ------
+    InputError : for points that make no sense.
+    """
+    return clustered(points, square_root(len(points)), ELASTICITY, seed)
+
+
+def balanced_random(hosts: int, seed: int = 0) -> Grouping:
+    """Return about sqrt(n) groups of about sqrt(n) hosts at random: PLink's baseline (4.1.3).
+
+    Raises
+    ------
+    InputError : for no hosts.
+    """
+    if hosts < 1:
+        raise InputError(f"hosts is {hosts}, needs at least 1")
+    order = np.random.default_rng(seed).permutation(hosts)
+    parts = np.array_split(order, square_root(hosts))
+    return tuple(sorted(tuple(sorted(part.tolist())) for part in parts))
 
 
 def aggregation_load(groups: Grouping) -> np.ndarray:

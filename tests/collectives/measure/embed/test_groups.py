@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.measure import Profile, survey
-from headrace.collectives.run.groups import aggregation_groups
+from headrace.collectives.measure.embed.groups import aggregation_groups
 from tests.collectives.measure.network import Network, shuffled_racks
 
 

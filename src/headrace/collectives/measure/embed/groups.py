@@ -8,7 +8,8 @@ by simulation on the topology that was measured.
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.measure.embed import Grouping, candidate_groups
+from headrace.collectives.measure.embed.clusters import candidate_groups
+from headrace.collectives.measure.racks.partition import Grouping
 from headrace.collectives.plan.generators.templates.two_level import (
     chunk_count,
     fitted_masters,
@@ -58,5 +59,5 @@ def aggregation_groups(profile: Profile, total_bytes: int = _BYTES) -> Grouping:
             sorted(tuple(sorted(r for h in group for r in members[h])) for group in groups)
         )
 
-    best = candidate_groups(bandwidth, cost=lambda groups: predicted_us(of_ranks(groups)))[0]
+    best = candidate_groups(bandwidth, lambda groups: predicted_us(of_ranks(groups)))[0]
     return of_ranks(best.groups) if best.cost < (1 - _MIN_GAIN) * predicted_us(racks) else racks
