@@ -1,6 +1,5 @@
 """Orbit plans on disk, and what they refuse to be."""
 
-import importlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from headrace.collectives.plan.generators.orbits import (
     expand,
     group_of,
     plan_orbits,
+    simulate,
     simulate_orbits,
 )
 from headrace.collectives.plan.generators.orbits.plan import ORBIT_COLLECTIVES
@@ -112,8 +112,6 @@ def test_where_ranks_differ_there_is_no_group() -> None:
 
 
 def test_large_plans_are_not_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The package's name `expand` is the function.
-    module = importlib.import_module("headrace.collectives.plan.generators.orbits.expand")
-    monkeypatch.setattr(module, "MAX_SENDS", 10)
+    monkeypatch.setattr(simulate, "MAX_SENDS", 10)
     with pytest.raises(ProgramError, match="keep the plan as orbits"):
         expand(PLAN)

@@ -28,7 +28,7 @@ from headrace.collectives.plan.generators.hosts.clusters import (
     rails_of,
 )
 from headrace.collectives.plan.generators.limits import check_size
-from headrace.collectives.plan.generators.orbits.classes import LinkClasses
+from headrace.collectives.plan.generators.orbits.group import LinkClasses
 from headrace.collectives.plan.generators.orbits.grow import Growth, grow
 from headrace.collectives.plan.generators.orbits.levels import Level, LinkGroup
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends, realize
@@ -406,16 +406,12 @@ def _between(
     steps = ring[1:]
     classes = LinkClasses(
         dst=steps,
-        link=steps - 1,
         alpha_us=np.full(hosts - 1, rail.alpha_us),
-        beta_us_per_mb=np.full(hosts - 1, rail.beta_us_per_mb),
         held=((ring[None, :] + steps[:, None]) % hosts).astype(np.int32),
         uses=np.full((1, hosts - 1), rail.beta_us_per_mb),
         times=np.ones((1, hosts - 1), dtype=np.int64),
     )
-    nic = LinkGroup(
-        classes=np.arange(hosts - 1), resources=np.zeros(1, np.int64), rate=1 / rail.beta_us_per_mb
-    )
+    nic = LinkGroup(classes=np.arange(hosts - 1), rate=1 / rail.beta_us_per_mb)
     level = Level(groups=(nic,), part=ring, parts=hosts, us_per_mb=0.0)
     return grow(
         classes, (level,), chunks=chunks, chunk_mb=chunk_mb, batch_share=share, ready_us=ready_us

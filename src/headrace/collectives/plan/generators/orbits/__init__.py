@@ -2,11 +2,15 @@
 
 from headrace.collectives.plan.generators.orbits.bound import OrbitBound, orbit_bound
 from headrace.collectives.plan.generators.orbits.build import OrbitFound, plan_orbits
-from headrace.collectives.plan.generators.orbits.costs import OrbitCosts
-from headrace.collectives.plan.generators.orbits.expand import expand, expanded_schedule
 from headrace.collectives.plan.generators.orbits.group import RegularGroup, group_of
 from headrace.collectives.plan.generators.orbits.plan import OrbitPlan
-from headrace.collectives.plan.generators.orbits.simulate import OrbitSimulation, simulate_orbits
+from headrace.collectives.plan.generators.orbits.simulate import (
+    OrbitCosts,
+    OrbitSimulation,
+    expand,
+    expanded_schedule,
+    simulate_orbits,
+)
 from headrace.collectives.plan.generators.orbits.verify import OrbitProof, verify_orbits
 
 __all__ = [

@@ -19,20 +19,22 @@ Every capacity in use also spends one alpha at least: the smallest alpha of the 
 is added. The longest shortest path in alpha is a bound by itself.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.generators.orbits.classes import LinkClasses, link_classes
-from headrace.collectives.plan.generators.orbits.group import RegularGroup
-from headrace.collectives.plan.generators.orbits.levels import levels_of
-from headrace.collectives.plan.generators.orbits.prices import (
-    price_rounds,
-    priced_distances,
-    priced_us,
+from headrace.collectives.plan.generators.orbits.group import (
+    LinkClasses,
+    RegularGroup,
+    link_classes,
 )
+from headrace.collectives.plan.generators.orbits.levels import levels_of
 from headrace.topology import BYTES_PER_MB, Topology, transposed
+
+_ROUNDS = 32
+_TIGHT = 1.0 + 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,5 +88,48 @@ def orbit_bound(
 def _exchange(classes: LinkClasses, block_mb: float) -> float:
     """The best of a few prices: each resource alone, and those of multiplicative weights."""
     used = classes.uses[classes.uses.any(axis=1)]
-    alone = max(priced_us(classes, row) for row in used)
-    return block_mb * max(alone, max(priced_us(classes, p @ used) for p in price_rounds(classes)))
+    costs = [*used, *(prices @ used for prices in price_rounds(classes))]
+    return block_mb * max(float(priced_distances(classes.held, cost).sum()) for cost in costs)
+
+
+def priced_distances(names: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    """(ranks,): cost of the cheapest path from each name to name 0.
+
+    A step of class s costs ``cost[s]`` and turns name e into ``names[s, e]``. With a class's
+    `held` that follows a block back to its source; with the inverses, on to its destination.
+    """
+    far = np.full(names.shape[1], np.inf)
+    far[0] = 0.0
+    while True:
+        nearer = np.minimum(far, (far[names] + cost[:, None]).min(axis=0))
+        if np.array_equal(nearer, far):
+            return far
+        far = nearer
+
+
+def price_rounds(classes: LinkClasses) -> Iterator[np.ndarray]:
+    """Prices of the capacities (rows of `uses` that are used), each round nearer to a balance.
+
+    Multiplicative weights: the capacities that the cheapest paths load most get dearer.
+    """
+    used = classes.uses[classes.uses.any(axis=1)]
+    weight = np.ones(len(used))
+    for turn in range(1, _ROUNDS + 1):
+        weight = weight / weight.sum()
+        yield weight
+        load = used @ _cheapest_flow(classes.held, weight @ used)
+        weight = weight * np.exp(0.5 / np.sqrt(turn) * load / load.max())
+
+
+def _cheapest_flow(names: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    """Uses of each class on cheapest paths from all names to 0, ties split evenly."""
+    far = priced_distances(names, cost)
+    through = np.ones(len(far))
+    flow = np.zeros(len(names))
+    for rank in np.argsort(-far, kind="stable").tolist():
+        if rank == 0:
+            continue
+        tight = np.flatnonzero(far[names[:, rank]] + cost <= far[rank] * _TIGHT)
+        flow[tight] += through[rank] / len(tight)
+        np.add.at(through, names[tight, rank], through[rank] / len(tight))
+    return flow

@@ -8,23 +8,24 @@ import numpy as np
 from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.limits import check_size, per_rank
-from headrace.collectives.plan.generators.orbits.assemble import (
-    allgather_plan,
-    allreduce_plan,
-    reduce_scatter_plan,
-)
 from headrace.collectives.plan.generators.orbits.bound import OrbitBound, orbit_bound
-from headrace.collectives.plan.generators.orbits.classes import LinkClasses, link_classes
-from headrace.collectives.plan.generators.orbits.costs import OrbitCosts
 from headrace.collectives.plan.generators.orbits.exchange import exchange_plans
-from headrace.collectives.plan.generators.orbits.expand import expand
-from headrace.collectives.plan.generators.orbits.group import RegularGroup, group_of
+from headrace.collectives.plan.generators.orbits.group import (
+    LinkClasses,
+    RegularGroup,
+    group_of,
+    link_classes,
+)
 from headrace.collectives.plan.generators.orbits.grow import Growth, grow
 from headrace.collectives.plan.generators.orbits.levels import Level, levels_of
 from headrace.collectives.plan.generators.orbits.plan import OrbitPlan
-from headrace.collectives.plan.generators.orbits.simulate import OrbitSimulation, simulate_orbits
+from headrace.collectives.plan.generators.orbits.simulate import (
+    OrbitCosts,
+    OrbitSimulation,
+    expanded_schedule,
+    simulate_orbits,
+)
 from headrace.collectives.plan.generators.orbits.verify import OrbitProof, verify_orbits
-from headrace.collectives.plan.ir.chunks import realize
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
 from headrace.topology import BYTES_PER_MB, Topology, transposed
@@ -40,6 +41,8 @@ _MAX_ITEMS = 1 << 15
 
 _FINALISTS = 6
 """Growths that are simulated: their own time is that of the plan unless ranks share capacities."""
+
+_Columns = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,20 +132,21 @@ def _plans(
         return
     if collective is Collective.ALLGATHER:
         for growth, count in _best(group, classes, block_mb, chunks):
-            yield allgather_plan(group, classes, growth, count)
+            yield OrbitPlan.of(collective, count, group.generators, _forwards(classes, growth))
         return
     back = link_classes(transposed(topology), group)
     backwards = _best(group, back, block_mb, chunks)
     if collective is Collective.REDUCE_SCATTER:
         for growth, count in backwards:
-            yield reduce_scatter_plan(group, back, growth, count)
+            yield OrbitPlan.of(collective, count, group.generators, _backwards(back, growth))
         return
     if collective is not Collective.ALLREDUCE:
         raise ProgramError(f"{collective} has a rank that differs from the others: no orbit plan")
     for growth, count in _best(group, classes, block_mb, chunks):
         for other, other_count in backwards:
             if other_count == count:
-                yield allreduce_plan(group, classes, growth, back, other, count)
+                both = _in_sequence(_backwards(back, other), _forwards(classes, growth))
+                yield OrbitPlan.of(collective, count * group.ranks, group.generators, both)
 
 
 def _best(
@@ -185,17 +189,61 @@ def _settings(levels: tuple[Level, ...]) -> list[tuple[float, float]]:
     return [(1.0, step) for step in _STEPS[:-1]] + [(share, _STEPS[-1]) for share in _SHARES]
 
 
+def _forwards(classes: LinkClasses, growth: Growth) -> _Columns:
+    """Return the sends of an allgather."""
+    return {
+        "dst": classes.dst[growth.link_class],
+        "block": growth.block,
+        "origin": np.zeros_like(growth.block),
+        "chunk": growth.chunk,
+        "reduce": np.zeros_like(growth.block),
+        "message": growth.message,
+    }
+
+
+def _backwards(transposed: LinkClasses, growth: Growth) -> _Columns:
+    """Reverse `growth`, of the transposed topology and its classes (5.7), to a reduce_scatter.
+
+    Rank 0 sends to a neighbour what it received; the last end begins first.
+    """
+    messages = len(growth.end_us)
+    # Stable, and reversed: of those that end together the one that began last goes first.
+    order = np.argsort(-growth.end_us[::-1], kind="stable")
+    number = np.empty(messages, dtype=np.int64)
+    number[messages - 1 - order] = np.arange(messages)
+    # The sender backwards is the receiver forwards: names are the receiver's.
+    sender = np.argsort(transposed.held, axis=1)
+    to = sender[:, 0]
+    rows = np.argsort(number[growth.message], kind="stable")
+    s = growth.link_class[rows]
+    return {
+        "dst": to[s],
+        "block": sender[s, growth.block[rows]],
+        "origin": np.zeros_like(s),
+        "chunk": growth.chunk[rows],
+        "reduce": np.ones_like(s),
+        "message": number[growth.message[rows]],
+    }
+
+
+def _in_sequence(first: _Columns, second: _Columns) -> _Columns:
+    """Return the sends of an allreduce: of a reduce_scatter, then of an allgather.
+
+    Only data dependencies separate the halves: an owner spreads complete chunks while others are
+    still combined.
+    """
+    if len(first["message"]):
+        second["message"] = second["message"] + first["message"][-1] + 1
+    return {name: np.concatenate([first[name], second[name]]) for name in first}
+
+
 def orbit_schedules(request: Request) -> Iterator[Schedule]:
     """Plans invariant under a group that is transitive on the ranks: `orbits`."""
-    method = request.method
     if request.collective in ROOTED:
         raise ProgramError(f"{request.collective} has a root: ranks are not equivalent")
     check_size(request)
+    chunks = _CHUNKS if request.method.chunks is None else (per_rank(request),)
     for aim in request.aims:
-        if method.chunks is None:
-            found = plan_orbits(request.topology, request.collective, max(aim, 1))
-        else:
-            counts = (per_rank(request),)
-            found = plan_orbits(request.topology, request.collective, max(aim, 1), chunks=counts)
+        found = plan_orbits(request.topology, request.collective, max(aim, 1), chunks=chunks)
         request.report(f"{found.predicted_us:.4g} us")
-        yield realize(found.plan.demand, expand(found.plan, found.simulation))
+        yield expanded_schedule(found.plan, found.simulation)

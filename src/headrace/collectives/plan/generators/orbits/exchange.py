@@ -12,12 +12,11 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.plan.cost.events import SAME_MOMENT
-from headrace.collectives.plan.generators.orbits.classes import LinkClasses
-from headrace.collectives.plan.generators.orbits.group import RegularGroup
+from headrace.collectives.demand import Collective
+from headrace.collectives.plan.generators.orbits.bound import price_rounds, priced_distances
+from headrace.collectives.plan.generators.orbits.group import LinkClasses, RegularGroup
+from headrace.collectives.plan.generators.orbits.grow import Clock
 from headrace.collectives.plan.generators.orbits.plan import SEND_COLUMNS, OrbitPlan
-from headrace.collectives.plan.generators.orbits.prices import price_rounds, priced_distances
 
 _SHARES = (1.0, 0.5, 0.2)
 _MAX_HOPS = 300_000
@@ -68,12 +67,8 @@ def _plan(
     block_mb: float,
     share: float,
 ) -> OrbitPlan:
-    count = len(tables)
-    return OrbitPlan(
-        demand=Demand(collective=Collective.ALL_TO_ALL, ranks=group.ranks, chunks=count),
-        generators=group.generators,
-        sends=_Exchange(classes, tables, block_mb / count, share).run(),
-    )
+    columns = _Exchange(classes, tables, block_mb / len(tables), share).run()
+    return OrbitPlan.of(Collective.ALL_TO_ALL, len(tables), group.generators, columns)
 
 
 def _tables(
@@ -140,19 +135,11 @@ class _Exchange:
         heappush(self._queue[self._next[chunk][name]], entry)
 
     def run(self) -> dict[str, np.ndarray]:
-        classes = self._classes
-        free = np.zeros(len(classes.uses))
-        shared = [np.flatnonzero(classes.times[:, s]) for s in range(classes.count)]
-        arrivals: list[tuple[float, int]] = []
+        classes, clock = self._classes, Clock(self._classes)
         sent: list[tuple[int, list[tuple[int, int, int]]]] = []
-        times = [0.0]
-        while times:
-            now = heappop(times)
-            while times and times[0] <= now * SAME_MOMENT:
-                now = heappop(times)
-            limit = now * SAME_MOMENT
-            while arrivals and arrivals[0][0] <= limit:
-                s, items = sent[heappop(arrivals)[1]]
+        for arrived in clock.moments():
+            for message in arrived:
+                s, items = sent[message]
                 onward = self._onward[s]
                 for origin, name, chunk in items:
                     if onward[name]:
@@ -160,19 +147,12 @@ class _Exchange:
             # Largest remaining load first: it bounds the time.
             ways = [s for s in range(classes.count) if self._queue[s]]
             for s in sorted(ways, key=lambda s: (-self._left[s], -len(self._queue[s]), s)):
-                if (free[shared[s]] > limit).any():
+                if not clock.is_free(s):
                     continue
                 size = max(1, min(len(self._queue[s]), round(self._share * self._left[s])))
-                items = [heappop(self._queue[s])[2:] for _ in range(size)]
                 self._left[s] -= size
-                busy = classes.times[:, s] * classes.alpha_us[s]
-                busy = busy + classes.uses[:, s] * (size * self._mb)
-                free[shared[s]] = now + busy[shared[s]]
-                there = now + float(busy.max())
-                heappush(arrivals, (there, len(sent)))
-                sent.append((s, items))
-                for time in {there, *free[shared[s]].tolist()}:
-                    heappush(times, time)
+                sent.append((s, [heappop(self._queue[s])[2:] for _ in range(size)]))
+                clock.send(s, size * self._mb)
         return self._columns(sent)
 
     def _columns(self, sent: list[tuple[int, list[tuple[int, int, int]]]]) -> dict[str, np.ndarray]:
@@ -184,7 +164,4 @@ class _Exchange:
             ],
             dtype=np.int64,
         ).reshape(-1, 6)
-        return {
-            name: np.ascontiguousarray(rows[:, column], dtype=dtype)
-            for column, (name, dtype) in enumerate(SEND_COLUMNS.items())
-        }
+        return dict(zip(SEND_COLUMNS, rows.T, strict=True))

@@ -15,15 +15,17 @@ share capacities) takes from the chunks that it can bring now:
   are not left with everything at last. Where all links are alike they stay in step instead.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
 
 from headrace.collectives.plan.cost.events import SAME_MOMENT
-from headrace.collectives.plan.generators.orbits.classes import LinkClasses
+from headrace.collectives.plan.generators.orbits.group import LinkClasses
 from headrace.collectives.plan.generators.orbits.levels import Level, LinkGroup
-from headrace.collectives.plan.generators.orbits.shares import fair_counts
+
+_SWEEPS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,7 +60,6 @@ def grow(
     chunk_mb: float,
     batch_share: float = 1.0,
     step: float = np.inf,
-    by_chunk: bool = True,
     ready_us: np.ndarray | None = None,
 ) -> Growth:
     """Return an allgather of `chunks` chunks a block, each of `chunk_mb`.
@@ -69,10 +70,62 @@ def grow(
     batch_share : largest share of a level's remaining items in one message.
     step : on the last level, the most that a message may take longer than the shortest of those
         that could begin with it.
-    by_chunk : whether groups take items by chunk first, or by block.
     ready_us : (chunks,), earliest times at which a rank's own chunks can leave; None: 0.
     """
-    return _Growth(classes, levels, chunks, chunk_mb, batch_share, step, by_chunk, ready_us).run()
+    return _Growth(classes, levels, chunks, chunk_mb, batch_share, step, ready_us).run()
+
+
+class Clock:
+    """Event loop of one rank, whose resources stand for those of all.
+
+    Attributes
+    ----------
+    now, limit : the present time in us; later times up to `limit` are the same moment.
+    start_us, end_us : of every message sent so far, its begin and its arrival.
+    """
+
+    def __init__(self, classes: LinkClasses, times: Iterable[float] = ()) -> None:
+        self._classes = classes
+        self._on = [np.flatnonzero(column) for column in classes.times.T]
+        self._free = np.zeros(len(classes.uses))
+        self._times = sorted({0.0, *times})
+        self._arrivals: list[tuple[float, int]] = []
+        self.now = self.limit = 0.0
+        self.start_us: list[float] = []
+        self.end_us: list[float] = []
+
+    def moments(self) -> Iterator[list[int]]:
+        """Go on to each moment at which a message may begin; yield those that arrive then."""
+        while self._times:
+            self.now = heappop(self._times)
+            while self._times and self._times[0] <= self.now * SAME_MOMENT:
+                self.now = heappop(self._times)
+            self.limit = self.now * SAME_MOMENT
+            arrived: list[int] = []
+            while self._arrivals and self._arrivals[0][0] <= self.limit:
+                arrived.append(heappop(self._arrivals)[1])
+            yield arrived
+
+    def free_at(self, s: int) -> float:
+        """Return when the resources of class `s` are free."""
+        return float(self._free[self._on[s]].max())
+
+    def is_free(self, s: int) -> bool:
+        """Return whether they are free now."""
+        return self.free_at(s) <= self.limit
+
+    def send(self, s: int, mb: float) -> None:
+        """Begin a message of `mb` over class `s`."""
+        on = self._on[s]
+        busy = self._classes.times[on, s] * self._classes.alpha_us[s]
+        busy = busy + self._classes.uses[on, s] * mb
+        self._free[on] = self.now + busy
+        there = self.now + float(busy.max())
+        heappush(self._arrivals, (there, len(self.end_us)))
+        self.start_us.append(self.now)
+        self.end_us.append(there)
+        for time in {there, *self._free[on].tolist()}:
+            heappush(self._times, time)
 
 
 class _Growth:
@@ -84,59 +137,30 @@ class _Growth:
         chunk_mb: float,
         batch_share: float,
         step: float,
-        by_chunk: bool,
         ready_us: np.ndarray | None,
     ) -> None:
-        self._step, self._by_chunk = step, by_chunk
         self._classes, self._levels = classes, levels
-        self._chunks, self._mb, self._share = chunks, chunk_mb, batch_share
+        self._chunks, self._mb, self._share, self._step = chunks, chunk_mb, batch_share, step
         ranks = classes.held.shape[1] if classes.count else 1
-        self._here = np.zeros((ranks, chunks), dtype=bool)
-        self._here[0] = True
         self._ready = np.zeros(chunks) if ready_us is None else ready_us
-        self._since = np.zeros((ranks, chunks), dtype=np.int64)  # message that brought it
-        self._due = self._here.copy()  # here or on its way
-        self._here[0] = self._ready <= 0.0
-        # Chunks that are in each part of the network below each level.
-        self._touched = [self._here[: level.parts].copy() for level in levels]
-        for level, touched in zip(levels, self._touched, strict=True):
-            touched[:] = False
-            touched[level.part[0]] = True
-        self._free = np.zeros(len(classes.uses))
-        self._on = [np.flatnonzero(column) for column in classes.times.T]
+        self._here = np.zeros((ranks, chunks), dtype=bool)
+        # Chunks in each part of the network below each level, or on their way to it.
+        self._due = [np.zeros((level.parts, chunks), dtype=bool) for level in levels]
+        for level, due in zip(levels, self._due, strict=True):
+            due[level.part[0]] = True
+        self._clock = Clock(classes, self._ready.tolist())
         self._rows: list[tuple[int, np.ndarray, np.ndarray]] = []
-        self._starts: list[float] = []
-        self._ends: list[float] = []
 
     def run(self) -> Growth:
-        arrivals: list[tuple[float, int]] = []
-        now = 0.0
-        times: list[float] = sorted({0.0, *self._ready.tolist()})
-        while times:
-            now = heappop(times)
-            while times and times[0] <= now * SAME_MOMENT:
-                now = heappop(times)
-            limit = now * SAME_MOMENT
-            self._here[0] |= self._ready <= limit
-            while arrivals and arrivals[0][0] <= limit:
-                _, message = heappop(arrivals)
-                s, e, k = self._rows[message]
+        for arrived in self._clock.moments():
+            self._here[0] |= self._ready <= self._clock.limit
+            for message in arrived:
+                _, e, k = self._rows[message]
                 self._here[e, k] = True
-                self._since[e, k] = message
-            for s, e, k in self._chosen(now):
-                mb = len(e) * self._mb
-                on = self._on[s]
-                busy = self._classes.times[on, s] * self._classes.alpha_us[s]
-                busy = busy + self._classes.uses[on, s] * mb
-                self._free[on] = now + busy
-                there = now + float(busy.max())
-                self._starts.append(now)
-                self._ends.append(there)
-                heappush(arrivals, (there, len(self._rows)))
+            for s, e, k in self._chosen():
                 self._rows.append((s, e, k))
-                for time in {there, *self._free[on].tolist()}:
-                    heappush(times, time)
-        assert self._due.all(), "levels cover every rank"
+                self._clock.send(s, len(e) * self._mb)
+        assert all(due.all() for due in self._due), "levels cover every rank"
         return self._growth()
 
     def _growth(self) -> Growth:
@@ -149,47 +173,44 @@ class _Growth:
             block=self._classes.held[s, e].astype(np.int64),
             chunk=k,
             message=np.repeat(np.arange(len(lengths)), lengths).astype(np.int64),
-            start_us=np.array(self._starts),
-            end_us=np.array(self._ends),
+            start_us=np.array(self._clock.start_us),
+            end_us=np.array(self._clock.end_us),
         )
 
-    def _chosen(self, now: float) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    def _chosen(self) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """Messages that begin now: (class, receiver's blocks, chunks); marks their items as due."""
         started: list[tuple[int, np.ndarray, np.ndarray]] = []
-        for depth in range(len(self._levels)):
-            open_ = self._open(depth)
-            if open_.any():
-                started += self._split(depth, open_, now)
+        for level, due in zip(self._levels, self._due, strict=True):
+            open_ = ~due[level.part]  # no chunk twice into one part
+            if open_.any() and any(self._may_start(group) for group in level.groups):
+                started += self._split(level, int((~due).sum()), open_)
         return started
 
-    def _open(self, depth: int) -> np.ndarray:
-        """Items that this level may bring: no chunk twice into one part."""
-        level = self._levels[depth]
-        if level.parts == len(self._here):
-            return ~self._due
-        return ~self._touched[depth][level.part]
-
     def _split(
-        self, depth: int, open_: np.ndarray, now: float
+        self, level: Level, left: int, open_: np.ndarray
     ) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """Split the items that can be brought now among the groups of a level."""
-        level = self._levels[depth]
-        if not any(self._may_start(group, now * SAME_MOMENT) for group in level.groups):
-            return []
-        picks = [self._pick(group, open_, now) for group in level.groups]
+        """Split the items that can be brought now among the groups of a level.
+
+        `left` are the items that the level still has to bring.
+        """
+        picks = [self._pick(group, open_) for group in level.groups]
         some = np.stack([mask for _, mask in picks])
         idle = [s >= 0 and bool(mask.any()) for s, mask in picks]
         if not any(idle):
             return []
         e, k = np.nonzero(some.any(axis=0))
-        e, k = self._one_of_each_part(level, e, k)
+        if level.parts < len(self._here):  # one of each part
+            _, first = np.unique(level.part[e] * self._chunks + k, return_index=True)
+            first.sort()
+            e, k = e[first], k[first]
         options = some[:, e, k].T  # (items, groups)
         kinds, kind, count = np.unique(options, axis=0, return_inverse=True, return_counts=True)
         rate = np.array([group.rate for group in level.groups]) / self._mb
-        start = np.array([self._start(group, now) for group in level.groups])
-        fair = fair_counts(count, kinds, rate, start)
-        limit = self._limits(depth, fair.sum(axis=0), rate, idle)
-        queue = self._queues(kind.ravel(), len(count), e, k)
+        start = np.array([self._start(group) for group in level.groups])
+        fair = _fair_counts(count, kinds, rate, start)
+        limit = self._limits(level, left, fair.sum(axis=0), rate, idle)
+        order = np.lexsort((e, k))  # groups take items by chunk
+        queue = [order[kind.ravel()[order] == number] for number in range(len(count))]
         started: list[tuple[int, np.ndarray, np.ndarray]] = []
         for g, (s, _) in enumerate(picks):
             mine = np.concatenate(
@@ -199,72 +220,87 @@ class _Growth:
                 ]
             )[: limit[g]]
             if idle[g] and len(mine):
-                self._mark(e[mine], k[mine])
+                for each, due in zip(self._levels, self._due, strict=True):
+                    due[each.part[e[mine]], k[mine]] = True
                 started.append((s, e[mine], k[mine]))
         return started
 
-    def _pick(self, group: LinkGroup, open_: np.ndarray, now: float) -> tuple[int, np.ndarray]:
+    def _pick(self, group: LinkGroup, open_: np.ndarray) -> tuple[int, np.ndarray]:
         """The free class with the most items, and these; of a busy group -1 and all its items."""
-        classes = self._classes
-        limit = now * SAME_MOMENT
-        if self._may_start(group, limit):
-            best, most, mask = -1, 0, np.zeros_like(open_)
+        held, some = self._classes.held, np.zeros_like(open_)
+        if not self._may_start(group):
             for s in group.classes.tolist():
-                if not self._is_free(s, limit):
-                    continue
-                items = self._here[classes.held[s]] & open_
-                size = int(np.count_nonzero(items))
-                if size > most:
-                    best, most, mask = s, size, items
-            return best, mask
-        some = np.zeros_like(open_)
-        for s in group.classes.tolist():
-            some |= self._here[classes.held[s]]
-        return -1, some & open_
+                some |= self._here[held[s]]
+            return -1, some & open_
+        best, most = -1, 0
+        for s in filter(self._clock.is_free, group.classes.tolist()):
+            items = self._here[held[s]] & open_
+            size = int(np.count_nonzero(items))
+            if size > most:
+                best, most, some = s, size, items
+        return best, some
 
-    def _may_start(self, group: LinkGroup, limit: float) -> bool:
-        return any(self._is_free(s, limit) for s in group.classes.tolist())
+    def _may_start(self, group: LinkGroup) -> bool:
+        return any(self._clock.is_free(s) for s in group.classes.tolist())
 
-    def _start(self, group: LinkGroup, now: float) -> float:
+    def _start(self, group: LinkGroup) -> float:
         """Time at which the group's next class is free."""
-        return max(now, min(float(self._free[self._on[s]].max()) for s in group.classes.tolist()))
-
-    def _one_of_each_part(
-        self, level: Level, e: np.ndarray, k: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        if level.parts == len(self._here):
-            return e, k
-        _, first = np.unique(level.part[e] * self._chunks + k, return_index=True)
-        first.sort()
-        return e[first], k[first]
+        return max(self._clock.now, min(self._clock.free_at(s) for s in group.classes.tolist()))
 
     def _limits(
-        self, depth: int, fair: np.ndarray, rate: np.ndarray, idle: list[bool]
+        self, level: Level, left: int, fair: np.ndarray, rate: np.ndarray, idle: list[bool]
     ) -> list[int]:
         """Largest message of each group, in items."""
-        left = self._share * self._left(depth) / rate.sum()
-        if depth == len(self._levels) - 1 and np.isfinite(self._step):
+        longest = self._share * left / rate.sum()
+        if level is self._levels[-1] and np.isfinite(self._step):
             takes = [fair[g] / rate[g] for g in range(len(rate)) if idle[g] and fair[g]]
-            left = min(left, self._step * min(takes, default=0.0))
-        return [max(1, round(left * r)) for r in rate.tolist()]
+            longest = min(longest, self._step * min(takes, default=0.0))
+        return [max(1, round(longest * r)) for r in rate.tolist()]
 
-    def _queues(
-        self, kind: np.ndarray, kinds: int, e: np.ndarray, k: np.ndarray
-    ) -> list[np.ndarray]:
-        """Items of every kind in the order in which groups take theirs."""
-        order = np.lexsort((e, k) if self._by_chunk else (k, e))
-        return [order[kind[order] == number] for number in range(kinds)]
 
-    def _left(self, depth: int) -> int:
-        level = self._levels[depth]
-        if level.parts == len(self._here):
-            return int((~self._due).sum())
-        return int((~self._touched[depth]).sum())
+def _fair_counts(
+    count: np.ndarray, allowed: np.ndarray, rate: np.ndarray, start: np.ndarray
+) -> np.ndarray:
+    """Return the number of items of each kind for each link, int64 (kinds, links).
 
-    def _is_free(self, s: int, limit: float) -> bool:
-        return bool(self._free[self._on[s]].max() <= limit)
+    Iterated water-filling, kind by kind, makes the links' ends as equal as the kinds allow. Then
+    fractions are rounded, each kind's in turn.
 
-    def _mark(self, e: np.ndarray, k: np.ndarray) -> None:
-        self._due[e, k] = True
-        for level, touched in zip(self._levels, self._touched, strict=True):
-            touched[level.part[e], k] = True
+    Parameters
+    ----------
+    count : (kinds,), items of each kind.
+    allowed : (kinds, links) bool, the links that can take a kind; at least one each.
+    rate : (links,), items per unit of time.
+    start : (links,), earliest start of each.
+    """
+    poured = np.zeros(allowed.shape)
+    for _ in range(_SWEEPS if len(count) > 1 else 1):
+        before = poured.copy()
+        for kind in range(len(count)):
+            poured[kind] = 0.0
+            ends = start + poured.sum(axis=0) / rate
+            links = np.flatnonzero(allowed[kind])
+            poured[kind, links] = _pour(float(count[kind]), rate[links], ends[links])
+        if np.abs(poured - before).max() < 1e-6:
+            break
+    whole = np.floor(poured + 1e-6).astype(np.int64)
+    for kind in np.argsort(allowed.sum(axis=1), kind="stable").tolist():
+        rest = poured[kind] - whole[kind]
+        for _ in range(int(count[kind] - whole[kind].sum())):
+            ends = start + (whole.sum(axis=0) + 1) / rate
+            links = np.flatnonzero(allowed[kind])
+            best = links[np.lexsort((-rest[links], np.round(ends[links], 9)))[0]]
+            whole[kind, best] += 1
+            rest[best] -= 1.0
+    return whole
+
+
+def _pour(amount: float, rate: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Fill the lowest first: amounts that make the ends reached equal."""
+    order = np.argsort(ends, kind="stable")
+    width = np.cumsum(rate[order])
+    level = (amount + np.cumsum(rate[order] * ends[order])) / width
+    # The level if the first k are filled; right for the last k whose ends are below it.
+    inside = level >= ends[order] - 1e-12
+    at = float(level[np.flatnonzero(inside)[-1]])
+    return np.maximum(0.0, at - ends) * rate

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.collectives.plan.generators.orbits.classes import LinkClasses
-from headrace.collectives.plan.generators.orbits.group import RegularGroup
+from headrace.collectives.plan.generators.orbits.group import LinkClasses, RegularGroup
 from headrace.errors import SymmetryError
 from headrace.solver import LinearProgram
 
@@ -32,12 +31,11 @@ class LinkGroup:
 
     Attributes
     ----------
-    classes, resources : int64, those of the group.
+    classes : int64, those of the group.
     rate : MB per us that every rank can get over them.
     """
 
     classes: np.ndarray
-    resources: np.ndarray
     rate: float
 
 
@@ -69,29 +67,29 @@ def levels_of(classes: LinkClasses, group: RegularGroup) -> tuple[Level, ...]:
     active = _groups(classes)
     if group.ranks == 1:
         return ()
-    if not group.subgroup(classes.dst.tolist()).all():
+    if group.seen_alike(classes.dst.tolist()).any():
         raise SymmetryError("the links do not join all ranks, needs a connected topology")
     made: list[Level] = []
     size = group.ranks
     while active:
         best, inside = _slowest(classes, group, active, size)
-        outer = [some for some in active if some not in inside]
-        members = [int(classes.dst[k]) for some in inside for k in some.classes]
-        part = group.seen_alike(members) if inside else np.arange(group.ranks)
-        _, part = np.unique(part, return_inverse=True)
+        label = _joined(classes, group, inside)
+        lowest, part = np.unique(label, return_inverse=True)
         made.append(
             Level(
-                groups=tuple(outer),
+                groups=tuple(some for some in active if some not in inside),
                 part=part.ravel().astype(np.int64),
-                parts=int(part.max()) + 1,
+                parts=len(lowest),
                 us_per_mb=best,
             )
         )
-        active = inside
-        size = int(group.subgroup(members).sum())
-        if size == 1:
-            break
+        active, size = inside, int((label == 0).sum())
     return tuple(made)
+
+
+def _joined(classes: LinkClasses, group: RegularGroup, inside: list[LinkGroup]) -> np.ndarray:
+    """The lowest rank of those that the links of `inside` join to each, as rank 0 sees them."""
+    return group.seen_alike([int(classes.dst[k]) for some in inside for k in some.classes])
 
 
 def _slowest(
@@ -100,8 +98,7 @@ def _slowest(
     """The largest T(A) within what `active` joins (`size` ranks), and the groups of its A."""
     best, inside = -1.0, active
     for chosen in _subsets(active):
-        members = [int(classes.dst[k]) for some in chosen for k in some.classes]
-        parts = size / int(group.subgroup(members).sum())
+        parts = size / int((_joined(classes, group, chosen) == 0).sum())
         rest = sum(some.rate for some in active if some not in chosen)
         if rest and (parts - 1) / rest > best * _NOISE:
             best, inside = (parts - 1) / rest, chosen
@@ -130,7 +127,6 @@ def _groups(classes: LinkClasses) -> list[LinkGroup]:
     return [
         LinkGroup(
             classes=(members := np.flatnonzero(mark == number)),
-            resources=np.flatnonzero(uses[:, members].any(axis=1)),
             rate=_rate(classes.uses[:, members]),
         )
         for number in np.unique(mark)

@@ -93,6 +93,24 @@ class OrbitPlan:
             )
         _check_sends(self.sends, n, self.block_chunks)
 
+    @classmethod
+    def of(
+        cls,
+        collective: Collective,
+        chunks: int,
+        generators: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+    ) -> "OrbitPlan":
+        """Make a plan of columns of any integer types."""
+        return cls(
+            demand=Demand(collective=collective, ranks=generators.shape[1], chunks=chunks),
+            generators=generators,
+            sends={
+                name: np.ascontiguousarray(columns[name], dtype=dtype)
+                for name, dtype in SEND_COLUMNS.items()
+            },
+        )
+
     @property
     def block_chunks(self) -> int:
         """Number of chunks that a rank owns (of an allreduce), or chunks a block."""
