@@ -1,5 +1,6 @@
 """docs/adding-a-capability.md is true: its modules make a capability, in a folder of their own."""
 
+import os
 import re
 import subprocess
 import sys
@@ -18,9 +19,13 @@ MAIN = (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the capability of the page."""
     folder = tmp_path_factory.mktemp("added")
-    kinds, commands = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    kinds, commands, settings, errors = re.findall(
+        r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL
+    )
     for name, text in (
         ("__init__.py", '"""Echoes: texts, kept."""\n'),
+        ("errors.py", errors),
+        ("settings.py", settings),
         ("kinds.py", kinds),
         ("cli/__init__.py", '"""Commands of ``headrace echoes``."""\n'),
         ("cli/app.py", commands),
@@ -31,9 +36,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def headrace(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def headrace(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", MAIN, str(folder), *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_the_commands_are_found_by_name(folder: Path) -> None:
@@ -52,6 +60,41 @@ def test_the_generic_verbs_take_its_artifacts(folder: Path) -> None:
     drawn = headrace(folder, "report", "a.echo", "-o", "a.html")
     assert drawn.returncode == 0, drawn.stderr
     assert "a.echo: hello" in (folder / "a.html").read_text()
+
+
+def test_its_settings_are_read_and_known(folder: Path) -> None:
+    wrote = headrace(folder, "echoes", "write", "ho", "c.echo", HEADRACE_ECHO_TIMES="3")
+    assert (wrote.returncode, wrote.stderr) == (0, "")
+    assert "hohoho" in headrace(folder, "show", "c.echo").stdout
+    refused = headrace(folder, "echoes", "write", "ho", "c.echo", HEADRACE_ECHO_TIMES="many")
+    assert refused.returncode == 2
+    assert "HEADRACE_ECHO_TIMES is 'many', needs 1 to 9" in refused.stderr
+    for name, near in (("ECHO_TIME", "ECHO_TIMES"), ("TREADS", "THREADS")):
+        wrote = headrace(folder, "echoes", "write", "ho", "c.echo", **{f"HEADRACE_{name}": "3"})
+        assert f"variable HEADRACE_{name} is unknown to headrace" in wrote.stderr
+        assert f"did you mean HEADRACE_{near}?" in wrote.stderr
+
+
+def test_shared_settings_know_its_variables(folder: Path) -> None:
+    program = (
+        "import sys, headrace; headrace.__path__.append(sys.argv[1]); "
+        "headrace.Settings.from_environment()"
+    )
+    for name, warned in (("ECHO_TIMES", False), ("ECHO_TIME", True)):
+        found = subprocess.run(
+            [sys.executable, "-c", program, str(folder)],
+            env={**os.environ, f"HEADRACE_{name}": "3"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert ("did you mean HEADRACE_ECHO_TIMES?" in found.stderr) == warned
+
+
+def test_its_errors_end_a_command_in_one_line(folder: Path) -> None:
+    refused = headrace(folder, "echoes", "write", "", "d.echo")
+    assert refused.returncode == 2
+    assert refused.stderr == "error: the text is empty, needs at least one character\n"
 
 
 def test_without_it_the_kind_is_unknown_and_errors_list_the_known_ones(folder: Path) -> None:

@@ -23,6 +23,7 @@ PUBLIC = {
         "__version__",
     },
     "headrace.collectives": {
+        "CollectiveSettings",
         "MscclError",
         "MscclppError",
         "ProgramError",

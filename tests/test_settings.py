@@ -1,5 +1,6 @@
 import pwd
 import warnings
+from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,86 +10,84 @@ from hypothesis import strategies as st
 
 from headrace import settings as module
 from headrace.errors import InputError
-from headrace.settings import Settings, child_environment
+from headrace.settings import Settings, child_environment, sections
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.testbed.state import LOOPBACK, Record
 
+SECTIONS = list(sections())
+EVERY = [
+    (section, variable) for section in SECTIONS for variable, _ in section.variables().values()
+]
 
-def test_an_empty_environment_gives_the_defaults() -> None:
-    assert Settings.from_environment({}) == Settings()
-    assert Settings().deadline_s == 1800.0
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_an_empty_environment_gives_the_defaults(section: type[Settings]) -> None:
+    assert section.from_environment({}) == section()
+    assert section().deadline_s == 1800.0
 
 
-def test_every_field_is_read_and_documented() -> None:
-    assert set(module._VARIABLES) == {field.name for field in fields(Settings)}
-    for field, (variable, _) in module._VARIABLES.items():
-        assert field in str(Settings.__doc__)
-        assert variable in str(Settings.__doc__)
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_field_is_read_and_documented(section: type[Settings]) -> None:
+    assert issubclass(section, Settings)
+    assert set(section.variables()) == {field.name for field in fields(section)}
+    documented = "".join(str(each.__doc__) for each in section.__mro__[:-1])
+    for field, (variable, _) in section.variables().items():
+        assert field in documented
+        assert variable in documented
+
+
+def test_no_two_sections_read_the_same_variable() -> None:
+    shared = {variable for variable, _ in Settings.variables().values()}
+    counts = Counter(variable for _, variable in EVERY if variable not in shared)
+    assert len(SECTIONS) > 1
+    assert counts
+    assert set(counts.values()) == {1}
 
 
 def test_values_are_read(tmp_path: Path) -> None:
-    book = tmp_path / "book"
-    book.touch()
+    file = tmp_path / "file"
+    file.touch()
     found = Settings.from_environment(
         {
-            "HEADRACE_PLAN_BOOK": str(book),
             "HEADRACE_DEADLINE_S": "2.5",
-            "HEADRACE_CHANNELS": "4",
-            "HEADRACE_THREADS": "3",
             "HEADRACE_SOCKET_IFNAME": "eth0",
-            "HEADRACE_PACE": str(book),
+            "HEADRACE_PACE": str(file),
             "HEADRACE_LOG_LEVEL": "DEBUG",
-            "HEADRACE_MEASURE": "Always",
             "HEADRACE_CACHE": str(tmp_path / "cache"),
             "HEADRACE_TLS": "on",
-            "HEADRACE_ADAPT": "Off",
-            "HEADRACE_ADAPT_LOG": str(tmp_path / "log"),
             "HEADRACE_METRICS": "9400",
             "RANK": "3",
             "WORLD_SIZE": "4",
         }
     )
     assert found == Settings(
-        plan_book=book,
         deadline_s=2.5,
-        channels=4,
-        threads=3,
         socket_interface="eth0",
-        pace=book,
+        pace=file,
         log_level="debug",
-        measure="always",
         cache=tmp_path / "cache",
         tls=True,
-        adapt=False,
-        adapt_log=tmp_path / "log",
         metrics=9400,
         rank=3,
         world_size=4,
     )
 
 
-@pytest.mark.parametrize("variable", [variable for variable, _ in module._VARIABLES.values()])
-def test_set_but_empty_is_not_set(variable: str) -> None:
-    assert Settings.from_environment({variable: " "}) == Settings()
+@pytest.mark.parametrize(("section", "variable"), EVERY)
+def test_set_but_empty_is_not_set(section: type[Settings], variable: str) -> None:
+    assert section.from_environment({variable: " "}) == section()
 
 
 @pytest.mark.parametrize(
     ("variable", "text", "allowed"),
     [
-        ("HEADRACE_PLAN_BOOK", "/no/such/file", "the path of a file that exists"),
-        ("HEADRACE_MEASURE", "sometimes", "one of auto, off, always"),
         ("HEADRACE_CACHE", "/dev/null", "a folder"),
-        ("HEADRACE_ADAPT", "yes", "on or off"),
-        ("HEADRACE_ADAPT_LOG", "/no/such/folder/log", "a file in a folder that exists"),
         ("HEADRACE_METRICS", "/no/such/folder/{rank}.prom", "a file in a folder that exists"),
         ("HEADRACE_METRICS", "80", "a port from 1024 to 65535"),
         ("HEADRACE_DEADLINE_S", "0", "a finite number of seconds above 0"),
         ("HEADRACE_DEADLINE_S", "inf", "a finite number of seconds above 0"),
         ("HEADRACE_DEADLINE_S", "nan", "a finite number of seconds above 0"),
         ("HEADRACE_DEADLINE_S", "soon", "a finite number of seconds above 0"),
-        ("HEADRACE_CHANNELS", "0", "1 to 64"),
-        ("HEADRACE_CHANNELS", "65", "1 to 64"),
-        ("HEADRACE_CHANNELS", "two", "1 to 64"),
         ("HEADRACE_SOCKET_IFNAME", "no such name", "a network interface's name"),
         ("HEADRACE_SOCKET_IFNAME", "longer-than-ifnamsiz", "a network interface's name"),
         ("HEADRACE_LOG_LEVEL", "loud", "one of debug, info, warning, error"),
@@ -112,10 +111,13 @@ def test_the_rank_is_below_the_world_size() -> None:
         Settings.from_environment({"RANK": "4", "WORLD_SIZE": "4"})
 
 
-@given(st.dictionaries(st.sampled_from([v for v, _ in module._VARIABLES.values()]), st.text()))
-def test_any_text_is_read_or_refused_clearly(environment: dict[str, str]) -> None:
+@given(st.dictionaries(st.sampled_from([variable for _, variable in EVERY]), st.text()))
+@pytest.mark.parametrize("section", SECTIONS)
+def test_any_text_is_read_or_refused_clearly(
+    section: type[Settings], environment: dict[str, str]
+) -> None:
     try:
-        Settings.from_environment(environment)
+        section.from_environment(environment)
     except InputError as caught:
         refusal = str(caught)
     else:
@@ -124,8 +126,8 @@ def test_any_text_is_read_or_refused_clearly(environment: dict[str, str]) -> Non
 
 
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADRACE_CHANNELS", "7")
-    assert Settings.from_environment().channels == 7
+    monkeypatch.setenv("HEADRACE_DEADLINE_S", "7")
+    assert Settings.from_environment().deadline_s == 7
 
 
 def test_a_child_gets_changes_and_removals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,10 +176,13 @@ def unwarned(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HEADRACE_COLOUR_OF_IT", "known are HEADRACE_ADAPT, "),
     ],
 )
-def test_a_misspelt_variable_is_warned_of_once(name: str, remedy: str) -> None:
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_misspelt_variable_is_warned_of_once(
+    section: type[Settings], name: str, remedy: str
+) -> None:
     """It had no effect, and nothing said so."""
     with pytest.warns(UserWarning, match="is unknown to headrace") as caught:
-        assert Settings.from_environment({name: "4"}) == Settings()
+        assert section.from_environment({name: "4"}) == section()
     [warning] = caught
     assert str(warning.message).startswith(
         f"the environment variable {name} is unknown to headrace and ignored: {remedy}"
@@ -195,8 +200,18 @@ def test_what_headrace_sets_itself_and_empty_variables_are_not_warned_of() -> No
         Settings.from_environment({"HEADRACE_TEST_THREADS": "3", "HEADRACER": "1"})
 
 
+@pytest.mark.usefixtures("unwarned")
+def test_variables_of_other_sections_are_known() -> None:
+    others = {name for _, name in EVERY}.difference(
+        name for name, _ in Settings.variables().values()
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Settings.from_environment(dict.fromkeys(others, "not read here"))
+
+
 def test_what_a_testbed_sets_is_known(tmp_path: Path) -> None:
-    known = {variable for variable, _ in module._VARIABLES.values()} | {*module._MARKS}
+    known = {variable for variable, _ in Settings.variables().values()} | {*module._MARKS}
     spec = TestbedSpec.from_table({"racks": [{"hosts": 1, "host_rate": "1gbit"}]})
     record = Record(
         directory=tmp_path, run="0", mode=LOOPBACK, spec=spec, owner=None, master_port=1

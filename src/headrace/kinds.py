@@ -16,11 +16,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from headrace.artifact import Artifact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +43,9 @@ class ArtifactKind:
     schema: int
     summary: str
     documentation: str
-    load: Callable[[Artifact, str], Any]
+    load: "Callable[[Artifact, str], Any]"
     show: "Callable[[Any, bool], Iterable[RenderableType]] | None" = None
-    verify: Callable[[Artifact, str], Iterator[str]] | None = None
+    verify: "Callable[[Artifact, str], Iterator[str]] | None" = None
     page: Callable[[Any, str], Any] | None = None
 
 
@@ -112,7 +113,7 @@ def foreign_formats() -> tuple[ForeignFormat, ...]:
     return tuple(form for module in _registering() for form in getattr(module, "FORMATS", ()))
 
 
-def kind_of(artifact: Artifact, source: str, verb: str) -> ArtifactKind:
+def kind_of(artifact: "Artifact", source: str, verb: str) -> ArtifactKind:
     """Return the kind of `artifact`, for the function `verb` of `ArtifactKind`.
 
     Raises

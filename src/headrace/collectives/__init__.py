@@ -7,5 +7,13 @@ from headrace.collectives.errors import (
     SketchError,
     UnverifiedPlanError,
 )
+from headrace.collectives.settings import CollectiveSettings
 
-__all__ = ["MscclError", "MscclppError", "ProgramError", "SketchError", "UnverifiedPlanError"]
+__all__ = [
+    "CollectiveSettings",
+    "MscclError",
+    "MscclppError",
+    "ProgramError",
+    "SketchError",
+    "UnverifiedPlanError",
+]

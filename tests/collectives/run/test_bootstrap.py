@@ -19,8 +19,8 @@ from headrace.collectives.measure.cache import HostId, ProfileCache
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.run import bootstrap as automatic
 from headrace.collectives.run.executor import Executor
+from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, InputError
-from headrace.settings import Settings
 from headrace.testbed import Testbed, TestbedSpec, rank_environment
 
 HOSTS = [HostId(f"10.0.0.{rank}", f"boot-{rank}") for rank in range(3)]
@@ -34,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(
     hosts: Sequence[HostId],
-    settings: Callable[[int], Settings] | Settings,
+    settings: Callable[[int], CollectiveSettings] | CollectiveSettings,
     part: Callable[..., Any] = automatic.found_book,
 ) -> list[Any]:
     """Run `found_book` at every rank, each in a thread; returns books or errors by rank."""
@@ -48,7 +48,7 @@ def job(
     results: list[Any] = [None] * len(hosts)
 
     def run(rank: int) -> None:
-        mine = settings if isinstance(settings, Settings) else settings(rank)
+        mine = settings if isinstance(settings, CollectiveSettings) else settings(rank)
         try:
             executors[rank].connect(addresses, 10.0)
             results[rank] = part(executors[rank], store, hosts, mine, 30.0)
@@ -69,7 +69,7 @@ def test_all_ranks_get_the_book_of_what_was_measured_and_the_next_job_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
-    settings = Settings(measure="auto", cache=tmp_path)
+    settings = CollectiveSettings(measure="auto", cache=tmp_path)
     books = job(HOSTS, settings)
     assert all(isinstance(book, PlanBook) for book in books), books
     assert len({book.digest for book in books}) == 1
@@ -101,8 +101,8 @@ def never(*_: object, **__: object) -> None:
 def test_measuring_always_does_not_look_into_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job(HOSTS, Settings(measure="auto", cache=tmp_path))
-    always = Settings(measure="always", cache=tmp_path)
+    job(HOSTS, CollectiveSettings(measure="auto", cache=tmp_path))
+    always = CollectiveSettings(measure="always", cache=tmp_path)
     automatic._measured.clear()  # the jobs before were other processes
     with monkeypatch.context() as patched:
         patched.setattr(ProfileCache, "find", never)
@@ -114,15 +114,15 @@ def test_measuring_always_does_not_look_into_the_cache(
 def test_rank_0_decides_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic, "measure_ranks", never)
 
-    def settings(rank: int) -> Settings:
-        return Settings(measure="always" if rank else "off", cache=tmp_path)
+    def settings(rank: int) -> CollectiveSettings:
+        return CollectiveSettings(measure="always" if rank else "off", cache=tmp_path)
 
     assert job(HOSTS, settings) == [None, None, None]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_corrupt_cache_is_measured_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings = Settings(measure="auto", cache=tmp_path)
+    settings = CollectiveSettings(measure="auto", cache=tmp_path)
     job(HOSTS, settings)
     [path] = (tmp_path / "profiles").iterdir()
     path.write_bytes(path.read_bytes()[:100])
@@ -138,7 +138,7 @@ def test_without_plans_templates_serve_the_job(
         raise InputError("no plan today")
 
     monkeypatch.setattr(automatic, "quick_book", fail)
-    assert job(HOSTS, Settings(cache=tmp_path)) == [None, None, None]
+    assert job(HOSTS, CollectiveSettings(cache=tmp_path)) == [None, None, None]
     assert "the job uses templates: no plan today" in caplog.text
 
 
@@ -148,7 +148,7 @@ def test_a_host_that_is_lost_while_measuring_is_named_at_every_rank(tmp_path: Pa
             raise CommunicationError("died")
         return automatic.found_book(executor, *arguments)
 
-    first, second, _ = job(HOSTS, Settings(cache=tmp_path), part)
+    first, second, _ = job(HOSTS, CollectiveSettings(cache=tmp_path), part)
     for error in (first, second):
         assert isinstance(error, CommunicationError)
         assert "'10.0.0.2'" in str(error)

@@ -23,10 +23,10 @@ from headrace.collectives.run.agreement import PLAN, Proposer, own_connection
 from headrace.collectives.run.bootstrap import invalidate
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.switch import Activation, PlanSwitch
+from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, HeadraceError
 from headrace.extras import require
 from headrace.job.records import Records
-from headrace.settings import Settings
 from headrace.topology import Topology
 from headrace.topology.profile import Profile
 
@@ -110,7 +110,7 @@ class Adaptation:
         executor: Executor,
         switch: PlanSwitch,
         book: PlanBook,
-        settings: Settings,
+        settings: CollectiveSettings,
     ) -> None:
         self._stop = threading.Event()
         self._book = book
@@ -192,7 +192,7 @@ class Adaptation:
 
         return measure
 
-    def _metrics(self, switch: PlanSwitch, settings: Settings) -> Any:
+    def _metrics(self, switch: PlanSwitch, settings: CollectiveSettings) -> Any:
         if settings.metrics is None:
             return None
         require("prometheus_client", "metrics", "HEADRACE_METRICS")
@@ -206,7 +206,11 @@ class Adaptation:
 
 
 def follow(
-    store: Any, executor: Executor, switch: PlanSwitch, book: PlanBook | None, settings: Settings
+    store: Any,
+    executor: Executor,
+    switch: PlanSwitch,
+    book: PlanBook | None,
+    settings: CollectiveSettings,
 ) -> Callable[[], None] | None:
     """Start to adapt a connected group; return a function that ends it, None if not started.
 

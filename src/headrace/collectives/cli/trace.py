@@ -18,8 +18,8 @@ from headrace.cli.options import Order, Seed, output_option
 from headrace.cli.progress import Report, progress
 from headrace.collectives.cli.network import read_network
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
+from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import InputError
-from headrace.settings import Settings
 from headrace.units import duration, parse_size, size
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def trace_command(
     the file in ui.perfetto.dev or chrome://tracing: a process is a rank, a row is a lane, arrows
     lead from sends to receives; where the network is known, what was predicted stands below.
     """
-    settings = Settings.from_environment()
+    settings = CollectiveSettings.from_environment()
     _check(collective, ranks, testbed, settings)
     book = _book(plan_book)
     known = None if topology is None else read_network(topology)[0]
@@ -137,7 +137,7 @@ def trace_command(
 
 
 def _check(
-    collective: Collective, ranks: int | None, testbed: Path | None, settings: Settings
+    collective: Collective, ranks: int | None, testbed: Path | None, settings: CollectiveSettings
 ) -> None:
     if collective not in STANDARD:
         raise InputError(
@@ -178,7 +178,7 @@ def _on_testbed(
         program=choose(len(indices), False).program,
         total_bytes=total_bytes,
         repeats=repeats,
-        deadline_s=Settings.from_environment().deadline_s,
+        deadline_s=CollectiveSettings.from_environment().deadline_s,
     )
     report("building the testbed", 0.0)
     with Testbed.up(spec) as up:

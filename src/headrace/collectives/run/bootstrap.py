@@ -20,8 +20,8 @@ from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.torch.store import answering, wait_for
+from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, HeadraceError
-from headrace.settings import Settings
 from headrace.topology.profile import Profile
 from headrace.topology.summary import in_words
 
@@ -53,7 +53,7 @@ def found_book(
     executor: Executor,
     store: Any,
     hosts: Sequence[HostId],
-    settings: Settings,
+    settings: CollectiveSettings,
     timeout_s: float,
 ) -> PlanBook | None:
     """Return a plan book for the network that the job runs on; collective: every rank calls it.
@@ -104,7 +104,7 @@ def found_book(
     return book
 
 
-def invalidate(book: PlanBook, settings: Settings, reason: str) -> bool:
+def invalidate(book: PlanBook, settings: CollectiveSettings, reason: str) -> bool:
     """Invalidate the cached profile that `book` was made from, as the network has changed.
 
     Returns whether there was one; a book of the user's own has none. For rank 0, which has the

@@ -15,14 +15,14 @@ from headrace.collectives.measure.launch.processes import run_worker
 from headrace.collectives.program import Program
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
+from headrace.collectives.settings import CollectiveSettings
 from headrace.collectives.trace.job import TraceJob, trace_ranks
 from headrace.errors import CommunicationError
-from headrace.settings import Settings
 
 
 def trace_as_rank(lines: TextIO, emit: Callable[..., None]) -> None:
     """Run one rank of the job that `lines` describe; `emit` writes a message to the parent."""
-    settings = Settings.from_environment()
+    settings = CollectiveSettings.from_environment()
     task = json.loads(lines.readline())
     raw = base64.b64decode(task.pop("program"))
     program = Program.from_artifact(artifact_io.from_bytes(raw, kind="program"))

@@ -14,10 +14,11 @@ from headrace.collectives.measure.launch.processes import Processes
 from headrace.collectives.program import Program
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
+from headrace.collectives.settings import CollectiveSettings
 from headrace.collectives.trace.agent import channels_of
 from headrace.collectives.trace.job import OnProgress, TraceJob, TraceResult, trace_ranks
 from headrace.errors import CommunicationError, InputError
-from headrace.settings import Settings, child_environment
+from headrace.settings import child_environment
 
 if TYPE_CHECKING:
     from headrace.collectives.run.rendezvous import Rendezvous
@@ -89,7 +90,7 @@ def trace_torchrun(
     InputError : outside torchrun.
     CommunicationError : naming the rank that did not appear, died or hung.
     """
-    settings = Settings.from_environment()
+    settings = CollectiveSettings.from_environment()
     bootstrap, rank, ranks = _torchrun_rendezvous(settings)
     config = bootstrap.agree(
         interface=settings.socket_interface,
@@ -126,7 +127,7 @@ def trace_torchrun(
         executor.close()
 
 
-def _torchrun_rendezvous(settings: Settings) -> "tuple[Rendezvous, int, int]":
+def _torchrun_rendezvous(settings: CollectiveSettings) -> "tuple[Rendezvous, int, int]":
     """Return the rendezvous of the ranks that torchrun started, this rank, and their number."""
     if settings.rank is None or settings.world_size is None:
         raise InputError("RANK and WORLD_SIZE are not set, needs torchrun to start the ranks")

@@ -25,7 +25,7 @@ from headrace.collectives.run.torch.group import HeadraceBackend, HeadraceGroup,
 from headrace.collectives.run.torch.incarnation import own_part
 from headrace.collectives.run.torch.split import Origin
 from headrace.collectives.run.torch.store import answering
-from headrace.settings import Settings
+from headrace.collectives.settings import CollectiveSettings
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
@@ -39,7 +39,7 @@ _live: "weakref.WeakSet[HeadraceGroup | HeadraceBackend]" = weakref.WeakSet()
 
 
 Follow = Callable[
-    [Any, Executor, PlanSwitch, "PlanBook | None", Settings], Callable[[], None] | None
+    [Any, Executor, PlanSwitch, "PlanBook | None", CollectiveSettings], Callable[[], None] | None
 ]
 """Starts to adapt a group's plans, given its store and more; returns the function that ends it."""
 
@@ -68,7 +68,7 @@ def create(
     with answering(options.store, f"rank {options.group_rank}: making a group"):
         device = _device(options.store, options.group_rank)
     check_device(device)
-    settings = Settings.from_environment()
+    settings = CollectiveSettings.from_environment()
     rank, ranks, members = options.group_rank, options.group_size, options.global_ranks_in_group
     show_log(settings.log_level, members[rank] if members else rank)
     timeout_s = min(options.timeout.total_seconds(), settings.deadline_s)
@@ -102,7 +102,7 @@ def create(
 class _Joined:
     """A rank's connections with the others of its group, and what they agreed on."""
 
-    settings: Settings
+    settings: CollectiveSettings
     timeout_s: float
     config: GroupConfig
     executor: Executor
@@ -131,7 +131,7 @@ def _join(
     store: Any,
     rank: int,
     ranks: int,
-    settings: Settings,
+    settings: CollectiveSettings,
     book: "PlanBook | None",
     timeout_s: float,
 ) -> _Joined:
@@ -191,7 +191,7 @@ def _connected(
     rank: int,
     ranks: int,
     config: GroupConfig,
-    settings: Settings,
+    settings: CollectiveSettings,
     exchange: Callable[[str], list[str]],
     timeout_s: float,
 ) -> tuple[Executor, list[str]]:
