@@ -19,9 +19,6 @@ a message of k chunks of c MB start at s, and all resources that it holds have t
 holds them for alpha + k beta c. As sends of one chunk each that start at s, s + beta c, ... they
 hold them within that time, and the last arrives when the message does, at s + alpha + k beta c:
 every schedule is also one of the relaxed model.
-
-A group of permutations identifies the variables of images: far fewer variables, but solutions may
-be lost, so the solver's bound is not used then, only the counting bound (`bound.counting`).
 """
 
 import math
@@ -36,7 +33,6 @@ from headrace.collectives.plan.bound.counting import most_urgent_cut
 from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.plan.flows.list_schedule import needed
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends
-from headrace.collectives.plan.ir.permutations import send_classes
 from headrace.solver import Parameters, Proved, Stop, import_cp_model, solve_cpsat
 from headrace.topology import Topology
 
@@ -53,14 +49,12 @@ class Exact:
     sends : one chunk a message, with `start_us`; None if none was found.
     total_us : arrival of the last chunk, with the true costs; infinite without sends.
     bound_us : lower bound for schedules that send each chunk as one message.
-    unit_us : the solver's unit of time.
     stop : why the solver stopped.
     """
 
     sends: Sends | None
     total_us: float
     bound_us: float
-    unit_us: float
     stop: Stop
 
     @property
@@ -74,8 +68,6 @@ def exact_schedule(
     deliveries: Deliveries,
     chunk_mb: float,
     *,
-    symmetry: np.ndarray | None = None,
-    hint: Sends | None = None,
     parameters: Parameters | None = None,
 ) -> Exact:
     """Search for the fastest schedule of `deliveries`.
@@ -83,9 +75,6 @@ def exact_schedule(
     Parameters
     ----------
     chunk_mb : size of every chunk in MB; above 0.
-    symmetry : (elements, ranks) int32, permutations of the ranks that are automorphisms of
-        topology and deliveries; the schedule is mapped to itself by all of them.
-    hint : a schedule to start from, say a list schedule; each chunk arrives at a rank once.
     parameters : limits of the search (10 units of deterministic time by default); `start`
         is not used.
 
@@ -94,11 +83,9 @@ def exact_schedule(
     ProgramError : if a chunk cannot reach a target.
     """
     if not deliveries.targets.any():
-        sends = Sends.of((), (), ())
-        return Exact(sends=sends, total_us=0.0, bound_us=0.0, unit_us=1.0, stop=Stop.DONE)
-    return _Exact(topology, deliveries, chunk_mb, symmetry, hint).solve(
-        parameters or Parameters(deterministic=10.0)
-    )
+        return Exact(sends=Sends.of((), (), ()), total_us=0.0, bound_us=0.0, stop=Stop.DONE)
+    limits = parameters or Parameters(deterministic=10.0)
+    return _Exact(topology, deliveries, chunk_mb).solve(limits)
 
 
 def proved_us(topology: Topology, deliveries: Deliveries, chunk_mb: float) -> float:
@@ -111,7 +98,7 @@ def proved_us(topology: Topology, deliveries: Deliveries, chunk_mb: float) -> fl
     ------
     ProgramError : if a chunk cannot reach a target.
     """
-    model = _Exact(topology, deliveries, chunk_mb, None, None, alpha_holds=False)
+    model = _Exact(topology, deliveries, chunk_mb, alpha_holds=False)
     return model.solve(Parameters(deterministic=0.25)).bound_us
 
 
@@ -129,14 +116,16 @@ def time_unit_us(costs_us: np.ndarray) -> float | None:
     return float(unit) if unit > 0 and max(fractions) / unit <= _UNITS else None
 
 
+_Hop = tuple[int, int]
+"""Chunk and link."""
+
+
 class _Exact:
     def __init__(
         self,
         topology: Topology,
         deliveries: Deliveries,
         chunk_mb: float,
-        symmetry: np.ndarray | None,
-        hint: Sends | None,
         *,
         alpha_holds: bool = True,
     ) -> None:
@@ -154,24 +143,19 @@ class _Exact:
             [(resource, us + held if alpha_holds else held) for resource, held in row]
             for us, row in zip(alpha, each, strict=True)
         ]
-        perms = [] if symmetry is None else [np.asarray(perm) for perm in symmetry]
-        self._symmetric = len(perms) > 1
-        self._class = send_classes(topology, deliveries, perms)
         self._cut_us = most_urgent_cut(topology, deliveries, chunk_mb).us
         costs = [*self._takes, *(us for held in self._holds for _, us in held)]
         unit = time_unit_us(np.array(costs))
         self._exactly = unit is not None
         self._unit = unit or self._cut_us / _UNITS
-        self._hint = hint
-        self._into: list[list[int]] = [[] for _ in range(topology.ranks)]
-        for k, (_, dst) in enumerate(self._ends):
-            self._into[dst].append(k)
         self._far = self._distances()
-        self._horizon = self._latest()
+        # At most all sends are one after the other.
+        sending = int(deliveries.targets.any(axis=1).sum())
+        self._horizon = sending * topology.ranks * self._units(max(self._takes)) + 1
         self._model = import_cp_model().CpModel()
-        self._x: dict[int, Any] = {}  # by class: whether it is sent
-        self._start: dict[int, Any] = {}
-        self._there: dict[tuple[int, ...], Any] = {}
+        self._x: dict[_Hop, Any] = {}  # whether it is sent
+        self._start: dict[_Hop, Any] = {}
+        self._there: dict[tuple[int, int], Any] = {}  # by chunk and rank
         self._span = self._model.new_int_var(self._units(self._cut_us), self._horizon, "T")
         self._route()
         self._hold()
@@ -197,14 +181,6 @@ class _Exact:
                 )
         return far
 
-    def _latest(self) -> int:
-        """Horizon: the end of the hint, or of all sends one after the other."""
-        if self._hint is not None:
-            _, total = self._timed(_rows(self._topology, self._hint))
-            return self._units(total) + len(self._hint.chunk) + 1
-        chunks = int(self._deliveries.targets.any(axis=1).sum())
-        return chunks * self._topology.ranks * self._units(max(self._takes)) + 1
-
     def _useful(self, chunk: int, link: int) -> bool:
         src, dst = self._ends[link]
         origin = int(self._deliveries.origin[chunk])
@@ -212,73 +188,56 @@ class _Exact:
         return dst != origin and math.isfinite(self._far[origin, src] + onward)
 
     def _there_at(self, chunk: int, rank: int) -> Any:
-        """Time at which the chunk is at the rank; images share one variable."""
+        """Time at which the chunk is at the rank."""
         origin = int(self._deliveries.origin[chunk])
         if rank == origin:
             return 0
-        key = tuple(sorted(int(k) for k in self._class[chunk, self._into[rank]]))
-        if key not in self._there:
-            least = int(self._far[origin, rank])
-            self._there[key] = self._model.new_int_var(
-                least, self._horizon, f"there{len(self._there)}"
-            )
+        if (chunk, rank) not in self._there:
+            least, name = int(self._far[origin, rank]), f"there{len(self._there)}"
+            made = self._there[chunk, rank] = self._model.new_int_var(least, self._horizon, name)
             if self._deliveries.targets[chunk, rank]:
-                self._model.add(self._span >= self._there[key])
-        return self._there[key]
+                self._model.add(self._span >= made)
+        return self._there[chunk, rank]
 
     def _route(self) -> None:
-        seen: set[int] = set()
         for chunk in range(self._deliveries.chunks):
             if not self._deliveries.targets[chunk].any():
                 continue
             origin = int(self._deliveries.origin[chunk])
             useful = [k for k in range(len(self._ends)) if self._useful(chunk, k)]
             for k in useful:
-                name = int(self._class[chunk, k])
-                if name not in self._x:
-                    self._x[name] = self._model.new_bool_var(f"x{name}")
-                    least = int(self._far[origin, self._ends[k][0]])
-                    self._start[name] = self._model.new_int_var(least, self._horizon, f"s{name}")
-            for rank in range(self._topology.ranks):
-                if rank != origin:
-                    self._receive(chunk, [k for k in useful if self._ends[k][1] == rank], rank)
+                self._x[chunk, k] = self._model.new_bool_var(f"x{chunk}-{k}")
+                least, name = int(self._far[origin, self._ends[k][0]]), f"s{chunk}-{k}"
+                self._start[chunk, k] = self._model.new_int_var(least, self._horizon, name)
+            brings: dict[int, list[Any]] = {rank: [] for rank in range(self._topology.ranks)}
             for k in useful:
-                name = int(self._class[chunk, k])
-                if name in seen:
-                    continue
-                seen.add(name)
+                brings[self._ends[k][1]].append(self._x[chunk, k])
+            for rank, xs in brings.items():
+                if rank != origin and self._deliveries.targets[chunk, rank]:
+                    self._model.add_exactly_one(xs)
+                elif rank != origin:
+                    self._model.add_at_most_one(xs)
+            for k in useful:
                 src, dst = self._ends[k]
-                x, start = self._x[name], self._start[name]
+                x, start = self._x[chunk, k], self._start[chunk, k]
                 if src != origin:
-                    before = [
-                        self._x[int(self._class[chunk, j])]
-                        for j in useful
-                        if self._ends[j][1] == src
-                    ]
-                    self._model.add_bool_or([*before, ~x])
+                    self._model.add_bool_or([*brings[src], ~x])
                     self._model.add(start >= self._there_at(chunk, src)).only_enforce_if(x)
                 arrives = start + self._units(self._takes[k])
                 self._model.add(self._there_at(chunk, dst) >= arrives).only_enforce_if(x)
-
-    def _receive(self, chunk: int, links: list[int], rank: int) -> None:
-        xs = [self._x[int(self._class[chunk, k])] for k in links]
-        if self._deliveries.targets[chunk, rank]:
-            self._model.add_exactly_one(xs)
-        else:
-            self._model.add_at_most_one(xs)
 
     def _hold(self) -> None:
         users: list[list[tuple[int, float]]] = [[] for _ in range(self._resources)]
         for k, held in enumerate(self._holds):
             for resource, us in held:
                 users[resource].append((k, us))
-        seen: set[tuple[tuple[int, int], ...]] = set()
+        seen: set[tuple[tuple[_Hop, int], ...]] = set()
         for using in users:
             rows = [
-                (name, self._units(us))
+                (hop, self._units(us))
                 for k, us in using
-                for name in self._class[:, k].tolist()
-                if name in self._x
+                for hop in ((chunk, k) for chunk in range(self._deliveries.chunks))
+                if hop in self._x
             ]
             key = tuple(sorted(rows))
             if len(rows) < 2 or key in seen:
@@ -286,40 +245,26 @@ class _Exact:
             seen.add(key)
             intervals = [
                 self._model.new_optional_fixed_size_interval_var(
-                    self._start[name], size, self._x[name], f"i{name}"
+                    self._start[hop], size, self._x[hop], f"i{hop[0]}-{hop[1]}"
                 )
-                for name, size in rows
+                for hop, size in rows
             ]
             self._model.add_no_overlap(intervals)
 
     def solve(self, parameters: Parameters) -> Exact:
-        names = list(self._x)
-        if self._hint is not None and not self._symmetric:
-            self._add_hint(self._hint)
-        variables = [self._x[name] for name in names] + [self._start[name] for name in names]
+        variables = [*self._x.values(), *self._start.values()]
         result = solve_cpsat(self._model, variables, parameters)
+        assert result.proved is not Proved.INFEASIBLE, "always feasible"
         bound = self._cut_us
-        if not self._symmetric and math.isfinite(result.bound):
+        if math.isfinite(result.bound):
             bound = max(bound, result.bound * self._unit)
         sends, total = None, math.inf
         if result.values is not None:
-            chosen = dict(zip(names, result.values.tolist(), strict=False))
-            starts = dict(zip(names, result.values[len(names) :].tolist(), strict=True))
-            rows = [
-                (starts[name], k, chunk)
-                for chunk in range(self._deliveries.chunks)
-                for k in range(len(self._ends))
-                if chosen.get(name := int(self._class[chunk, k]), 0.0) > 0.5
-            ]
-            sends, total = self._timed(self._needed(sorted(rows)))
-        if self._hint is not None:
-            hinted, other = self._timed(_rows(self._topology, self._hint))
-            if other < total:
-                sends, total = hinted, other
-        assert result.proved is not Proved.INFEASIBLE or self._symmetric, "always feasible"
-        return Exact(
-            sends=sends, total_us=total, bound_us=bound, unit_us=self._unit, stop=result.stop
-        )
+            chosen, starts = result.values.reshape(2, -1).tolist()
+            rows = zip(starts, chosen, self._x, strict=True)
+            sent = sorted((start, k, chunk) for start, used, (chunk, k) in rows if used > 0.5)
+            sends, total = self._timed(self._needed(sent))
+        return Exact(sends=sends, total_us=total, bound_us=bound, stop=result.stop)
 
     def _needed(self, rows: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
         """Drop sends to ranks that neither want nor forward the chunk, which the model permits."""
@@ -328,16 +273,6 @@ class _Exact:
             self._deliveries, np.array([chunk for *_, chunk in rows]), ends[:, 0], ends[:, 1]
         )
         return [row for row, kept in zip(rows, keep.tolist(), strict=True) if kept]
-
-    def _add_hint(self, hint: Sends) -> None:
-        """Add the hint's routes and starts."""
-        sent = {
-            int(self._class[chunk, k]): start for start, k, chunk in _rows(self._topology, hint)
-        }
-        for name, x in self._x.items():
-            self._model.add_hint(x, name in sent)
-            if name in sent:
-                self._model.add_hint(self._start[name], self._units(sent[name]))
 
     def _timed(self, rows: list[tuple[float, int, int]]) -> tuple[Sends, float]:
         """List scheduling of the rows, in this order, with the true costs."""
@@ -356,14 +291,3 @@ class _Exact:
         ends = np.array(self._ends, dtype=np.int32).reshape(-1, 2)
         sends = Sends.of(table[:, 1], *ends[table[:, 0]].T, start_us=[row[0] for row in made])
         return sends, max((there[key] for key in there), default=0.0)
-
-
-def _rows(topology: Topology, sends: Sends) -> list[tuple[float, int, int]]:
-    """(start, link, chunk) of every send."""
-    index = topology.link_index
-    return [
-        (float(start), index[int(src), int(dst)], int(chunk))
-        for start, src, dst, chunk in zip(
-            sends.start_us, sends.src, sends.dst, sends.chunk, strict=True
-        )
-    ]

@@ -1,5 +1,6 @@
-"""Commodities of a packing, the columns of its linear program, loads, and symmetric images."""
+"""Commodities of a packing, the columns of its linear program, loads, and orbits of each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,7 +8,6 @@ import numpy as np
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.plan.ir.chunks import Deliveries
-from headrace.collectives.plan.ir.permutations import link_images
 from headrace.errors import TopologyError
 from headrace.topology import Topology
 from headrace.topology.symmetry import orbits
@@ -81,7 +81,7 @@ class Loads:
     stands : int64, the resource that represents each of `names`.
     """
 
-    def __init__(self, topology: Topology, images: np.ndarray | None = None) -> None:
+    def __init__(self, topology: Topology, images: Sequence[np.ndarray] = ()) -> None:
         count = len(topology.links)
         by_link, total = resource_routes(topology, range(count))
         used = sorted({resource for route in by_link.values() for resource, _ in route})
@@ -94,7 +94,7 @@ class Loads:
             self.betas[row] = [beta for _, beta in by_link[link]]
             self.rows.append(row)
         self.stands = np.arange(len(used))
-        if images is not None:
+        if images:
             self.stands = _orbits(self.rows, len(used), images)
             self.betas = self.betas[np.unique(self.stands, return_index=True)[1]]
             self.betas /= np.bincount(self.stands)
@@ -114,7 +114,7 @@ class Loads:
         return paid[self._first[1:]] - paid[self._first[:-1]]
 
 
-def _orbits(rows: list[np.ndarray], count: int, images: np.ndarray) -> np.ndarray:
+def _orbits(rows: list[np.ndarray], count: int, images: Sequence[np.ndarray]) -> np.ndarray:
     """For every resource its orbit, numbered from 0; a resource is known by its links."""
     users: list[set[int]] = [set() for _ in range(count)]
     for link, row in enumerate(rows):
@@ -133,54 +133,19 @@ def _orbits(rows: list[np.ndarray], count: int, images: np.ndarray) -> np.ndarra
     return np.unique(orbits(count, moved), return_inverse=True)[1]
 
 
-class CommodityOrbits:
-    """Commodities by orbits of a group; without one, each by itself.
+def commodity_orbits(
+    wanted: tuple[Commodity, ...], symmetry: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return of each orbit of commodities under a group the first one, and how many there are.
 
-    Attributes
+    Parameters
     ----------
-    wanted : all commodities.
-    first : (orbits,) int64, the first commodity of each orbit.
-    sizes : (orbits,) int64.
-    links : (elements, links) int64, the images of the links; None without a group.
+    symmetry : (elements, ranks), the permutations of the ranks; None: each is an orbit by itself.
     """
-
-    def __init__(
-        self, topology: Topology, wanted: tuple[Commodity, ...], symmetry: np.ndarray | None
-    ) -> None:
-        self.wanted = wanted
-        self.links: np.ndarray | None = None
-        moved = np.arange(len(wanted))[None, :]
-        if symmetry is not None:
-            self.links = np.array([link_images(topology, perm) for perm in symmetry])
-            moved = np.array([_commodity_images(wanted, perm) for perm in symmetry])
-        least = moved.min(axis=0)
-        self.first, self.sizes = np.unique(least, return_counts=True)
-        # By orbit: which elements take its first commodity to which.
-        self.ways: list[dict[int, list[int]]] = []
-        for k in self.first.tolist():
-            ways: dict[int, list[int]] = {}
-            for element, to in enumerate(moved[:, k].tolist()):
-                ways.setdefault(to, []).append(element)
-            self.ways.append(ways)
-
-    def image(self, element: int, links: np.ndarray) -> np.ndarray:
-        """Return the image of a tree's links under an element."""
-        return links if self.links is None else self.links[element][links].astype(np.int32)
-
-    def of(self, orbit: int, links: np.ndarray, share: float, depth_us: float) -> list[TreeColumn]:
-        """All images of a tree that carries `share` of its commodity."""
-        made: list[TreeColumn] = []
-        for commodity, elements in self.ways[orbit].items():
-            images = {
-                np.sort(image).tobytes(): image
-                for image in (self.image(element, links) for element in elements)
-            }
-            mb = self.wanted[commodity].mb * share / len(images)
-            made += [
-                TreeColumn(commodity=commodity, links=image, mb=mb, depth_us=depth_us)
-                for image in images.values()
-            ]
-        return made
+    if symmetry is None:
+        return np.arange(len(wanted)), np.ones(len(wanted), dtype=np.int64)
+    moved = np.array([_commodity_images(wanted, perm) for perm in symmetry])
+    return np.unique(moved.min(axis=0), return_counts=True)
 
 
 def _commodity_images(wanted: tuple[Commodity, ...], perm: np.ndarray) -> list[int]:

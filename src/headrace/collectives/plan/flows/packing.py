@@ -24,21 +24,20 @@ Combining collectives are packed on the transposed topology.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
 from headrace.collectives.plan.flows.commodities import (
     Commodity,
-    CommodityOrbits,
     Loads,
     TreeColumn,
     commodities,
+    commodity_orbits,
 )
 from headrace.collectives.plan.flows.pricing import Master, Pricing
 from headrace.collectives.plan.ir.chunks import Deliveries
+from headrace.collectives.plan.ir.permutations import link_images
 from headrace.topology import Topology
 
 _FLOOR = 1e-4
@@ -54,13 +53,13 @@ class Packing:
 
     Attributes
     ----------
-    commodities : all of the deliveries'.
+    commodities : all of the deliveries'. With a group of permutations only the first of each orbit
+        has columns.
     columns : trees and paths, by commodity; the weights of a commodity's add up to its MB. Those
         without weight are spare: hardly dearer at the prices, for rounding to whole chunks.
     throughput_us : load of the busiest resource.
     bound_us : lower bound of all sets of trees; `prices` certify it.
     prices : (links + shared capacities,), the resources' prices, with sum 1.
-    iterations : of column generation.
     stopped : "gap", "iterations" or "time".
     """
 
@@ -69,7 +68,6 @@ class Packing:
     throughput_us: float
     bound_us: float
     prices: np.ndarray
-    iterations: int
     stopped: str
 
     @property
@@ -112,7 +110,6 @@ def pack(
     weights: np.ndarray | None = None,
     symmetry: np.ndarray | None = None,
     settings: PackSettings = PackSettings(),
-    progress: Callable[[int, float, float], None] | None = None,
 ) -> Packing:
     """Return trees and paths that carry `deliveries` with (nearly) the least load.
 
@@ -124,9 +121,8 @@ def pack(
     chunk_mb : size of every chunk in MB; above 0.
     weights : (chunks,), sizes of chunks that differ, as multiples of `chunk_mb`; above 0.
     symmetry : (elements, ranks) int32, a group of permutations of the ranks, automorphisms of
-        topology and deliveries: only one commodity of each orbit is packed, and the images of its
+        topology and deliveries: only one commodity of each orbit is packed, as the images of its
         trees are the others'. No throughput is lost.
-    progress : called with (iteration, throughput_us, bound_us).
 
     Raises
     ------
@@ -145,45 +141,43 @@ def pack(
             throughput_us=0.0,
             bound_us=0.0,
             prices=np.zeros(count),
-            iterations=0,
             stopped="gap",
         )
-    images = CommodityOrbits(topology, wanted, symmetry)
-    return _Packer(topology, images, chunk_mb, settings).run(progress)
+    return _Packer(topology, wanted, symmetry, chunk_mb, settings).run()
 
 
 class _Packer:
     def __init__(
         self,
         topology: Topology,
-        images: CommodityOrbits,
+        commodities: tuple[Commodity, ...],
+        symmetry: np.ndarray | None,
         chunk_mb: float,
         settings: PackSettings,
     ) -> None:
-        self._topology, self._images, self._settings = topology, images, settings
-        self._wanted = tuple(images.wanted[k] for k in images.first)
-        self._loads = Loads(topology, images.links)
+        self._topology, self._commodities, self._settings = topology, commodities, settings
+        images = [link_images(topology, perm) for perm in ([] if symmetry is None else symmetry)]
+        self._first, sizes = commodity_orbits(commodities, symmetry)
+        self._wanted = tuple(commodities[k] for k in self._first)
+        self._loads = Loads(topology, images)
         self._pricing = Pricing(topology, self._wanted, chunk_mb)
         # MB of all of an orbit.
-        self._mb = np.array([images.wanted[k].mb for k in images.first]) * images.sizes
+        self._mb = np.array([commodity.mb for commodity in self._wanted]) * sizes
         self._seen: set[tuple[int, bytes]] = set()
         self._columns: list[tuple[int, np.ndarray, float]] = []
         self._load: list[np.ndarray] = []  # of every column's commodity going down it entirely
         self._ends = time.monotonic() + settings.limit_s
 
-    def run(self, progress: Callable[[int, float, float], None] | None) -> Packing:
+    def run(self) -> Packing:
         settings = self._settings
         scale = self._spread()
         master = Master(len(self._wanted), len(self._loads.betas), scale)
-        new = list(range(len(self._columns)))
         best = np.full(len(self._loads.betas), 1.0 / len(self._loads.betas))
-        bound, top, iteration, stopped = 0.0, np.inf, 0, "iterations"
-        smoothing = 0.0
-        for iteration in range(1, settings.iterations + 1):
-            master.add([(self._columns[k][0], self._load[k]) for k in new])
+        bound, top, stopped = 0.0, np.inf, "iterations"
+        known, smoothing = 0, 0.0
+        for _ in range(settings.iterations):
+            known = self._tell(master, known)
             top, prices = master.solve()
-            if progress is not None:
-                progress(iteration, top, bound)
             if top - bound <= settings.gap * top:
                 stopped = "gap"
                 break
@@ -193,21 +187,27 @@ class _Packer:
             while True:
                 tried = smoothing * best + (1 - smoothing) * prices
                 tried = (1 - _FLOOR) * tried + _FLOOR * self._even
-                value, new = self._price(tried)
+                value = self._price(tried)
                 if value > bound:
                     bound, best = value, tried
-                if new or not smoothing:
+                if len(self._columns) > known or not smoothing:
                     break
                 smoothing = 0.0
-            if not new:
+            if len(self._columns) == known:
                 stopped = "gap"  # only the floor of the prices is left
                 break
             smoothing = _SMOOTHING
         else:
-            master.add([(self._columns[k][0], self._load[k]) for k in new])
+            self._tell(master, known)
         weights = self._shallow(master, top)
         weights = np.append(weights, np.zeros(self._vary(best)))
-        return self._packing(weights, bound, best, iteration, stopped)
+        return self._packing(weights, bound, best, stopped)
+
+    def _tell(self, master: Master, first: int) -> int:
+        """Give the master the columns from `first` on; return how many there are."""
+        columns = zip(self._columns[first:], self._load[first:], strict=True)
+        master.add([(k, load) for (k, _, _), load in columns])
+        return len(self._columns)
 
     def _shallow(self, master: Master, top: float) -> np.ndarray:
         """The weights of the least mean depth at (nearly) the least load.
@@ -233,12 +233,11 @@ class _Packer:
                 for k, (links, _, depth) in enumerate(self._pricing.cheapest(costs, every)):
                     load = self._mb[k] * self._loads.of(links)
                     if depth / scale + float(prices @ load) < values[k] - 1e-6:
-                        self._add(k, links, depth, load)
-            new = self._columns[first:]
-            if not new:
+                        self._add(k, links, depth)
+            if len(self._columns) == first:
                 break
-            master.add([(k, load) for (k, _, _), load in zip(new, self._load[first:], strict=True)])
-            master.cost(first, [depth / scale for _, _, depth in new])
+            self._tell(master, first)
+            master.cost(first, [depth / scale for _, _, depth in self._columns[first:]])
         else:
             found, _, _ = master.duals()
             weights = master.weights() if found < mean else weights
@@ -261,35 +260,34 @@ class _Packer:
                 for k, (links, _, depth) in zip(
                     group, self._pricing.cheapest(costs, group), strict=True
                 ):
-                    added = self._mb[k] * self._loads.of(links)
-                    load += added / rounds
-                    self._add(k, links, depth, added)
+                    load += self._mb[k] * self._loads.of(links) / rounds
+                    self._add(k, links, depth)
             if done == 0:
                 used = load > 0
         self._even = used / used.sum()
         return float(load.max())
 
-    def _add(self, k: int, links: np.ndarray, depth: float, load: np.ndarray) -> bool:
+    def _add(self, k: int, links: np.ndarray, depth: float) -> None:
+        """Add a column unless it is known."""
         key = (k, np.sort(links).tobytes())
-        if key in self._seen:
-            return False
-        self._seen.add(key)
-        self._columns.append((k, links, depth))
-        self._load.append(load)
-        return True
+        if key not in self._seen:
+            self._seen.add(key)
+            self._columns.append((k, links, depth))
+            self._load.append(self._mb[k] * self._loads.of(links))
 
-    def _price(self, prices: np.ndarray) -> tuple[float, list[int]]:
-        """The bound that `prices` certify, and the new columns."""
+    def _price(self, prices: np.ndarray) -> float:
+        """Add the cheapest columns at `prices`; return the bound that these certify."""
         costs = self._loads.link_costs(prices)
-        found = self._pricing.cheapest(costs, range(len(self._wanted)))
-        value, first = 0.0, len(self._columns)
-        for k, (links, least, depth) in enumerate(found):
+        value = 0.0
+        for k, (links, least, depth) in enumerate(
+            self._pricing.cheapest(costs, range(len(self._wanted)))
+        ):
             value += self._mb[k] * least
-            self._add(k, links, depth, self._mb[k] * self._loads.of(links))
-        return value / float(prices.sum()), list(range(first, len(self._columns)))
+            self._add(k, links, depth)
+        return value / float(prices.sum())
 
     def _packing(
-        self, weights: np.ndarray, bound: float, prices: np.ndarray, iterations: int, stopped: str
+        self, weights: np.ndarray, bound: float, prices: np.ndarray, stopped: str
     ) -> Packing:
         of = np.array([k for k, _, _ in self._columns])
         weights = np.where(weights > 1e-7, weights, 0.0)
@@ -300,16 +298,16 @@ class _Packer:
         named[self._loads.names] = (prices / shared)[self._loads.stands] / prices.sum()
         columns: list[TreeColumn] = []
         for j in self._kept(of, weights, prices):
-            k, links, depth = self._columns[j]
-            columns += self._images.of(k, links, float(weights[j]), depth)
-        columns.sort(key=lambda column: column.commodity)
+            k, links, depth_us = self._columns[j]
+            mb = self._wanted[k].mb * float(weights[j])
+            first = int(self._first[k])
+            columns.append(TreeColumn(commodity=first, links=links, mb=mb, depth_us=depth_us))
         return Packing(
-            commodities=self._images.wanted,
+            commodities=self._commodities,
             columns=tuple(columns),
             throughput_us=float(np.max(load)),
             bound_us=bound,
             prices=named,
-            iterations=iterations,
             stopped=stopped,
         )
 
@@ -323,7 +321,7 @@ class _Packer:
             for k, (links, _, depth) in enumerate(
                 self._pricing.cheapest(costs, range(len(self._wanted)))
             ):
-                self._add(k, links, depth, self._mb[k] * self._loads.of(links))
+                self._add(k, links, depth)
         return len(self._columns) - count
 
     def _kept(self, of: np.ndarray, weights: np.ndarray, prices: np.ndarray) -> list[int]:
@@ -342,7 +340,3 @@ class _Packer:
                 spare[k] = spare.get(k, 0) + 1
             kept.append(j)
         return kept
-
-    @cached_property
-    def _even(self) -> np.ndarray:
-        return np.full(len(self._loads.betas), 1.0 / len(self._loads.betas))

@@ -12,7 +12,7 @@ import numpy as np
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import Routes
 from headrace.collectives.plan.flows import Packing
-from headrace.collectives.plan.flows.commodities import CommodityOrbits, Loads, commodities
+from headrace.collectives.plan.flows.commodities import Loads, commodities
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.solver import LinearModel, Parameters, Stop, solve
 from headrace.topology import Topology
@@ -34,7 +34,6 @@ def rounded(
     packing: Packing,
     deliveries: Deliveries,
     *,
-    symmetry: np.ndarray | None = None,
     exact: bool = True,
 ) -> np.ndarray:
     """Return for every chunk the index of its tree in ``packing.columns``; -1 if it has no targets.
@@ -45,8 +44,6 @@ def rounded(
     Parameters
     ----------
     deliveries : as it was packed, or with other chunk counts for the same blocks.
-    symmetry : as given to `pack`; the images of a tree are then chosen together with it, and the
-        k-th chunk of a commodity's image goes down the image of its k-th chunk's tree.
     exact : try the integer program where it is small.
 
     Raises
@@ -63,70 +60,37 @@ def rounded(
         )
     if not wanted:
         return of
-    images = CommodityOrbits(topology, packing.commodities, symmetry)
-    problem = _Rounding(topology, packing, images, np.bincount(of[of >= 0]))
+    problem = _Rounding(topology, packing, np.bincount(of[of >= 0]))
     counts = problem.improved(problem.largest_remainders())
     if exact and len(counts) <= _EXACT_COLUMNS:
         counts = problem.solved(counts)
     counts = problem.shallower(counts)
     tree = np.full(deliveries.chunks, -1, dtype=np.int64)
-    for orbit, ways in enumerate(images.ways):
-        for k in ways:
-            tree[of == k] = problem.trees(orbit, k, counts)
+    for k in range(len(wanted)):
+        tree[of == k] = problem.trees(k, counts)
     return tree
 
 
 class _Rounding:
-    """Number of chunks on each tree that minimises the load of the busiest resource.
+    """Number of chunks on each tree that minimises the load of the busiest resource."""
 
-    With a group of permutations a choice is one for all images: only the trees of each orbit's
-    first commodity are chosen, with the load of all their images.
-    """
-
-    def __init__(
-        self, topology: Topology, packing: Packing, images: CommodityOrbits, chunks: np.ndarray
-    ) -> None:
-        loads = Loads(topology)
-        columns = packing.columns
-        self._place = {
-            (column.commodity, np.sort(column.links).tobytes()): j
-            for j, column in enumerate(columns)
-        }
-        orbit_of = {k: orbit for orbit, k in enumerate(images.first.tolist())}
-        self._chosen = [j for j, column in enumerate(columns) if column.commodity in orbit_of]
-        self._columns, self._images = columns, images
-        self._of = np.array([orbit_of[columns[j].commodity] for j in self._chosen])
-        mb = np.array([packing.commodities[k].mb for k in images.first])
-        self._chunks = chunks[images.first]
-        self._share = np.array([columns[j].mb for j in self._chosen]) / mb[self._of]
-        each = mb / self._chunks  # MB of a chunk
-        self._load = np.array(
-            [
-                each[orbit] * sum(loads.of(columns[image].links) for image in self._all(orbit, j))
-                for orbit, j in zip(self._of.tolist(), self._chosen, strict=True)
-            ]
-        )  # (trees to choose, resources), us of one chunk and all its images
-        self._depth = np.array([columns[j].depth_us for j in self._chosen])
+    def __init__(self, topology: Topology, packing: Packing, chunks: np.ndarray) -> None:
+        loads, columns = Loads(topology), packing.columns
+        mb = np.array([commodity.mb for commodity in packing.commodities])
+        self._of = np.array([column.commodity for column in columns])
+        self._chunks = chunks
+        self._share = np.array([column.mb for column in columns]) / mb[self._of]
+        each = (mb / chunks)[self._of]  # MB of a chunk
+        self._load = each[:, None] * np.array([loads.of(column.links) for column in columns])
+        """(trees, resources), us of one chunk."""
+        self._depth = np.array([column.depth_us for column in columns])
         self._least = packing.bound_us
 
-    def _all(self, orbit: int, column: int) -> list[int]:
-        """The columns that are the images of a column, one for every commodity of the orbit."""
-        return [self._image(orbit, commodity, column) for commodity in self._images.ways[orbit]]
-
-    def _image(self, orbit: int, commodity: int, column: int) -> int:
-        element = self._images.ways[orbit][commodity][0]
-        links = self._images.image(element, self._columns[column].links)
-        return self._place[commodity, np.sort(links).tobytes()]
-
-    def trees(self, orbit: int, commodity: int, counts: np.ndarray) -> list[int]:
+    def trees(self, commodity: int, counts: np.ndarray) -> np.ndarray:
         """The columns of a commodity's chunks, the deepest first."""
-        mine = np.flatnonzero(self._of == orbit)
+        mine = np.flatnonzero(self._of == commodity)
         mine = mine[np.argsort(-self._depth[mine], kind="stable")]
-        return [
-            self._image(orbit, commodity, self._chosen[j])
-            for j in mine.tolist()
-            for _ in range(int(counts[j]))
-        ]
+        return np.repeat(mine, counts[mine])
 
     def largest_remainders(self) -> np.ndarray:
         """Every tree its whole chunks; the rest by remainder, ties by load."""

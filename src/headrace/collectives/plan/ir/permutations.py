@@ -1,7 +1,5 @@
 """Permutations of chunks and links induced by permutations of the ranks."""
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from headrace.collectives.errors import ProgramError
@@ -52,35 +50,3 @@ def chunk_images(deliveries: Deliveries, perm: np.ndarray) -> np.ndarray:
             )
         images[chunks] = to
     return images
-
-
-def send_classes(
-    topology: Topology, deliveries: Deliveries, perms: Iterable[np.ndarray]
-) -> np.ndarray:
-    """(chunks, links) int64: number of the orbit of each pair under the permutations.
-
-    Raises
-    ------
-    TopologyError, ProgramError : if a link or chunk has no image.
-    """
-    links = len(topology.links)
-    classes = np.arange(deliveries.chunks * links)
-    for perm in perms:
-        images = (
-            chunk_images(deliveries, perm)[:, None] * links + link_images(topology, perm)[None, :]
-        ).reshape(-1)
-        classes = _joined(classes, images)
-    return np.unique(classes, return_inverse=True)[1].reshape(deliveries.chunks, links)
-
-
-def _joined(classes: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """Merge the classes of each element and its image, until nothing changes."""
-    while True:
-        least = np.minimum(classes, classes[images])
-        lowest = np.full(len(classes), len(classes))
-        np.minimum.at(lowest, classes, least)
-        np.minimum.at(lowest, classes[images], least)
-        changed = lowest[classes]
-        if (changed == classes).all():
-            return classes
-        classes = changed
