@@ -33,7 +33,7 @@ OURS = tuple(g for g in (*TEMPLATES, *SEARCH_GENERATORS) if g.name not in _LEFT_
 
 PACKING = tuple(g for g in SEARCH_GENERATORS if g.name == "packing")
 
-OVERLAPPING = CostModel(name="alpha overlaps", streaming=True, alpha_occupies=False)
+OVERLAPPING = CostModel(name="alpha overlaps", streaming=True)
 """Alpha delays a message but holds nothing: to see what of a ratio comes from counting messages."""
 
 _QUICK = Method(model=FULL, engine=NativeSearch(), effort="quick")

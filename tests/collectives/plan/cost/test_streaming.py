@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
+from headrace.collectives.plan.cost.model import CostModel
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Op, Program, Schedule, Transfer
 from headrace.errors import InputError, TopologyError, VerificationError
@@ -68,7 +69,7 @@ def test_ring_on_a_uniform_topology_is_the_closed_form(n: int, total_bytes: int)
     alpha, beta = 50.0, 1000.0
     topology = uniform(n, alpha_us=alpha, bytes_per_s=1e9)
     part = beta * total_bytes / n / MB
-    found = simulate(ring(n), topology, total_bytes, piece_bytes=total_bytes, pieces_per_step=1)
+    found = simulate(ring(n), topology, total_bytes, max_pieces=1)
     assert found.total_us == pytest.approx(2 * (n - 1) * (alpha + part))
     # Streaming: the next round starts a piece and an alpha after this one, or when it is sent.
     found = simulate(ring(n), topology, total_bytes)
@@ -90,7 +91,7 @@ def test_one_message_takes_alpha_plus_beta() -> None:
 
 def test_a_chunk_is_forwarded_while_it_arrives() -> None:
     program = broadcast(4, [(0, 1), (1, 2), (2, 3)])
-    whole = simulate(program, line([1000.0] * 3), MB, piece_bytes=MB, pieces_per_step=1)
+    whole = simulate(program, line([1000.0] * 3), MB, max_pieces=1)
     assert whole.total_us == pytest.approx(3000.0)
     streamed = simulate(program, line([1000.0] * 3), MB)
     assert 1000.0 < streamed.total_us < 1100.0
@@ -177,30 +178,13 @@ def test_two_levels_come_near_the_uplink() -> None:
     assert found.busy["uplink-out-0"] > 0.95
 
 
-def test_alpha_as_occupancy_is_paid_once_per_message_in_a_burst() -> None:
-    program = broadcast(2, [(0, 1)], chunks=4)
-    topology = line([100.0], alpha_us=10.0)
-    assert simulate(program, topology, 4 * MB).total_us == pytest.approx(410.0)
-    found = simulate(program, topology, 4 * MB, alpha_occupies=True)
-    assert found.total_us == pytest.approx(410.0)
-    # Rank 1 forwards what comes slowly: every message finds its lane idle and pays again.
-    program = broadcast(3, [(0, 1), (1, 2)], chunks=4)
-    topology = line([100.0, 20.0], alpha_us=10.0)
-    options = {"piece_bytes": MB, "pieces_per_step": 1}
-    assert simulate(program, topology, 4 * MB, **options).total_us == pytest.approx(440.0)
-    found = simulate(program, topology, 4 * MB, alpha_occupies=True, **options)
-    assert found.total_us == pytest.approx(440.0)
-    sends = program.steps["op"] == Op.SEND
-    took = (found.finish_us - found.start_us)[sends]
-    assert took == pytest.approx([110.0, 100.0, 100.0, 100.0, 30.0, 30.0, 30.0, 30.0])
-
-
 def test_local_steps_cost_what_they_are_told_to() -> None:
     demand = Demand(collective=Collective.BROADCAST, ranks=2)
     schedule = Schedule.of(demand, [Transfer(0, 1, 0, 1), Transfer(1, 1, 1, 0)], scratch_slots=1)
     topology = line([100.0])
+    slow = CostModel(name="slow memory", streaming=True, local_us_per_mb=7.0)
     assert simulate(lower(schedule), topology, MB).total_us == pytest.approx(100.0)
-    found = simulate(lower(schedule), topology, MB, local_us_per_mb=7.0)
+    found = simulate(lower(schedule), topology, MB, model=slow)
     assert found.total_us == pytest.approx(107.0)
 
 
@@ -232,9 +216,10 @@ def test_steps_respect_their_lane_and_dependencies() -> None:
 def test_more_bytes_take_no_less_time(n: int, chunks: int, small: int, factor: float) -> None:
     program = ring(n, chunks)
     topology = racks((n - n // 2, n // 2), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6)
-    options = {"piece_bytes": 1 << 30, "pieces_per_step": 1}  # the same pieces for both
-    less = simulate(program, topology, small, **options).total_us
-    more = simulate(program, topology, int(small * factor), **options).total_us
+    less, more = (  # the same pieces for both
+        simulate(program, topology, size, max_pieces=1).total_us
+        for size in (small, int(small * factor))
+    )
     assert more >= less - 1e-6
 
 

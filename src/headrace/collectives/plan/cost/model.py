@@ -2,14 +2,14 @@
 
 All models charge b bytes ``alpha + beta * b`` on a link; they differ in what waits for what:
 
-=========== ========= =============== =========================================================
-model       streaming alpha occupies  stands for
-=========== ========= =============== =========================================================
-executor    yes       no              headrace's executor on TCP: bytes are forwarded as they
-                                      arrive, alpha is latency
-full        no        yes             a message is forwarded when it has arrived as a whole, and
-                                      alpha holds the link: TACCL (5.17, 5.18)
-=========== ========= =============== =========================================================
+=========== ========= =====================================================================
+model       streaming stands for
+=========== ========= =====================================================================
+executor    yes       headrace's executor on TCP: bytes are forwarded as they arrive, alpha is
+                      latency
+full        no        a message is forwarded when it has arrived as a whole, and alpha holds the
+                      link and all that the link shares, once a message: TACCL (5.17, 5.18)
+=========== ========= =====================================================================
 
 The *table model* of published 1 MB figures is `full` on a topology whose links within a host have
 no alpha (`headrace.topology.without_local_alpha`).
@@ -24,8 +24,7 @@ class CostModel:
 
     Attributes
     ----------
-    streaming : a step forwards bytes before all of them have arrived.
-    alpha_occupies : alpha holds the link and all that the link shares, once per message.
+    streaming : a step forwards bytes before all of them have arrived, and alpha holds nothing.
     local_us_per_mb : time of COPY and REDUCE steps in memory.
     step_us, exposed_steps : the choice adds `step_us` of processor time for each of the first
         `exposed_steps` steps of the busiest rank.
@@ -35,7 +34,6 @@ class CostModel:
 
     name: str
     streaming: bool
-    alpha_occupies: bool
     local_us_per_mb: float = 0.0
     step_us: float = 0.0
     exposed_steps: int = 0
@@ -47,7 +45,6 @@ class CostModel:
 EXECUTOR = CostModel(
     name="executor",
     streaming=True,
-    alpha_occupies=False,
     local_us_per_mb=250.0,
     step_us=10.0,
     exposed_steps=16,
@@ -55,6 +52,6 @@ EXECUTOR = CostModel(
     min_chunk_bytes=4096,
     max_chunk_bytes=32 << 10,
 )
-FULL = CostModel(name="full", streaming=False, alpha_occupies=True)
+FULL = CostModel(name="full", streaming=False)
 
 MODELS = {model.name: model for model in (EXECUTOR, FULL)}

@@ -10,6 +10,13 @@ from headrace.topology import BYTES_PER_MB, Topology
 FORWARD_BYTES = 16 << 10
 """The executor forwards no less than this of a step that is still arriving."""
 
+_MAX_PIECE_BYTES = 32 << 10
+"""Largest piece, unless that makes too many."""
+
+_PIECES_PER_STEP = 24
+"""The largest step is cut at least so often, into no less than `FORWARD_BYTES` a piece: finer
+pieces model streaming through short steps better."""
+
 SEND, RECV = int(Direction.SEND), int(Direction.RECV)
 
 
@@ -27,14 +34,7 @@ class Pieces:
     """
 
     def __init__(
-        self,
-        program: Program,
-        topology: Topology,
-        total_bytes: int,
-        *,
-        piece_bytes: int,
-        pieces_per_step: int,
-        max_pieces: int,
+        self, program: Program, topology: Topology, total_bytes: int, max_pieces: int
     ) -> None:
         steps = program.steps
         self._steps, self._depend = steps, program.dependencies
@@ -45,17 +45,17 @@ class Pieces:
         self.mate = mates_of(program, self.lane_start)
         self.link = links_of(program, topology)
         self.step_bytes = steps["count"] * program.demand.chunk_bytes(total_bytes)
-        size = self._piece_bytes(piece_bytes, pieces_per_step, max_pieces)
+        size = self._piece_bytes(max_pieces)
         # Steps of the same size get the same number, so a receive as many as its send.
         self.count = np.maximum(np.ceil(self.step_bytes / size), 1).astype(np.int64)
         self.first = np.concatenate(([0], np.cumsum(self.count)))
         self.piece_mb = self.step_bytes / self.count / BYTES_PER_MB
         self._streams = self._streaming()
 
-    def _piece_bytes(self, piece_bytes: int, pieces_per_step: int, max_pieces: int) -> float:
+    def _piece_bytes(self, max_pieces: int) -> float:
         sent = self.step_bytes[self.direction == SEND]
         largest = float(sent.max(initial=0.0))
-        size = min(piece_bytes, max(FORWARD_BYTES, largest / pieces_per_step))
+        size = min(_MAX_PIECE_BYTES, max(FORWARD_BYTES, largest / _PIECES_PER_STEP))
         while np.ceil(sent / size).sum() > max(max_pieces, len(sent)) and size < largest:
             size *= 1.25
         return size

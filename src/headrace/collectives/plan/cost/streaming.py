@@ -11,7 +11,7 @@ resource, and alpha is added on arrival. A lane keeps at most two pieces on thei
 congestion window would, so that flows which share a resource also share its rate.
 
 Simplifications: the receiver's buffers are unbounded, lost packets do not exist, and computing
-is free unless `local_us_per_mb` is set. The grouping of steps into messages is ignored.
+is free unless the model says otherwise. The grouping of steps into messages is ignored.
 """
 
 from dataclasses import dataclass
@@ -27,6 +27,8 @@ from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.program import Direction, Program
 from headrace.errors import InputError, TopologyError, VerificationError
 from headrace.topology import BYTES_PER_MB, Topology
+
+_STREAMING = CostModel(name="streaming", streaming=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,70 +61,45 @@ def simulate(
     topology: Topology,
     total_bytes: int,
     *,
-    model: CostModel | None = None,
-    piece_bytes: int = 32768,
-    pieces_per_step: int = 24,
+    model: CostModel = _STREAMING,
     max_pieces: int = 4000,
-    alpha_occupies: bool = False,
-    local_us_per_mb: float = 0.0,
 ) -> Simulation:
     """Simulate `program` moving `total_bytes` (see `Demand.chunk_bytes`) on `topology`.
 
     Parameters
     ----------
-    model : the cost model. A streaming one sets `alpha_occupies` and `local_us_per_mb`; with any
-        other all further parameters are ignored. None: streaming, by the other parameters.
-    piece_bytes : upper limit of a piece, unless `max_pieces` forces larger ones.
-    pieces_per_step : the largest step is cut at least so often (finer pieces model streaming
-        through short steps better), but into no less than `pieces.FORWARD_BYTES` a piece.
-    max_pieces : about how many pieces the sends may be cut into, all together; the time taken is
-        proportional to it.
-    alpha_occupies : charge alpha as occupancy of the link, once per message that does not
-        directly follow another in its lane, instead of as latency (which `lower_bound` assumes).
-    local_us_per_mb : time of COPY and REDUCE steps.
+    model : the cost model; by default bytes stream, and copies in memory take no time.
+    max_pieces : about how many pieces the sends may be cut into, all together, where bytes stream;
+        the time taken is proportional to it.
 
     Raises
     ------
-    InputError : for a negative size or a piece of no bytes.
+    InputError : for a negative size or no pieces.
     TopologyError : if the topology has another number of ranks or lacks a link that is used.
     ProgramError : if a send lane has no receive lane, or their steps differ.
     VerificationError : if the program deadlocks; it names the first step that cannot run.
     """
-    if total_bytes < 0 or min(piece_bytes, pieces_per_step, max_pieces) < 1:
+    if total_bytes < 0 or max_pieces < 1:
         raise InputError(
-            f"total_bytes is {total_bytes}, piece_bytes {piece_bytes}, pieces_per_step "
-            f"{pieces_per_step}, max_pieces {max_pieces}: needs at least 0, 1, 1, 1"
+            f"total_bytes is {total_bytes}, max_pieces {max_pieces}: needs at least 0 and 1"
         )
-    _check_ranks(program, topology)
-    if model is not None:
-        if not model.streaming:
-            return _whole_messages(program, topology, total_bytes, model)
-        alpha_occupies, local_us_per_mb = model.alpha_occupies, model.local_us_per_mb
-    pieces = Pieces(
-        program,
-        topology,
-        total_bytes,
-        piece_bytes=piece_bytes,
-        pieces_per_step=pieces_per_step,
-        max_pieces=max_pieces,
-    )
-    begin, end = _run(pieces, topology, alpha_occupies, local_us_per_mb)
+    if program.demand.ranks != topology.ranks:
+        raise TopologyError(
+            f"topology '{topology.name}' has {topology.ranks} ranks, the program "
+            f"{program.demand.ranks}: needs the same number"
+        )
+    if not model.streaming:
+        return _whole_messages(program, topology, total_bytes, model)
+    pieces = Pieces(program, topology, total_bytes, max_pieces)
+    begin, end = _run(pieces, topology, model.local_us_per_mb)
     stuck = next((piece for piece, time in enumerate(end) if time < 0.0), None)
     if stuck is not None:
         _report_stuck(program, int(np.searchsorted(pieces.first, stuck, side="right")) - 1)
     return _gather(pieces, topology, np.array(begin), np.array(end))
 
 
-def _check_ranks(program: Program, topology: Topology) -> None:
-    if program.demand.ranks != topology.ranks:
-        raise TopologyError(
-            f"topology '{topology.name}' has {topology.ranks} ranks, the program "
-            f"{program.demand.ranks}: needs the same number"
-        )
-
-
 def _run(
-    pieces: Pieces, topology: Topology, alpha_occupies: bool, local_us_per_mb: float
+    pieces: Pieces, topology: Topology, local_us_per_mb: float
 ) -> tuple[list[float], list[float]]:
     """Return the start and end of every piece, in us; -1 for those that never run.
 
@@ -135,12 +112,13 @@ def _run(
     after, after_next = pieces.successors()
     stream, whole = pieces.dependents()
     pending = pieces.pending()
-    ways, alphas, resources = _ways(pieces, topology, keep_links=alpha_occupies)
+    ways, resources = _ways(pieces, topology)
+    alphas = _alphas(pieces, topology).tolist()
     sends = pieces.direction == SEND
     is_send = sends.tolist()
     mate = np.where(sends, first[pieces.mate] - first[:-1], 0).tolist()
     cost = np.where(pieces.local, local_us_per_mb * pieces.piece_mb, 0.0).tolist()
-    first_piece, last_piece = first[:-1].tolist(), (first[1:] - 1).tolist()
+    last_piece = (first[1:] - 1).tolist()
 
     free = [0.0] * resources
     ready = [0.0] * (total + 1)
@@ -184,7 +162,6 @@ def _run(
         time, _, piece, stage, tail = heappop(heap)
         step = step_of[piece]
         route = ways[step]
-        alpha = alphas[step]
         while True:
             resource, occupancy = route[stage]
             if free[resource] > time:
@@ -192,13 +169,6 @@ def _run(
             if stage == 0:
                 begin[piece] = time
                 signals.append((after[piece], time))
-                if alpha_occupies:
-                    # The link's set-up, unless this message follows the lane's last at once.
-                    behind = piece > 0 and after[piece - 1] == piece
-                    idle = not behind or 0.0 <= end[piece - 1] < time
-                    if idle and piece == first_piece[step]:
-                        time += alpha
-                    alpha = 0.0
             free[resource] = time + occupancy
             if time + occupancy > tail:
                 tail = time + occupancy
@@ -214,7 +184,7 @@ def _run(
             continue
         end[piece] = tail
         signals.append((after_next[piece], tail))
-        signals.append((piece + mate[step], tail + alpha))
+        signals.append((piece + mate[step], tail + alphas[step]))
         for shift in stream[step]:
             signals.append((piece + shift, tail))
         if piece == last_piece[step]:
@@ -223,12 +193,9 @@ def _run(
     return begin, end
 
 
-def _ways(
-    pieces: Pieces, topology: Topology, *, keep_links: bool
-) -> tuple[list[list[tuple[int, float]]], list[float], int]:
-    """For every step its resources with the time a piece occupies each, and its alpha."""
-    used = pieces.link[pieces.link >= 0].tolist()
-    made, count = resource_routes(topology, used, keep_links=keep_links)
+def _ways(pieces: Pieces, topology: Topology) -> tuple[list[list[tuple[int, float]]], int]:
+    """For every step its resources with the time a piece occupies each; the number of all."""
+    made, count = resource_routes(topology, pieces.link[pieces.link >= 0].tolist())
     known: dict[tuple[int, float], list[tuple[int, float]]] = {}
     ways: list[list[tuple[int, float]]] = []
     for link, mb in zip(pieces.link.tolist(), pieces.piece_mb.tolist(), strict=True):
@@ -236,12 +203,12 @@ def _ways(
             route = made[link] if link >= 0 else ()
             known[link, mb] = [(resource, beta * mb) for resource, beta in route]
         ways.append(known[link, mb])
-    return ways, _alphas(pieces, topology).tolist(), count
+    return ways, count
 
 
 def _alphas(pieces: Pieces, topology: Topology) -> np.ndarray:
     """For every step its link's alpha, 0 if it is local."""
-    return np.array([*(link.alpha_us for link in topology.links), 0.0])[pieces.link]
+    return np.append(topology.columns.alpha_us, 0.0)[pieces.link]
 
 
 def _report_stuck(program: Program, step: int) -> NoReturn:
@@ -259,17 +226,12 @@ def _report_stuck(program: Program, step: int) -> NoReturn:
 def _whole_messages(
     program: Program, topology: Topology, total_bytes: int, model: CostModel
 ) -> Simulation:
-    if not model.alpha_occupies:
-        raise InputError(
-            f"cost model '{model.name}' forwards whole messages, but its alpha occupies nothing; "
-            "needs alpha_occupies, or streaming"
-        )
     messages = Messages(program, topology, total_bytes)
     begin, end = run_messages(messages, topology, model.local_us_per_mb)
     stuck = np.flatnonzero(end[messages.taken] < 0.0)
     if len(stuck):
         _report_stuck(program, int(stuck[0]))
-    alpha = np.array([link.alpha_us for link in topology.links])[messages.link]
+    alpha = topology.columns.alpha_us[messages.link]
     start_us, finish_us = begin[messages.node], end[messages.node]
     receives = program.lanes["direction"][program.steps["lane"]] == RECV
     start_us[receives] += alpha[messages.node[receives]]
@@ -298,7 +260,6 @@ def _busy(
     links, total_us = len(topology.links), float(end_us.max(initial=0.0))
     moved_mb = np.bincount(link, weights=mb, minlength=links)
     extra_us = np.bincount(link, weights=held_us, minlength=links)
-    beta = np.array([link.beta_us_per_mb for link in topology.links])
     in_use = {
         shared.name: float(moved_mb[list(shared.links)].sum()) * shared.beta_us_per_mb
         + float(extra_us[list(shared.links)].sum())
@@ -307,7 +268,7 @@ def _busy(
     share = 1.0 / total_us if total_us > 0.0 else 0.0
     return {
         "busy": {name: us / total_us if share else 0.0 for name, us in in_use.items()},
-        "link_busy": (moved_mb * beta + extra_us) * share,
+        "link_busy": (moved_mb * topology.columns.beta_us_per_mb + extra_us) * share,
     }
 
 
