@@ -1,13 +1,18 @@
-"""Typed reading of the fields of an artifact's head, stricter than JSON.
+"""Typed reading of the fields of JSON documents, stricter than JSON.
 
 Every function returns its argument in the wanted type or raises TypeError with the value found;
-the caller adds the file and the field. Python's own conversions would take 0.9 for rank 0 and a
-string for a list of letters.
+`Field`, or the caller, adds the file and the field. Python's own conversions would take 0.9 for
+rank 0 and a string for a list of letters.
 """
 
 import operator
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from headrace.errors import InputError
+
+_T = TypeVar("_T")
+_REQUIRED: Any = object()
 
 _SHOWN = 200
 """Limit of characters of a value in a message: a file can hold a million of them."""
@@ -65,3 +70,85 @@ def table(found: Any) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise TypeError(f"{shown(found)} is not an object")
     return found  # pyright: ignore[reportUnknownVariableType]
+
+
+class Field:
+    """A value in a document, and its path there; errors name the file and the path.
+
+    Parameters
+    ----------
+    found : the value: the whole document, for an empty path.
+    source : the file, for messages.
+    error : class of what is raised.
+    """
+
+    __slots__ = ("error", "found", "path", "source")
+
+    def __init__(
+        self, found: Any, source: str, error: type[InputError] = InputError, path: str = ""
+    ) -> None:
+        self.found, self.source, self.error, self.path = found, source, error, path
+
+    def fail(self, problem: str) -> InputError:
+        """Return the error with this problem ("is missing", "is 3, needs 4")."""
+        where = f"field '{self.path}' " if self.path else ""
+        return self.error(f"{self.source}: {where}{problem}")
+
+    def read(self, kind: Callable[[Any], _T], needs: str = "") -> _T:
+        """Return the value as `kind` reads it: a function of this module, or one that raises alike.
+
+        `needs` describes the value where its parts are read too.
+        """
+        try:
+            return kind(self.found)
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            where = f": field '{self.path}'" if self.path else ""
+            needed = f" needs {needs}" if needs else ""
+            raise self.error(f"{self.source}{where}{needed}: {problem}") from error
+
+    def at(self, *keys: str | int, default: Any = _REQUIRED) -> "Field":
+        """Return the value inside this one at a path of names and places in lists.
+
+        Where a part of the path is missing it is `default`, or an error without one.
+        """
+        here = self
+        values: Any
+        for key in keys:
+            if isinstance(key, int):
+                values = here.read(items)
+                there, missing = f"{here.path}[{key}]", key >= len(values)
+            else:
+                values = here.read(table)
+                there, missing = f"{here.path}.{key}".removeprefix("."), key not in values
+            found = default if missing else values[key]
+            here = Field(found, self.source, self.error, there)
+            if missing and default is _REQUIRED:
+                raise here.fail("is missing")
+            if missing:
+                break
+        return here
+
+    def items(self) -> list["Field"]:
+        """Return the values of a list."""
+        return [
+            Field(found, self.source, self.error, f"{self.path}[{index}]")
+            for index, found in enumerate(self.read(items))
+        ]
+
+    def allow(self, *names: str) -> None:
+        """Refuse an object with other fields than these: mostly spelling mistakes."""
+        for name in self.read(table):
+            if name not in names:
+                raise self.at(name).fail(f"is unknown, needs one of {', '.join(names)}")
+
+    def text(self) -> str:
+        """Return a text."""
+        return self.read(text)
+
+    def integer(self, least: int, most: int) -> int:
+        """Return an integer within limits."""
+        value = self.read(integer)
+        if not least <= value <= most:
+            raise self.fail(f"is {value}, needs {least} to {most}")
+        return value

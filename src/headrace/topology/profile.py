@@ -12,6 +12,7 @@ import headrace.artifact as artifact_io
 from headrace import fields
 from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
+from headrace.fields import Field
 from headrace.topology import Topology
 from headrace.topology.topology import ALPHA_US, BETA_US_PER_MB
 
@@ -131,15 +132,9 @@ class Profile:
             head={
                 "topology": self.topology.to_head(),
                 "groups": [list(group) for group in self.groups],
-                "measured_at": self.measured_at,
-                "took_s": self.took_s,
-                "valid_for_s": self.valid_for_s,
+                **{name: getattr(self, name) for name in _TIMES},
             },
-            tables={
-                "samples": dict(self.samples),
-                "fits": dict(self.fits),
-                "pairs": dict(self.pairs),
-            },
+            tables={name: dict(getattr(self, name)) for name in _COLUMNS},
             provenance=self.provenance,
         )
 
@@ -151,24 +146,16 @@ class Profile:
         ------
         ArtifactError, TopologyError : naming the field, what was found and what is needed.
         """
-        head = artifact.head
+        head = Field(artifact.head, source, ArtifactError)
         try:
-            topology = Topology.from_head(head["topology"], f"{source}: field 'topology'")
-            groups = _groups(head["groups"], source)
-            seconds = {name: _seconds(head[name], name, source) for name in _TIMES}
-            tables = {name: _columns(artifact, name, source) for name in _COLUMNS}
+            columns: dict[str, Any] = {name: _columns(artifact, name, source) for name in _COLUMNS}
         except KeyError as error:
-            raise ArtifactError(f"{source}: field or table {error} is missing") from error
+            raise ArtifactError(f"{source}: table {error} is missing") from error
+        topology = Topology.from_head(head.at("topology").found, f"{source}: field 'topology'")
+        groups = head.at("groups").read(_groups, "lists of ranks")
+        columns |= {name: head.at(name).read(fields.number, "seconds") for name in _TIMES}
         try:
-            return cls(
-                topology=topology,
-                groups=groups,
-                samples=tables["samples"],
-                fits=tables["fits"],
-                pairs=tables["pairs"],
-                provenance=artifact.provenance,
-                **seconds,
-            )
+            return cls(topology=topology, groups=groups, provenance=artifact.provenance, **columns)
         except ArtifactError as error:
             raise ArtifactError(f"{source}: {error}") from error
 
@@ -222,18 +209,8 @@ def _check_ranges(table: Mapping[str, np.ndarray]) -> None:
             )
 
 
-def _groups(found: Any, source: str) -> tuple[tuple[int, ...], ...]:
-    try:
-        return tuple(tuple(map(fields.integer, fields.items(g))) for g in fields.items(found))
-    except TypeError as error:
-        raise ArtifactError(f"{source}: field 'groups' needs lists of ranks: {error}") from error
-
-
-def _seconds(found: Any, name: str, source: str) -> float:
-    try:
-        return fields.number(found)
-    except TypeError as error:
-        raise ArtifactError(f"{source}: field '{name}' needs seconds: {error}") from error
+def _groups(found: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(fields.integer, fields.items(group))) for group in fields.items(found))
 
 
 def _columns(artifact: Artifact, table: str, source: str) -> Mapping[str, np.ndarray]:

@@ -1,10 +1,10 @@
 """Ranks, hosts, directed links with alpha-beta costs, and the capacities they share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,10 +12,12 @@ import headrace.artifact as artifact_io
 from headrace import fields
 from headrace.artifact import Artifact
 from headrace.errors import TopologyError
+from headrace.fields import Field
 
 BYTES_PER_MB = 1_000_000
 """One MB is 10^6 bytes everywhere: beta in us/MB is 10^12 / (bytes per second)."""
 
+_T = TypeVar("_T")
 _SCHEMA = 1
 
 ALPHA_US = (1e-9, 1e12)
@@ -208,34 +210,25 @@ class Topology:
         ------
         TopologyError : naming the field, what was found and what is allowed.
         """
-        if not isinstance(head, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TopologyError(f"{source}: is {fields.shown(head)}, needs an object")
-        for field in ("name", "hosts", "rank_host", "links"):
-            if field not in head:
-                raise TopologyError(f"{source}: field '{field}' is missing")
-        links = _links_from(head["links"], source)
-        shared = _shared_from(head.get("shared", ()), source)
-        switches = _switches_from(head.get("switches", ()), source)
+        whole = Field(head, source, TopologyError)
+        names = partial(_all, fields.text)
+        made: dict[str, Any] = {
+            "name": whole.at("name").text(),
+            "hosts": whole.at("hosts").read(names, "a list of names"),
+            "rank_host": whole.at("rank_host").read(_indices, "a list of host indices"),
+            "links": whole.at("links").read(
+                partial(_all, _link), "rows [src, dst, alpha_us, beta_us_per_mb]"
+            ),
+            "shared": whole.at("shared", default=()).read(
+                partial(_all, _shared), "objects with name, links, beta_us_per_mb"
+            ),
+            "addresses": whole.at("addresses", default=()).read(names, "a list of addresses"),
+            "switches": whole.at("switches", default=()).read(
+                partial(_all, _switch), "objects with name, links, multicast"
+            ),
+        }
         try:
-            name = fields.text(head["name"])
-            hosts = tuple(map(fields.text, fields.items(head["hosts"])))
-            rank_host = tuple(map(fields.integer, fields.items(head["rank_host"])))
-            addresses = tuple(map(fields.text, fields.items(head.get("addresses", ()))))
-        except TypeError as error:
-            raise TopologyError(
-                f"{source}: fields 'name', 'hosts', 'rank_host' and 'addresses' need a text, a "
-                f"list of names, a list of host indices and a list of addresses: {error}"
-            ) from error
-        try:
-            return cls(
-                name=name,
-                hosts=hosts,
-                rank_host=rank_host,
-                links=links,
-                shared=shared,
-                addresses=addresses,
-                switches=switches,
-            )
+            return cls(**made)
         except TopologyError as error:
             raise TopologyError(f"{source}: {error}") from error
 
@@ -249,54 +242,41 @@ class Topology:
         return cls.from_head(artifact_io.load(path, "topology", _SCHEMA).head, str(path))
 
 
-def _links_from(found: Any, source: str) -> tuple[Link, ...]:
-    try:
-        return tuple(
-            Link(
-                src=fields.integer(src),
-                dst=fields.integer(dst),
-                alpha_us=fields.number(alpha),
-                beta_us_per_mb=fields.number(beta),
-            )
-            for src, dst, alpha, beta in map(fields.items, fields.items(found))
-        )
-    except (TypeError, ValueError) as error:
-        raise TopologyError(
-            f"{source}: field 'links' needs rows [src, dst, alpha_us, beta_us_per_mb]: {error}"
-        ) from error
+def _all(read: Callable[[Any], _T], found: Any) -> tuple[_T, ...]:
+    return tuple(map(read, fields.items(found)))
 
 
-def _shared_from(found: Any, source: str) -> tuple[SharedCapacity, ...]:
-    try:
-        return tuple(
-            SharedCapacity(
-                name=fields.text(row["name"]),
-                links=tuple(map(fields.integer, fields.items(row["links"]))),
-                beta_us_per_mb=fields.number(row["beta_us_per_mb"]),
-                at_least=fields.boolean(row.get("at_least", False)),
-            )
-            for row in map(fields.table, fields.items(found))
-        )
-    except (TypeError, ValueError, KeyError) as error:
-        raise TopologyError(
-            f"{source}: field 'shared' needs objects with name, links, beta_us_per_mb: {error!r}"
-        ) from error
+def _indices(found: Any) -> tuple[int, ...]:
+    return _all(fields.integer, found)
 
 
-def _switches_from(found: Any, source: str) -> tuple[Switch, ...]:
-    try:
-        return tuple(
-            Switch(
-                name=fields.text(row["name"]),
-                links=tuple(map(fields.integer, fields.items(row["links"]))),
-                multicast=fields.boolean(row["multicast"]),
-            )
-            for row in map(fields.table, fields.items(found))
-        )
-    except (TypeError, ValueError, KeyError) as error:
-        raise TopologyError(
-            f"{source}: field 'switches' needs objects with name, links, multicast: {error!r}"
-        ) from error
+def _link(found: Any) -> Link:
+    src, dst, alpha, beta = fields.items(found)
+    return Link(
+        src=fields.integer(src),
+        dst=fields.integer(dst),
+        alpha_us=fields.number(alpha),
+        beta_us_per_mb=fields.number(beta),
+    )
+
+
+def _shared(found: Any) -> SharedCapacity:
+    row = fields.table(found)
+    return SharedCapacity(
+        name=fields.text(row["name"]),
+        links=_indices(row["links"]),
+        beta_us_per_mb=fields.number(row["beta_us_per_mb"]),
+        at_least=fields.boolean(row.get("at_least", False)),
+    )
+
+
+def _switch(found: Any) -> Switch:
+    row = fields.table(found)
+    return Switch(
+        name=fields.text(row["name"]),
+        links=_indices(row["links"]),
+        multicast=fields.boolean(row["multicast"]),
+    )
 
 
 def _sound_links(links: tuple[Link, ...], ranks: int) -> bool:

@@ -57,7 +57,7 @@ def test_matrices_are_read_as_destination_then_source() -> None:
     [
         (b"{", "f:1: column 2 is no JSON"),
         (b'{\n "name": }', "f:2: column 10 is no JSON"),
-        (b"[]", "f: is no JSON object"),
+        (b"[]", r"f: \[\] is not an object"),
         (b"\xff{}", "f: byte 0 is no UTF-8"),
         (b"[" * 100_000, "f: is no JSON of a topology"),
         (changed(COMPACT, name=None), "f: field 'name' is missing"),

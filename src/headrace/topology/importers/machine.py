@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.errors import TopologyError
-from headrace.topology.presets.boxes import Box, Inter, LocalLink, cluster, gpu_ports
+from headrace.topology.presets.boxes import Box, Inter, LocalLink, Nics, cluster, gpu_ports
 from headrace.topology.topology import Switch, Topology, beta_from_bytes_per_s
 
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -90,30 +90,32 @@ def assemble(machine: Machine, costs: LinkCosts, nodes: int, inter: Inter, sourc
             f"{source}: there is no NIC, so nodes is {nodes} cannot be, needs nodes 1 or a file "
             "of a machine with NICs"
         )
-    local, capacities, switches = _switched(machine, costs)
-    local += _direct(machine, costs)
     gpus = len(machine.switched)
+    into = [
+        beta_from_bytes_per_s(machine.link_rate * count) if count else 0.0
+        for count in machine.switched
+    ]
+    local = _switched(machine, into, costs)
+    capacities = list(gpu_ports(local, into))
+    links = tuple(range(len(local)))
+    switch = Switch(name="nvswitch", links=links, multicast=machine.multicast)
+    local += _direct(machine, costs)
     if not _joined(gpus, local):
-        first = len(local)
         over = _pcie(machine, costs, {(s, d) for s, d, _, _ in local})
+        ports = list(map(beta_from_bytes_per_s, machine.pcie))
+        capacities += gpu_ports(over, ports, "pcie", len(local))
         local += over
-        capacities += [
-            (
-                name,
-                tuple(link + first for link in links),
-                beta_from_bytes_per_s(machine.pcie[_gpu_of(name)]),
-            )
-            for name, links, _ in gpu_ports(tuple(over), gpus, 1.0, "pcie")
-        ]
     box = Box(
         name=machine.name,
         gpus=gpus,
         local=tuple(local),
         capacities=tuple(capacities),
-        switches=tuple(switches),
-        nic_of=_nearest(machine) if machine.nics else (0,) * gpus,
-        nic_betas=tuple(map(beta_from_bytes_per_s, machine.nics or (costs.nic_bytes_per_s,))),
-        remote_alpha=costs.remote_alpha_us,
+        switches=(switch,) if links else (),
+        nics=Nics(
+            _nearest(machine) if machine.nics else (0,) * gpus,
+            tuple(map(beta_from_bytes_per_s, machine.nics or (costs.nic_bytes_per_s,))),
+            costs.remote_alpha_us,
+        ),
     )
     try:
         return cluster(box, nodes, inter)
@@ -121,32 +123,11 @@ def assemble(machine: Machine, costs: LinkCosts, nodes: int, inter: Inter, sourc
         raise TopologyError(f"{source}: {error}") from error
 
 
-Capacities = list[tuple[str, tuple[int, ...], float]]
-
-
-def _switched(
-    machine: Machine, costs: LinkCosts
-) -> tuple[list[LocalLink], Capacities, list[Switch]]:
-    betas = {
-        gpu: beta_from_bytes_per_s(machine.link_rate * count)
-        for gpu, count in enumerate(machine.switched)
-        if count
-    }
-    links = [
-        (s, d, costs.alpha_us, max(betas[s], betas[d])) for s in betas for d in betas if s != d
+def _switched(machine: Machine, betas: list[float], costs: LinkCosts) -> list[LocalLink]:
+    joined = [gpu for gpu, count in enumerate(machine.switched) if count]
+    return [
+        (s, d, costs.alpha_us, max(betas[s], betas[d])) for s in joined for d in joined if s != d
     ]
-    if not links:
-        return [], [], []
-    capacities = [
-        (name, members, betas[_gpu_of(name)])
-        for name, members, _ in gpu_ports(tuple(links), len(machine.switched), 1.0)
-    ]
-    switch = Switch(name="nvswitch", links=tuple(range(len(links))), multicast=machine.multicast)
-    return links, capacities, [switch]
-
-
-def _gpu_of(port: str) -> int:
-    return int(port.rpartition("-")[2])
 
 
 def _direct(machine: Machine, costs: LinkCosts) -> list[LocalLink]:

@@ -12,14 +12,13 @@ comparing them with those for 1 MB shows a factor of 100 in files for 1 KB and o
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from headrace import fields
 from headrace.errors import TopologyError
+from headrace.fields import Field
 from headrace.topology.importers.machine import MAX_GPUS
 from headrace.topology.importers.reading import decoded, finite
-from headrace.topology.presets.boxes import Box, Inter, LocalLink, cluster
+from headrace.topology.presets.boxes import Box, Inter, LocalLink, Nics, cluster
 from headrace.topology.presets.nvidia import mesh_box, nvswitch_box
 from headrace.topology.topology import Topology
 
@@ -48,78 +47,56 @@ def parse_taccl(
     ------
     TopologyError : naming the file, the field, what was found and what is allowed.
     """
-    table = _table(content, source)
-    name = _text(table, "name", source)
-    gpus = _count(table, "gpus_per_node", source, MAX_GPUS)
+    table = _document(content, source)
+    name = table.at("name").text()
+    gpus = table.at("gpus_per_node").integer(1, MAX_GPUS)
     chunk, factor = _units(name, chunk_mb, scale, source)
-    alpha = _cost(table, "alpha", source, zero=True) / factor
-    nics, nic_beta, remote_alpha = _remote(table, nodes, source)
+    alpha = _cost(table.at("alpha"), zero=True) / factor
+    nics, nic_beta, remote_alpha = _remote(table, nodes)
     if gpus % nics:
-        raise TopologyError(
-            f"{source}: field 'nics_per_node' is {nics}, needs a divisor of the {gpus} GPUs"
-        )
-    remote = (
+        raise table.at("nics_per_node").fail(f"is {nics}, needs a divisor of the {gpus} GPUs")
+    remote = Nics.alike(
         tuple(gpu // (gpus // nics) for gpu in range(gpus)),
         nic_beta / (factor * chunk),
         remote_alpha / factor,
     )
-    if "links" in table:
-        local = _matrices(table, gpus, alpha, factor * chunk, source)
-        box = Box(
-            name=name,
-            gpus=gpus,
-            local=local,
-            nic_of=remote[0],
-            nic_betas=(remote[1],) * nics,
-            remote_alpha=remote[2],
-        )
+    if "links" in table.found:
+        local = _matrices(table, gpus, alpha, factor * chunk)
+        box = Box(name=name, gpus=gpus, local=local, nics=remote)
     else:
-        betas = [beta / (factor * chunk) for beta in _costs(table, "node_betas_list", source)]
-        _costs(table, "node_invbws_list", source)
-        box = _compact(name, gpus, betas, alpha, remote, source)
+        for invbw in table.at("node_invbws_list").items():
+            _cost(invbw)
+        box = _compact(name, gpus, table.at("node_betas_list"), factor * chunk, alpha, remote)
     try:
         return cluster(box, nodes, inter)
     except TopologyError as error:
         raise TopologyError(f"{source}: {error}") from error
 
 
-def _compact(
-    name: str,
-    gpus: int,
-    betas: list[float],
-    alpha: float,
-    remote: tuple[tuple[int, ...], float, float],
-    source: str,
-) -> Box:
+def _compact(name: str, gpus: int, given: Field, unit: float, alpha: float, remote: Nics) -> Box:
+    betas = [_cost(beta) / unit for beta in given.items()]
     if len(betas) == 1:
         return nvswitch_box(name, gpus, betas[0], alpha, remote)
     if len(betas) == 2 and gpus == 8:
         return mesh_box(name, alpha, (betas[0], betas[1]), remote)
-    raise TopologyError(
-        f"{source}: field 'node_betas_list' has {len(betas)} entries for {gpus} GPUs, needs one "
-        "(GPUs around a switch) or two for 8 GPUs (NDv2), or give 'links', 'betas' and 'invbws'"
+    raise given.fail(
+        f"has {len(betas)} entries for {gpus} GPUs, needs one (GPUs around a switch) or two for 8 "
+        "GPUs (NDv2), or give 'links', 'betas' and 'invbws'"
     )
 
 
-def _matrices(
-    table: Mapping[str, Any], gpus: int, alpha: float, unit: float, source: str
-) -> tuple[LocalLink, ...]:
-    links, betas = _matrix(table, "links", gpus, source), _matrix(table, "betas", gpus, source)
-    _matrix(table, "invbws", gpus, source)
+def _matrices(table: Field, gpus: int, alpha: float, unit: float) -> tuple[LocalLink, ...]:
+    links, betas, _ = (_matrix(table.at(name), gpus) for name in ("links", "betas", "invbws"))
     made: list[LocalLink] = []
     for dst in range(gpus):
         for src in range(gpus):
             if links[dst][src] not in (0, 1):
-                raise TopologyError(
-                    f"{source}: field 'links[{dst}][{src}]' is {links[dst][src]}, needs 0 or 1"
-                )
+                raise table.at("links", dst, src).fail(f"is {links[dst][src]}, needs 0 or 1")
             if not links[dst][src]:
                 continue
             if src == dst:
-                raise TopologyError(
-                    f"{source}: field 'links[{dst}][{src}]' joins GPU {src} to itself, needs 0"
-                )
-            beta = finite(betas[dst][src], f"{source}: field 'betas[{dst}][{src}]'")
+                raise table.at("links", dst, src).fail(f"joins GPU {src} to itself, needs 0")
+            beta = finite(betas[dst][src], f"{table.source}: field 'betas[{dst}][{src}]'")
             made.append((src, dst, alpha, beta / unit))
     return tuple(sorted(made))
 
@@ -134,91 +111,40 @@ def _units(
     return chunk, finite(by_size if scale is None else scale, f"{source}: the costs' scale")
 
 
-def _remote(table: Mapping[str, Any], nodes: int, source: str) -> tuple[int, float, float]:
-    if "nics_per_node" not in table:
+def _remote(table: Field, nodes: int) -> tuple[int, float, float]:
+    given = table.at("nics_per_node", default=None)
+    if given.found is None:
         if nodes > 1:
-            raise TopologyError(
-                f"{source}: field 'nics_per_node' is missing, so nodes is {nodes} cannot be, needs "
-                "nodes 1 or the fields nics_per_node, remote_alpha, remote_beta"
+            raise given.fail(
+                f"is missing, so nodes is {nodes} cannot be, needs nodes 1 or the fields "
+                "nics_per_node, remote_alpha, remote_beta"
             )
         return 1, 1.0, 0.0
-    nics = _count(table, "nics_per_node", source, MAX_GPUS)
-    remote_alpha = _cost(table, "remote_alpha", source, zero=True)
-    return nics, _cost(table, "remote_beta", source), remote_alpha
+    nics = given.integer(1, MAX_GPUS)
+    return nics, _cost(table.at("remote_beta")), _cost(table.at("remote_alpha"), zero=True)
 
 
-def _table(content: bytes, source: str) -> Mapping[str, Any]:
+def _document(content: bytes, source: str) -> Field:
+    text = decoded(content, source)
     try:
-        found = json.loads(decoded(content, source))
+        found = json.loads(text)
     except json.JSONDecodeError as error:
         raise TopologyError(
             f"{source}:{error.lineno}: column {error.colno} is no JSON: {error.msg}"
         ) from error
     except (ValueError, RecursionError) as error:
-        if isinstance(error, TopologyError):
-            raise
         raise TopologyError(f"{source}: is no JSON of a topology: {error}") from error
-    if not isinstance(found, dict):
-        raise TopologyError(f"{source}: is no JSON object, needs one with name, gpus_per_node, ...")
-    return found  # pyright: ignore[reportUnknownVariableType]
+    document = Field(found, source, TopologyError)
+    document.read(fields.table)
+    return document
 
 
-def _field(table: Mapping[str, Any], name: str, source: str) -> Any:
-    if name not in table:
-        raise TopologyError(f"{source}: field '{name}' is missing")
-    return table[name]
+def _cost(given: Field, *, zero: bool = False) -> float:
+    return finite(given.read(fields.number), f"{given.source}: field '{given.path}'", zero=zero)
 
 
-def _text(table: Mapping[str, Any], name: str, source: str) -> str:
-    try:
-        return fields.text(_field(table, name, source))
-    except TypeError as error:
-        raise TopologyError(f"{source}: field '{name}': {error}, needs a text") from error
-
-
-def _count(table: Mapping[str, Any], name: str, source: str, most: int) -> int:
-    try:
-        found = fields.integer(_field(table, name, source))
-    except TypeError as error:
-        raise TopologyError(f"{source}: field '{name}': {error}") from error
-    if not 1 <= found <= most:
-        raise TopologyError(f"{source}: field '{name}' is {found}, needs 1 to {most}")
-    return found
-
-
-def _cost(table: Mapping[str, Any], name: str, source: str, *, zero: bool = False) -> float:
-    return _finite(_field(table, name, source), f"{source}: field '{name}'", zero=zero)
-
-
-def _finite(found: Any, where: str, *, zero: bool) -> float:
-    try:
-        return finite(fields.number(found), where, zero=zero)
-    except TypeError as error:
-        raise TopologyError(f"{where}: {error}") from error
-
-
-def _costs(table: Mapping[str, Any], name: str, source: str) -> list[float]:
-    try:
-        found = fields.items(_field(table, name, source))
-    except TypeError as error:
-        raise TopologyError(f"{source}: field '{name}': {error}") from error
-    return [
-        _finite(value, f"{source}: field '{name}[{i}]'", zero=False)
-        for i, value in enumerate(found)
-    ]
-
-
-def _matrix(table: Mapping[str, Any], name: str, gpus: int, source: str) -> list[list[float]]:
-    try:
-        rows = [fields.items(row) for row in fields.items(_field(table, name, source))]
-    except TypeError as error:
-        raise TopologyError(f"{source}: field '{name}': {error}") from error
+def _matrix(given: Field, gpus: int) -> list[list[float]]:
+    rows = [row.items() for row in given.items()]
     if len(rows) != gpus or any(len(row) != gpus for row in rows):
-        raise TopologyError(f"{source}: field '{name}' needs {gpus} rows of {gpus} numbers each")
-    return [
-        [
-            _finite(value, f"{source}: field '{name}[{i}][{j}]'", zero=True)
-            for j, value in enumerate(row)
-        ]
-        for i, row in enumerate(rows)
-    ]
+        raise given.fail(f"needs {gpus} rows of {gpus} numbers each")
+    return [[_cost(value, zero=True) for value in row] for row in rows]

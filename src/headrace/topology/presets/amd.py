@@ -1,6 +1,6 @@
 """AMD machines: GPU dies joined by Infinity Fabric links, without a switch."""
 
-from headrace.topology.presets.boxes import Box, Inter, both_ways, cluster
+from headrace.topology.presets.boxes import Box, Inter, Nics, both_ways, cluster
 from headrace.topology.topology import Topology, beta_from_bytes_per_s
 
 # Infinity Fabric links between the sixteen dies: how many join which two. Every die has four
@@ -41,8 +41,10 @@ def mi250(
         name="mi250",
         gpus=16,
         local=tuple(sorted(local)),
-        nic_of=tuple(die // 2 for die in range(16)),
-        nic_betas=(beta_from_bytes_per_s(nic_bytes_per_s),) * 8,
-        remote_alpha=remote_alpha_us,
+        nics=Nics.alike(
+            tuple(die // 2 for die in range(16)),
+            beta_from_bytes_per_s(nic_bytes_per_s),
+            remote_alpha_us,
+        ),
     )
     return cluster(box, nodes, inter)

@@ -1,13 +1,13 @@
 """Clusters of equal boxes: links inside each, NICs between them."""
 
-import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from headrace.errors import TopologyError
+from headrace.topology.ports import by_direction
 from headrace.topology.topology import Link, SharedCapacity, Switch, Topology
 
 Inter = Literal["auto", "all", "rails"]
@@ -25,6 +25,30 @@ MAX_LINKS = 4_000_000
 """More would take gigabytes: guards against mistyped numbers of nodes."""
 
 
+LocalCapacity = tuple[str, tuple[int, ...], float]
+"""(name, indices of local links, beta in us/MB) of a capacity that links inside a node share."""
+
+
+class Nics(NamedTuple):
+    """The NICs of a node.
+
+    Attributes
+    ----------
+    of : NIC of every GPU, for its traffic to other nodes.
+    betas : us/MB of every NIC, each way.
+    alpha : us of a message to another node.
+    """
+
+    of: tuple[int, ...]
+    betas: tuple[float, ...]
+    alpha: float
+
+    @classmethod
+    def alike(cls, of: tuple[int, ...], beta: float, alpha: float) -> "Nics":
+        """Return NICs of one rate."""
+        return cls(of, (beta,) * (max(of) + 1), alpha)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
     """One node, from which `cluster` makes any number.
@@ -34,21 +58,17 @@ class Box:
     name : of the kind of machine.
     gpus : ranks in a node.
     local : every link inside a node.
-    capacities : (name, indices into `local`, beta in us/MB) that links inside a node share.
+    capacities : those that links inside a node share.
     switches : those inside a node, their links as indices into `local`.
-    nic_of : NIC of every GPU, for its traffic to other nodes.
-    nic_betas : us/MB of every NIC, each way.
-    remote_alpha : us of a message to another node.
+    nics : those to other nodes.
     """
 
     name: str
     gpus: int
     local: tuple[LocalLink, ...]
-    capacities: tuple[tuple[str, tuple[int, ...], float], ...] = ()
+    nics: Nics
+    capacities: tuple[LocalCapacity, ...] = ()
     switches: tuple[Switch, ...] = ()
-    nic_of: tuple[int, ...]
-    nic_betas: tuple[float, ...]
-    remote_alpha: float
 
 
 def full_mesh(gpus: int, alpha: float, beta: float) -> tuple[LocalLink, ...]:
@@ -62,16 +82,17 @@ def both_ways(pairs: Iterable[tuple[int, int]], alpha: float, beta: float) -> li
 
 
 def gpu_ports(
-    local: tuple[LocalLink, ...], gpus: int, beta: float, name: str = "port"
-) -> tuple[tuple[str, tuple[int, ...], float], ...]:
-    """Return every GPU's port into a switch, one out and one in, that its local links share."""
+    local: Sequence[LocalLink], betas: Sequence[float], name: str = "port", first: int = 0
+) -> tuple[LocalCapacity, ...]:
+    """Return every GPU's port into a switch, one out and one in, that its local links share.
+
+    `betas` are by GPU; `first` is the index of the first of the links among those of the node.
+    """
     ends = np.array([(s, d) for s, d, _, _ in local], np.int64).reshape(-1, 2)
-    out, into = members(ends[:, 0], gpus), members(ends[:, 1], gpus)
+    links = np.arange(first, first + len(local))
     return tuple(
-        (f"{name}-{way}-{gpu}", links[gpu], beta)
-        for gpu in range(gpus)
-        for way, links in (("out", out), ("in", into))
-        if links[gpu]
+        (f"{name}-{way}-{gpu}", mine, betas[gpu])
+        for gpu, way, mine in by_direction(ends[:, 0], ends[:, 1], len(betas), links)
     )
 
 
@@ -97,12 +118,12 @@ def cluster(box: Box, nodes: int, inter: Inter = "auto") -> Topology:
         for s, d, alpha, beta in box.local
     ]
     pairs = remote_pairs(ranks, box.gpus, inter) if nodes > 1 else np.zeros((0, 2), np.int64)
-    betas = [box.nic_betas[nic] for nic in box.nic_of]
+    betas = [box.nics.betas[nic] for nic in box.nics.of]
     remote = [
         Link(
             src=s,
             dst=d,
-            alpha_us=box.remote_alpha,
+            alpha_us=box.nics.alpha,
             beta_us_per_mb=max(betas[s % box.gpus], betas[d % box.gpus]),
         )
         for s, d in pairs.tolist()
@@ -116,16 +137,6 @@ def cluster(box: Box, nodes: int, inter: Inter = "auto") -> Topology:
         shared=shared,
         switches=_switches(box, nodes, len(local), len(remote)),
     )
-
-
-def members(keys: np.ndarray, count: int, items: np.ndarray | None = None) -> list[tuple[int, ...]]:
-    """Return the `items` (default: the indices) of every key 0 to count - 1."""
-    order = np.argsort(keys, kind="stable")
-    ends = np.searchsorted(keys[order], np.arange(count + 1))
-    sorted_items = order if items is None else items[order]
-    return [
-        tuple(sorted_items[low:high].tolist()) for low, high in itertools.pairwise(ends.tolist())
-    ]
 
 
 def _check_size(box: Box, nodes: int, inter: Inter) -> None:
@@ -169,20 +180,18 @@ def _capacities(box: Box, nodes: int) -> list[SharedCapacity]:
 def _nics(box: Box, nodes: int, pairs: np.ndarray, first: int) -> list[SharedCapacity]:
     if nodes == 1:
         return []
-    nics = len(box.nic_betas)
-    of_rank = (np.arange(nodes)[:, None] * nics + np.array(box.nic_of)[None, :]).ravel()
-    links = np.arange(first, first + len(pairs))
-    out = members(of_rank[pairs[:, 0]], nodes * nics, links)
-    into = members(of_rank[pairs[:, 1]], nodes * nics, links)
+    nics = len(box.nics.betas)
+    of_rank = (np.arange(nodes)[:, None] * nics + np.array(box.nics.of)[None, :]).ravel()
+    src, dst = of_rank[pairs].T
     return [
         SharedCapacity(
             name=f"node{nic // nics}-nic-{way}-{nic % nics}",
             links=mine,
-            beta_us_per_mb=box.nic_betas[nic % nics],
+            beta_us_per_mb=box.nics.betas[nic % nics],
         )
-        for nic in range(nodes * nics)
-        for way, mine in (("out", out[nic]), ("in", into[nic]))
-        if mine
+        for nic, way, mine in by_direction(
+            src, dst, nodes * nics, np.arange(first, first + len(pairs))
+        )
     ]
 
 

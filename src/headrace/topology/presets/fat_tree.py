@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.errors import TopologyError
-from headrace.topology.presets.boxes import MAX_LINKS, members
+from headrace.topology.ports import by_direction, members
+from headrace.topology.presets.boxes import MAX_LINKS
 from headrace.topology.topology import (
     Link,
     SharedCapacity,
@@ -96,23 +97,20 @@ def _ports_and_switches(
     for level, width in enumerate(spans):
         count = ranks // width
         crosses = np.flatnonzero(src // width != dst // width)
-        out, into = (members(end[crosses] // width, count, crosses) for end in (src, dst))
+        out, into = src[crosses] // width, dst[crosses] // width
         what = "nic" if level == 0 else f"uplink{level - 1}"
         shared += [
             SharedCapacity(name=f"{what}-{way}-{i}", links=mine, beta_us_per_mb=betas[level])
-            for i in range(count)
-            for way, mine in (("out", out[i]), ("in", into[i]))
-            if mine
+            for i, way, mine in by_direction(out, into, count, crosses)
         ]
         if level == 0:
             continue
         child = spans[level - 1]
         turning = np.flatnonzero((src // width == dst // width) & (src // child != dst // child))
-        turns = members(src[turning] // width, count, turning)
+        passing = np.concatenate([src[turning] // width, out, into])
+        links = members(passing, count, np.concatenate([turning, crosses, crosses]))
         switches += [
-            Switch(
-                name=f"switch{level - 1}-{i}", links=tuple(sorted((*turns[i], *out[i], *into[i])))
-            )
+            Switch(name=f"switch{level - 1}-{i}", links=tuple(sorted(links[i])))
             for i in range(count)
         ]
     return shared, switches

@@ -8,7 +8,7 @@ published ones.
 from headrace.topology.presets.boxes import (
     Box,
     Inter,
-    LocalLink,
+    Nics,
     both_ways,
     cluster,
     full_mesh,
@@ -30,7 +30,7 @@ def ndv2(nodes: int = 1, *, inter: Inter = "auto") -> Topology:
     NVLink 0.7 us and 46 us/MB (23 over two NVLinks), InfiniBand 1.7 us and 106 us/MB. NIC
     traffic goes over PCIe and host memory, off the NVLinks. Nothing can multicast.
     """
-    nics = (_ONE_NIC, _IB_BETA, _IB_ALPHA)
+    nics = Nics.alike(_ONE_NIC, _IB_BETA, _IB_ALPHA)
     return cluster(mesh_box("ndv2", _NVLINK_ALPHA, (23.0, 46.0), nics), nodes, inter)
 
 
@@ -40,7 +40,7 @@ def ndv2_taccl_1mb(nodes: int = 1, *, inter: Inter = "auto") -> Topology:
     NVLink 0.3 us and 46 us/MB (23 over two), remote 2.6 us and 105 us/MB; one NIC a node. NIC
     traffic stays off the NVLinks. Nothing can multicast.
     """
-    nics = (_ONE_NIC, 105.0, 2.6)
+    nics = Nics.alike(_ONE_NIC, 105.0, 2.6)
     return cluster(mesh_box("ndv2-taccl-1mb", 0.3, (23.0, 46.0), nics), nodes, inter)
 
 
@@ -50,7 +50,7 @@ def dgx1(nodes: int = 1, *, inter: Inter = "auto") -> Topology:
     GPUs 2i and 2i+1 and NIC i share a PCIe switch: NIC traffic uses that, off the NVLinks.
     Nothing can multicast.
     """
-    nics = (_NIC_PER_PAIR[:8], _IB_BETA, _IB_ALPHA)
+    nics = Nics.alike(_NIC_PER_PAIR[:8], _IB_BETA, _IB_ALPHA)
     return cluster(mesh_box("dgx1", _NVLINK_ALPHA, (23.0, 46.0), nics), nodes, inter)
 
 
@@ -61,7 +61,7 @@ def dgx2(nodes: int = 1, *, inter: Inter = "auto") -> Topology:
     into the NVSwitch, which cannot multicast. GPUs 2i and 2i+1 share NIC i over a PCIe switch:
     NIC traffic is off the NVSwitch's ports.
     """
-    nics = (_NIC_PER_PAIR, _IB_BETA, _IB_ALPHA)
+    nics = Nics.alike(_NIC_PER_PAIR, _IB_BETA, _IB_ALPHA)
     return cluster(nvswitch_box("dgx2", 16, 8.0, _NVLINK_ALPHA, nics), nodes, inter)
 
 
@@ -71,7 +71,7 @@ def dgx2_taccl_1mb(nodes: int = 1, *, inter: Inter = "auto") -> Topology:
     NVLink 0.3 us and 8 us/MB, remote 2.6 us and 105 us/MB. Ports and NICs as in `dgx2`: NIC
     traffic is off the NVSwitch's ports, and the NVSwitch cannot multicast.
     """
-    nics = (_NIC_PER_PAIR, 105.0, 2.6)
+    nics = Nics.alike(_NIC_PER_PAIR, 105.0, 2.6)
     return cluster(nvswitch_box("dgx2-taccl-1mb", 16, 8.0, 0.3, nics), nodes, inter)
 
 
@@ -88,7 +88,7 @@ def dgx_a100(
     generation of NVSwitch cannot multicast. A GPU and its NIC share a PCIe switch: NIC traffic is
     off the NVSwitch's ports.
     """
-    nics = (tuple(range(8)), beta_from_bytes_per_s(25e9), remote_alpha_us)
+    nics = Nics.alike(tuple(range(8)), beta_from_bytes_per_s(25e9), remote_alpha_us)
     port = beta_from_bytes_per_s(300e9)
     box = nvswitch_box("dgx-a100", 8, port, alpha_us, nics)
     return cluster(box, nodes, inter)
@@ -107,60 +107,29 @@ def dgx_h100(
     generation of NVSwitch can multicast (NVLink SHARP); schedules of sends do not use it. NIC
     traffic is off the NVSwitch's ports.
     """
-    nics = (tuple(range(8)), beta_from_bytes_per_s(50e9), remote_alpha_us)
+    nics = Nics.alike(tuple(range(8)), beta_from_bytes_per_s(50e9), remote_alpha_us)
     port = beta_from_bytes_per_s(450e9)
     box = nvswitch_box("dgx-h100", 8, port, alpha_us, nics, multicast=True)
     return cluster(box, nodes, inter)
 
 
-def mesh_links(alpha_us: float, betas: tuple[float, float]) -> tuple[LocalLink, ...]:
-    """Return the eight V100's NVLink mesh: betas (us/MB) over two NVLinks and over one."""
-    double, single = betas
-    return tuple(
-        sorted((*both_ways(_DOUBLE, alpha_us, double), *both_ways(_SINGLE, alpha_us, single)))
-    )
-
-
 def nvswitch_box(
-    name: str,
-    gpus: int,
-    port_beta: float,
-    alpha_us: float,
-    nics: tuple[tuple[int, ...], float, float],
-    *,
-    multicast: bool = False,
+    name: str, gpus: int, port_beta: float, alpha_us: float, nics: Nics, *, multicast: bool = False
 ) -> Box:
-    """Return GPUs around an NVSwitch, each with one port out and one in.
-
-    `nics` is the NIC of every GPU, the NICs' beta (us/MB) and the alpha (us) between nodes.
-    """
+    """Return GPUs around an NVSwitch, each with one port out and one in."""
     local = full_mesh(gpus, alpha_us, port_beta)
-    nic_of, nic_beta, remote_alpha = nics
     return Box(
         name=name,
         gpus=gpus,
         local=local,
-        capacities=gpu_ports(local, gpus, port_beta),
+        capacities=gpu_ports(local, (port_beta,) * gpus),
         switches=(Switch(name="nvswitch", links=tuple(range(len(local))), multicast=multicast),),
-        nic_of=nic_of,
-        nic_betas=(nic_beta,) * (max(nic_of) + 1),
-        remote_alpha=remote_alpha,
+        nics=nics,
     )
 
 
-def mesh_box(
-    name: str,
-    alpha_us: float,
-    betas: tuple[float, float],
-    nics: tuple[tuple[int, ...], float, float],
-) -> Box:
-    """Return eight V100 in their NVLink mesh; `nics` as in `nvswitch_box`."""
-    nic_of, nic_beta, remote_alpha = nics
-    return Box(
-        name=name,
-        gpus=8,
-        local=mesh_links(alpha_us, betas),
-        nic_of=nic_of,
-        nic_betas=(nic_beta,) * (max(nic_of) + 1),
-        remote_alpha=remote_alpha,
-    )
+def mesh_box(name: str, alpha_us: float, betas: tuple[float, float], nics: Nics) -> Box:
+    """Return eight V100 in their NVLink mesh: betas (us/MB) over two NVLinks and over one."""
+    double, single = betas
+    local = (*both_ways(_DOUBLE, alpha_us, double), *both_ways(_SINGLE, alpha_us, single))
+    return Box(name=name, gpus=8, local=tuple(sorted(local)), nics=nics)

@@ -1,5 +1,10 @@
 """Racks of hosts behind uplinks: the networks of the testbed."""
 
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from headrace.topology.ports import by_direction
 from headrace.topology.topology import Link, SharedCapacity, Topology, beta_from_bytes_per_s
 
 
@@ -24,44 +29,72 @@ def racks(
     host's NIC and every rack's uplink, both ways. Nothing multicasts; all traffic uses the NICs.
     """
     hosts = [(rack, i) for rack, count in enumerate(hosts_per_rack) for i in range(count)]
-    n = len(hosts)
-    order = rank_order or tuple(range(n))
-    rack_of = [hosts[order[rank]][0] for rank in range(n)]
-    nic = beta_from_bytes_per_s(host_bytes_per_s)
-    uplink = beta_from_bytes_per_s(uplink_bytes_per_s)
-    pairs = [(s, d) for s in range(n) for d in range(n) if s != d]
-    links = tuple(
-        Link(
-            src=s,
-            dst=d,
-            alpha_us=alpha_us,
-            beta_us_per_mb=nic if rack_of[s] == rack_of[d] else max(nic, uplink),
-        )
-        for s, d in pairs
-    )
-    shared: list[SharedCapacity] = []
-    if n > 1:
-        for rank in range(n):
-            for name, end in (("out", 0), ("in", 1)):
-                mine = tuple(i for i, pair in enumerate(pairs) if pair[end] == rank)
-                shared.append(
-                    SharedCapacity(name=f"nic-{name}-{rank}", links=mine, beta_us_per_mb=nic)
-                )
-    for rack in range(len(hosts_per_rack)) if len(hosts_per_rack) > 1 else ():
-        for name, end in (("out", 0), ("in", 1)):
-            mine = tuple(
-                i
-                for i, pair in enumerate(pairs)
-                if rack_of[pair[end]] == rack and rack_of[pair[1 - end]] != rack
-            )
-            if mine:
-                shared.append(
-                    SharedCapacity(name=f"uplink-{name}-{rack}", links=mine, beta_us_per_mb=uplink)
-                )
-    return Topology(
+    order = rank_order or tuple(range(len(hosts)))
+    return rack_network(
         name=f"racks-{'+'.join(map(str, hosts_per_rack))}",
-        hosts=tuple(f"rack{rack}-host{i}" for rack, i in hosts),
+        hosts=[f"rack{rack}-host{i}" for rack, i in hosts],
         rank_host=order,
-        links=links,
-        shared=tuple(shared),
+        rack_of=[rack for rack, _ in hosts],
+        nic_rates=[host_bytes_per_s] * len(hosts),
+        uplink_rates=[uplink_bytes_per_s] * len(hosts_per_rack),
+        alpha_us=alpha_us,
+        nic_name=lambda rank, way: f"nic-{way}-{rank}",
+        uplink_name=lambda rack, way: f"uplink-{way}-{rack}",
+    )
+
+
+def rack_network(
+    *,
+    name: str,
+    hosts: Sequence[str],
+    rank_host: Sequence[int],
+    rack_of: Sequence[int],
+    nic_rates: Sequence[float],
+    uplink_rates: Sequence[float],
+    alpha_us: float,
+    nic_name: Callable[[int, str], str],
+    uplink_name: Callable[[int, str], str],
+    addresses: Sequence[str] = (),
+) -> Topology:
+    """Return racks of hosts, one rank a host, with a link between any two.
+
+    Links cost the slowest of the NICs and uplinks they cross, which are shared capacities each way.
+
+    Parameters
+    ----------
+    rack_of, nic_rates : rack and bytes/s of every host.
+    uplink_rates : bytes/s of every rack.
+    nic_name, uplink_name : of a rank's NIC and of a rack's uplink, given "out" or "in".
+    """
+    n = len(rank_host)
+    src, dst = np.nonzero(~np.eye(n, dtype=bool))
+    rack = np.array([rack_of[host] for host in rank_host], np.int64)
+    nics = [beta_from_bytes_per_s(nic_rates[host]) for host in rank_host]
+    uplinks = [beta_from_bytes_per_s(rate) for rate in uplink_rates]
+
+    def beta(s: int, d: int) -> float:
+        far = (uplinks[rack[s]], uplinks[rack[d]]) if rack[s] != rack[d] else ()
+        return max(nics[s], nics[d], *far)
+
+    across = np.flatnonzero(rack[src] != rack[dst])
+    leaving, entering = rack[src[across]], rack[dst[across]]
+    return Topology(
+        name=name,
+        hosts=tuple(hosts),
+        addresses=tuple(addresses),
+        rank_host=tuple(rank_host),
+        links=tuple(
+            Link(src=s, dst=d, alpha_us=alpha_us, beta_us_per_mb=beta(s, d))
+            for s, d in zip(src.tolist(), dst.tolist(), strict=True)
+        ),
+        shared=(
+            *(
+                SharedCapacity(name=nic_name(rank, way), links=mine, beta_us_per_mb=nics[rank])
+                for rank, way, mine in by_direction(src, dst, n)
+            ),
+            *(
+                SharedCapacity(name=uplink_name(r, way), links=mine, beta_us_per_mb=uplinks[r])
+                for r, way, mine in by_direction(leaving, entering, len(uplinks), across)
+            ),
+        ),
     )

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import TopologyError
@@ -37,7 +37,7 @@ class Preset:
     name: str
     make: Callable[..., Topology]
     facts: str
-    example: Mapping[str, Any] = field(default_factory=dict)
+    example: Mapping[str, Any]
 
     @property
     def parameters(self) -> Mapping[str, tuple[Any, Any]]:
@@ -68,99 +68,58 @@ class Preset:
         ]
 
 
+def _preset(make: Callable[..., Topology], facts: str, **example: Any) -> Preset:
+    return Preset(name=make.__name__, make=make, facts=facts, example=example)
+
+
 _MESH = "8 V100 in an NVLink mesh, no switch inside"
+_SWITCH = "on an NVSwitch"
 _NO_COPY = "no multicast"
 _BESIDE = "NIC traffic off the NVSwitch's ports"
+_ALL = "all traffic uses the NICs"
 
 PRESETS: Mapping[str, Preset] = {
     preset.name: preset
     for preset in (
-        Preset(
-            name="ndv2",
-            make=ndv2,
-            facts=f"{_MESH}; {_NO_COPY}; one NIC a node over PCIe, off the NVLinks; measured costs",
+        _preset(
+            ndv2, f"{_MESH}; {_NO_COPY}; one NIC a node over PCIe, off the NVLinks; measured costs"
         ),
-        Preset(
-            name="ndv2_taccl_1mb",
-            make=ndv2_taccl_1mb,
-            facts=f"{_MESH}; {_NO_COPY}; one NIC a node, off the NVLinks; TACCL's 1 MB costs",
+        _preset(
+            ndv2_taccl_1mb,
+            f"{_MESH}; {_NO_COPY}; one NIC a node, off the NVLinks; TACCL's 1 MB costs",
         ),
-        Preset(
-            name="dgx1",
-            make=dgx1,
-            facts=f"{_MESH}; {_NO_COPY}; four NICs a node, each for two GPUs, off the NVLinks",
+        _preset(dgx1, f"{_MESH}; {_NO_COPY}; four NICs a node, each for two GPUs, off the NVLinks"),
+        _preset(dgx2, f"16 V100 {_SWITCH}; {_NO_COPY}; a NIC for two GPUs; {_BESIDE}"),
+        _preset(
+            dgx2_taccl_1mb,
+            f"dgx2 with TACCL's 1 MB costs; {_NO_COPY}; a NIC for two GPUs; {_BESIDE}",
         ),
-        Preset(
-            name="dgx2",
-            make=dgx2,
-            facts=f"16 V100 on an NVSwitch; {_NO_COPY}; a NIC for two GPUs; {_BESIDE}",
-        ),
-        Preset(
-            name="dgx2_taccl_1mb",
-            make=dgx2_taccl_1mb,
-            facts=f"dgx2 with TACCL's 1 MB costs; {_NO_COPY}; a NIC for two GPUs; {_BESIDE}",
-        ),
-        Preset(
-            name="dgx_a100",
-            make=dgx_a100,
-            facts=f"8 A100 on an NVSwitch, 300 GB/s; {_NO_COPY}; 25 GB/s NIC a GPU; {_BESIDE}",
-        ),
-        Preset(
-            name="dgx_h100",
-            make=dgx_h100,
-            facts=f"8 H100 on an NVSwitch, 450 GB/s; multicast; 50 GB/s NIC a GPU; {_BESIDE}",
-        ),
-        Preset(
-            name="mi250",
-            make=mi250,
-            facts=f"16 GPU dies in 8 packages, irregular fabric, no switch; {_NO_COPY}; "
+        _preset(dgx_a100, f"8 A100 {_SWITCH}, 300 GB/s; {_NO_COPY}; 25 GB/s NIC a GPU; {_BESIDE}"),
+        _preset(dgx_h100, f"8 H100 {_SWITCH}, 450 GB/s; multicast; 50 GB/s NIC a GPU; {_BESIDE}"),
+        _preset(
+            mi250,
+            f"16 GPU dies in 8 packages, irregular fabric, no switch; {_NO_COPY}; "
             "25 GB/s NIC a package, off the fabric",
         ),
-        Preset(
-            name="ring",
-            make=ring,
-            facts=f"ranks in a cycle; no switch, {_NO_COPY}, no NICs",
-            example={"n": 5},
+        _preset(ring, f"ranks in a cycle; no switch, {_NO_COPY}, no NICs", n=5),
+        _preset(mesh, f"grid of ranks; no switch, {_NO_COPY}, no NICs", shape=(3, 4)),
+        _preset(torus, f"grid that wraps around; no switch, {_NO_COPY}, no NICs", shape=(2, 3, 4)),
+        _preset(
+            hub_and_spoke, f"one rank linked with all others; no switch, {_NO_COPY}, no NICs", n=5
         ),
-        Preset(
-            name="mesh",
-            make=mesh,
-            facts=f"grid of ranks; no switch, {_NO_COPY}, no NICs",
-            example={"shape": (3, 4)},
+        _preset(
+            fat_tree,
+            f"hosts below oversubscribed switches; {_NO_COPY}; {_ALL}",
+            shape=(3, 2, 2),
+            oversubscription=2.0,
         ),
-        Preset(
-            name="torus",
-            make=torus,
-            facts=f"grid that wraps around; no switch, {_NO_COPY}, no NICs",
-            example={"shape": (2, 3, 4)},
-        ),
-        Preset(
-            name="hub_and_spoke",
-            make=hub_and_spoke,
-            facts=f"one rank linked with all others; no switch, {_NO_COPY}, no NICs",
-            example={"n": 5},
-        ),
-        Preset(
-            name="fat_tree",
-            make=fat_tree,
-            facts=f"hosts below oversubscribed switches; {_NO_COPY}; all traffic uses the NICs",
-            example={"shape": (3, 2, 2), "oversubscription": 2.0},
-        ),
-        Preset(
-            name="uniform",
-            make=uniform,
-            facts=f"one rank a host, any to any; {_NO_COPY}; all traffic uses the NICs",
-            example={"ranks": 4},
-        ),
-        Preset(
-            name="racks",
-            make=racks,
-            facts=f"racks of hosts behind uplinks; {_NO_COPY}; all traffic uses the NICs",
-            example={
-                "hosts_per_rack": (2, 3),
-                "host_bytes_per_s": 50e6,
-                "uplink_bytes_per_s": 12.5e6,
-            },
+        _preset(uniform, f"one rank a host, any to any; {_NO_COPY}; {_ALL}", ranks=4),
+        _preset(
+            racks,
+            f"racks of hosts behind uplinks; {_NO_COPY}; {_ALL}",
+            hosts_per_rack=(2, 3),
+            host_bytes_per_s=50e6,
+            uplink_bytes_per_s=12.5e6,
         ),
     )
 }

@@ -161,17 +161,21 @@ def test_hosts_under_two_names_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "found", "message"),
     [
-        (("error",), "unable to connect", "'error': the run failed: unable to connect"),
-        (("start",), None, r"'start' is None, needs an object"),
+        (("error",), "unable to connect", "'error' is set: the run failed: unable to connect"),
+        (("start",), None, "'start': None is not an object"),
         (("start", "connected"), [], r"'start.connected\[0\]' is missing"),
-        (("start", "connected"), {}, r"'start.connected' is {}, needs a list"),
-        (("start", "connected", 0, "local_host"), 7, r"connected\[0\].local_host' is 7, needs"),
+        (("start", "connected"), {}, "'start.connected': {} is not a list"),
+        (
+            ("start", "connected", 0, "local_host"),
+            7,
+            r"connected\[0\].local_host': 7 is not a",
+        ),
         (("start", "connected", 0, "local_host"), B, "joins 10.0.0.2 with itself"),
         (("start", "test_start", "protocol"), "UDP", "is 'UDP', needs 'TCP'"),
         (("start", "test_start", "reverse"), "x", "test_start.reverse': 'x' is not a number"),
         (("end", "sum_received", "bits_per_second"), -1, "bits_per_second' is -1, needs 0 to"),
         (("end", "sum_received", "bits_per_second"), 1e300, "needs 0 to 1e"),
-        (("end", "streams"), 5, "'end.streams' is 5, needs a list"),
+        (("end", "streams"), 5, "'end.streams': 5 is not a list"),
         (("end",), {}, "are missing or 0"),
     ],
 )

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headrace.topology import BYTES_PER_MB, SharedCapacity, Topology
+from headrace.topology.ports import by_direction
 
 LEAST_CHANGE = 0.25
 """A port's rate has changed if by more than this fraction: connections scatter, and those that get
@@ -67,20 +68,15 @@ def topology_ports(topology: Topology) -> tuple[Port, ...]:
         for index, capacity in enumerate(topology.shared)
     ]
     known = {port.links for port in found}
-    home = topology.rank_host
-    for host, name in enumerate(topology.hosts):
-        for way in ("out", "in"):
-            links = tuple(
-                index
-                for index, link in enumerate(topology.links)
-                if home[link.src] != home[link.dst]
-                and home[link.src if way == "out" else link.dst] == host
-            )
-            if links and links not in known:
-                known.add(links)
-                fastest = float(topology.columns.beta_us_per_mb[list(links)].min())
-                limit = 1e6 * BYTES_PER_MB / fastest
-                found.append(Port(name=f"{name}-{way}", links=links, bytes_per_s=limit))
+    home, columns = np.array(topology.rank_host), topology.columns
+    src, dst = home[columns.src], home[columns.dst]
+    across = np.flatnonzero(src != dst)
+    for host, way, links in by_direction(src[across], dst[across], len(topology.hosts), across):
+        if links not in known:
+            known.add(links)
+            limit = 1e6 * BYTES_PER_MB / float(columns.beta_us_per_mb[list(links)].min())
+            name = f"{topology.hosts[host]}-{way}"
+            found.append(Port(name=name, links=links, bytes_per_s=limit))
     return tuple(found)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from headrace.collectives.measure.pcie.inference import Hardware
 from headrace.errors import InputError
 from headrace.topology import SharedCapacity, Topology
+from headrace.topology.ports import by_direction
 from headrace.topology.topology import beta_from_bytes_per_s
 from headrace.topology.transforms import restricted
 
@@ -102,28 +103,31 @@ def with_pcie(machine: Topology, hardware: Hardware, order: Sequence[int]) -> To
     rate = hardware.switch_gb_per_s
     if len(machine.hosts) == 1 or rate is None:
         return machine
-    place: dict[int, tuple[int, int]] = {}
-    for host in range(len(machine.hosts)):
-        ranks = [rank for rank, home in enumerate(machine.rank_host) if home == host]
+    count, hosts = len(hardware.switches), np.array(machine.rank_host)
+    switch_of = {gpu: index for index, group in enumerate(hardware.switches) for gpu in group}
+    owner = np.zeros(machine.ranks, np.int64)  # by rank: its host's switch
+    for host, name in enumerate(machine.hosts):
+        ranks = np.flatnonzero(hosts == host)
         if len(ranks) != len(order):
             raise InputError(
-                f"host '{machine.hosts[host]}' has {len(ranks)} ranks, the probed box "
-                f"{len(order)} GPUs: needs as many"
+                f"host '{name}' has {len(ranks)} ranks, the probed box {len(order)} GPUs: needs "
+                "as many"
             )
-        place |= {rank: (host, order[index]) for index, rank in enumerate(ranks)}
-    across = [i for i, k in enumerate(machine.links) if place[k.src][0] != place[k.dst][0]]
+        owner[ranks] = [host * count + switch_of[gpu] for gpu in order]
+    src, dst = machine.columns.src, machine.columns.dst
+    across = np.flatnonzero(hosts[src] != hosts[dst])
     beta = beta_from_bytes_per_s(rate * 1e9)
-    added: list[SharedCapacity] = []
-    for host, name in enumerate(machine.hosts):
-        for number, group in enumerate(hardware.switches):
-            if len(group) < 2:
-                continue
-            mine = {(host, gpu) for gpu in group}
-            for way, end in (("out", "src"), ("in", "dst")):
-                links = tuple(i for i in across if place[getattr(machine.links[i], end)] in mine)
-                if links:
-                    label = f"pcie-{way}-{name}-{number}"
-                    added.append(SharedCapacity(name=label, links=links, beta_us_per_mb=beta))
+    added = [
+        SharedCapacity(
+            name=f"pcie-{way}-{machine.hosts[index // count]}-{index % count}",
+            links=links,
+            beta_us_per_mb=beta,
+        )
+        for index, way, links in by_direction(
+            owner[src[across]], owner[dst[across]], len(machine.hosts) * count, across
+        )
+        if len(hardware.switches[index % count]) > 1
+    ]
     if not added:
         return machine
     return replace(machine, name=f"{machine.name}-pcie", shared=(*machine.shared, *added))
