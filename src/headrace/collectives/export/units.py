@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from headrace.collectives.errors import ProgramError
-from headrace.collectives.program import Direction, Op, Program
+from headrace.collectives.plan.cost.pieces import mates_of
+from headrace.collectives.program import Op, Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,6 +54,7 @@ class Units:
         lane = steps["lane"][step]
         starts = np.searchsorted(lane, np.arange(len(lanes["rank"]) + 1))
         columns = [lanes[name].tolist() for name in ("rank", "direction", "peer", "channel")]
+        mate = mates_of(program)[step]
         src = np.where(steps["src_slot"] < 0, -1, steps["src_slot"])[step]
         units = cls(
             lanes=list(zip(*columns, strict=True)),
@@ -64,30 +65,15 @@ class Units:
             src_slot=np.where(src < 0, -1, src + offset).tolist(),
             group=steps["message"][step].tolist(),
             step=step.tolist(),
-            partner=[-1] * len(step),
-            after=_lists(len(step)),
+            partner=np.where(mate < 0, -1, first[mate] + offset).tolist(),
+            after=[[] for _ in step],
         )
-        units._pair()
         units._wait(program, first.tolist())
         return units
 
     def rank(self, unit: int) -> int:
         """Return the rank that `unit` runs at."""
         return self.lanes[self.lane[unit]][0]
-
-    def _pair(self) -> None:
-        number = {key: lane for lane, key in enumerate(self.lanes)}
-        for (rank, direction, peer, channel), lane in number.items():
-            if direction != Direction.SEND:
-                continue
-            other = number.get((peer, int(Direction.RECV), rank, channel))
-            if other is None or len(self.of_lane[other]) != len(self.of_lane[lane]):
-                raise ProgramError(
-                    f"rank {rank} sends to rank {peer} on channel {channel} what is not received: "
-                    "verify the program first"
-                )
-            for send, receive in zip(self.of_lane[lane], self.of_lane[other], strict=True):
-                self.partner[send], self.partner[receive] = receive, send
 
     def _wait(self, program: Program, first: list[int]) -> None:
         steps = program.steps
@@ -101,7 +87,3 @@ class Units:
                     self.after[first[step] + k].append(first[on] + k)
             else:
                 self.after[first[step]].append(first[on + 1] - 1)
-
-
-def _lists(count: int) -> list[list[int]]:
-    return [[] for _ in range(count)]

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.collectives.demand import STANDARD, Collective, Demand
+from headrace.collectives.demand import STANDARD, Demand
 from headrace.collectives.plan.bound.cuts import LargeTopology
+from headrace.collectives.plan.bound.terms import cut_shares
 from headrace.topology import BYTES_PER_MB, Topology
 
 _EVERY_SET = 10
@@ -131,22 +132,5 @@ class _Search:
 
     def need(self, inside: np.ndarray) -> float:
         """Bytes that must leave the set, as a fraction of the total bytes."""
-        n, size, rooted = len(inside), int(inside.sum()), bool(inside[self._demand.root])
-        mine, rest = size / n, 1 - size / n
-        match self._demand.collective:
-            case Collective.ALLREDUCE:
-                return 1.0
-            case Collective.BROADCAST:
-                return 1.0 if rooted else 0.0
-            case Collective.REDUCE:
-                return 0.0 if rooted else 1.0
-            case Collective.SCATTER:
-                return rest if rooted else 0.0
-            case Collective.GATHER:
-                return 0.0 if rooted else mine
-            case Collective.ALLGATHER:
-                return mine
-            case Collective.REDUCE_SCATTER:
-                return rest
-            case _:
-                return size * rest
+        size, rooted = int(inside.sum()), bool(inside[self._demand.root])
+        return cut_shares(len(inside), self._demand.collective, size, rooted)[1]

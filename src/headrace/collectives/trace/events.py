@@ -93,8 +93,7 @@ def _steps(program: Program, times: Times, earlier: int) -> Iterator[Event]:
 
 def _arrows(program: Program, times: Times, group: str, earlier: int) -> Iterator[Event]:
     lane_of, lanes = program.steps["lane"], program.lanes
-    lane_start = np.searchsorted(lane_of, np.arange(len(lanes["rank"]) + 1))
-    mate = mates_of(program, lane_start)
+    mate = mates_of(program)
     sends = lanes["direction"][lane_of] == Direction.SEND
     for step in np.flatnonzero(sends & (times.bytes > 0)).tolist():
         other = int(mate[step])

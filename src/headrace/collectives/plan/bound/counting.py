@@ -30,6 +30,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import shortest_path
 
 from headrace.collectives.plan.bound.cuts import partitions
+from headrace.collectives.plan.cost.resources import slowest_betas
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.topology import Topology
 
@@ -71,22 +72,17 @@ def most_urgent_cut(topology: Topology, deliveries: Deliveries, chunk_mb: float)
 
 class _Counting:
     def __init__(self, topology: Topology, deliveries: Deliveries, chunk_mb: float) -> None:
-        links = topology.links
+        links = topology.columns
         self._n = topology.ranks
         self._mb = chunk_mb
-        self._src = np.array([link.src for link in links], dtype=np.int64)
-        self._dst = np.array([link.dst for link in links], dtype=np.int64)
-        self._alpha = np.array([link.alpha_us for link in links], dtype=float)
-        self._beta = np.array([link.beta_us_per_mb for link in links], dtype=float)
-        self._shared_beta = [shared.beta_us_per_mb for shared in topology.shared]
-        self._shares: list[list[int]] = [[] for _ in links]  # by link: capacities
-        slowest = self._beta.copy()
+        self._src, self._dst = links.src, links.dst
+        self._alpha, self._beta = links.alpha_us, links.beta_us_per_mb
+        self._shared = topology.shared
+        self._shares: list[list[int]] = [[] for _ in topology.links]  # by link: capacities
         for number, shared in enumerate(topology.shared):
-            index = sorted(set(shared.links))
-            slowest[index] = np.maximum(slowest[index], shared.beta_us_per_mb)
-            for link in index:
+            for link in set(shared.links):
                 self._shares[link].append(number)
-        hop = self._alpha + slowest * chunk_mb
+        hop = self._alpha + slowest_betas(topology) * chunk_mb
         graph = sparse.csr_array((hop, (self._src, self._dst)), shape=(self._n, self._n))
         self._far = np.asarray(shortest_path(graph, method="D"))
         # Chunks of equal origin and targets are counted together.
@@ -120,7 +116,7 @@ class _Counting:
                 sharing.setdefault(shared, []).append(place)
         for shared, places in sorted(sharing.items()):
             for cut in cuts:
-                cut.share(places, self._shared_beta[shared] * self._mb)
+                cut.share(places, self._shared[shared].beta_us_per_mb * self._mb)
         return chunks, _smallest(*cuts, chunks)
 
     def farthest(self) -> tuple[str, float]:

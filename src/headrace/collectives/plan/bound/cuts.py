@@ -86,20 +86,17 @@ class LargeTopology:
     """A topology with too many links for linear programs."""
 
     def __init__(self, topology: Topology) -> None:
-        links = topology.links
         self._topology = topology
         self._n = topology.ranks
-        self._src = np.array([link.src for link in links], dtype=np.int64)
-        self._dst = np.array([link.dst for link in links], dtype=np.int64)
-        self._alpha = np.array([link.alpha_us for link in links], dtype=float)
-        betas = [link.beta_us_per_mb for link in links]
-        betas += [shared.beta_us_per_mb for shared in topology.shared]
-        self._capacity = 1.0 / np.array(betas)  # links, then shared capacities, MB/us
+        links = topology.columns
+        self._src, self._dst, self._alpha = links.src, links.dst, links.alpha_us
+        betas = np.append(links.beta_us_per_mb, [s.beta_us_per_mb for s in topology.shared])
+        self._capacity = 1.0 / betas  # links, then shared capacities, MB/us
         # Every membership is a row: a link is a member of itself and of its shared capacities.
-        own = np.arange(len(links))
+        own = np.arange(len(links.src))
         member = [np.array(shared.links, dtype=np.int64) for shared in topology.shared]
         self._member = np.concatenate([own, *member])
-        resources = np.arange(len(links), len(betas))
+        resources = np.arange(len(own), len(betas))
         self._of = np.concatenate([own, np.repeat(resources, [len(rows) for rows in member])])
 
     def require(self, what: str) -> None:

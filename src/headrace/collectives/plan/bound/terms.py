@@ -171,7 +171,7 @@ def _of_large(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
         sizes = np.bincount(label)
         into, out = large.cuts(label)
         for part in np.flatnonzero(sizes < n).tolist():
-            needs = _cut_shares(n, collective, int(sizes[part]), int(label[root]) == part)
+            needs = cut_shares(n, collective, int(sizes[part]), int(label[root]) == part)
             for way, need, rate in zip(
                 ("into", "out of"), needs, (into[part], out[part]), strict=True
             ):
@@ -409,8 +409,13 @@ def _group_share(label: np.ndarray, collective: Collective, root: int) -> float:
             return groups - 1.0
 
 
-def _cut_shares(n: int, collective: Collective, size: int, rooted: bool) -> tuple[float, float]:
-    """Amounts that must go into and out of a set of `size` ranks, with or without the root."""
+def cut_shares(n: int, collective: Collective, size: int, rooted: bool) -> tuple[float, float]:
+    """Return the shares of all bytes that must enter and leave a set of `size` ranks.
+
+    Parameters
+    ----------
+    rooted : the root is one of them.
+    """
     rest, mine = (n - size) / n, size / n
     match collective:
         case Collective.ALLREDUCE:

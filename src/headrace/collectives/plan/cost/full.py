@@ -45,7 +45,7 @@ class Messages:
         steps = program.steps
         lane = steps["lane"].astype(np.int64)
         lane_start = np.searchsorted(lane, np.arange(len(program.lanes["rank"]) + 1))
-        mate = mates_of(program, lane_start)
+        mate = mates_of(program)
         sends = np.flatnonzero(program.lanes["direction"][lane] == SEND)
         local = np.flatnonzero(mate < 0)
         # One lane's steps of one number are one message, whatever the numbers of other lanes.

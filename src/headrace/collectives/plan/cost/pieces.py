@@ -42,7 +42,7 @@ class Pieces:
         self.lane_start = np.searchsorted(self.lane, np.arange(len(program.lanes["rank"]) + 1))
         self.direction = program.lanes["direction"][self.lane]
         self.local = (steps["op"] == Op.COPY) | (steps["op"] == Op.REDUCE)
-        self.mate = mates_of(program, self.lane_start)
+        self.mate = mates_of(program)
         self.link = links_of(program, topology)
         self.step_bytes = steps["count"] * program.demand.chunk_bytes(total_bytes)
         size = self._piece_bytes(max_pieces)
@@ -114,7 +114,7 @@ class Pieces:
         return [*pending.tolist(), 1 << 60]
 
 
-def mates_of(program: Program, lane_start: np.ndarray) -> np.ndarray:
+def mates_of(program: Program) -> np.ndarray:
     """Return for every send its receive and the other way round; -1 for local steps.
 
     Raises
@@ -122,6 +122,7 @@ def mates_of(program: Program, lane_start: np.ndarray) -> np.ndarray:
     ProgramError : if a lane has no partner, or their steps differ.
     """
     lanes = program.lanes
+    lane_start = np.searchsorted(program.steps["lane"], np.arange(len(lanes["rank"]) + 1))
     columns = (lanes[name].tolist() for name in ("rank", "direction", "peer", "channel"))
     lane_of = {row: lane for lane, row in enumerate(zip(*columns, strict=True))}
     mate = np.full(len(program.steps["op"]), -1, dtype=np.int64)

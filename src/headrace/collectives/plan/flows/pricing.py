@@ -17,14 +17,12 @@ class Pricing:
     def __init__(self, topology: Topology, wanted: tuple[Commodity, ...], chunk_mb: float) -> None:
         n = topology.ranks
         self._n, self._wanted = n, wanted
-        self._src = np.array([link.src for link in topology.links], dtype=np.int64)
-        self._dst = np.array([link.dst for link in topology.links], dtype=np.int64)
+        links = topology.columns
+        self._src, self._dst = links.src, links.dst
         self._link = np.full((n, n), -1, dtype=np.int32)
         self._link[self._src, self._dst] = np.arange(len(self._src))
         self._length = np.full((n, n), np.inf)
-        self.length_us = np.array(
-            [link.alpha_us + link.beta_us_per_mb * chunk_mb for link in topology.links]
-        )
+        self.length_us = links.alpha_us + links.beta_us_per_mb * chunk_mb
         """(links,): time of a chunk, in us."""
         self._length[self._src, self._dst] = self.length_us
 

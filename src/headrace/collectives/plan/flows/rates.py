@@ -61,9 +61,8 @@ class Flows:
     def __init__(self, topology: Topology) -> None:
         links, n = topology.links, topology.ranks
         self._topology = topology
-        self._src = np.array([link.src for link in links], dtype=np.int64)
-        self._dst = np.array([link.dst for link in links], dtype=np.int64)
-        self._alpha = np.array([link.alpha_us for link in links], dtype=float)
+        self._src, self._dst = topology.columns.src, topology.columns.dst
+        self._alpha = topology.columns.alpha_us
         # Resources: every link, then every shared capacity.
         betas = [link.beta_us_per_mb for link in links]
         members = [np.array([index]) for index in range(len(links))]

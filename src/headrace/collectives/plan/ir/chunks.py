@@ -13,7 +13,6 @@ import numpy as np
 
 from headrace.collectives.demand import REDUCING, Collective, Demand
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.ir.conditions import conditions
 from headrace.collectives.plan.ir.sends import (
     Deliveries,
     Sends,
@@ -21,6 +20,7 @@ from headrace.collectives.plan.ir.sends import (
     check_sends,
 )
 from headrace.collectives.plan.ir.slots import SlotAllocation
+from headrace.collectives.plan.verify.conditions import Specification
 from headrace.collectives.program import Schedule, Transfer
 
 
@@ -62,7 +62,7 @@ def deliveries_of(demand: Demand) -> Deliveries:
 
 def _listed(demand: Demand) -> Deliveries:
     """The same from the values that the demand lists."""
-    wanted = conditions(demand)
+    wanted = Specification.of(demand)
     before, after = wanted.before, wanted.after
     chunks = 1 + int(max(before.item.max(initial=-1), after.item.max(initial=-1)))
     origin = np.zeros(chunks, dtype=np.int32)

@@ -4,7 +4,7 @@ import numpy as np
 
 from headrace.collectives.demand import Demand
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.ir.conditions import conditions
+from headrace.collectives.plan.verify.conditions import Specification
 from headrace.collectives.program import Transfer
 
 
@@ -17,7 +17,7 @@ class SlotAllocation:
     """
 
     def __init__(self, demand: Demand, chunks: int) -> None:
-        before = conditions(demand).before
+        before = Specification.of(demand).before
         self._demand = demand
         self._items = max(chunks, int(before.item.max(initial=-1)) + 1)
         self._held = np.sort(before.rank * self._items + before.item)

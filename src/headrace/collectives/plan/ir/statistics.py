@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.collectives.errors import ProgramError
+from headrace.collectives.plan.cost.pieces import mates_of
 from headrace.collectives.program import Direction, Op, Program
 
 
@@ -66,8 +67,8 @@ def _rounds(program: Program) -> int:
     lane_of, op, slot = steps["lane"].tolist(), steps["op"].tolist(), steps["slot"].tolist()
     from_slot, count = steps["src_slot"].tolist(), steps["count"].tolist()
     rank = lanes["rank"].tolist()
-    feeds = _mates(program)
-    after, waiting = _successors(program, feeds)
+    mates: list[int] = mates_of(program).tolist()
+    after, waiting = _successors(program, mates)
     # Sparse, by slot: a demand can have many more slots than its steps write.
     depth: list[dict[int, int]] = [{} for _ in range(program.demand.ranks)]
     carried: dict[int, int] = {}  # by receive step: the depth of the data in flight
@@ -81,7 +82,7 @@ def _rounds(program: Program) -> int:
         if op[step] == Op.SEND:
             level = 1 + max(here.get(cell, 0) for cell in cells)
             deepest = max(deepest, level)
-            carried[feeds[step]] = level
+            carried[mates[step]] = level
         else:
             reads = range(from_slot[step], from_slot[step] + count[step])
             for k, cell in enumerate(cells):
@@ -97,36 +98,15 @@ def _rounds(program: Program) -> int:
     return deepest
 
 
-def _mates(program: Program) -> dict[int, int]:
-    """Return the matching receive of every send."""
-    lanes, lane_of = program.lanes, program.steps["lane"]
-    first = np.searchsorted(lane_of, np.arange(len(lanes["rank"]) + 1))
-    names = ("rank", "direction", "peer", "channel")
-    columns = zip(*(lanes[name].tolist() for name in names), strict=True)
-    number = {key: index for index, key in enumerate(columns)}
-    feeds: dict[int, int] = {}
-    for (rank, direction, peer, channel), index in number.items():
-        if direction == Direction.SEND:
-            mate = number[peer, int(Direction.RECV), rank, channel]
-            size = first[index + 1] - first[index]
-            feeds.update(
-                zip(
-                    range(first[index], first[index] + size),
-                    range(first[mate], first[mate] + size),
-                    strict=True,
-                )
-            )
-    return feeds
-
-
-def _successors(program: Program, feeds: dict[int, int]) -> tuple[list[list[int]], list[int]]:
+def _successors(program: Program, mates: list[int]) -> tuple[list[list[int]], list[int]]:
     """Return for every step its successors, and the number of its predecessors."""
     lane_of = program.steps["lane"]
     after: list[list[int]] = [[] for _ in lane_of]
     in_lane = np.flatnonzero(lane_of[1:] == lane_of[:-1]).tolist()
     pairs = [(step, step + 1) for step in in_lane]
     pairs += zip(program.dependencies["on"], program.dependencies["step"], strict=True)
-    pairs += feeds.items()
+    sends = np.flatnonzero(program.steps["op"] == Op.SEND).tolist()
+    pairs += [(send, mates[send]) for send in sends]
     waiting = [0] * len(lane_of)
     for before, step in pairs:
         after[before].append(int(step))

@@ -1,7 +1,6 @@
 """Precondition and postcondition of a demand, as columns.
 
-Read from `Demand.initial` and `Demand.final`, rank by rank, and from nothing else: planners have
-faster ways to the same, which the verifier must not rely on.
+Read from `Demand.initial` and `Demand.final`, rank by rank, and from nothing else.
 """
 
 from collections.abc import Callable

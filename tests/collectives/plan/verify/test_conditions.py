@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
-from headrace.collectives.plan.ir.conditions import Values, conditions
+from headrace.collectives.plan.verify.conditions import SlotContents, Specification
 
 CUSTOM = Demand.custom(
     ranks=3,
@@ -32,10 +32,10 @@ def _demands() -> list[Demand]:
 
 @pytest.mark.parametrize("demand", _demands(), ids=lambda d: f"{d.collective}-{d.ranks}-{d.chunks}")
 def test_columns_are_the_lists(demand: Demand) -> None:
-    found = conditions(demand)
+    found = Specification.of(demand)
     assert len(set(found.masks)) == len(found.masks)
 
-    def rows(values: Values) -> list[tuple[int, int, int, int]]:
+    def rows(values: SlotContents) -> list[tuple[int, int, int, int]]:
         columns = (values.rank, values.slot, values.item)
         masks = [found.masks[by] for by in values.by.tolist()]
         return list(zip(*(column.tolist() for column in columns), masks, strict=True))
