@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.units import duration, mbit, ms, rate, size
+from headrace.units import duration, mbit, ms, parse_size, rate, size
 
 SOURCES = Path(__file__).parents[1] / "src" / "headrace"
 
@@ -15,6 +15,10 @@ SOURCES = Path(__file__).parents[1] / "src" / "headrace"
         (size(1 << 10), "1 KiB"),
         (size(1023 << 10), "1023 KiB"),
         (size(3 << 29), "1.5 GiB"),
+        (size(5793), "5.657 KiB"),
+        (size(2_666_667, like=8_000_000), "2.667 MB"),
+        (size(2_666_667, like=8 << 20), "2.543 MiB"),
+        (size(96, like=8_000_000), "96 B"),
         (duration(None), ""),
         (duration(999.9), "999.9 us"),
         (duration(1500.0), "1.5 ms"),
@@ -27,6 +31,22 @@ SOURCES = Path(__file__).parents[1] / "src" / "headrace"
 )
 def test_quantities_have_their_unit(shown: str, text: str) -> None:
     assert shown == text
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        *((f"{n}{unit}", f"{n} {unit}") for n in (1, 8, 16, 512) for unit in ("KB", "MB", "MiB")),
+        *((f"{n}{unit}", f"{n} {unit}iB") for n in (4, 20, 25, 100, 512) for unit in "KMG"),
+        ("1.5MB", "1.5 MB"),
+        ("1.5M", "1.5 MiB"),
+        ("999", "999 B"),
+        ("0", "0 B"),
+        ("1024T", "1024 TiB"),
+    ],
+)
+def test_sizes_are_shown_as_they_were_typed(typed: str, shown: str) -> None:
+    assert size(parse_size(typed)) == shown
 
 
 def test_a_beta_of_8_us_per_mb_is_a_gigabit_a_millisecond() -> None:

@@ -1,4 +1,8 @@
-"""Sizes, times and rates with units, as text."""
+"""Sizes, times and rates with units, as text.
+
+A page, or a command's output, has one unit for each: sizes in powers of 1024, or of 1000 where they
+were given so; rates of networks in Mbit/s or Gbit/s, those of plans' data in GB/s.
+"""
 
 import re
 
@@ -9,6 +13,9 @@ _UNITS = {"": 1, "B": 1} | {
     for power, letter in enumerate("KMGT", start=1)
     for suffix, base in (("", 1024), ("iB", 1024), ("B", 1000))
 }
+
+GBIT_FROM = 10_000
+"""Mbit/s from which rates are shown in Gbit/s."""
 
 _MOST = 1 << 50
 """Bytes; more are a slip of the keyboard, and beyond what a program's counts hold."""
@@ -30,12 +37,28 @@ def parse_size(text: str) -> int:
     return count
 
 
-def size(count: int) -> str:
-    """Return a number of bytes in B, KiB, MiB, GiB or TiB."""
-    for unit, one in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= one:
-            return f"{count / one:.4g} {unit}"
-    return f"{count} B"
+def size(count: int, like: int | None = None) -> str:
+    """Return a number of bytes with its unit: KB, MB, ... where `like` is round in those, else KiB.
+
+    Parameters
+    ----------
+    like : the size that the page or table is about, such as 8,000,000, typed as 8MB; `count` itself
+        if absent.
+    """
+    named = count if like is None else like
+    (decimal, _), (binary, _) = _scaled(named, 1000, 15), _scaled(named, 1024, 15)
+    is_round = named >= 1000 and len(str(named).rstrip("0")) <= 3
+    if is_round and len(decimal) <= len(binary):
+        text, power = _scaled(count, 1000, 4)
+        return f"{text} {'KMGT'[power - 1]}B" if power else f"{text} B"
+    text, power = _scaled(count, 1024, 4)
+    return f"{text} {'KMGT'[power - 1]}iB" if power else f"{text} B"
+
+
+def _scaled(count: int, base: int, digits: int) -> tuple[str, int]:
+    """Return a count over the largest power of `base` up to the fourth, and that power."""
+    power = sum(count >= base**each for each in range(1, 5))
+    return f"{count / base**power:.{digits}g}", power
 
 
 def duration(us: float | None) -> str:
@@ -56,7 +79,12 @@ def ms(us: float) -> str:
 def rate(beta_us_per_mb: float) -> str:
     """Return the rate of a link or capacity in Mbit/s, or in Gbit/s from ten on."""
     found = mbit(beta_us_per_mb)
-    return f"{found:.4g} Mbit/s" if found < 10_000 else f"{found / 1000:.4g} Gbit/s"
+    return f"{found:.4g} Mbit/s" if found < GBIT_FROM else f"{found / 1000:.4g} Gbit/s"
+
+
+def gb_per_s(beta_us_per_mb: float) -> str:
+    """Return the rate at which data passes a cut or a capacity, in GB/s."""
+    return f"{1e3 / beta_us_per_mb:.4g} GB/s"
 
 
 def mbit(beta_us_per_mb: float) -> float:

@@ -63,8 +63,8 @@ def test_show_prints_sends_and_utilisation(tmp_path: Path) -> None:
     shown = run("show", tmp_path / "plan")
     assert "sends (full model, 63 us in all)" in shown
     lines = [" ".join(line.split()) for line in shown.splitlines()]
-    assert "0.00 31.00 0 1 0 1.907 MiB 0-1" in lines
-    assert "47.00 63.00 1 2 2 976.6 KiB 1" in lines
+    assert "0.00 31.00 0 1 0 2 MB 0-1" in lines
+    assert "47.00 63.00 1 2 2 1 MB 1" in lines
     assert "backplane 100.0%" in lines
     assert "1 > 2 34.9%" in lines
     assert "--all" not in shown

@@ -29,6 +29,7 @@ from tests.report.small import relay
 PLOTLY_BYTES = 6_000_000
 MAX_BYTES = 12_000_000
 
+PROFILE = Path(__file__).parents[1] / "golden" / "written" / "profile.headrace"
 RACKS = racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6)
 RESULT: dict[str, Any] = {
     "claim": "synthesis",
@@ -178,6 +179,28 @@ def test_topology(tmp_path: Path, topology: Any) -> None:
     page = read(tmp_path / "t")
     assert len(page.figures) == 2
     assert topology.name in " ".join(page.text)
+
+
+@pytest.mark.parametrize(
+    ("write", "sizes", "rates"),
+    [
+        (lambda path: relay().save(path), {"MB"}, {"GB/s"}),
+        (lambda path: replace(relay(), total_bytes=2 << 20).save(path), {"MiB"}, {"GB/s"}),
+        (RACKS.save, set(), {"Mbit/s"}),
+        (ndv2_taccl_1mb(2).save, set(), {"Gbit/s"}),
+        (lambda path: path.write_bytes(PROFILE.read_bytes()), set(), {"Mbit/s"}),
+    ],
+    ids=["plan of 2 MB", "plan of 2 MiB", "topology", "fast topology", "profile"],
+)
+def test_a_page_has_one_unit_of_sizes_and_one_of_rates(
+    tmp_path: Path, write: Any, sizes: set[str], rates: set[str]
+) -> None:
+    write(tmp_path / "f")
+    page = read(tmp_path / "f")
+    text = " ".join([*page.text, *(s for s in page.scripts if len(s) < 1_000_000)])
+    found = re.findall(r"\b(?:[KMGT]i?B|[KMG]bit)(?:/s)?\b|us/MB", text)
+    assert {unit for unit in found if unit.endswith("B")} == sizes
+    assert {unit for unit in found if unit.endswith("/s")} == rates
 
 
 def test_crowded_topologies_say_what_is_not_drawn() -> None:

@@ -116,9 +116,13 @@ class Show:
             if entry.collective is not Collective.ALLREDUCE:
                 continue
             plan = entry.plan
-            upper = "and more" if entry.to_bytes is None else f"to {size(entry.to_bytes)}"
+            upper = (
+                "and more"
+                if entry.to_bytes is None
+                else f"to {size(entry.to_bytes, plan.total_bytes)}"
+            )
             table.add_row(
-                f"{size(entry.from_bytes)} {upper}",
+                f"{size(entry.from_bytes, plan.total_bytes)} {upper}",
                 plan.generator,
                 size(plan.total_bytes),
                 ms(plan.predicted_us),
@@ -136,15 +140,13 @@ class Show:
 
     def trained(self, result: TrainingResult, took_s: float) -> None:
         self.close()
-        buckets = " + ".join(f"{nbytes / 1e6:.2f}" for nbytes in result.bucket_bytes)
         self._print(
             f'init_process_group("{result.backend}"): {len(result.steps_us)} steps measured, '
             f"{ms(result.step_us)} each; {took_s:.0f} s with starting up"
         )
         if result.backend == "headrace":
-            self._print(
-                f"gradients: {sum(result.bucket_bytes) / 1e6:.2f} MB = {buckets} in buckets"
-            )
+            buckets = " + ".join(map(size, result.bucket_bytes))
+            self._print(f"gradients: {size(sum(result.bucket_bytes))} = {buckets} in buckets")
 
     def compared(self, comparison: Comparison, *, paced: bool) -> None:
         self._head(5, "Compared (with real compute)")

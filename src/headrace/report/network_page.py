@@ -8,6 +8,7 @@ from headrace.report.graph import draw_topology
 from headrace.report.page import Page
 from headrace.topology import Topology
 from headrace.topology.profile import Profile
+from headrace.units import GBIT_FROM, duration, rate
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -48,17 +49,17 @@ def _network(page: Page, topology: Topology) -> None:
     if topology.shared:
         page.heading("Shared capacities")
         page.table(
-            ("name", "GB/s", "links"),
-            [(s.name, 1e3 / s.beta_us_per_mb, len(s.links)) for s in topology.shared],
+            ("name", "rate", "links"),
+            [(s.name, rate(s.beta_us_per_mb), len(s.links)) for s in topology.shared],
         )
         bounds = [s.name for s in topology.shared if s.at_least]
         if bounds:
             page.note(f"At least so much, as no limit was reached: {', '.join(bounds)}.")
     page.heading("Links by cost")
-    page.table(("links", "alpha us", "beta us/MB", "GB/s", "such as"), _classes(topology))
+    page.table(("links", "alpha", "rate", "such as"), _classes(topology))
 
 
-def _classes(topology: Topology) -> list[tuple[int, float, float, float, str]]:
+def _classes(topology: Topology) -> list[tuple[int, str, str, str]]:
     """Links of equal cost, most first."""
     classes: dict[tuple[float, float], list[int]] = {}
     for index, link in enumerate(topology.links):
@@ -67,9 +68,8 @@ def _classes(topology: Topology) -> list[tuple[int, float, float, float, str]]:
     return [
         (
             len(links),
-            alpha,
-            beta,
-            1e3 / beta,
+            duration(alpha),
+            rate(beta),
             f"{topology.links[links[0]].src} > {topology.links[links[0]].dst}",
         )
         for (alpha, beta), links in rows
@@ -80,14 +80,17 @@ def _heatmap(topology: Topology) -> "go.Figure":
     import plotly.graph_objects as go
 
     n, columns = topology.ranks, topology.columns
-    rate = np.full((n, n), np.nan)
-    rate[columns.src, columns.dst] = (1e3 / columns.beta_us_per_mb).round(6)
+    rates = np.full((n, n), np.nan)
+    rates[columns.src, columns.dst] = (8e6 / columns.beta_us_per_mb).round(3)
+    unit = "Mbit/s"
+    if np.nanmax(rates) >= GBIT_FROM:
+        rates, unit = rates / 1e3, "Gbit/s"
     figure = go.Figure()
     figure.add_heatmap(
-        z=rate,
+        z=rates,
         colorscale="Blues",
-        colorbar={"title": "GB/s"},
-        hovertemplate="%{y} > %{x}: %{z:.4g} GB/s<extra></extra>",
+        colorbar={"title": unit},
+        hovertemplate=f"%{{y}} > %{{x}}: %{{z:.4g}} {unit}<extra></extra>",
     )
     figure.update_layout(
         xaxis={"title": "to rank", "constrain": "domain"},

@@ -15,6 +15,7 @@ from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.topology import Topology
 from headrace.topology.topology import ALPHA_US, BETA_US_PER_MB
+from headrace.units import mbit
 
 KIND = "profile"
 _SCHEMA = 2
@@ -182,10 +183,10 @@ class Profile:
         if topology.links:
             rows.append(("alpha", _spread([link.alpha_us for link in topology.links], "us")))
             rows.append(
-                ("bandwidth", _spread([_mbit(k.beta_us_per_mb) for k in topology.links], "Mbit/s"))
+                ("bandwidth", _spread([mbit(k.beta_us_per_mb) for k in topology.links], "Mbit/s"))
             )
         rows += [
-            (s.name, f"{'at least ' * s.at_least}{_mbit(s.beta_us_per_mb):.4g} Mbit/s")
+            (s.name, f"{'at least ' * s.at_least}{mbit(s.beta_us_per_mb):.4g} Mbit/s")
             for s in topology.shared
         ]
         rows += [(name, str(note)) for name in ("lost", "cut") for note in self._notes(name)]
@@ -224,10 +225,6 @@ def _columns(artifact: Artifact, table: str, source: str) -> Mapping[str, np.nda
                 f"{source}: column '{table}.{name}' has type {column.dtype}, needs numbers"
             )
     return columns
-
-
-def _mbit(beta_us_per_mb: float) -> float:
-    return 8e6 / beta_us_per_mb
 
 
 def _spread(values: list[float], unit: str) -> str:

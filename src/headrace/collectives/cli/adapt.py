@@ -55,7 +55,7 @@ def _choices(choices: "Iterable[RangeChoice]") -> Table:
             plan, to_bytes = row.entry.plan, row.entry.to_bytes
             table.add_row(
                 "" if index else collective.value,
-                "" if to_bytes is None else size(to_bytes),
+                "" if to_bytes is None else size(to_bytes, plan.total_bytes),
                 row.before,
                 "" if np.isinf(row.before_us) else duration(row.before_us),
                 plan.generator,

@@ -41,8 +41,8 @@ def entry_tables(entries: Iterable[Entry]) -> Iterator[RenderableType]:
         for entry in rows:
             plan = entry.plan
             table.add_row(
-                size(entry.from_bytes),
-                "" if entry.to_bytes is None else size(entry.to_bytes),
+                size(entry.from_bytes, plan.total_bytes),
+                "" if entry.to_bytes is None else size(entry.to_bytes, plan.total_bytes),
                 plan.generator[:_GENERATOR_CHARS],
                 str(plan.program.demand.chunks),
                 size(plan.total_bytes),

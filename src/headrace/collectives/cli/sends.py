@@ -8,9 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.collectives.plan.plan import Plan
-from headrace.collectives.report.timeline import Timeline, timeline
-from headrace.topology import BYTES_PER_MB
-from headrace.units import duration, size
+from headrace.collectives.report.timeline import Timeline, size_text, timeline
+from headrace.units import duration
 
 SENDS, RESOURCES = 40, 12
 """Most rows that are printed without --all."""
@@ -22,14 +21,14 @@ _SLOTS = 40
 def send_tables(plan: Plan, *, everything: bool = False) -> Iterator[RenderableType]:
     """Yield messages by time, then utilization, under the plan's own cost model."""
     line = timeline(plan)
-    yield _sends(line, plan.model.name, everything)
+    yield _sends(plan, line, everything)
     yield from _left_out(len(line), SENDS, "more sends", everything)
     yield from _busy(plan, line, everything)
 
 
-def _sends(line: Timeline, model: str, everything: bool) -> Table:
+def _sends(plan: Plan, line: Timeline, everything: bool) -> Table:
     table = Table(
-        title=f"sends ({model} model, {duration(line.total_us)} in all)",
+        title=f"sends ({plan.model.name} model, {duration(line.total_us)} in all)",
         title_justify="left",
         box=None,
         padding=(0, 1),
@@ -48,7 +47,7 @@ def _sends(line: Timeline, model: str, everything: bool) -> Table:
             str(line.src[row]),
             str(line.dst[row]),
             str(line.message[row]),
-            size(round(line.mb[row] * BYTES_PER_MB)),
+            size_text(plan, line.mb[row]),
             f"{slots}{' combined' if line.reduce[row] else ''}{channel}",
         )
     return table

@@ -65,11 +65,12 @@ def _counted(plan: Plan) -> dict[str, str]:
     found = program_statistics(plan.program, groups or ())
     rows = {
         "rounds": f"{found.rounds}, {found.messages} messages",
-        "on the wire": size(round(found.wire * plan.total_bytes)),
+        "on the wire": size(round(found.wire * plan.total_bytes), plan.total_bytes),
     }
     if groups:
         share = found.across / found.wire if found.wire else 0.0
-        rows["across groups"] = f"{size(round(found.across * plan.total_bytes))} ({share:z.0%})"
+        across = size(round(found.across * plan.total_bytes), plan.total_bytes)
+        rows["across groups"] = f"{across} ({share:z.0%})"
     return rows
 
 

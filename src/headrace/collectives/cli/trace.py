@@ -209,8 +209,8 @@ def _write_trace(
     console.print(_totals(found, prediction, topology))
     errors = found.trace.uncertainty_ns
     console.print(
-        f"{job.program.demand.collective} of {size(job.moved_bytes)} on {len(errors)} ranks by "
-        f"{origin}; every result was right. {_clocks(int(errors.max()))}",
+        f"{job.program.demand.collective} of {size(job.moved_bytes, job.total_bytes)} on "
+        f"{len(errors)} ranks by {origin}; every result was right. {_clocks(int(errors.max()))}",
         soft_wrap=True,
         highlight=False,
     )
@@ -265,7 +265,7 @@ def _lanes(job: "TraceJob", times: "Times", prediction: "Times | None") -> Table
             "" if row.rank == shown_rank else str(row.rank),
             lane_name(row.direction, row.peer, row.channel),
             str(row.steps),
-            size(row.bytes),
+            size(row.bytes, job.total_bytes),
             *(_ms(us) for us in (row.moving_us, row.waiting_us, row.held_us)),
             *(() if expected is None else (_ms(expected.moving_us),)),
         )

@@ -100,8 +100,8 @@ def _ranges(page: Page, entries: Sequence[Entry]) -> None:
         ("from", "up to", "made by", "chunks", "scored at", "predicted", "bound", "gap"),
         [
             (
-                size(entry.from_bytes),
-                "" if entry.to_bytes is None else size(entry.to_bytes),
+                size(entry.from_bytes, entry.plan.total_bytes),
+                "" if entry.to_bytes is None else size(entry.to_bytes, entry.plan.total_bytes),
                 entry.plan.generator,
                 entry.plan.program.demand.chunks,
                 size(entry.plan.total_bytes),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.collectives.plan.plan import Plan
-from headrace.collectives.report.timeline import Timeline, intervals
+from headrace.collectives.report.timeline import Timeline, intervals, size_text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -52,7 +52,7 @@ def gantt(plan: Plan, line: Timeline) -> Gantt:
         for members in groups:
             kind = _kind(row, line, members)
             start, finish = float(row.start[members].min()), float(row.finish[members].max())
-            bars[kind].append((row.name, start, finish - start, _hover(row, line, members)))
+            bars[kind].append((row.name, start, finish - start, _hover(plan, row, line, members)))
     figure = go.Figure()
     for kind, colour in _COLOURS.items():
         if mine := bars[kind]:
@@ -141,15 +141,15 @@ def _kind(row: _Row, line: Timeline, members: np.ndarray) -> str:
     return "combined sends" if line.reduce[row.uses[members]].any() else "sends"
 
 
-def _hover(row: _Row, line: Timeline, members: np.ndarray) -> str:
+def _hover(plan: Plan, row: _Row, line: Timeline, members: np.ndarray) -> str:
     uses = row.uses[members]
     start, finish = row.start[members].min(), row.finish[members].max()
     when = f"{row.name}: {start:.2f} to {finish:.2f} us"
     if len(uses) > 1:
-        return f"{when}<br>{len(uses)} messages, {line.mb[uses].sum():.4g} MB"
+        return f"{when}<br>{len(uses)} messages, {size_text(plan, line.mb[uses].sum())}"
     one = int(uses[0])
-    slots = line.slots[one]
+    slots = line.slots[one] if len(line.slots[one]) <= 60 else f"{line.slots[one][:57]}..."
     return (
         f"{when}<br>message {line.message[one]}, {line.src[one]} > {line.dst[one]}, "
-        f"{line.mb[one]:.4g} MB<br>slots {slots if len(slots) <= 60 else slots[:57] + '...'}"
+        f"{size_text(plan, line.mb[one])}<br>slots {slots}"
     )

@@ -4,10 +4,10 @@ from headrace.collectives.demand import ROOTED
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.report.bottleneck import Bottleneck, bottleneck
 from headrace.collectives.report.gantt import gantt
-from headrace.collectives.report.timeline import Timeline, timeline
+from headrace.collectives.report.timeline import Timeline, size_text, timeline
 from headrace.report.graph import draw_topology
 from headrace.report.page import Page
-from headrace.units import duration, size
+from headrace.units import duration, gb_per_s, size
 
 _SENDS = 400
 
@@ -33,7 +33,7 @@ def plan_page(plan: Plan, source: str) -> Page:
     page.figure(chart.figure, chart.height)
     _topology(page, plan, cut, line)
     _utilisation(page, plan, line)
-    _sends(page, line)
+    _sends(page, plan, line)
     return page
 
 
@@ -45,7 +45,7 @@ def _certificate(page: Page, plan: Plan, cut: Bottleneck | None) -> None:
             ("predicted", f"{duration(plan.predicted_us)} ({plan.model.name} cost model)"),
             ("lower bound", f"{duration(bound.total_us)}: {bound.formula}"),
             ("gap", f"{plan.gap:z.2%}"),
-            ("bottleneck cut", "none found" if cut is None else cut_text(cut)),
+            ("bottleneck cut", "none found" if cut is None else cut_text(cut, plan)),
             ("why this one", plan.why),
             (
                 "program",
@@ -60,17 +60,27 @@ def _certificate(page: Page, plan: Plan, cut: Bottleneck | None) -> None:
         ]
     )
     page.table(
-        ("term of the bound", "MB", "us/MB", "alpha us", "us"),
-        [(t.name, t.mb, t.us_per_mb, t.alpha_us, t.us) for t in bound.terms],
+        ("term of the bound", "data", "at", "alpha us", "us"),
+        [
+            (
+                t.name,
+                size_text(plan, t.mb) if t.mb else "",
+                gb_per_s(t.us_per_mb) if t.us_per_mb else "",
+                t.alpha_us,
+                t.us,
+            )
+            for t in bound.terms
+        ],
     )
 
 
-def cut_text(cut: Bottleneck) -> str:
+def cut_text(cut: Bottleneck, plan: Plan) -> str:
     """Return in words the bytes that must cross the cut, the links, and the least time."""
     shared = f", {_few(cut.shared)}" if cut.shared else ""
+    ranks = _few([str(rank) for rank in cut.ranks])
     return (
-        f"{cut.mb:.4g} MB must leave ranks {_few([str(rank) for rank in cut.ranks])} over "
-        f"{len(cut.links)} links{shared}: at most {cut.mb_per_us * 1e3:.4g} GB/s, so at least "
+        f"{size_text(plan, cut.mb)} must leave ranks {ranks} over "
+        f"{len(cut.links)} links{shared}: at most {gb_per_s(1 / cut.mb_per_us)}, so at least "
         f"{duration(cut.us)}"
     )
 
@@ -110,7 +120,7 @@ def _topology(page: Page, plan: Plan, cut: Bottleneck | None, line: Timeline) ->
     page.heading("Topology and bottleneck")
     drawing = draw_topology(plan.topology, cut, line.link_busy)
     if cut is not None:
-        page.note(f"In red: {cut_text(cut)}.")
+        page.note(f"In red: {cut_text(cut, plan)}.")
         if cut.us < 0.99 * plan.bound.total_us:
             term = max(plan.bound.terms, key=lambda t: t.us, default=None)
             name = "" if term is None else f" ({term.name})"
@@ -138,12 +148,12 @@ def _utilisation(page: Page, plan: Plan, line: Timeline) -> None:
     page.table(("name", "kind", "in use"), [(a, b, f"{c:z.1%}") for a, b, c in used[:_SENDS]])
 
 
-def _sends(page: Page, line: Timeline) -> None:
+def _sends(page: Page, plan: Plan, line: Timeline) -> None:
     page.heading("Sends")
     if len(line) > _SENDS:
         page.note(f"The first {_SENDS} of {len(line)}; `headrace show --all` prints every one.")
     page.table(
-        ("start us", "arrival us", "from", "to", "message", "MB", "slots", ""),
+        ("start us", "arrival us", "from", "to", "message", "size", "slots", ""),
         [
             (
                 float(line.start_us[i]),
@@ -151,7 +161,7 @@ def _sends(page: Page, line: Timeline) -> None:
                 int(line.src[i]),
                 int(line.dst[i]),
                 int(line.message[i]),
-                float(line.mb[i]),
+                size_text(plan, line.mb[i]),
                 line.slots[i] if len(line.slots[i]) <= 200 else f"{line.slots[i][:197]}...",
                 "combined" if line.reduce[i] else "",
             )

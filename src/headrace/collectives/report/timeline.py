@@ -9,6 +9,7 @@ from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.program import Direction, Op
 from headrace.topology import BYTES_PER_MB
+from headrace.units import size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,6 +45,11 @@ class Timeline:
 
     def __len__(self) -> int:
         return len(self.message)
+
+
+def size_text(plan: Plan, mb: float) -> str:
+    """Return a part of a plan's data, in the unit that the plan's size is round in."""
+    return size(round(mb * BYTES_PER_MB), plan.total_bytes)
 
 
 def timeline(plan: Plan) -> Timeline:
