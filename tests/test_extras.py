@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 import tomllib
@@ -7,10 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-REPORT = """
+REPORT = f"""
 from pathlib import Path
 from headrace.report import page_of
-page_of(Path("any.plan"))
+page_of(Path({str(ROOT / "tests" / "golden" / "written" / "profile.headrace")!r}))
 """
 
 METRICS = """
@@ -38,3 +39,16 @@ def test_a_missing_extra_is_named_with_its_command(package: str, extra: str, cod
     assert not any(each.startswith(distribution) for each in project["dependencies"])
     # `make` installs what this file names, extras too
     assert f"\n{package}==" in (ROOT / "requirements" / "runtime.txt").read_text()
+
+
+def test_a_page_without_charts_needs_no_plotly(tmp_path: Path) -> None:
+    result = {"claim": "words", "bars": [], "tables": {"t": [{"a": 1}]}, "notes": ["a note"]}
+    (tmp_path / "r.json").write_text(json.dumps(result))
+    code = (
+        "import sys; sys.modules['plotly'] = None\n"
+        "from pathlib import Path\n"
+        "from headrace.report import page_of\n"
+        f"print(page_of(Path({str(tmp_path / 'r.json')!r})).html())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Benchmark words" in done.stdout, done.stderr

@@ -1,5 +1,6 @@
 """The registry of artifact kinds: complete, and equal to the files that are written."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import headrace.artifact as artifact_io
 from headrace import kinds as registry
 from headrace.artifact import Artifact
 from headrace.errors import ArtifactError, InputError
-from headrace.kinds import artifact_kinds, foreign_formats, kind_of
+from headrace.kinds import ArtifactKind, artifact_kinds, foreign_formats, function_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 WRITTEN = sorted((Path(__file__).parent / "golden" / "written").glob("*.headrace"))
@@ -45,10 +46,14 @@ def test_errors_of_loading_name_the_source() -> None:
 
 
 def test_a_verb_without_an_entry_names_the_kinds_that_have_one() -> None:
+    def found(kind: str, entry: Callable[[ArtifactKind], object]) -> object:
+        return function_of(Artifact(kind=kind, schema=1, head={}), "a.file", entry, "needs {}")
+
     with pytest.raises(ArtifactError, match="a.file: field 'kind' is 'topology', .* plan-book"):
-        kind_of(Artifact(kind="topology", schema=1, head={}), "a.file", "verify")
-    with pytest.raises(ArtifactError, match="field 'kind' is 'other', pages exist for plan, "):
-        kind_of(Artifact(kind="other", schema=1, head={}), "a.file", "page")
+        found("topology", lambda kind: kind.verify)
+    with pytest.raises(ArtifactError, match="field 'kind' is 'other', needs .*, profile$"):
+        found("other", lambda kind: kind.page)
+    assert found("plan", lambda kind: kind.verify) is artifact_kinds()["plan"].verify
 
 
 def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:

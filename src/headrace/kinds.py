@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import headrace
 from headrace.errors import ArtifactError
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from headrace.artifact import Artifact
+
+Function = TypeVar("Function")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,26 +115,25 @@ def foreign_formats() -> tuple[ForeignFormat, ...]:
     return tuple(form for module in _registering() for form in getattr(module, "FORMATS", ()))
 
 
-def kind_of(artifact: "Artifact", source: str, verb: str) -> ArtifactKind:
-    """Return the kind of `artifact`, for the function `verb` of `ArtifactKind`.
+def function_of(
+    artifact: "Artifact", source: str, entry: Callable[[ArtifactKind], Function | None], needs: str
+) -> Function:
+    """Return a function of the artifact's kind: the `entry` of its registration.
+
+    Parameters
+    ----------
+    needs : for the error text, with ``{}`` for the names of the kinds that have the function.
 
     Raises
     ------
-    ArtifactError : if the kind is not known or has no such function, with the kinds that have.
+    ArtifactError : if the kind is not known or has no such function.
     """
-    kind = artifact_kinds().get(artifact.kind)
-    if kind is None or getattr(kind, verb) is None:
-        able = [name for name, each in artifact_kinds().items() if getattr(each, verb) is not None]
-        raise ArtifactError(
-            f"{source}: field 'kind' is '{artifact.kind}', {_ABLE[verb].format(', '.join(able))}"
-        )
-    return kind
-
-
-_ABLE = {
-    "verify": "programs to verify are in {} alone",
-    "page": "pages exist for {} and benchmark results",
-}
+    found = {name: entry(kind) for name, kind in artifact_kinds().items()}
+    function = found.get(artifact.kind)
+    if function is None:
+        able = ", ".join(name for name, each in found.items() if each is not None)
+        raise ArtifactError(f"{source}: field 'kind' is '{artifact.kind}', {needs.format(able)}")
+    return function
 
 
 def _registering() -> list[ModuleType]:

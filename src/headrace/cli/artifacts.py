@@ -13,7 +13,7 @@ import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
 from headrace.cli.tables import facts
 from headrace.errors import ArtifactError, InputError
-from headrace.kinds import ForeignFormat, artifact_kinds, foreign_formats, kind_of
+from headrace.kinds import ForeignFormat, artifact_kinds, foreign_formats, function_of
 
 _ENVELOPE = re.compile(rb'"format"\s*:\s*"headrace-artifact"')
 """In an artifact's first line, before its content."""
@@ -59,8 +59,8 @@ def _verified(file: Path) -> Iterator[str]:
     form = _format_of(file)
     if form is None:
         artifact = artifact_io.load(file)
-        verify = kind_of(artifact, str(file), "verify").verify
-        assert verify is not None
+        needs = "programs to verify are in {} alone"
+        verify = function_of(artifact, str(file), lambda kind: kind.verify, needs)
         yield from verify(artifact, str(file))
         return
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headrace import fields
 from headrace.errors import ArtifactError, InputError
 from headrace.report.curves import Points, curves
-from headrace.report.page import Page, cell_text
+from headrace.report.page import Page, cell_text, empty_figure
 from headrace.units import parse_size
 
 if TYPE_CHECKING:
@@ -89,9 +89,7 @@ def _limit(required: str) -> float:
 
 
 def _bar_chart(shown: Sequence[tuple[str, float, bool]]) -> "go.Figure":
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = empty_figure()
     figure.add_bar(
         orientation="h",
         y=[name for name, _, _ in shown],

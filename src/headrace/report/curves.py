@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headrace.report.page import empty_figure
+
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
@@ -33,9 +35,7 @@ def curves(
     dashed: Sequence[str] = (),
 ) -> "go.Figure":
     """Draw lines on logarithmic axes; with `by_size` x is in bytes, with ticks in KiB and MiB."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = empty_figure()
     for index, (name, points) in enumerate(lines.items()):
         figure.add_scatter(
             x=[point[0] for point in points],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from headrace.report.page import empty_figure
 from headrace.topology import Topology
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ def draw_topology(
     topology: Topology, cut: Cut | None = None, busy: np.ndarray | None = None
 ) -> Drawing:
     """Draw `topology`; `busy` (by link) darkens what a plan uses, `cut` is drawn red."""
-    import plotly.graph_objects as go
-
     at = _positions(topology.rank_host, len(topology.hosts))
     across = set(() if cut is None else cut.links)
     pairs: dict[tuple[int, int], list[int]] = {}
@@ -49,7 +48,7 @@ def draw_topology(
     ordered = sorted(pairs, key=lambda pair: (pair not in cutting, pair))
     used = {pair for pair in pairs if busy is not None and any(busy[i] > 0 for i in pairs[pair])}
     shown = ordered[:MAX_LINES]
-    figure = go.Figure()
+    figure = empty_figure()
     for name, colour, width, chosen in (
         ("links", _GREY, 0.7, [p for p in shown if p not in cutting and p not in used]),
         ("links in use", _BLUE, 1.1, [p for p in shown if p not in cutting and p in used]),

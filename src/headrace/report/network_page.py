@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.report.graph import draw_topology
-from headrace.report.page import Page
+from headrace.report.page import Page, empty_figure
 from headrace.topology import Topology
 from headrace.topology.profile import Profile
 from headrace.units import GBIT_FROM, duration, rate
@@ -77,15 +77,13 @@ def _classes(topology: Topology) -> list[tuple[int, str, str, str]]:
 
 
 def _heatmap(topology: Topology) -> "go.Figure":
-    import plotly.graph_objects as go
-
     n, columns = topology.ranks, topology.columns
     rates = np.full((n, n), np.nan)
     rates[columns.src, columns.dst] = (8e6 / columns.beta_us_per_mb).round(3)
     unit = "Mbit/s"
     if np.nanmax(rates) >= GBIT_FROM:
         rates, unit = rates / 1e3, "Gbit/s"
-    figure = go.Figure()
+    figure = empty_figure()
     figure.add_heatmap(
         z=rates,
         colorscale="Blues",

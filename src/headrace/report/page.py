@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from headrace.extras import require
+
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
@@ -112,6 +114,14 @@ class Page:
             f"<title>{escape(self._title)}</title><style>{_STYLE}</style>{script}</head>"
             f"<body>{''.join(self._body)}</body></html>\n"
         )
+
+
+def empty_figure() -> "go.Figure":
+    """Return a figure to draw in; raises InputError if Plotly is not installed."""
+    require("plotly", "report", "a page with charts")
+    import plotly.graph_objects as go
+
+    return go.Figure()
 
 
 def cell_text(value: object) -> str:

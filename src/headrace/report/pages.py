@@ -7,8 +7,7 @@ from typing import Any
 
 import headrace.artifact as artifact_io
 from headrace.errors import ArtifactError
-from headrace.extras import require
-from headrace.kinds import kind_of
+from headrace.kinds import artifact_kinds, function_of
 from headrace.report.page import Page
 
 
@@ -18,18 +17,18 @@ def page_of(path: Path) -> Page:
     Raises
     ------
     ArtifactError : if the file is neither, or of a kind that has no page.
-    InputError : Plotly is not installed.
+    InputError : it has charts, and Plotly is not installed.
     """
-    require("plotly", "report", "a report")
     result = _benchmark(path)
     if result is not None:
         from headrace.report.benchmark_page import benchmark_page
 
         return benchmark_page(result, path.name)
     artifact = artifact_io.load(path)
-    kind = kind_of(artifact, str(path), "page")
-    assert kind.page is not None
-    page = kind.page(kind.load(artifact, path.name), path.name)
+    needs = "pages exist for {} and benchmark results"
+    page_of_kind = function_of(artifact, str(path), lambda kind: kind.page, needs)
+    value = artifact_kinds()[artifact.kind].load(artifact, path.name)
+    page = page_of_kind(value, path.name)
     page.heading("Provenance")
     page.facts(
         [

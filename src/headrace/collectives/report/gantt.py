@@ -7,6 +7,7 @@ import numpy as np
 
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.report.timeline import Timeline, intervals, size_text
+from headrace.report.page import empty_figure
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -38,8 +39,6 @@ class _Row:
 
 def gantt(plan: Plan, line: Timeline) -> Gantt:
     """Draw when every link and shared capacity is in use; one bar is one message."""
-    import plotly.graph_objects as go
-
     every = _rows(plan, line)
     rows = sorted(every, key=lambda row: (-row.busy, row.name))[:MAX_ROWS]
     rows.sort(key=lambda row: (not row.shared, every.index(row)))
@@ -53,7 +52,7 @@ def gantt(plan: Plan, line: Timeline) -> Gantt:
             kind = _kind(row, line, members)
             start, finish = float(row.start[members].min()), float(row.finish[members].max())
             bars[kind].append((row.name, start, finish - start, _hover(plan, row, line, members)))
-    figure = go.Figure()
+    figure = empty_figure()
     for kind, colour in _COLOURS.items():
         if mine := bars[kind]:
             names, starts, lengths, texts = zip(*mine, strict=True)

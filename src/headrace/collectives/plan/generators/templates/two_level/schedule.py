@@ -25,10 +25,10 @@ from headrace.collectives.plan.generators.templates.two_level.masters import Mas
 from headrace.collectives.program import Schedule, Transfer
 
 LEAST_CHUNK_BYTES = 16 << 10
-"""PLink 5.1: chunks of 16 to 64 KB did best."""
+"""PLink 5.1: chunks of 16 to 64 KiB did best."""
 
 CHUNK_BYTES = 32 << 10
-"""Target size: the geometric mean of 16 and 64 KB."""
+"""Target size: the geometric mean of 16 and 64 KiB."""
 
 MOST_TRANSFERS = 20_000
 """Longer vectors get larger chunks: planning should take seconds. Bytes stream within a chunk, so
@@ -76,11 +76,11 @@ def stages(masters: Masters, chunk: int) -> list[list[Transfer]]:
 
 
 def chunk_count(total_bytes: int, ranks: int, most_transfers: int = MOST_TRANSFERS) -> int:
-    """Return the number of chunks of a call of `total_bytes`, each of 16 to 64 KB.
+    """Return the number of chunks of a call of `total_bytes`, each of 16 to 64 KiB.
 
     Short calls get the smallest chunks allowed, until every rank has one to master; longer ones a
-    multiple of the ranks, as close to 32 KB as possible. Under 16 KB there is one chunk, and with
-    more than `most_transfers` transfers chunks grow beyond 64 KB.
+    multiple of the ranks, as close to 32 KiB as possible. Under 16 KiB there is one chunk, and with
+    more than `most_transfers` transfers chunks grow beyond 64 KiB.
     """
     finest = total_bytes // LEAST_CHUNK_BYTES
     if finest <= ranks:
