@@ -37,6 +37,7 @@ LAYERS = {
     "headrace.units": 0,
     "headrace.kinds": 0,  # finds capabilities by name
     "headrace.job": 1,
+    "headrace.launch": 1,
     "headrace.solver": 1,
     "headrace.topology": 1,
     "headrace.topology.kinds": 5,

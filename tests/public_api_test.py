@@ -112,6 +112,17 @@ PUBLIC = {
     "headrace.demo": {"TrainingResult", "run_training"},
     "headrace.files": {"load_json", "read_text"},
     "headrace.report": {"page_of"},
+    "headrace.launch": {
+        "Message",
+        "Receive",
+        "Role",
+        "Roles",
+        "Send",
+        "run_job",
+        "run_worker",
+        "start_local",
+        "torchrun_store",
+    },
     "headrace.solver": {
         "LinearModel",
         "LinearProgram",

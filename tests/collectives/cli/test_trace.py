@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ hosts = 1
 """
 
 
-def run(*arguments: object, env: dict[str, str | None] | None = None) -> str:
+def run(*arguments: object, env: Mapping[str, str | None] | None = None) -> str:
     settings = {"COLUMNS": "100", "RANK": None, "WORLD_SIZE": None, **(env or {})}
     outcome = CliRunner().invoke(collectives.app, ["trace", *map(str, arguments)], env=settings)
     if outcome.exception is not None:
@@ -120,24 +121,25 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
 
 def test_a_rank_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_AGENT", (sys.executable, "-c", DYING))
-    with pytest.raises(CommunicationError, match="tracing failed: rank 1 ended with exit code 7"):
+    message = (
+        "tracing failed: rank 1 ended with exit code 7; last output of rank 1:\nno such device"
+    )
+    with pytest.raises(CommunicationError, match=f"tracing failed: {message}"):
         run("--ranks", 3, "--size", "64K", "-o", tmp_path / "t.json")
 
 
 DYING = """
-import io, json, sys
-from headrace.collectives.measure.launch.processes import run_worker
+import sys
 from headrace.collectives.trace.agent import trace_as_rank
+from headrace.launch import run_worker
 
-first = sys.stdin.readline()
-if json.loads(first)["rank"] == 1:
-    sys.exit(7)
+def work(receive, send):
+    task = receive()
+    if task["rank"] == 1:
+        print("no such device", file=sys.stderr)
+        sys.exit(7)
+    messages = iter([task])
+    trace_as_rank(lambda: next(messages, None) or receive(), send)
 
-class Rest:
-    def __init__(self):
-        self.lines = iter([first])
-    def readline(self):
-        return next(self.lines, None) or sys.stdin.readline()
-
-run_worker(Rest(), sys.stdout, trace_as_rank)
+run_worker(work)
 """

@@ -28,8 +28,10 @@ from headrace.collectives.run.connect.addresses import (
     is_loopback,
 )
 from headrace.collectives.run.executor import TAGS, Executor
+from headrace.collectives.run.pacing import pace
 from headrace.collectives.run.torch.store import answering, innermost, wait_for
 from headrace.errors import CommunicationError, InputError
+from headrace.settings import Settings
 
 _SECRET = "secret"  # key in the group's part of the store
 _LOOPBACK = "127.0.0.1"
@@ -136,6 +138,14 @@ class Rendezvous:
     def addresses(self, mine: str) -> list[str]:
         """Run round two: the executors' addresses, by rank."""
         return [str(address) for address in self._exchange("address", mine)]
+
+    def connect(self, executor: Executor, settings: Settings) -> list[str]:
+        """Connect this rank's executor with all others (round two); returns their addresses."""
+        addresses = self.addresses(executor.address)
+        executor.connect(addresses)
+        self.forget_secret()
+        pace(executor, addresses, settings)
+        return addresses
 
     def forget_secret(self) -> None:
         """Delete the group's secret from the store; to call once `Executor.connect` has returned.

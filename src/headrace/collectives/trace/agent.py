@@ -1,29 +1,24 @@
 """One rank of a traced collective as a process: ``python -m headrace.collectives.trace.agent``.
 
-It exchanges lines of JSON with its parent process (`launch`). In: the task; then the addresses of
-all ranks. Out: its own address, progress and the result (from rank 0), or an error.
+In: the task; then the addresses of all ranks. Out: its own address, progress and the result (from
+rank 0), or an error (see `headrace.launch`).
 """
 
 import base64
-import json
-import sys
-from collections.abc import Callable
-from typing import TextIO
 
 import headrace.artifact as artifact_io
-from headrace.collectives.measure.launch.processes import run_worker
 from headrace.collectives.program import Program
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
 from headrace.collectives.settings import CollectiveSettings
 from headrace.collectives.trace.job import TraceJob, trace_ranks
-from headrace.errors import CommunicationError
+from headrace.launch import Receive, Send, run_worker
 
 
-def trace_as_rank(lines: TextIO, emit: Callable[..., None]) -> None:
-    """Run one rank of the job that `lines` describe; `emit` writes a message to the parent."""
+def trace_as_rank(receive: Receive, send: Send) -> None:
+    """Run one rank of the job that the parent describes."""
     settings = CollectiveSettings.from_environment()
-    task = json.loads(lines.readline())
+    task = receive()
     raw = base64.b64decode(task.pop("program"))
     program = Program.from_artifact(artifact_io.from_bytes(raw, kind="program"))
     job = TraceJob(program=program, deadline_s=settings.deadline_s, **task["job"])
@@ -38,13 +33,13 @@ def trace_as_rank(lines: TextIO, emit: Callable[..., None]) -> None:
         tls=settings.tls,
     )
     try:
-        emit(address=executor.address)
-        addresses = _addresses(lines)
+        send(address=executor.address)
+        addresses = receive()["addresses"]
         executor.connect(addresses)
         pace(executor, addresses, settings)
-        found = trace_ranks(executor, job, lambda what, share: emit(progress=[what, share]))
+        found = trace_ranks(executor, job, lambda what, share: send(progress=[what, share]))
         if found is not None:
-            emit(found=found.to_json())
+            send(found=found.to_json())
     finally:
         executor.close()
 
@@ -54,15 +49,5 @@ def channels_of(program: Program) -> int:
     return int(program.lanes["channel"].max(initial=0)) + 1
 
 
-def _addresses(lines: TextIO) -> list[str]:
-    line = lines.readline()
-    if not line:
-        raise CommunicationError("the process that started the tracing is gone")
-    return json.loads(line)["addresses"]
-
-
 if __name__ == "__main__":
-    try:
-        run_worker(sys.stdin, sys.stdout, trace_as_rank)
-    except (BrokenPipeError, KeyboardInterrupt):
-        sys.exit(130)  # the parent reads no more
+    run_worker(trace_as_rank)

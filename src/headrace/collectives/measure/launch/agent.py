@@ -1,36 +1,30 @@
 """Measuring rank as a process of its own: ``python -m ...measure.launch.agent``.
 
-It exchanges lines of JSON with its parent process (`agents`). In: its rank; then, for every group
-that it is to join, the members and their addresses. Out: its own address in the group, the reason
-of the group's loss, progress and the profile (from the leader), or an error. It imports neither
-torch nor a launcher, so it starts in a fraction of a second.
+In: its rank; then, for every group that it is to join, the members and their addresses. Out: its
+own address in the group, the reason of the group's loss, progress and the profile (from the
+leader), or an error (see `headrace.launch`). It imports no torch, so it starts in a fraction of a
+second.
 """
 
 import base64
-import json
-import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from headrace.collectives.measure.budget import ProbeEffort
-from headrace.collectives.measure.launch.processes import run_worker
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
 from headrace.errors import CommunicationError
+from headrace.launch import Receive, Send, run_worker
 from headrace.settings import Settings
 
 _CONNECT_S = 15.0
 
 
-def run_agent(lines: TextIO, out: TextIO) -> None:
-    """Execute the messages in `lines`; returns when measuring is over or has failed."""
-    run_worker(lines, out, _measure)
-
-
-def _measure(lines: TextIO, send: Any) -> None:
-    task = json.loads(lines.readline())
-    groups = _Groups(task["rank"], task["listen"], lines, send)
+def measure_as_rank(receive: Receive, send: Send) -> None:
+    """Measure as one rank, as the parent commands."""
+    task = receive()
+    groups = _Groups(task["rank"], task["listen"], receive, send)
     try:
         executor, _ = groups.join()
         profile = measure_ranks(
@@ -49,10 +43,10 @@ def _measure(lines: TextIO, send: Any) -> None:
 class _Groups:
     """The groups that this rank joins, one after another, by the parent's messages."""
 
-    def __init__(self, rank: int, listen: str, lines: TextIO, send: Any) -> None:
+    def __init__(self, rank: int, listen: str, receive: Receive, send: Send) -> None:
         self._rank = rank
         self._listen = listen
-        self._lines = lines
+        self._receive = receive
         self._send = send
         self._executor: Executor | None = None
         self._members: list[int] = []
@@ -68,7 +62,7 @@ class _Groups:
     def join(self) -> tuple[Executor, Sequence[int]]:
         """Join the next group that can be formed; returns its executor and members."""
         while True:
-            message = self._next()
+            message = self._receive()
             if "members" in message:
                 self._listen_for(message)
             elif self._executor is not None and message["generation"] == self._generation:
@@ -99,15 +93,6 @@ class _Groups:
         )
         self._send(address=self._executor.address, generation=self._generation)
 
-    def _next(self) -> dict[str, Any]:
-        line = self._lines.readline()
-        if not line:
-            raise CommunicationError("the process that started the measuring is gone")
-        return json.loads(line)
-
 
 if __name__ == "__main__":
-    try:
-        run_agent(sys.stdin, sys.stdout)
-    except (BrokenPipeError, KeyboardInterrupt):
-        sys.exit(130)  # the parent reads no more
+    run_worker(measure_as_rank)

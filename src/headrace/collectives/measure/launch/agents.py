@@ -7,24 +7,23 @@ on command, form another group, in which the survey continues.
 import base64
 import queue
 import secrets
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import headrace.artifact as artifact_io
 from headrace.collectives.measure.budget import ProbeEffort, ProgressCallback
-from headrace.collectives.measure.launch.processes import Processes, exit_text
 from headrace.errors import CommunicationError
+from headrace.launch import Message, Role, Roles
 from headrace.testbed import Testbed
 from headrace.topology.profile import KIND, Profile
 
 _AGENT = (sys.executable, "-m", "headrace.collectives.measure.launch.agent")
 _SILENCE_S = 90.0
-_AFTERMATH_S = 2.0  # wait for further errors after the first
 _SURVIVORS_S = 15.0  # wait for reports of survivors: the leader may be computing
 
 
@@ -51,35 +50,31 @@ def measure_testbed(
     """
     effort = effort or ProbeEffort()
     listen = [testbed.host(name).address for name in rank_hosts]
-    with _Agents(testbed, rank_hosts, effort.most_losses) as agents:
-        agents.send(
-            range(len(rank_hosts)),
-            (
-                {
-                    "rank": rank,
-                    "hosts": list(rank_hosts),
-                    "listen": listen[rank],
-                    "effort": asdict(effort),
-                }
-                for rank in range(len(rank_hosts))
-            ),
+    roles = [
+        Role(
+            name=f"the agent on host '{host}' (rank {rank})",
+            argv=_AGENT,
+            start=partial(testbed.popen, host),
         )
+        for rank, host in enumerate(rank_hosts)
+    ]
+    with Roles(dict(enumerate(roles))) as started:
+        for rank, address in enumerate(listen):
+            task = {"rank": rank, "hosts": list(rank_hosts), "listen": address}
+            started.send(rank, task | {"effort": asdict(effort)})
+        agents = _Agents(started, rank_hosts, effort.most_losses)
         profile = agents.profile(progress or (lambda _what, _share: None))
     # jobs identify hosts by address, not by the testbed's names
     located = tuple(testbed.host(name).address for name in profile.topology.hosts)
     return replace(profile, topology=replace(profile.topology, addresses=located))
 
 
-class _Agents(Processes):
-    """The agents' processes, and the protocol with them."""
+class _Agents:
+    """The protocol with the agents."""
 
-    def __init__(self, testbed: Testbed, hosts: Sequence[str], most_losses: int) -> None:
-        def start(rank: int, **options: Any) -> "subprocess.Popen[str]":
-            return testbed.popen(hosts[rank], _AGENT, **options)
-
-        super().__init__(start, len(hosts))
+    def __init__(self, roles: Roles[int], hosts: Sequence[str], most_losses: int) -> None:
+        self._roles = roles
         self._hosts = tuple(hosts)
-        self._ended: set[int] = set()
         self._members = list(range(len(hosts)))
         self._generation = -1
         self._losses_left = most_losses
@@ -95,7 +90,7 @@ class _Agents(Processes):
             if message is None:
                 self._end_of(rank)
             elif "error" in message:
-                raise self._failure({rank: message["error"]})
+                raise self._roles.failure("measuring", {rank: message["error"]})
             elif "progress" in message:
                 self._under_way = True
                 what, share = message["progress"]
@@ -114,81 +109,59 @@ class _Agents(Processes):
         """Send the members the command to form a group."""
         self._generation += 1
         self._addresses.clear()
-        call = {
-            "members": self._members,
-            "generation": self._generation,
-            "secret": secrets.token_hex(16),
-        }
-        self.send(self._members, [call] * len(self._members))
+        self._call(members=self._members, secret=secrets.token_hex(16))
 
     def _note_address(self, rank: int, address: str) -> None:
         """Record the address of a member; with those of all, have them connect."""
         self._addresses[rank] = address
         if len(self._addresses) == len(self._members):
-            addresses = [self._addresses[member] for member in self._members]
-            call = {"addresses": addresses, "generation": self._generation}
-            self.send(self._members, [call] * len(self._members))
+            self._call(addresses=[self._addresses[member] for member in self._members])
+
+    def _call(self, **message: Any) -> None:
+        for member in self._members:
+            self._roles.send(member, {**message, "generation": self._generation})
 
     def _end_of(self, rank: int) -> None:
-        self._ended.add(rank)
         # followers end with code 0 when the leader is about to send the profile
-        if self._processes[rank].wait() != 0 and rank in self._members:
+        if self._roles.exit_code(rank) != 0 and rank in self._members:
             self._regroup(set(), "")
-        elif self._ended.issuperset(self._members):
+        elif all(self._has_ended(member) for member in self._members):
             raise CommunicationError("measuring failed: all agents ended without a profile")
+
+    def _has_ended(self, rank: int) -> bool:
+        return self._roles.exit_code(rank) is not None
 
     def _regroup(self, alive: set[int], reason: str) -> None:
         """Collect the survivors of a loss, and form a group of them."""
         reasons = dict.fromkeys(alive, reason)
         if not self._under_way or self._losses_left < 1:
-            raise self._failure(reasons)
+            raise self._roles.failure("measuring", reasons)
         self._losses_left -= 1
         until = time.monotonic() + _SURVIVORS_S
-        while len(reasons.keys() | self._ended & set(self._members)) < len(self._members):
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                break
-            with suppress(queue.Empty):
-                rank, message = self.receive(left_s)
+        with suppress(queue.Empty):
+            while not all(rank in reasons or self._has_ended(rank) for rank in self._members):
+                rank, message = self._roles.receive(max(0.0, until - time.monotonic()))
                 if message is None:
-                    self._ended.add(rank)
-                elif "error" in message:
-                    raise self._failure({rank: message["error"]})
-                elif "lost" in message and message["generation"] == self._generation:
+                    continue
+                if "error" in message:
+                    raise self._roles.failure("measuring", {rank: message["error"]})
+                if "lost" in message and message["generation"] == self._generation:
                     reasons[rank] = message["lost"]
-        for rank in self._members:
-            if rank not in reasons and rank not in self._ended:
-                self._processes[rank].kill()  # it hangs, and must not disturb the others
-        survivors = [r for r in self._members if r in reasons and r not in self._ended]
+        # one that hangs must not disturb the others
+        hanging = [r for r in self._members if r not in reasons and not self._has_ended(r)]
+        self._roles.end(hanging, grace_s=0.0)
+        survivors = [r for r in self._members if r in reasons and not self._has_ended(r)]
         if len({self._hosts[rank] for rank in survivors}) < 2:
-            raise self._failure(reasons)
+            raise self._roles.failure("measuring", reasons)
         self._members = survivors
         self._form_group()
 
-    def _next(self) -> tuple[int, dict[str, Any] | None]:
+    def _next(self) -> tuple[int, Message | None]:
         """Wait for a message of an agent; None is its end."""
         try:
-            return self.receive(_SILENCE_S)
+            return self._roles.receive(_SILENCE_S)
         except queue.Empty:
             raise CommunicationError(
                 f"the agents on {', '.join(map(repr, self._hosts))} sent nothing for "
                 f"{_SILENCE_S:g} s: measuring is stuck"
             ) from None
-
-    def _failure(self, errors: dict[int, str]) -> CommunicationError:
-        """Return the error: a process that died is the cause of the errors of others."""
-        until = time.monotonic() + _AFTERMATH_S
-        while len(self._ended) < len(self._hosts) and time.monotonic() < until:
-            with suppress(queue.Empty):
-                rank, message = self.receive(0.05)
-                if message is None:
-                    self._ended.add(rank)
-                elif text := message.get("error", message.get("lost")):
-                    errors.setdefault(rank, text)
-        dead = [
-            f"the agent on host '{self._hosts[rank]}' (rank {rank}) {exit_text(code)}"
-            for rank, process in enumerate(self._processes)
-            if (code := process.poll()) and rank not in errors
-        ]
-        reported = [f"host '{self._hosts[rank]}': {text}" for rank, text in sorted(errors.items())]
-        return CommunicationError("measuring failed: " + "; ".join([*dead, *reported[:1]]))

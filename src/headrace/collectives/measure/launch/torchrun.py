@@ -7,14 +7,9 @@ from headrace.collectives.measure.launch.regroup import StoreRegroup
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.run.connect.addresses import host_of
 from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.pacing import pace
-from headrace.collectives.run.rendezvous import Rendezvous
-from headrace.collectives.run.torch.incarnation import own_part
-from headrace.errors import InputError
-from headrace.settings import Settings
+from headrace.collectives.run.torchrun import join_torchrun
+from headrace.collectives.settings import CollectiveSettings
 from headrace.topology.profile import Profile
-
-_RENDEZVOUS_S = 120.0
 
 
 def measure_torchrun(
@@ -39,31 +34,12 @@ def measure_torchrun(
     -----
     torchrun itself ends all ranks when one dies; other launchers may leave survivors.
     """
-    settings = Settings.from_environment()
-    if settings.rank is None or settings.world_size is None:
-        raise InputError("RANK and WORLD_SIZE are not set, needs torchrun to start the ranks")
-    # torch takes seconds to import, and only its store is needed
-    from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
-    from torch.distributed.rendezvous import rendezvous
-
-    store, rank, ranks = next(rendezvous("env://"))
-    # the store may outlive this: an earlier survey left its keys there
-    part = own_part(PrefixStore("headrace/measure", store), rank, range(ranks), _RENDEZVOUS_S)
-    bootstrap = Rendezvous(part, rank, ranks, _RENDEZVOUS_S)
-    config = bootstrap.agree(
-        interface=settings.socket_interface,
-        listen=settings.paced_address,
-        book_digest="",
-        tls=settings.tls,
-    )
+    settings = CollectiveSettings.from_environment()
+    rank, ranks, store, rendezvous, config = join_torchrun("measure", settings)
     executor = Executor(rank, ranks, host=config.host, secret=config.secret, tls=config.tls)
-    regroup = StoreRegroup(part, executor, config.host, config.secret)
+    regroup = StoreRegroup(store, executor, config.host, config.secret)
     try:
-        addresses = bootstrap.addresses(executor.address)
-        executor.connect(addresses)
-        bootstrap.forget_secret()
-        pace(executor, addresses, settings)
-        hosts = host_names(config.rank_host, addresses)
+        hosts = host_names(config.rank_host, rendezvous.connect(executor, settings))
         return measure_ranks(executor, hosts, effort=effort, progress=progress, regroup=regroup)
     finally:
         regroup.close()
