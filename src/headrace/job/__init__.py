@@ -1,1 +1,1 @@
-"""Shared parts of a running job, for any capability: detection of steps, records of events."""
+"""Shared parts of a running job: steps, agreement of ranks on changes, metrics, records."""

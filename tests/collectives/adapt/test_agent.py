@@ -10,7 +10,7 @@ import pytest
 from headrace.collectives.adapt.agent import Agent, TrafficCollector
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.switch import PlanSwitch
-from tests.collectives.run.stores import MemoryStore
+from tests.job.stores import MemoryStore
 
 RANKS = 3
 

@@ -29,16 +29,10 @@ from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.run.agreement import (
-    PLAN,
-    Follower,
-    Proposer,
-    RoundOutcome,
-    Store,
-    own_connection,
-)
+from headrace.collectives.run.switch import PLAN
 from headrace.collectives.run.torch.group import HeadraceGroup
 from headrace.errors import CommunicationError, InputError
+from headrace.job.agreement import Follower, Proposer, RoundOutcome, Store, own_connection
 from headrace.topology.presets import uniform
 
 SIZES = (1, 2, 7, 300, 5_000, 40_000)
@@ -113,7 +107,11 @@ class Agent:
             self.rank,
             self.ranks,
             self.group.switch,
-            handlers={"probe": self._probe, "refused": self._refuse},
+            handlers={
+                PLAN: self.group.switch.loaded,
+                "probe": lambda payload: self.group.switch.drained(self._probe(payload)),
+                "refused": self._refuse,
+            },
             stop=self.stop,
         )
         while not self.stop.wait(0.002):

@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from headrace.collectives.run.connect.addresses import addresses_towards, is_loopback
 from headrace.collectives.run.rendezvous import Rendezvous, _chosen
-from headrace.collectives.run.torch.store import monitored_barrier
 from headrace.errors import CommunicationError, InputError
+from headrace.job.store import monitored_barrier
 
 
 def together(count: int, act: Callable[[int, Any], Any]) -> list[Any]:

@@ -1,6 +1,6 @@
 """Every rank's part: report connection statistics and follow changes of the plan, on a thread.
 
-Requests and reports go through the same store as the rounds of `run.agreement`, on a connection of
+Requests and reports go through the same store as the rounds of `job.agreement`, on a connection of
 the thread's own:
 
 =====================  ======================================================================
@@ -20,11 +20,12 @@ import time
 from collections.abc import Callable, Mapping
 
 from headrace.collectives.adapt.observe.traffic import Traffic
-from headrace.collectives.run.agreement import NEWS, Follower, Store, announce
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.statistics import ConnectionStatistics
-from headrace.collectives.run.switch import Activation, PlanSwitch
+from headrace.collectives.run.switch import PLAN, PlanSwitch
 from headrace.errors import CommunicationError
+from headrace.job.agreement import NEWS, Follower, Store, announce
+from headrace.job.switch import Activation
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,8 @@ class Agent:
 
     Parameters
     ----------
-    store : a connection of its own (`run.agreement.own_connection`).
-    handlers : by kind of proposal, see `Follower`.
+    store : a connection of its own (`job.agreement.own_connection`).
+    handlers : by kind of proposal, see `Follower`; plan books need none.
     refresh : called after every poll (for metrics).
     """
 
@@ -73,7 +74,12 @@ class Agent:
         self._reported = 0
         self._news: bytes | None = None
         self._follower = Follower(
-            store, executor.rank, executor.ranks, switch, handlers=handlers, stop=stop
+            store,
+            executor.rank,
+            executor.ranks,
+            switch,
+            handlers={PLAN: switch.loaded, **(handlers or {})},
+            stop=stop,
         )
 
     def run(self) -> None:

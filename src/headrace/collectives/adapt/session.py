@@ -19,14 +19,15 @@ from headrace.collectives.adapt.observe.traffic import Traffic
 from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.plan.book import PlanBook
-from headrace.collectives.run.agreement import PLAN, Proposer, own_connection
 from headrace.collectives.run.bootstrap import invalidate
 from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.switch import Activation, PlanSwitch
+from headrace.collectives.run.switch import PLAN, PlanSwitch
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, HeadraceError
 from headrace.extras import require
+from headrace.job.agreement import Proposer, own_connection
 from headrace.job.records import Records
+from headrace.job.switch import Activation
 from headrace.topology import Topology
 from headrace.topology.profile import Profile
 
@@ -135,7 +136,7 @@ class Adaptation:
             executor,
             switch,
             stop=self._stop,
-            handlers={PROBE: self._probing},
+            handlers={PROBE: lambda payload: switch.drained(self._probing(payload))},
             refresh=None if self._metrics_output is None else self._metrics_output.refresh,
         )
         targets = [("agent", self._agent.run)]
@@ -196,13 +197,12 @@ class Adaptation:
         if settings.metrics is None:
             return None
         require("prometheus_client", "metrics", "HEADRACE_METRICS")
-        from headrace.collectives.adapt.metrics import Metrics, start_metrics  # only if enabled
+        from headrace.collectives.adapt.metrics import CollectiveMetrics  # only if enabled
+        from headrace.job.metrics import start_metrics
 
         reader = self._executor.statistics_reader()
-        rank = self._executor.rank
-        return start_metrics(
-            Metrics(rank, switch, reader, self.coordinator), rank, settings.metrics
-        )
+        metrics = CollectiveMetrics(self._executor.rank, switch, reader, self.coordinator)
+        return start_metrics(metrics, settings.metrics)
 
 
 def follow(

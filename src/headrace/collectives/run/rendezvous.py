@@ -29,8 +29,8 @@ from headrace.collectives.run.connect.addresses import (
 )
 from headrace.collectives.run.executor import TAGS, Executor
 from headrace.collectives.run.pacing import pace
-from headrace.collectives.run.torch.store import answering, innermost, wait_for
 from headrace.errors import CommunicationError, InputError
+from headrace.job.store import answering, innermost, wait_for
 from headrace.settings import Settings
 
 _SECRET = "secret"  # key in the group's part of the store

@@ -1,97 +1,23 @@
-"""Change of plans between two collectives, at the same one on every rank, while training runs.
+"""Change of a group's plan book, as a change between two calls (`headrace.job.switch`)."""
 
-Every rank makes the same collectives in the same order, so their sequence numbers are equal on all
-ranks. A change is a two-phase commit. First each rank *promises* not to make the call with a
-certain number before it has the verdict. When all have promised, the change is *committed* at the
-highest of those numbers, which no rank has passed. `agreement` exchanges the messages; this module
-is the state of one rank.
-"""
-
-import logging
-import threading
-import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from headrace.collectives.demand import Collective
-from headrace.errors import CommunicationError, InputError
+from headrace.job.switch import HOLD_S, Activation, CallSwitch, Counted
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
 
-MARGIN = 64
-"""Bound on the calls from a promise to the promised one; if it is large enough, no rank waits."""
-
-HOLD_S = 30.0
-"""Longest wait for a verdict, in seconds."""
-
-_RECORDED_CALLS = 4096
-_POLL_S = 0.001
-
-log = logging.getLogger(__name__)
-
-RecordedCall = tuple[tuple[Collective, int] | None, float]
-"""((collective, total bytes), time of the call by `time.monotonic`); None: end of a step."""
-
-Activation = Callable[[], None]
-"""Puts a change in force, between two calls."""
+PLAN = "plan"
+"""Kind of proposals whose payload is a plan book; its handler is `PlanSwitch.loaded`."""
 
 
-class Counted(Protocol):
-    """Interface of an executor that a switch uses."""
-
-    rank: int
-    epoch: int
-
-    def submitted(self) -> int:
-        """Return the number of collectives begun so far."""
-        ...
-
-    def finished(self) -> int:
-        """Return the number of collectives ended so far."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A change at call number `at`, or, while it is only promised, not before that call."""
-
-    epoch: int
-    at: int
-    activate: Activation
-    until_s: float  # deadline of waiting for the verdict
-
-
-class _Ended:
-    """Counters of an executor whose group is closed."""
-
-    def __init__(self, executor: Counted) -> None:
-        self.rank, self.epoch = executor.rank, executor.epoch
-        self._count = executor.submitted()
-
-    def submitted(self) -> int:
-        return self._count
-
-    finished = submitted
-
-
-class PlanSwitch:
+class PlanSwitch(CallSwitch):
     """Switch between the plans of one group.
-
-    Calls are made by one thread at a time (as torch requires); promises and verdicts come from
-    another.
 
     Parameters
     ----------
-    executor : counts the group's collectives and marks their messages with the epoch.
     load : loads a plan book and returns its activation.
-    hold_s : longest wait for a verdict, in seconds.
-
-    Attributes
-    ----------
-    armed : whether `turn` has to be called before a call; the only check that every call makes.
     """
 
     def __init__(
@@ -101,210 +27,17 @@ class PlanSwitch:
         *,
         hold_s: float = HOLD_S,
     ) -> None:
-        self.armed = False
-        self._executor = executor
+        super().__init__(executor, hold_s=hold_s)
         self._load = load
-        self._hold_s = hold_s
-        # The calling thread holds `_turning` from reading its number to the end of the change, any
-        # thread `_state` for a moment; lock order: `_turning`, `_state`.
-        self._turning = threading.RLock()
-        self._state = threading.Condition()
-        self._promised: _Change | None = None
-        self._due: deque[_Change] = deque()
-        self._newest = 0
-        self._closed = False
-        self._calls: deque[RecordedCall] | None = None
 
-    @property
-    def epoch(self) -> int:
-        """Number of the last change that is in force; 0 at the start."""
-        return self._executor.epoch
-
-    def sequence(self) -> int:
-        """Return the number of collectives that the group has begun so far."""
-        return self._executor.submitted()
-
-    # ---- called by the agent --------------------------------------------------------------
-
-    def prepare(
-        self, epoch: int, book: "PlanBook", *, margin: int = MARGIN, hold_s: float | None = None
-    ) -> int:
-        """Load a book and promise; see `promise`.
+    def loaded(self, payload: bytes) -> Activation:
+        """Load a proposed plan book; returns its activation.
 
         Raises
         ------
-        InputError : if the book is not for this group.
+        InputError : if it is no plan book, or not for this group.
         UnverifiedPlanError : if a program has no valid proof.
         """
-        return self.promise(epoch, self.loaded(book), margin=margin, hold_s=hold_s)
+        from headrace.collectives.plan.book import PlanBook
 
-    def loaded(self, book: "PlanBook") -> Activation:
-        """Load a book; returns its activation (for `promise`)."""
-        return self._load(book)
-
-    def drained(self, activate: Activation, deadline_s: float) -> Activation:
-        """Return `activate` preceded by a wait until all earlier collectives have ended here."""
-
-        def drained() -> None:
-            end = time.monotonic() + deadline_s
-            while self._executor.finished() < self._executor.submitted():
-                if time.monotonic() > end:
-                    raise CommunicationError(
-                        f"rank {self._executor.rank}: the collectives before number "
-                        f"{self.sequence()} did not end within {deadline_s:g} s"
-                    )
-                time.sleep(_POLL_S)
-            activate()
-
-        return drained
-
-    def promise(
-        self, epoch: int, activate: Activation, *, margin: int = MARGIN, hold_s: float | None = None
-    ) -> int:
-        """Promise not to make a call before the verdict on change `epoch`.
-
-        Parameters
-        ----------
-        epoch : number of the change, above those of all earlier ones.
-        activate : makes the change; run by the calling thread between two calls. Collectives that
-            it makes are of the new epoch.
-        margin : number of further calls that may be made, at least 1.
-        hold_s : longest wait for the verdict, from the promise (default: the switch's).
-
-        Returns
-        -------
-        int
-            The number of the call; the verdict must not be to change before it.
-        """
-        if margin < 1:
-            raise InputError(f"margin is {margin}, needs at least 1: a call may be under way")
-        until_s = time.monotonic() + (self._hold_s if hold_s is None else hold_s)
-        with self._state:
-            if self._closed:
-                raise CommunicationError("the group was closed")
-            if epoch <= self._newest:
-                raise InputError(f"epoch is {epoch}, needs more than {self._newest}")
-            if self._promised is not None:
-                raise InputError(
-                    f"epoch {self._promised.epoch} is undecided: commit or abort it first"
-                )
-            self._newest = epoch
-            # Before the count is read: a thread that did not see this is at most about to make
-            # the call that has the count as its number.
-            self.armed = True
-            last = self._due[-1].at if self._due else 0
-            at = max(self._executor.submitted(), last) + margin
-            self._promised = _Change(epoch, at, activate, until_s)
-            return at
-
-    def commit(self, epoch: int, at: int) -> None:
-        """Make the promised change before call number `at`.
-
-        Raises
-        ------
-        CommunicationError : if this rank no longer waits for that verdict.
-        InputError : if it may have passed that call already.
-        """
-        with self._state:
-            change = self._promised
-            if change is None or change.epoch != epoch:
-                raise CommunicationError(
-                    f"rank {self._executor.rank} got the verdict that plan {epoch} begins at call "
-                    f"{at} too late: it has stopped waiting and stays with plan {self.epoch}"
-                )
-            if at < change.at:
-                raise InputError(f"at is {at}, needs at least the promised {change.at}")
-            self._due.append(_Change(epoch, at, change.activate, change.until_s))
-            self._promised = None
-            self._state.notify_all()
-
-    def abort(self, epoch: int) -> None:
-        """Drop the promise of change `epoch`; does nothing for any other change."""
-        with self._state:
-            if self._promised is not None and self._promised.epoch == epoch:
-                self._promised = None
-                self._rearm()
-                self._state.notify_all()
-
-    def record(self) -> None:
-        """Begin to record the calls."""
-        with self._state:
-            self._calls = deque(maxlen=_RECORDED_CALLS)
-            self._rearm()
-
-    def recorded(self) -> list[RecordedCall]:
-        """Return the calls recorded since the last call of this (the last few thousand)."""
-        calls = self._calls
-        return [] if calls is None else [calls.popleft() for _ in range(len(calls))]
-
-    def mark(self) -> None:
-        """Record the end of a training step, if calls are recorded."""
-        calls = self._calls
-        if calls is not None:
-            calls.append((None, time.monotonic()))
-
-    def close(self) -> None:
-        """Release all resources; a wait for a verdict ends in an error."""
-        with self._state:
-            self._closed = True
-            self._promised = self._calls = None
-            self._due.clear()
-            self._executor = _Ended(self._executor)  # references to this keep no connections
-            self._state.notify_all()
-
-    # ---- called by the calling thread -----------------------------------------------------
-
-    def turn(self, collective: Collective, total_bytes: int) -> None:
-        """Make changes due before the next call, which is of `collective`; may wait for a verdict.
-
-        Raises
-        ------
-        CommunicationError : if the group is closed meanwhile; also errors of an activation.
-        """
-        calls = self._calls
-        if calls is not None:
-            calls.append(((collective, total_bytes), time.monotonic()))
-        if self._promised is None and not self._due:
-            return
-        with self._turning:
-            while (change := self._next()) is not None:
-                self._executor.epoch = change.epoch
-                change.activate()
-                log.info(
-                    "rank %d: plan %d from call %d on",
-                    self._executor.rank,
-                    change.epoch,
-                    change.at,
-                )
-
-    def _next(self) -> _Change | None:
-        """Return the change that is due now, after a wait for a pending verdict."""
-        with self._state:
-            number = self._executor.submitted()
-            while True:
-                if self._closed:
-                    raise CommunicationError("the group was closed")
-                if self._due and number >= self._due[0].at:
-                    return self._due.popleft()
-                change = self._promised
-                if change is None or number < change.at:
-                    self._rearm()
-                    return None
-                left_s = change.until_s - time.monotonic()
-                if left_s > 0:
-                    self._state.wait(left_s)
-                else:
-                    self._give_up(change)
-
-    def _give_up(self, change: _Change) -> None:
-        self._promised = None
-        log.warning(
-            "rank %d: no verdict on plan %d came in time; it stays with plan %d. If others have "
-            "changed, the next collective ends in an error that names the plans",
-            self._executor.rank,
-            change.epoch,
-            self.epoch,
-        )
-
-    def _rearm(self) -> None:
-        self.armed = self._calls is not None or self._promised is not None or bool(self._due)
+        return self._load(PlanBook.from_bytes(payload, "the proposed plan book"))

@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from headrace.collectives.run.torch import incarnation
 from headrace.collectives.run.torch.incarnation import own_part
-from headrace.collectives.run.torch.store import describe_store
 from headrace.errors import CommunicationError
+from headrace.job.store import describe_store
 from tests.conformance.launch import outputs, ranks
 
 FRESH = itertools.count()

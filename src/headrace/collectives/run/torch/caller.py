@@ -15,7 +15,7 @@ from headrace._native import Priority
 from headrace.collectives.demand import Collective
 from headrace.collectives.run.choose import Choice, Chooser
 from headrace.collectives.run.executor import TAGS, Executor, LoadedProgram
-from headrace.collectives.run.switch import HOLD_S, Activation, PlanSwitch
+from headrace.collectives.run.switch import PlanSwitch
 from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch.buffers import (
     IN_PLACE,
@@ -29,6 +29,7 @@ from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.spans import open_span, profiling, span
 from headrace.collectives.run.torch.work import CompletedWork, PendingWork, guarded
 from headrace.errors import CommunicationError, InputError
+from headrace.job.switch import HOLD_S, Activation
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
@@ -134,7 +135,7 @@ class Caller:
     def ready(self, collective: Collective, total_bytes: int, root: int = 0) -> Ready:
         """Return the program for the next call, chosen at its first use."""
         if self.switch.armed:
-            self.switch.turn(collective, total_bytes)
+            self.switch.turn((collective, total_bytes))
         return self._chosen((collective, total_bytes, root))
 
     def _chosen(self, key: tuple[Collective, int, int]) -> Ready:
@@ -152,7 +153,7 @@ class Caller:
     def ready_for_blocks(self, collective: Collective) -> Ready:
         """Return the program for the next call, of blocks of any sizes."""
         if self.switch.armed:
-            self.switch.turn(collective, 0)
+            self.switch.turn((collective, 0))
         return self._load(self._chooser.block_by_block(collective), Priority.normal)
 
     def reduction(self, tensor: torch.Tensor, op: Any) -> Reduction:

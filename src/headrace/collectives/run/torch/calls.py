@@ -36,10 +36,10 @@ from headrace.collectives.run.torch.callbacks import space
 from headrace.collectives.run.torch.caller import DONE, Caller, Ready
 from headrace.collectives.run.torch.split import Origin
 from headrace.collectives.run.torch.staging import Use, staged
-from headrace.collectives.run.torch.store import monitored_barrier
 from headrace.collectives.run.torch.untraced import untraced
 from headrace.collectives.run.torch.work import PendingWork, SeveralWorks
 from headrace.errors import CommunicationError
+from headrace.job.store import monitored_barrier
 
 TensorLists = Sequence[Sequence[torch.Tensor]]
 
@@ -183,7 +183,7 @@ class Calls:
         op, caller = opts.reduceOp, self._caller
         elements = tensor.numel()
         if caller.switch.armed:
-            caller.switch.turn(Collective.ALLREDUCE, elements * tensor.itemsize)
+            caller.switch.turn((Collective.ALLREDUCE, elements * tensor.itemsize))
         known = caller.reductions.get((tensor.dtype, elements, op)) or caller.reduction(tensor, op)
         plain = known.direct and tensor.is_contiguous() and not tensor.is_neg()
         if plain and (address := tensor.data_ptr()):
@@ -203,7 +203,7 @@ class Calls:
             return DONE
         flat, copy_back = binding.flattened(tensors)
         if self._caller.switch.armed:
-            self._caller.switch.turn(Collective.ALLREDUCE, flat.nbytes)
+            self._caller.switch.turn((Collective.ALLREDUCE, flat.nbytes))
         known = self._caller.reduction(flat, opts.reduceOp)
         binding.premultiply(flat, opts.reduceOp)
         bound = binding.in_place(binding.real(flat), known.chunks)._replace(after=copy_back)

@@ -24,8 +24,8 @@ from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.group import HeadraceBackend, HeadraceGroup, check_device
 from headrace.collectives.run.torch.incarnation import own_part
 from headrace.collectives.run.torch.split import Origin
-from headrace.collectives.run.torch.store import answering
 from headrace.collectives.settings import CollectiveSettings
+from headrace.job.store import answering
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook

@@ -34,8 +34,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.collectives.run.torch.store import answering, wait_for
 from headrace.errors import CommunicationError
+from headrace.job.store import answering, wait_for
 
 _START = "start"  # a slot at which an incarnation begins: readers may begin there, too
 

@@ -1,4 +1,4 @@
-"""Two-phase commit of a change of plans, at the same call on every rank, through a key-value store.
+"""Two-phase commit of a change, at the same call on every rank, through a key-value store.
 
 One proposer (the coordinator), at rank 0, and a follower (a participant) at every rank (rank 0,
 too), each on a thread and a store connection of its own. A round uses the keys ``<epoch>/...``:
@@ -30,13 +30,9 @@ from datetime import timedelta
 from typing import Any, Protocol
 from uuid import uuid4
 
-from headrace.collectives.plan.book import PlanBook
-from headrace.collectives.run.switch import MARGIN, Activation, PlanSwitch
-from headrace.collectives.run.torch.store import answering
 from headrace.errors import CommunicationError, HeadraceError
-
-PLAN = "plan"
-"""Kind of proposals whose payload is a plan book."""
+from headrace.job.store import answering
+from headrace.job.switch import MARGIN, Activation, CallSwitch
 
 NEWS = "news"
 """Key that ranks poll; they read others only when it has changed, as every read costs."""
@@ -47,7 +43,7 @@ _POLL_S_PER_RANK = 20e-6  # many ranks poll less often, to bound the store's loa
 _VERDICT_S = 0.1  # typical time between promise and verdict
 _RATE_S = 0.2
 _STORE_TIMEOUT_S = 10.0
-_WHAT = "changing plans"  # operation named in errors of the store
+_WHAT = "agreeing on a change"  # operation named in errors of the store
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +174,7 @@ class Proposer:
 
         Parameters
         ----------
-        kind : `PLAN` for a plan book's bytes, or a kind that the followers have a handler for.
+        kind : one that the followers have a handler for; `payload` is the handler's.
         """
         self._discard()
         self.epoch += 1
@@ -275,10 +271,9 @@ class Follower:
     store : a connection of its own (`own_connection`).
     switch : the group's.
     handlers : by kind of proposal: loads it and returns its activation, to be called between two
-        calls, when all earlier collectives have ended at this rank. A HeadraceError that it raises
-        is a refusal. Plan books need no handler.
+        calls (`CallSwitch.drained`: when all earlier ones have ended at this rank). A HeadraceError
+        that it raises is a refusal.
     stop : set to leave the round.
-    drain_s : longest wait for earlier collectives to end, in seconds.
     """
 
     def __init__(
@@ -286,18 +281,16 @@ class Follower:
         store: Store,
         rank: int,
         ranks: int,
-        switch: PlanSwitch,
+        switch: CallSwitch,
         *,
-        handlers: Mapping[str, Callable[[bytes], Activation]] | None = None,
+        handlers: Mapping[str, Callable[[bytes], Activation]],
         stop: threading.Event | None = None,
-        drain_s: float = 60.0,
     ) -> None:
         self._store = _CheckedStore(store)
         self._rank = rank
         self._switch = switch
-        self._handlers = handlers or {}
+        self._handlers = handlers
         self._stop = stop or threading.Event()
-        self._drain_s = drain_s
         self._poll_s = _poll_s(ranks)
         self._epoch = 0
         self._pace = _Pace(switch)
@@ -307,7 +300,7 @@ class Follower:
 
         Raises
         ------
-        CommunicationError : if the store is lost. Training continues with the current plan.
+        CommunicationError : if the store is lost. The job goes on without further changes.
         """
         self.note_pace()
         newest = int(self._store.read("latest") or 0)
@@ -355,18 +348,16 @@ class Follower:
         payload = b"".join(
             self._store.read_bytes(f"{epoch}/part/{index}") or b"" for index in range(parts)
         )
-        if kind == PLAN:
-            return self._switch.loaded(PlanBook.from_bytes(payload, f"plan book {epoch}"))
         if kind not in self._handlers:
             raise CommunicationError(f"rank {self._rank} has no handler for kind {kind!r}")
-        return self._switch.drained(self._handlers[kind](payload), self._drain_s)
+        return self._handlers[kind](payload)
 
     def _conclude(self, epoch: int, kind: str) -> RoundOutcome:
         published = self._store.read(f"{epoch}/verdict")
         self._store.publish(f"{epoch}/heard/{self._rank}", "")
         if published is None:
             reason = "no verdict came in time"
-            log.warning("rank %d: plan %d: %s", self._rank, epoch, reason)
+            log.warning("rank %d: change %d: %s", self._rank, epoch, reason)
             return RoundOutcome(epoch=epoch, kind=kind, at=None, reason=reason)
         verdict: Mapping[str, Any] = json.loads(published)
         at = None if "at" not in verdict else int(verdict["at"])
@@ -395,7 +386,7 @@ class Follower:
 class _Pace:
     """Rate of calls, to promise no more of them than are made until a verdict."""
 
-    def __init__(self, switch: PlanSwitch) -> None:
+    def __init__(self, switch: CallSwitch) -> None:
         self._switch = switch
         self._then = self._now = (time.monotonic(), switch.sequence())
 
@@ -449,7 +440,7 @@ class _CheckedStore:
             raise
         except RuntimeError as error:  # torch's store errors derive from it
             raise CommunicationError(
-                f"the ranks' store is lost, through which plans are changed: {error}"
+                f"the ranks' store is lost, through which they agree on changes: {error}"
             ) from error
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from headrace.collectives.run.agreement import Proposer, own_connection
-from headrace.collectives.run.torch.store import answering, describe_store, wait_for
 from headrace.errors import CommunicationError
+from headrace.job.agreement import Proposer, own_connection
+from headrace.job.store import answering, describe_store, wait_for
 from tests.conformance.launch import environment
 
 SERVER = """
@@ -88,14 +88,14 @@ def test_errors_of_a_store_that_answers_pass() -> None:
     assert wait_for(store, ["there"], 0.0, "rank 0: test")
 
 
-def test_changes_of_plans_name_a_lost_store(server: "subprocess.Popen[str]") -> None:
+def test_changes_name_a_lost_store(server: "subprocess.Popen[str]") -> None:
     """They quoted torch's text of a broken pipe."""
     port = port_of(server)
     store: Any = dist.TCPStore("127.0.0.1", port, 2, False, timedelta(seconds=5))
     proposer = Proposer(own_connection(store), 2)
     server.kill()
     server.wait()
-    words = f"changing plans: the store at 127.0.0.1:{port} does not answer"
+    words = f"agreeing on a change: the store at 127.0.0.1:{port} does not answer"
     with pytest.raises(CommunicationError, match=words):
         proposer.propose("plan", b"")
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from headrace.collectives.demand import Collective
-from headrace.collectives.run.switch import PlanSwitch
 from headrace.errors import CommunicationError, InputError
+from headrace.job.switch import CallSwitch
 
 
 class Counting:
@@ -32,13 +31,13 @@ class Counting:
 class Rank:
     def __init__(self, hold_s: float = 10.0) -> None:
         self.executor = Counting()
-        self.switch = PlanSwitch(self.executor, lambda _book: lambda: None, hold_s=hold_s)
+        self.switch = CallSwitch(self.executor, hold_s=hold_s)
         self.epochs: list[int] = []
 
     def call(self, times: int = 1) -> None:
         for _ in range(times):
             if self.switch.armed:
-                self.switch.turn(Collective.ALLREDUCE, 8)
+                self.switch.turn(("allreduce", 8))
             self.epochs.append(self.executor.epoch)
             self.executor.count += 1
 
@@ -110,7 +109,7 @@ def test_a_waiting_rank_goes_on_when_the_change_is_aborted() -> None:
     assert rank.epochs == [0] * 3
 
 
-def test_without_a_verdict_a_rank_keeps_its_plan_and_says_so(
+def test_without_a_verdict_a_rank_makes_no_change_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rank = Rank()
@@ -120,7 +119,7 @@ def test_without_a_verdict_a_rank_keeps_its_plan_and_says_so(
         rank.call(3)
     assert 0.1 <= time.monotonic() - started < 5
     assert rank.epochs == [0] * 3
-    assert "stays with plan 0" in caplog.text
+    assert "stays with change 0" in caplog.text
     with pytest.raises(CommunicationError, match="too late"):
         rank.switch.commit(1, 5)
 
@@ -188,7 +187,7 @@ def test_calls_are_recorded_once() -> None:
     before = time.monotonic()
     rank.call(2)
     calls = rank.switch.recorded()
-    assert [key for key, _ in calls] == [(Collective.ALLREDUCE, 8)] * 2
+    assert [key for key, _ in calls] == [("allreduce", 8)] * 2
     assert before <= calls[0][1] <= calls[1][1] <= time.monotonic()
     assert rank.switch.recorded() == []
     rank.switch.commit(1, rank.switch.promise(1, nothing, margin=1))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.collectives.run.agreement import Follower, Proposer, RoundOutcome
 from headrace.errors import CommunicationError, InputError
-from tests.collectives.run.stores import MemoryStore
-from tests.collectives.run.test_switch import Rank
+from headrace.job.agreement import Follower, Proposer, RoundOutcome
+from tests.job.stores import MemoryStore
+from tests.job.test_switch import Rank
 
 IDLE_S = 0.001
 
@@ -259,7 +259,7 @@ def test_a_key_that_is_taken_back_while_it_is_read_is_no_loss_of_the_store() -> 
         if (action, key) == ("get", "4/offer"):
             del values[key]
 
-    follower = Follower(MemoryStore(values, before=before), 0, 1, rank.switch)
+    follower = Follower(MemoryStore(values, before=before), 0, 1, rank.switch, handlers={})
     outcome = follower.poll()
     assert outcome is not None
     assert outcome.reason == "it was over before it was seen"

@@ -1,0 +1,63 @@
+"""Metrics come in Prometheus' format, where they are asked for, and nowhere else."""
+
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.job.metrics import RankMetrics, start_metrics
+
+
+class Sample(RankMetrics):
+    """A gauge and a count."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.gauge("level", "A value", 2.5)
+        yield self.count("calls", "A count", 7)
+
+
+def names(text: str) -> set[str]:
+    return {family.name for family in text_string_to_metric_families(text)}
+
+
+def test_a_file_is_written_for_the_rank(tmp_path: Path) -> None:
+    served = start_metrics(Sample(3), tmp_path / "m-{rank}.prom")
+    assert served is not None
+    served.refresh()
+    text = (tmp_path / "m-3.prom").read_text()
+    assert names(text) == {"headrace_level", "headrace_calls"}
+    assert 'headrace_level{rank="3"} 2.5' in text
+    assert 'headrace_calls_total{rank="3"} 7.0' in text
+    served.close()
+
+
+def test_without_a_place_for_the_rank_only_the_first_writes(tmp_path: Path) -> None:
+    assert start_metrics(Sample(1), tmp_path / "m.prom") is None
+    served = start_metrics(Sample(0), tmp_path / "m.prom")
+    assert served is not None
+    served.close()
+    assert names((tmp_path / "m.prom").read_text()) >= {"headrace_calls"}
+
+
+def test_a_port_is_on_loopback_and_closes() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    served = start_metrics(Sample(0), port)
+    assert served is not None
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert "headrace_level" in names(answer.read().decode())
+    served.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_a_file_that_cannot_be_written_is_given_up(tmp_path: Path) -> None:
+    served = start_metrics(Sample(0), tmp_path / "gone" / "m.prom")
+    assert served is not None
+    served.refresh()
+    served.close()
