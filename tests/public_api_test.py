@@ -143,6 +143,7 @@ PUBLIC = {
         "TestbedSpec",
         "pace_rate",
         "rank_environment",
+        "rank_roles",
         "run_ranks",
     },
     "headrace.topology": {

@@ -1,22 +1,20 @@
 """Run the demo's job on a testbed with one backend, and parse its output."""
 
-import json
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headrace.collectives.plan.book import PlanBook
 from headrace.errors import CommunicationError
-from headrace.testbed import Testbed, run_ranks
+from headrace.launch import Message, Roles
+from headrace.testbed import Testbed, rank_roles
 
 WARM_UP = 2
 """Steps before the measured ones: DDP orders its buckets anew after the first."""
 
-_TIMEOUT_S = 300.0
-_QUOTED_LINES = 12
+_SILENCE_S = 300.0
 _JOB = (sys.executable, "-W", "ignore::FutureWarning", "-m", "headrace.demo.train")
 
 OnStep = Callable[[int, int, float], None]
@@ -92,26 +90,23 @@ def run_training(
     Raises
     ------
     TestbedError : a host is not of this testbed.
-    CommunicationError : the job failed; with the last lines of its output.
+    CommunicationError : the job failed; with the last lines of a rank that did.
     """
     names = [host.name for host in testbed.hosts]
     order = [names.index(testbed.host(name).name) for name in rank_hosts]
-    output = _JobOutput(steps + WARM_UP, on_step)
     argv = [*_JOB, "--backend", backend, "--steps", str(steps), "--warm-up", str(WARM_UP)]
     # in the testbed's own directory, which goes when it does
     path = testbed.record.directory / "demo.book"
     if book is not None:
         book.save(path)
-    codes = run_ranks(
-        testbed,
-        argv,
-        order,
-        env=_environment(path if book is not None else None),
-        on_line=output.line,
-        timeout_s=_TIMEOUT_S,
-    )
-    if any(codes) or output.result is None:
-        raise CommunicationError(_failure(backend, rank_hosts, codes, output))
+    roles = rank_roles(testbed, argv, order, _environment(path if book is not None else None))
+    output = _JobOutput(steps + WARM_UP, on_step)
+    what = f"training on {backend}"
+    with Roles(dict(enumerate(roles))) as ranks:
+        while found := ranks.expect(what, _SILENCE_S):
+            output.note(*found)
+    if output.result is None:
+        raise CommunicationError(f"{what} failed: all ranks ended without a result")
     return output.training_result(backend, len(order))
 
 
@@ -124,18 +119,16 @@ def _environment(book: Path | None) -> dict[str, str | None]:
 
 
 class _JobOutput:
-    """Output of the ranks; a thread per rank calls `line`, and rank 0 alone emits events."""
+    """Events of the ranks' output; rank 0 alone emits all but its digest."""
 
     def __init__(self, total: int, on_step: OnStep | None) -> None:
         self._total = total
         self._on_step = on_step
-        self._steps: list[Mapping[str, Any]] = []
+        self._steps: list[Message] = []
         self._digests: dict[int, str] = {}
-        self.result: Mapping[str, Any] | None = None
-        self.other: list[str] = []
+        self.result: Message | None = None
 
-    def line(self, rank: int, text: str) -> None:
-        event = _event(text)
+    def note(self, rank: int, event: Message) -> None:
         match event.get("event"):
             case "step":
                 self._steps.append(event)
@@ -145,10 +138,8 @@ class _JobOutput:
                 self._digests[rank] = event["digest"]
             case "result":
                 self.result = event
-            case "ready":
-                pass
             case _:
-                self.other.append(f"rank {rank}: {text}")
+                pass
 
     def training_result(self, backend: str, ranks: int) -> TrainingResult:
         assert self.result is not None
@@ -166,24 +157,3 @@ class _JobOutput:
             images=found["images"],
             ranks_agree=len(self._digests) == ranks and len(set(self._digests.values())) == 1,
         )
-
-
-def _event(text: str) -> Mapping[str, Any]:
-    if text.startswith("{"):
-        try:
-            return json.loads(text)
-        except ValueError:
-            pass
-    return {}
-
-
-def _failure(
-    backend: str, rank_hosts: Sequence[str], codes: Sequence[int], output: _JobOutput
-) -> str:
-    ends = ", ".join(
-        f"rank {rank} on {host}: {'signal' if code < 0 else 'exit code'} {abs(code)}"
-        for rank, (host, code) in enumerate(zip(rank_hosts, codes, strict=True))
-        if code
-    )
-    last = "\n".join(output.other[-_QUOTED_LINES:])
-    return f"training on {backend} failed ({ends or 'no result'}); last output:\n{last}"

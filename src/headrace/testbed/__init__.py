@@ -1,6 +1,6 @@
 """Emulated clusters on one Linux machine: namespaces as hosts, bridges as racks, shaped links."""
 
-from headrace.testbed.launch import rank_environment, run_ranks
+from headrace.testbed.launch import rank_environment, rank_roles, run_ranks
 from headrace.testbed.loopback import pace_rate
 from headrace.testbed.machines import Host, Rack
 from headrace.testbed.spec import TestbedSpec
@@ -13,5 +13,6 @@ __all__ = [
     "TestbedSpec",
     "pace_rate",
     "rank_environment",
+    "rank_roles",
     "run_ranks",
 ]

@@ -121,10 +121,8 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
 
 def test_a_rank_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_AGENT", (sys.executable, "-c", DYING))
-    message = (
-        "tracing failed: rank 1 ended with exit code 7; last output of rank 1:\nno such device"
-    )
-    with pytest.raises(CommunicationError, match=f"tracing failed: {message}"):
+    message = "tracing failed: rank 1 ended with exit code 7; last output of .*\nno such device"
+    with pytest.raises(CommunicationError, match=message):
         run("--ranks", 3, "--size", "64K", "-o", tmp_path / "t.json")
 
 
