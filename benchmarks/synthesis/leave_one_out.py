@@ -9,7 +9,7 @@ links, portfolios with and without a winner are also run.
 import json
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from os import cpu_count
@@ -30,6 +30,8 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.book import build_book
 from headrace.collectives.plan.cost.model import EXECUTOR, FULL
+from headrace.collectives.plan.generators.limits import MOST_DELIVERIES
+from headrace.collectives.plan.generators.orbits.build import plan_orbits
 from headrace.collectives.plan.generators.table import ALL_GENERATORS
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import Effort, Method
@@ -37,14 +39,27 @@ from headrace.collectives.run.synthesis import NativeSearch
 from headrace.testbed import Testbed
 from headrace.topology import Topology, presets
 
-MB, MIB = 1_000_000, 1 << 20
+MB, MIB, GIB = 1_000_000, 1 << 20, 1 << 30
 LEAST = 0.02
 """Worth, in its best case, from which a generator is kept for its own sake."""
 
 SHOWN = ROOT.parent / "build" / "leave-one-out.jsonl"
 """Every case's times as they come."""
 
+SCALE: dict[str, Callable[[], Topology]] = {
+    "80-gpus": lambda: presets.ndv2_taccl_1mb(10),
+    "1024-gpus": lambda: presets.dgx_a100(128),
+    "1024-ranks-torus": lambda: presets.torus((32, 32)),
+}
+"""As in section `scale`, with a torus of a quarter of its ranks: templates are tried there, too."""
+
 _RANDOM_SEEDS = range(12)
+_SCALE_CASES = (
+    ("80-gpus", Collective.ALLGATHER, 80 * MB),
+    ("1024-gpus", Collective.ALLGATHER, GIB),
+    ("1024-gpus", Collective.ALLREDUCE, GIB),
+    ("1024-ranks-torus", Collective.ALLGATHER, GIB),
+)
 _TASKS = 8
 """Cases of a worker process: threads that a time limit abandoned end with it."""
 
@@ -70,7 +85,7 @@ class Case:
         if self.family == "random":
             return random_topology(int(self.name)), None
         if self.family == "scale":
-            return presets.ndv2_taccl_1mb(10), None
+            return SCALE[self.name](), None
         shape = next(shape for shape in links.SHAPES if shape.name == self.name)
         return shape.spec().topology(shape.order), None
 
@@ -83,7 +98,7 @@ class Times:
     stopped: tuple[str, ...] = ()
 
     def worth(self, generator: str) -> float:
-        """How much longer the best takes without `generator`; infinite if no other has a plan."""
+        """Return (best without `generator`) / (best) - 1; infinite if no other has a plan."""
         others = [us for name, us in self.us.items() if name != generator]
         return min(others, default=float("inf")) / min(self.us.values()) - 1
 
@@ -126,13 +141,8 @@ def cases(*, quick: bool) -> Iterator[Case]:
                 total_bytes=total,
                 effort=effort,
             )
-    if not quick:
-        yield Case(
-            family="scale",
-            name="80-gpus",
-            collective=Collective.ALLGATHER,
-            total_bytes=80 * MB,
-        )
+    for name, collective, total in () if quick else _SCALE_CASES:
+        yield Case(family="scale", name=name, collective=collective, total_bytes=total)
     for shape in links.SHAPES[:1] if quick else links.SHAPES:
         for collective in links.COLLECTIVES:
             for mib in (1,) if quick else (1, 8):
@@ -165,8 +175,8 @@ def measure(report: Report, *, quick: bool) -> None:
     report.note(
         f"leave one out: {len(asked)} cases; table rows in both models (tori in the full one), "
         f"irregular machines at 16 MiB, random topologies 0 to {_RANDOM_SEEDS[-1]} with sizes in "
-        "turn, 80 GPUs; at 1,024 and more only orbits and templates are applicable; on real links "
-        "under the executor's model, where search has no pruning anyway"
+        "turn; 80 GPUs, and 1,024 ranks, where only orbits and templates are applicable (1e9: no "
+        "template is); on real links under the executor's model, where search has no pruning anyway"
     )
 
 
@@ -201,6 +211,8 @@ def planned(case: Case) -> tuple[Case, Times]:
             for row in plan.candidates
             if row.note.startswith(("failed:", "stopped:"))
         ]
+    if topology.ranks**2 > MOST_DELIVERIES:  # beyond, orbit plans are kept by symmetry
+        us["orbits"] = plan_orbits(topology, case.collective, case.total_bytes).predicted_us
     return case, Times(us=us, stopped=tuple(stopped))
 
 
@@ -215,7 +227,7 @@ def _rows(report: Report, family: str, found: Sequence[tuple[Case, Times]]) -> N
             generator=generator,
             cases=len(worths),
             wins=sum(worth > SAME for worth in worths.values()),
-            worth_median=statistics.median(worths.values()),
+            worth_median=min(statistics.median(worths.values()), 1e9),
             worth_max=min(worths[most], 1e9),
             earns=worths[most] >= LEAST,
             max_at=f"{most.name} {most.collective.value} {most.total_bytes} B {most.model}",

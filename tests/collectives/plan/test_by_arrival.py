@@ -16,7 +16,6 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.ir.sends import (
     by_arrival,
     concatenated,
-    overlapped,
     reversed_sends,
     with_arrivals,
 )
@@ -25,6 +24,7 @@ from headrace.collectives.program import Op, Program, Schedule, Transfer
 from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import TopologyError
 from headrace.topology import Link, Topology, transposed
+from tests.collectives.plan.overlapped import overlapped
 from tests.collectives.plan.random_sends import random_sends, random_topology
 
 ENGINE = NativeSearch()

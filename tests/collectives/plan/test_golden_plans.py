@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -12,7 +11,6 @@ from headrace.collectives.export import msccl_xml, mscclpp_json
 from headrace.collectives.export.threadblocks import Target
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.generators import limits
-from headrace.collectives.plan.generators.hosts import hierarchy
 from headrace.collectives.plan.generators.mirrored import mirrored
 from headrace.collectives.plan.generators.table import ALL_GENERATORS
 from headrace.collectives.plan.portfolio import plan_collective
@@ -52,7 +50,6 @@ def test_golden_plans(
     """Effort is counted; that wall-clock safety limits could strike is ruled out here."""
     monkeypatch.setattr(limits, "SECONDS", dict.fromkeys(limits.SECONDS, 300.0))
     monkeypatch.setitem(mirrored.__kwdefaults__, "limit_s", 300.0)
-    monkeypatch.setattr(hierarchy, "_SETTINGS", replace(hierarchy._SETTINGS, limit_s=300.0))
     method = Method(model=FULL, engine=NativeSearch(), effort="quick")
     found: dict[str, dict[str, object]] = {}
     exports: dict[str, dict[str, str]] = {}

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.engine import Routes
+from headrace.collectives.plan.engine import Routes, SearchSettings
 from headrace.collectives.plan.flows import Packing, PackSettings, pack
 from headrace.collectives.plan.flows.arborescence import cheapest_arborescence, shallower
 from headrace.collectives.plan.flows.commodities import Loads, TreeColumn
-from headrace.collectives.plan.flows.list_schedule import in_order
 from headrace.collectives.plan.flows.rates import Flows
 from headrace.collectives.plan.flows.rounding import rounded, tree_routes
-from headrace.collectives.plan.ir.chunks import Deliveries
+from headrace.collectives.plan.ir.chunks import Deliveries, Sends
 from headrace.collectives.plan.ir.permutations import link_images
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import TopologyError
 from headrace.topology import SharedCapacity, Topology
 from headrace.topology.symmetry import automorphisms, translations
@@ -41,6 +41,24 @@ def load_us(topology: Topology, packing: Packing, tree: np.ndarray, chunk_mb: fl
         if count:
             total += count * chunk_mb * loads.of(packing.columns[column].links)
     return float(total.max(initial=0.0))
+
+
+def scheduled(
+    topology: Topology,
+    deliveries: Deliveries,
+    chunk_mb: float,
+    through: Routes,
+    batch_share: float = 0.0,
+) -> tuple[Sends, float]:
+    """Send every chunk down its route; return sends and total in us."""
+    found = NativeSearch().search(
+        topology,
+        deliveries,
+        chunk_mb,
+        routes=through,
+        settings=SearchSettings(restarts=24, batch_share=batch_share),
+    )
+    return found.sends, found.total_us
 
 
 @settings(max_examples=60, deadline=None)
@@ -163,9 +181,7 @@ def test_whole_chunks_arrive_as_scheduled(topology: Topology, data: st.DataObjec
     assert ((tree >= 0) == wanted).all()
     busiest = load_us(topology, packing, tree, 1.0 / chunks)
     assert busiest >= packing.bound_us * (1 - 1e-9)
-    sends, end = in_order(
-        topology, deliveries, 1.0 / chunks, tree_routes(packing, tree), batch_share=share
-    )
+    sends, end = scheduled(topology, deliveries, 1.0 / chunks, tree_routes(packing, tree), share)
     assert total_us(topology, deliveries, 1.0 / chunks, sends) == pytest.approx(end)
     assert end >= busiest * (1 - 1e-9)
 
@@ -176,7 +192,7 @@ def test_thirds_of_an_all_to_all_fill_the_node_exactly() -> None:
     deliveries = all_to_all(8, 3)
     tree = rounded(topology, packing, deliveries)
     assert load_us(topology, packing, tree, 1 / 3) == pytest.approx(368 / 3)
-    sends, end = in_order(topology, deliveries, 1 / 3, tree_routes(packing, tree))
+    sends, end = scheduled(topology, deliveries, 1 / 3, tree_routes(packing, tree))
     assert total_us(topology, deliveries, 1 / 3, sends) == pytest.approx(end)
     assert end <= 368 / 3 * 1.02
 
@@ -194,7 +210,7 @@ def test_some_targets_are_served_by_shortest_paths() -> None:
     targets = np.array([[False, False, True, True, False]])
     deliveries = Deliveries(ranks=5, origin=np.array([0], dtype=np.int32), targets=targets)
     packing = pack(ring(5), deliveries, 1.0)
-    sends, end = in_order(
+    sends, end = scheduled(
         ring(5), deliveries, 1.0, tree_routes(packing, rounded(ring(5), packing, deliveries))
     )
     assert total_us(ring(5), deliveries, 1.0, sends) == pytest.approx(end)
@@ -210,11 +226,10 @@ def test_what_cannot_be_packed_or_scheduled_is_an_error() -> None:
     with pytest.raises(ProgramError, match="not the packing's 3"):
         rounded(ring(3), packing, broadcast(3))
     nothing = Routes(first=np.zeros(2, dtype=np.int64), link=np.empty(0, dtype=np.int32))
-    with pytest.raises(ProgramError, match="does not reach rank 1"):
-        in_order(ring(3), broadcast(3), 1.0, nothing)
     astray = Routes(first=np.array([0, 1]), link=np.array([ring(3).link_index[1, 2]], np.int32))
-    with pytest.raises(ProgramError, match="does not continue a tree"):
-        in_order(ring(3), broadcast(3), 1.0, astray)
+    for routes in (nothing, astray):
+        with pytest.raises(ProgramError, match="no construction carries every chunk"):
+            scheduled(ring(3), broadcast(3), 1.0, routes)
 
 
 def test_one_rank_packs_nothing() -> None:

@@ -114,7 +114,7 @@ def test_without_an_engine_some_generator_is_left() -> None:
                 served.add(row.name)
         except HeadraceError as error:
             assert len(str(error)) > 10
-    assert {"packing", "sketches"} <= served
+    assert "sketches" in served
 
 
 @cache
@@ -194,12 +194,9 @@ def test_the_table_is_frozen() -> None:
     """A new generator is one more row: update this list with it."""
     assert [row.name for row in SEARCH_GENERATORS] == [
         "orbits",
-        "hosts",
         "matching",
         "mirrored",
         "placed",
-        "relays",
-        "exact",
         "packing",
         "sketches",
     ]

@@ -4,7 +4,7 @@ The schedule is work-conserving: whenever resources become free, of the messages
 the one with the lowest number does, then the next that still can, and so on.
 
 Searches that choose what goes next have loops of their own, under the same costs, as the order is
-their result, not their input: `flows.list_schedule` (urgency, messages cut as they start),
+their result, not their input: `native/synthesis` (urgency, messages cut as they start),
 `generators.orbits.grow` and `exchange` (one rank's sends stand for all), and
 `generators.taccl.work` (a key decides, and a message begins when the last of what it waits for has
 ended, not at the event).

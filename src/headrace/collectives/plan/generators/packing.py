@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import SearchInterrupted, SearchSettings
 from headrace.collectives.plan.flows import PackSettings, pack
-from headrace.collectives.plan.flows.list_schedule import in_order
 from headrace.collectives.plan.flows.rounding import rounded, tree_routes
 from headrace.collectives.plan.generators.limits import (
     CARRYING,
@@ -28,6 +27,8 @@ def packing_schedules(request: Request) -> Iterator[Schedule]:
     method = request.method
     if request.collective not in CARRYING:
         raise ProgramError("only for collectives that do not combine; matching reverses the others")
+    if method.engine is None:
+        raise ProgramError("needs a search engine")
     counts = _TREE_CHUNKS[method.effort] if method.chunks is None else (method.chunks,)
     check_size(request)
     for aim in request.aims:
@@ -41,25 +42,16 @@ def packing_schedules(request: Request) -> Iterator[Schedule]:
             packing = pack(request.topology, deliveries, chunk_mb, settings=limits)
             request.report(f"{chunks} chunks, throughput within {packing.gap:z.1%} of its bound")
             through = tree_routes(packing, rounded(request.topology, packing, deliveries))
-            if method.engine is None:
-                sends, total_us = in_order(
-                    request.topology, deliveries, chunk_mb, through, batch_share=0.5
+            how = SearchSettings(
+                seed=method.seed, restarts=24, batch_share=1.0, limit_s=limit_s(method.effort)
+            )
+            try:
+                found = method.engine.search(
+                    request.topology, deliveries, chunk_mb, routes=through, settings=how
                 )
-            else:
-                how = SearchSettings(
-                    seed=method.seed,
-                    restarts=24,
-                    batch_share=1.0,
-                    limit_s=limit_s(method.effort),
-                )
-                try:
-                    found = method.engine.search(
-                        request.topology, deliveries, chunk_mb, routes=through, settings=how
-                    )
-                except SearchInterrupted as interrupt:
-                    yield realize(demand, interrupt.found.sends)
-                    raise
-                sends, total_us = found.sends, found.total_us
-            yield realize(demand, sends)
-            if total_us > _FAR * request.best_us(aim):
+            except SearchInterrupted as interrupt:
+                yield realize(demand, interrupt.found.sends)
+                raise
+            yield realize(demand, found.sends)
+            if found.total_us > _FAR * request.best_us(aim):
                 break

@@ -9,14 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from headrace.collectives.plan.generators.custom import custom_schedules
-from headrace.collectives.plan.generators.exact import exact_schedules
-from headrace.collectives.plan.generators.hosts.hierarchy import host_schedules
 from headrace.collectives.plan.generators.matching import matching_schedules
 from headrace.collectives.plan.generators.mirrored import mirrored_schedules
 from headrace.collectives.plan.generators.orbits.build import orbit_schedules
 from headrace.collectives.plan.generators.packing import packing_schedules
 from headrace.collectives.plan.generators.rank_order import rank_order_schedules
-from headrace.collectives.plan.generators.relays import relay_schedules
 from headrace.collectives.plan.generators.taccl.autosketch import sketch_schedules
 from headrace.collectives.plan.generators.taccl.synthesize import guided_schedules, sketch_generator
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
@@ -24,12 +21,9 @@ from headrace.collectives.plan.request import Generator
 
 SEARCH_GENERATORS: tuple[Generator, ...] = (
     Generator("orbits", orbit_schedules, min_gap=0.002),
-    Generator("hosts", host_schedules, min_gap=0.01),
     Generator("matching", matching_schedules, min_gap=0.015),
     Generator("mirrored", mirrored_schedules, min_gap=0.015),
     Generator("placed", rank_order_schedules, min_gap=0.02),
-    Generator("relays", relay_schedules, min_gap=0.02),
-    Generator("exact", exact_schedules, min_gap=0.02),
     Generator("packing", packing_schedules, min_gap=0.03),
     Generator("sketches", sketch_schedules, min_gap=0.03),
 )
@@ -52,7 +46,6 @@ def custom_generators(sketch: Path | None = None) -> tuple[Generator, ...]:
     return (
         *(generator for generator in TEMPLATES if generator.name == "direct"),
         Generator("matching", custom_schedules, min_gap=0.015),
-        Generator("exact", exact_schedules, min_gap=0.02),
         Generator("packing", packing_schedules, min_gap=0.03),
         Generator("routing", partial(guided_schedules, sketch=None), min_gap=0.03),
     )

@@ -15,7 +15,7 @@ share capacities) takes from the chunks that it can bring now:
   are not left with everything at last. Where all links are alike they stay in step instead.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -60,7 +60,6 @@ def grow(
     chunk_mb: float,
     batch_share: float = 1.0,
     step: float = np.inf,
-    ready_us: np.ndarray | None = None,
 ) -> Growth:
     """Return an allgather of `chunks` chunks a block, each of `chunk_mb`.
 
@@ -70,9 +69,8 @@ def grow(
     batch_share : largest share of a level's remaining items in one message.
     step : on the last level, the most that a message may take longer than the shortest of those
         that could begin with it.
-    ready_us : (chunks,), earliest times at which a rank's own chunks can leave; None: 0.
     """
-    return _Growth(classes, levels, chunks, chunk_mb, batch_share, step, ready_us).run()
+    return _Growth(classes, levels, chunks, chunk_mb, batch_share, step).run()
 
 
 class Clock:
@@ -84,11 +82,11 @@ class Clock:
     start_us, end_us : of every message sent so far, its begin and its arrival.
     """
 
-    def __init__(self, classes: LinkClasses, times: Iterable[float] = ()) -> None:
+    def __init__(self, classes: LinkClasses) -> None:
         self._classes = classes
         self._on = [np.flatnonzero(column) for column in classes.times.T]
         self._free = np.zeros(len(classes.uses))
-        self._times = sorted({0.0, *times})
+        self._times = [0.0]
         self._arrivals: list[tuple[float, int]] = []
         self.now = self.limit = 0.0
         self.start_us: list[float] = []
@@ -137,23 +135,21 @@ class _Growth:
         chunk_mb: float,
         batch_share: float,
         step: float,
-        ready_us: np.ndarray | None,
     ) -> None:
         self._classes, self._levels = classes, levels
         self._chunks, self._mb, self._share, self._step = chunks, chunk_mb, batch_share, step
         ranks = classes.held.shape[1] if classes.count else 1
-        self._ready = np.zeros(chunks) if ready_us is None else ready_us
         self._here = np.zeros((ranks, chunks), dtype=bool)
+        self._here[0] = True
         # Chunks in each part of the network below each level, or on their way to it.
         self._due = [np.zeros((level.parts, chunks), dtype=bool) for level in levels]
         for level, due in zip(levels, self._due, strict=True):
             due[level.part[0]] = True
-        self._clock = Clock(classes, self._ready.tolist())
+        self._clock = Clock(classes)
         self._rows: list[tuple[int, np.ndarray, np.ndarray]] = []
 
     def run(self) -> Growth:
         for arrived in self._clock.moments():
-            self._here[0] |= self._ready <= self._clock.limit
             for message in arrived:
                 _, e, k = self._rows[message]
                 self._here[e, k] = True

@@ -1,1 +1,0 @@
-"""Schedules for clusters of equal hosts: between hosts and inside them, pipelined."""
