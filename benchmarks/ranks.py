@@ -1,18 +1,15 @@
 """Timing collectives between ranks on a testbed: a worker per rank, and their results."""
 
-import json
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.jobs import worker_results
 from headrace.collectives.demand import Collective
-from headrace.testbed import Testbed, rank_environment
+from headrace.testbed import Testbed
 
 KIB, MIB = 1 << 10, 1 << 20
 SMALL_BYTES = 4 * KIB
@@ -55,60 +52,15 @@ def time_cases(
     backends : by name the plan book of a native executor, or None: a backend of torch.
     torch_book : the plan book of headrace through torch.
     """
-    hosts = [testbed.hosts[index] for index in order]
-    with tempfile.TemporaryDirectory() as folder:
-        workers: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank, host in enumerate(hosts):
-                task = {
-                    "rank": rank,
-                    "ranks": len(hosts),
-                    "listen": host.address,
-                    "folder": folder,
-                    "backends": {
-                        name: None if book is None else str(book) for name, book in backends.items()
-                    },
-                    "cases": [case.to_task() for case in cases],
-                }
-                environment = rank_environment(testbed, order, rank)
-                environment["HEADRACE_MEASURE"] = "off"  # the compared programs are given
-                if torch_book is not None:
-                    environment["HEADRACE_PLAN_BOOK"] = str(torch_book)
-                workers.append(
-                    testbed.popen(
-                        host.name,
-                        [sys.executable, str(WORKER), json.dumps(task)],
-                        env=environment,
-                    )
-                )
-            finish(workers, timeout_s)
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.wait()
-        return medians(Path(folder), cases, len(hosts))
-
-
-def finish(workers: Sequence["subprocess.Popen[bytes]"], timeout_s: float) -> None:
-    """Wait for all workers; the first that fails ends the benchmark."""
-    end = time.monotonic() + timeout_s
-    pending = list(workers)
-    while pending:
-        for worker in list(pending):
-            code = worker.poll()
-            if code is None:
-                continue
-            if code != 0:
-                raise RuntimeError(f"a worker ended with exit code {code}")
-            pending.remove(worker)
-        if time.monotonic() > end:
-            raise RuntimeError(f"the workers were not done within {timeout_s:.0f} s")
-        time.sleep(0.02)
-
-
-def medians(folder: Path, cases: Sequence[Case], ranks: int) -> list[dict[str, float]]:
-    """Read the workers' results: per case and backend, the typical time (us)."""
-    by_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+    task = {
+        "backends": {name: None if book is None else str(book) for name, book in backends.items()},
+        "cases": [case.to_task() for case in cases],
+    }
+    environment = {"HEADRACE_MEASURE": "off"}  # the compared programs are given
+    if torch_book is not None:
+        environment["HEADRACE_PLAN_BOOK"] = str(torch_book)
+    argv = [sys.executable, str(WORKER)]
+    by_rank = worker_results(testbed, argv, order, task, env=environment, timeout_s=timeout_s)
     return [
         {name: typical_us(case, [result[name] for result in results]) for name in results[0]}
         for case, results in zip(cases, zip(*by_rank, strict=True), strict=True)

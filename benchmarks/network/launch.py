@@ -1,21 +1,17 @@
 """A testbed's network, and the times of programs on it."""
 
-import json
 import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchmarks.instruments.beds import Bed
-from benchmarks.jobs import WHERE
-from benchmarks.ranks import finish
+from benchmarks.jobs import WHERE, worker_results
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.verify import Proof
 from headrace.collectives.program import Program
-from headrace.testbed import Testbed, rank_environment
+from headrace.testbed import Testbed
 from headrace.topology import Topology
 
 Made = tuple[Program, Proof]
@@ -46,31 +42,12 @@ def time_programs(
     rounds : indices of those to run, in this order.
     size : bytes of the vector.
     """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "programs").write_bytes(pickle.dumps(list(programs)))
-        workers: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank, index in enumerate(bed.order):
-                host = testbed.hosts[index]
-                task = {
-                    "rank": rank,
-                    "ranks": bed.ranks,
-                    "listen": host.address,
-                    "folder": name,
-                    "programs": str(folder / "programs"),
-                    "bytes": size,
-                    "rounds": list(rounds),
-                }
-                argv = [sys.executable, "-m", "benchmarks.network.plans_rank", json.dumps(task)]
-                environment = {**rank_environment(testbed, bed.order, rank), **WHERE}
-                workers.append(testbed.popen(host.name, argv, env=environment))
-            finish(workers, timeout_s)
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.wait()
-        by_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(bed.ranks)]
+    with tempfile.NamedTemporaryFile() as made:
+        made.write(pickle.dumps(list(programs)))
+        made.flush()
+        task = {"programs": made.name, "bytes": size, "rounds": list(rounds)}
+        argv = [sys.executable, "-m", "benchmarks.network.plans_rank"]
+        by_rank = worker_results(testbed, argv, bed.order, task, env=WHERE, timeout_s=timeout_s)
     return [
         max(end for _, end in calls) - sum(begin for begin, _ in calls) / len(calls)
         for calls in zip(*by_rank, strict=True)

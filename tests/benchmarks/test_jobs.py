@@ -61,5 +61,7 @@ def test_all_ranks_lines_are_read(tmp_path: Path) -> None:
 
 
 def test_a_job_that_fails_is_quoted(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"exit codes .*\n.*rank . *: no JSON"):
+    with pytest.raises(
+        RuntimeError, match=r"job failed: rank . on host. ended with exit code 3;.*\nno JSON"
+    ):
         run(tmp_path, 3)
