@@ -57,8 +57,8 @@ class Findings:
                     near = home[a] == home[b]
                     fit = self.local.get((src, dst), typical) if near else costs[home[a], home[b]]
                     assert fit is not None, "ranks that share a host have been probed"
-                    links.append(_link(a, b, fit))
-        index = {(link.src, link.dst): i for i, link in enumerate(links)}
+                    links.append(link(a, b, fit.alpha_us, fit.beta_us_per_mb))
+        index = {(k.src, k.dst): i for i, k in enumerate(links)}
         return Topology(
             name=f"measured-{len(self.site.hosts)}-hosts",
             hosts=self.site.hosts,
@@ -75,7 +75,7 @@ class Findings:
             for (a, b), fit in {**self.fits, **self.local}.items()
             if a in place and b in place
         }
-        table = _ends(list(rows))
+        table = ends(list(rows))
         for name in LinkFit.__slots__:
             table[name] = np.array([getattr(fit, name) for fit in rows.values()], dtype=np.float64)
         return table
@@ -86,7 +86,7 @@ class Findings:
         pairs = [(a, b) for a, b in rates if a in place and b in place]
         echoes = [self.round_robin.echoes[pair] for pair in pairs]
         return {
-            **_ends([(place[a], place[b]) for a, b in pairs]),
+            **ends([(place[a], place[b]) for a, b in pairs]),
             "bytes_per_s": np.array([rates[pair] for pair in pairs], dtype=np.float64),
             "median_rtt_us": np.array([np.median(row) for row in echoes], dtype=np.float64),
             "min_rtt_us": np.array([row.min() for row in echoes], dtype=np.float64),
@@ -94,16 +94,17 @@ class Findings:
         }
 
 
-def _ends(pairs: Sequence[Pair]) -> dict[str, np.ndarray]:
-    ends = np.array(pairs, dtype=np.int32).reshape(-1, 2)
-    return {"src": ends[:, 0].copy(), "dst": ends[:, 1].copy()}
+def ends(pairs: Sequence[Pair]) -> dict[str, np.ndarray]:
+    """Return the columns `src` and `dst` of a table of a profile."""
+    found = np.array(pairs, dtype=np.int32).reshape(-1, 2)
+    return {"src": found[:, 0].copy(), "dst": found[:, 1].copy()}
 
 
-def _link(src: int, dst: int, fit: LinkFit) -> Link:
-    # four digits: the rest is noise, and plans should not hinge on it
+def link(src: int, dst: int, alpha_us: float, beta_us_per_mb: float) -> Link:
+    """Return a link with costs of four digits: the rest is noise, plans should not hinge on it."""
     return Link(
         src=src,
         dst=dst,
-        alpha_us=float(f"{fit.alpha_us:.4g}"),
-        beta_us_per_mb=float(f"{fit.beta_us_per_mb:.4g}"),
+        alpha_us=float(f"{alpha_us:.4g}"),
+        beta_us_per_mb=float(f"{beta_us_per_mb:.4g}"),
     )

@@ -36,7 +36,7 @@ from headrace.collectives.measure.probes.shared_capacity import find_shared
 from headrace.collectives.measure.probes.trials import Capacity
 from headrace.collectives.measure.probes.unloaded import UnloadedProbes
 from headrace.collectives.measure.racks.linkage import group_hosts
-from headrace.collectives.measure.racks.partition import Grouping
+from headrace.collectives.measure.racks.partition import Grouping, labels_of
 from headrace.collectives.measure.racks.search import MOST_HOSTS, concurrent_rounds, search_racks
 from headrace.errors import CommunicationError
 from headrace.topology.profile import Profile
@@ -227,8 +227,8 @@ class _Survey:
 
         missing = [pair for pair in pairs if self.ranks(pair) not in self.fits]
         # never skipped: the first pair inside a group and the first across represent the others
-        group_of = {host: index for index, group in enumerate(groups) for host in group}
-        sorts = {group_of[a] == group_of[b]: (a, b) for a, b in reversed(pairs)}
+        group_of = labels_of(groups)
+        sorts = {bool(group_of[a] == group_of[b]): (a, b) for a, b in reversed(pairs)}
         for index, pair in enumerate(missing):
             if pair not in sorts.values() and self.budget.left_s(_UNLOADED_END) <= 0:
                 left = len(missing) - index
@@ -261,7 +261,4 @@ class _Survey:
     def shared(self, groups: Grouping, costs: Costs) -> tuple[Capacity, ...]:
         if len(self.site.hosts) < 2:
             return ()
-        effort = self.effort
-        return find_shared(
-            self.recorder, self.site, groups, costs, effort.sharing_us, effort, self.budget
-        )
+        return find_shared(self.recorder, self.site, groups, costs, self.effort, self.budget)

@@ -46,11 +46,11 @@ def test_what_was_not_measured_is_left_out() -> None:
         (["pair", 1, None, 0, 1.0], r"rows\[3\]: field 'other' is -1, needs 0 to 1"),
         (["alone", 1, None, 1, 1.0], r"rows\[3\]: field 'cpu' is 1, needs 0 to 0"),
         (["alone", 1, None, 0, -1.0], r"rows\[3\]: field 'value' is -1.0, needs a finite number"),
-        (["alone", 1, None, 0, "fast"], r"rows\[3\]: field 'value': 'fast' is not a number"),
-        (["alone", 1.5, None, 0, 1.0], r"rows\[3\]: field 'gpu': 1.5 is not an integer"),
-        (["alone", 1 << 70, None, 0, 1.0], r"rows\[3\]: field 'gpu': \d+ is not 0 to 63"),
-        (["guess", 1, None, 0, 1.0], r"rows\[3\]: field 'probe' is 'guess', needs one of loopback"),
-        (["alone", 1, None], r"rows\[3\] has 3 cells"),
+        (["alone", 1, None, 0, "fast"], r"'rows\[3\].value': 'fast' is not a number"),
+        (["alone", 1.5, None, 0, 1.0], r"'rows\[3\].gpu': 1.5 is not an integer"),
+        (["alone", 1 << 70, None, 0, 1.0], r"'rows\[3\].gpu' is \d+, needs -1 to 63"),
+        (["guess", 1, None, 0, 1.0], r"'rows\[3\].probe' is 'guess', needs one of loopback"),
+        (["alone", 1, None], r"'rows\[3\]' has 3 cells"),
     ],
 )
 def test_wrong_rows_are_named(row: list[object], says: str) -> None:
@@ -62,11 +62,11 @@ def test_wrong_rows_are_named(row: list[object], says: str) -> None:
 def test_wrong_files(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="cannot be read"):
         HardwareProbes.load(tmp_path / "nowhere")
-    (tmp_path / "x").write_text('{"gpus": 2}')
+    (tmp_path / "x").write_text('{"gpus": 2, "rows": []}')
     with pytest.raises(ArtifactError, match=r"x: field 'cpus' is missing"):
         HardwareProbes.load(tmp_path / "x")
     for raw, says in (
-        (b'{"cpus": 1, "gpus": 1, "rows": 3}', "field 'rows' needs lists"),
+        (b'{"cpus": 1, "gpus": 1, "rows": 3}', "field 'rows': 3 is not a list"),
         (b'{"cpus": 1000, "gpus": 1, "rows": []}', "field 'cpus' is 1000, needs 1 to 64"),
         (b"{", "is not JSON"),
         (b"\xff\xfe\x00", "is not text"),

@@ -1,11 +1,9 @@
 """Replanning while training goes on: in a process of its own, at a low priority.
 
-``python -m headrace.collectives.adapt.act.background FD`` handles requests from a connection, one
-after another, until that is closed. It is started before it is needed: loading takes longer than
-planning for a few hosts does.
+`run_planner` handles requests from a connection, one after another, until that is closed. It is
+started before it is needed: loading takes longer than planning for a few hosts does.
 """
 
-import json
 import logging
 import os
 import subprocess
@@ -17,9 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
-
-import numpy as np
 
 from headrace.collectives.adapt.act.quicktune import quicktune
 from headrace.collectives.adapt.act.rebook import (
@@ -45,6 +40,7 @@ log = logging.getLogger(__name__)
 _NICE = 3  # behind training, but training waits for the result, too
 _DEADLINE_S = 120.0
 _PARENT_S = 5.0
+_RUN = f"from {__name__} import run_planner; run_planner()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,38 +59,6 @@ class RebookRequest:
     book: PlanBook
     calls: tuple[Call, ...]
     masters: Masters | None = None
-
-    def to_bytes(self) -> bytes:
-        """Serialize."""
-        masters = self.masters
-        head = {
-            "topology": self.topology.to_head(),
-            "calls": [[name.value, size] for name, size in self.calls],
-            "masters": None
-            if masters is None
-            else [masters.groups, masters.local_master.tolist(), masters.global_master.tolist()],
-        }
-        return _joined(head, self.book)
-
-    @classmethod
-    def from_bytes(cls, raw: bytes) -> "RebookRequest":
-        """Read what `to_bytes` made."""
-        head, book = _parted(raw)
-        assert book is not None
-        masters = None
-        if head["masters"] is not None:
-            groups, local, top = head["masters"]
-            masters = Masters(
-                groups=tuple(map(tuple, groups)),
-                local_master=np.array(local, np.int32),
-                global_master=np.array(top, np.int32),
-            )
-        return cls(
-            topology=Topology.from_head(head["topology"], "the topology"),
-            book=book,
-            calls=tuple((Collective(name), size) for name, size in head["calls"]),
-            masters=masters,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -120,21 +84,6 @@ class Response:
     def gain(self) -> float:
         """Predicted saving of all calls together: 0.2 is 20% less time."""
         return 1 - self.after_us / self.before_us if self.before_us else 0.0
-
-    def to_bytes(self) -> bytes:
-        """Serialize."""
-        facts = {name: getattr(self, name) for name in _FACTS}
-        return _joined(facts, self.book)
-
-    @classmethod
-    def from_bytes(cls, raw: bytes) -> "Response":
-        """Read what `to_bytes` made."""
-        facts, book = _parted(raw)
-        facts["plans"] = tuple(tuple(plan) for plan in facts["plans"])
-        return cls(book=book, **facts)
-
-
-_FACTS = ("error", "why", "before_us", "after_us", "plans")
 
 
 def plan_calls(
@@ -210,12 +159,7 @@ class BackgroundPlanner:
         here, there = Pipe()
         with there:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "headrace.collectives.adapt.act.background",
-                    str(there.fileno()),
-                ],
+                [sys.executable, "-c", _RUN, str(there.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -244,10 +188,10 @@ class BackgroundPlanner:
             return None
         assert self._connection is not None
         try:
-            raw = self._connection.recv_bytes() if self._connection.poll() else None
+            found: Response | None = self._connection.recv() if self._connection.poll() else None
         except (EOFError, OSError):
             return self._lost("the process that plans has ended")
-        if raw is None:
+        if found is None:
             late = time.monotonic() > self._until_s
             return self._lost(f"no plans within {_DEADLINE_S:g} s") if late else None
         self._busy = False
@@ -255,7 +199,7 @@ class BackgroundPlanner:
             self._send(self._waiting)
             self._waiting = None
             return None
-        return Response.from_bytes(raw) if self._wanted else None
+        return found if self._wanted else None
 
     def close(self) -> None:
         """End the process."""
@@ -272,23 +216,13 @@ class BackgroundPlanner:
         self._busy = self._wanted = True
         self._until_s = time.monotonic() + _DEADLINE_S
         with suppress(OSError):  # then `poll` finds the other end closed
-            self._connection.send_bytes(request.to_bytes())
+            self._connection.send(request)
 
     def _lost(self, reason: str) -> Response | None:
         wanted = self._wanted or self._waiting is not None
         self.close()
         self.cancel()
         return Response(error=reason) if wanted else None
-
-
-def _joined(head: dict[str, Any], book: PlanBook | None) -> bytes:
-    body = b"" if book is None else book.to_artifact().to_bytes()
-    return json.dumps(head).encode() + b"\n" + body
-
-
-def _parted(raw: bytes) -> tuple[dict[str, Any], PlanBook | None]:
-    head, _, body = raw.partition(b"\n")
-    return json.loads(head), PlanBook.from_bytes(body, "the plan book") if body else None
 
 
 def run_planner() -> None:
@@ -301,13 +235,9 @@ def run_planner() -> None:
             while not connection.poll(_PARENT_S):
                 if os.getppid() != parent:
                     return
-            request = RebookRequest.from_bytes(connection.recv_bytes())
+            request: RebookRequest = connection.recv()
             try:
                 made = plan_request(request)
             except HeadraceError as error:
                 made = Response(error=str(error))
-            connection.send_bytes(made.to_bytes())
-
-
-if __name__ == "__main__":
-    run_planner()
+            connection.send(made)

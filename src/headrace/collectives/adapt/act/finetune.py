@@ -29,7 +29,6 @@ import numpy as np
 from headrace.collectives.adapt.act.bandwidth import checked_bandwidth
 from headrace.collectives.plan.generators.templates.two_level import Masters
 from headrace.collectives.plan.locality import RankGroups
-from headrace.errors import InputError
 
 GAMMA = 1.0
 """Weight of time in the blame: the unit."""
@@ -63,21 +62,9 @@ _NOISE = 1e-9  # of sums of floats
 _MOST_TRIED = 8  # targets for a source: if the least blamed ones do not help, no other will
 
 
-def blame(
-    sent_bytes: np.ndarray,
-    bandwidth: np.ndarray,
-    rtt_us: np.ndarray,
-    *,
-    beta: float = BETA,
-    gamma: float = GAMMA,
-) -> np.ndarray:
-    """Return (n,) blames; see the module. All three are (n, n), from i to j."""
-    return _Account.of(sent_bytes, bandwidth, rtt_us, beta, gamma).blame
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Account:
-    """Times and bytes of all ranks, and the scale of their blame."""
+class Account:
+    """Times and bytes of all ranks, and the scale of their blame; see the module."""
 
     latency_us: np.ndarray
     pace_us: np.ndarray  # (n, n) us per byte
@@ -85,18 +72,10 @@ class _Account:
     mean_us: float
     least: float
     spread: float
-    beta: float
-    gamma: float
 
     @classmethod
-    def of(
-        cls,
-        sent: np.ndarray,
-        bandwidth: np.ndarray,
-        rtt_us: np.ndarray,
-        beta: float,
-        gamma: float,
-    ) -> "_Account":
+    def of(cls, sent: np.ndarray, bandwidth: np.ndarray, rtt_us: np.ndarray) -> "Account":
+        """Return the account of bytes sent, bytes/s and us, each (n, n) from i to j."""
         used = np.where(np.isfinite(rtt_us) & (sent > 0), rtt_us, 0.0)
         best = np.minimum(bandwidth.max(axis=1), bandwidth.max(axis=0))  # of every rank, with any
         fair = bandwidth * np.maximum(best[:, None] / best[None, :], 1.0)
@@ -109,49 +88,27 @@ class _Account:
             mean_us=1.0,
             least=float(bytes_.min()),
             spread=float(bytes_.max() - bytes_.min()),
-            beta=beta,
-            gamma=gamma,
         )
         return replace(made, mean_us=float(made.times_us.mean()))
 
     @property
     def times_us(self) -> np.ndarray:
+        """(n,) time that each rank needs."""
         return self.latency_us + (self.sent * self.pace_us).sum(axis=1)
 
     @property
     def blame(self) -> np.ndarray:
+        """(n,) blames."""
         time = self.times_us / self.mean_us if self.mean_us > 0 else np.zeros(len(self.sent))
         bytes_ = self.sent.sum(axis=1) - self.least
         even = bytes_ / self.spread if self.spread > 0 else np.zeros(len(self.sent))
-        return self.gamma * time + self.beta * even
+        return GAMMA * time + BETA * even
 
 
 class Finetune:
-    """One run of Finetune, from a change of the network until its stop rule.
+    """One run of Finetune, from a change of the network until its stop rule."""
 
-    Parameters
-    ----------
-    beta, gamma, epsilon, first, gain, loss, max_stale : see the constants of the same names.
-    """
-
-    def __init__(
-        self,
-        *,
-        beta: float = BETA,
-        gamma: float = GAMMA,
-        epsilon: float = EPSILON,
-        first: float = FIRST,
-        gain: float = GAIN,
-        loss: float = LOSS,
-        max_stale: int = MAX_STALE,
-    ) -> None:
-        if not (beta >= 0 and gamma > 0 and epsilon > 1 and max_stale >= 1):
-            raise InputError(
-                f"beta is {beta}, gamma {gamma}, epsilon {epsilon}, max_stale {max_stale}; needs "
-                "at least 0, above 0, above 1 and at least 1"
-            )
-        self._beta, self._gamma, self._epsilon = beta, gamma, epsilon
-        self._first, self._gain, self._loss, self._max_stale = first, gain, loss, max_stale
+    def __init__(self) -> None:
         self._best: tuple[float, Masters] | None = None
         self._stale = 0
         self._pair: tuple[int, int] | None = None
@@ -187,15 +144,15 @@ class Finetune:
         np.fill_diagonal(sent, 0.0)
         if self._done or masters.ranks == 1 or not sent.any():
             return None
-        account = _Account.of(sent, rates, rtt_us, self._beta, self._gamma)
+        account = Account.of(sent, rates, rtt_us)
         time_us = float(account.times_us.max()) if step_us is None else step_us
-        if self._best is None or time_us < self._best[0] * (1 - self._gain):
+        if self._best is None or time_us < self._best[0] * (1 - GAIN):
             self._best, self._stale = (time_us, masters), 0
         else:
             self._stale += 1
-        self._done = self._stale >= self._max_stale
+        self._done = self._stale >= MAX_STALE
         best_us, best = self._best
-        worse = self._gain if self._done else self._loss
+        worse = GAIN if self._done else LOSS
         if time_us > best_us * (1 + worse) and not _same(masters, best):
             self._pair = None
             return best
@@ -203,9 +160,9 @@ class Finetune:
         self._done = moved is None
         return moved
 
-    def _moved(self, masters: Masters, account: _Account) -> Masters | None:
+    def _moved(self, masters: Masters, account: Account) -> Masters | None:
         """Return `masters` after one step's moves; None if there is none."""
-        moves = _Moves(masters, account, self._epsilon)
+        moves = _Moves(masters, account)
         pair = moves.make(None)
         if pair is None:
             return None
@@ -214,7 +171,7 @@ class Finetune:
         )
         self._doublings = self._doublings + 1 if again else 0
         self._pair = pair
-        most = max(1, round(masters.chunks * self._first)) << min(self._doublings, 16)
+        most = max(1, round(masters.chunks * FIRST)) << min(self._doublings, 16)
         made = 1
         while made < most and moves.make(pair) is not None:
             made += 1
@@ -224,10 +181,10 @@ class Finetune:
 class _Moves:
     """Masters being moved, with the account of bytes and times kept up to date."""
 
-    def __init__(self, masters: Masters, account: _Account, epsilon: float) -> None:
+    def __init__(self, masters: Masters, account: Account) -> None:
         self._groups, self._group_of = masters.groups, masters.group_of
         self._local, self._top = masters.local_master.copy(), masters.global_master.copy()
-        self._account, self._epsilon = account, epsilon
+        self._account = account
         # An allreduce sends every chunk 2 (n - 1) times, whichever its masters are.
         sends = 2 * (masters.ranks - 1) * masters.chunks
         self._chunk_bytes = float(account.sent.sum()) / sends
@@ -249,7 +206,7 @@ class _Moves:
             targets = [
                 other
                 for other in np.argsort(blamed, kind="stable").tolist()
-                if blamed[rank] > self._epsilon * blamed[other]
+                if blamed[rank] > EPSILON * blamed[other]
                 and (like is None or rank == like[0] or other == like[1])
             ]
             for options in (self._global_moves(rank, targets), self._local_moves(rank, targets)):

@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.collectives.measure.fit.alpha_beta import LinkFit
 from headrace.collectives.measure.probes.round_robin import Pair
-from headrace.collectives.measure.racks.partition import Grouping
+from headrace.collectives.measure.racks.partition import Grouping, labels_of
 
 Costs = dict[Pair, LinkFit]
 """(source host, destination host) -> cost."""
@@ -96,8 +96,8 @@ def complete(bandwidth: np.ndarray, groups: Grouping, fits: Mapping[Pair, LinkFi
     its kind keeps that bandwidth. A kind without a probed pair takes the median of similar kinds:
     inside groups, or between them.
     """
-    group_of = {host: index for index, group in enumerate(groups) for host in group}
-    every = [(a, b) for a in group_of for b in group_of if a != b]
+    group_of = labels_of(groups).tolist()
+    every = [(a, b) for a in range(len(group_of)) for b in range(len(group_of)) if a != b]
     costs: Costs = {}
     for (here, there), pairs in _kinds(every, groups).items():
         probed = [pair for pair in pairs if pair in fits] or _alike(fits, group_of, here == there)
@@ -120,7 +120,7 @@ def complete(bandwidth: np.ndarray, groups: Grouping, fits: Mapping[Pair, LinkFi
     return costs
 
 
-def _alike(fits: Mapping[Pair, LinkFit], group_of: Mapping[int, int], inside: bool) -> list[Pair]:
+def _alike(fits: Mapping[Pair, LinkFit], group_of: Sequence[int], inside: bool) -> list[Pair]:
     """Return probed pairs inside groups, or between them; all probed pairs if there are none."""
     alike = [(a, b) for a, b in fits if (group_of[a] == group_of[b]) == inside]
     return alike or list(fits)
@@ -137,7 +137,7 @@ def _kinds(
     pairs: Mapping[Pair, LinkFit] | Sequence[Pair], groups: Grouping
 ) -> dict[Pair, list[Pair]]:
     """Return (group of the source, group of the destination) -> pairs."""
-    group_of = {host: index for index, group in enumerate(groups) for host in group}
+    group_of = labels_of(groups).tolist()
     kinds: dict[Pair, list[Pair]] = {}
     for a, b in pairs:
         kinds.setdefault((group_of[a], group_of[b]), []).append((a, b))

@@ -19,12 +19,11 @@ be missing: ``alone`` replaces it. A box with several NICs is one table for each
 import csv
 import io
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,10 +31,18 @@ import headrace.artifact as artifact_io
 from headrace import fields
 from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
+from headrace.fields import Field
 
+_T = TypeVar("_T")
 KIND = "hardware-probes"
 _SCHEMA = 1
-_COLUMNS = ("probe", "gpu", "other", "cpu", "value")
+_COLUMNS: Mapping[str, type] = {
+    "probe": np.uint8,
+    "gpu": np.int32,
+    "other": np.int32,
+    "cpu": np.int32,
+    "value": np.float64,
+}
 MAX_DEVICES = 64
 _MAX_BYTES = 256 << 20
 
@@ -84,11 +91,10 @@ class HardwareProbes:
         for name, count in (("cpus", self.cpus), ("gpus", self.gpus)):
             if not 1 <= count <= MAX_DEVICES:
                 raise ArtifactError(f"field '{name}' is {count}, needs 1 to {MAX_DEVICES}")
-        columns = (self.probe, self.gpu, self.other, self.cpu, self.value)
-        if len({len(column) for column in columns}) != 1:
+        rows = [len(getattr(self, name)) for name in _COLUMNS]
+        if len(set(rows)) != 1:
             raise ArtifactError(
-                f"columns {', '.join(_COLUMNS)} have {[len(c) for c in columns]} rows, need as "
-                "many each"
+                f"columns {', '.join(_COLUMNS)} have {rows} rows, need as many each"
             )
         _check_ids("probe", self.probe, 0, len(ProbeKind))
         paired, lonely = self.probe == ProbeKind.PAIR, self.probe == ProbeKind.LOOPBACK
@@ -114,17 +120,12 @@ class HardwareProbes:
         provenance: Mapping[str, Any] | None = None,
     ) -> "HardwareProbes":
         """Make a table of rows."""
-        probe, gpu, other, cpu, value = [list(c) for c in zip(*rows, strict=True)] or [[]] * 5
-        return cls(
-            cpus=cpus,
-            gpus=gpus,
-            probe=np.array(probe, dtype=np.uint8),
-            gpu=np.array(gpu, dtype=np.int32),
-            other=np.array(other, dtype=np.int32),
-            cpu=np.array(cpu, dtype=np.int32),
-            value=np.array(value, dtype=np.float64),
-            provenance=provenance or {},
-        )
+        columns = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
+        arrays: dict[str, Any] = {
+            name: np.array(column, dtype)
+            for (name, dtype), column in zip(_COLUMNS.items(), columns, strict=True)
+        }
+        return cls(cpus=cpus, gpus=gpus, provenance=provenance or {}, **arrays)
 
     def logs(self, probe: ProbeKind) -> dict[tuple[int, int, int], np.ndarray]:
         """Return the logarithms of one probe's values by (gpu, other, cpu)."""
@@ -139,13 +140,11 @@ class HardwareProbes:
 
     def to_artifact(self) -> Artifact:
         """Return the table as an artifact of kind "hardware-probes"."""
-        columns = {name: getattr(self, name) for name in _COLUMNS}
-        head = {"cpus": self.cpus, "gpus": self.gpus}
         return Artifact(
             kind=KIND,
             schema=_SCHEMA,
-            head=head,
-            tables={"rows": columns},
+            head={"cpus": self.cpus, "gpus": self.gpus},
+            tables={"rows": {name: getattr(self, name) for name in _COLUMNS}},
             provenance=self.provenance,
         )
 
@@ -170,29 +169,47 @@ class HardwareProbes:
             raw = Path(path).read_bytes()
         except OSError as error:
             raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
-        try:
-            return cls.from_bytes(raw)
-        except ArtifactError as error:
-            raise ArtifactError(f"{path}: {error}") from error
+        return cls.from_bytes(raw, str(path))
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str) -> "HardwareProbes":
         """Return the probes that an artifact holds; raises ArtifactError naming a wrong column."""
-        try:
-            return _recorded(artifact)
-        except ArtifactError as error:
-            raise ArtifactError(f"{source}: {error}") from error
+        made: dict[str, Any] = {}
+        for name in _COLUMNS:
+            column = artifact.tables.get("rows", {}).get(name)
+            if column is None or column.dtype.kind not in "iuf":
+                raise ArtifactError(f"{source}: column 'rows.{name}' is missing or no numbers")
+            made[name] = column
+        made |= _counts(Field(artifact.head, source, ArtifactError))
+        return _named(source, lambda: cls(provenance=artifact.provenance, **made))
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> "HardwareProbes":
+    def from_bytes(cls, raw: bytes, source: str = "hardware probes") -> "HardwareProbes":
         """Parse the bytes of a file; see `load`."""
         if b'"headrace-artifact"' in raw.partition(b"\n")[0]:
-            return _recorded(artifact_io.from_bytes(raw, kind=KIND, schema=_SCHEMA))
+            found = artifact_io.from_bytes(raw, source=source, kind=KIND, schema=_SCHEMA)
+            return cls.from_artifact(found, source)
         try:
             text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise ArtifactError(f"is not text: {error}") from error
-        return _from_json(text) if text.lstrip().startswith("{") else _from_csv(text)
+            raise ArtifactError(f"{source}: is not text: {error}") from error
+        is_json = text.lstrip().startswith("{")
+        document = Field(
+            _named(source, lambda: _json(text) if is_json else {"rows": _csv(text)}),
+            source,
+            ArtifactError,
+        )
+        rows = list(_rows(document))
+        counts = _counts(document) if is_json else _largest(rows)
+        return _named(source, lambda: cls.of(rows=rows, **counts))
+
+
+def _named(source: str, make: Callable[[], _T]) -> _T:
+    """Return what `make` returns; its errors begin with the source."""
+    try:
+        return make()
+    except ArtifactError as error:
+        raise ArtifactError(f"{source}: {error}") from error
 
 
 def _check_ids(name: str, found: np.ndarray, low: int, high: int) -> None:
@@ -202,70 +219,33 @@ def _check_ids(name: str, found: np.ndarray, low: int, high: int) -> None:
         )
 
 
-def _recorded(artifact: Artifact) -> HardwareProbes:
-    columns = artifact.tables.get("rows", {})
-    for name in _COLUMNS:
-        if name not in columns or columns[name].dtype.kind not in "iuf":
-            raise ArtifactError(f"column 'rows.{name}' is missing or no numbers")
-    counts = _counts(artifact.head)
-    probe, gpu, other, cpu, value = (columns[name] for name in _COLUMNS)
-    return HardwareProbes(
-        cpus=counts["cpus"],
-        gpus=counts["gpus"],
-        probe=probe,
-        gpu=gpu,
-        other=other,
-        cpu=cpu,
-        value=value,
-        provenance=artifact.provenance,
-    )
+def _counts(head: Field) -> dict[str, int]:
+    return {name: head.at(name).read(fields.integer) for name in ("cpus", "gpus")}
 
 
-def _counts(head: Mapping[str, Any]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name in ("cpus", "gpus"):
-        try:
-            found[name] = fields.integer(head[name])
-        except KeyError as error:
-            raise ArtifactError(f"field '{name}' is missing, needs how many there are") from error
-        except TypeError as error:
-            raise ArtifactError(f"field '{name}': {error}") from error
-    return found
-
-
-def _from_json(text: str) -> HardwareProbes:
-    try:
-        head = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"is not JSON: {error}") from error
-    counts = _counts(head)
-    try:
-        lists = [fields.items(row) for row in fields.items(head.get("rows"))]
-    except TypeError as error:
-        raise ArtifactError(
-            f"field 'rows' needs lists of {', '.join(_COLUMNS)}: {error}"
-        ) from error
-    rows = [row for i, cells in enumerate(lists) if (row := _row(i, cells)) is not None]
-    return HardwareProbes.of(counts["cpus"], counts["gpus"], rows)
-
-
-def _from_csv(text: str) -> HardwareProbes:
-    try:
-        lines = [line for line in csv.reader(io.StringIO(text)) if line]
-    except csv.Error as error:
-        raise ArtifactError(f"is no CSV: {error}") from error
-    if not lines or tuple(cell.strip() for cell in lines[0]) != _COLUMNS:
-        first = ",".join(lines[0])[:80] if lines else ""
-        raise ArtifactError(f"the first line is {first!r}, needs {','.join(_COLUMNS)!r}")
-    rows = [
-        row
-        for i, line in enumerate(lines[1:])
-        if (row := _row(i, [_cell(cell.strip()) for cell in line])) is not None
-    ]
-    # a CSV has no head: counts follow from the largest numbers
+def _largest(rows: Sequence[ProbeRow]) -> dict[str, int]:
+    """Return counts by the largest numbers: a CSV has no head."""
     cpus = max((row[3] for row in rows), default=0) + 1
     gpus = max((max(row[1], row[2]) for row in rows), default=0) + 1
-    return HardwareProbes.of(cpus, max(gpus, 1), rows)
+    return {"cpus": cpus, "gpus": max(gpus, 1)}
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"is not JSON: {error}") from error
+
+
+def _csv(text: str) -> list[list[Any]]:
+    try:
+        lines = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if row]
+    except csv.Error as error:
+        raise ArtifactError(f"is no CSV: {error}") from error
+    if not lines or lines[0] != list(_COLUMNS):
+        first = ",".join(lines[0])[:80] if lines else ""
+        raise ArtifactError(f"the first line is {first!r}, needs {','.join(_COLUMNS)!r}")
+    return [[_cell(cell) for cell in line] for line in lines[1:]]
 
 
 def _cell(text: str) -> Any:
@@ -279,34 +259,22 @@ def _cell(text: str) -> Any:
     return text
 
 
-def _row(index: int, cells: list[Any]) -> ProbeRow | None:
-    """Read one row; None if it has no value."""
-    where = f"rows[{index}]"
-    if len(cells) != len(_COLUMNS):
-        raise ArtifactError(f"{where} has {len(cells)} cells, needs {', '.join(_COLUMNS)}")
-    name, gpu, other, cpu, value = cells
-    if not isinstance(name, str) or name.upper() not in ProbeKind.__members__:
-        allowed = ", ".join(probe.name.lower() for probe in ProbeKind)
-        raise ArtifactError(f"{where}: field 'probe' is {name!r}, needs one of {allowed}")
-    if value is None:
-        return None
-    ids: list[int] = []
-    for column, found in (("gpu", gpu), ("other", other), ("cpu", cpu)):
-        try:
-            ids.append(-1 if found is None else _small(found))
-        except TypeError as error:
-            raise ArtifactError(f"{where}: field '{column}': {error}") from error
-    try:
-        number = fields.number(value)
-    except TypeError as error:
-        raise ArtifactError(f"{where}: field 'value': {error}") from error
-    if not math.isfinite(number):
-        raise ArtifactError(f"{where}: field 'value' is {number}, needs a finite number above 0")
-    return ProbeKind[name.upper()], ids[0], ids[1], ids[2], number
-
-
-def _small(found: Any) -> int:
-    number = fields.integer(found)
-    if not -1 <= number < MAX_DEVICES:
-        raise TypeError(f"{number} is not 0 to {MAX_DEVICES - 1}")
-    return number
+def _rows(document: Field) -> Iterator[ProbeRow]:
+    """Yield the rows that have a value."""
+    for given in document.at("rows").items():
+        cells = given.read(fields.items)
+        if len(cells) != len(_COLUMNS):
+            raise given.fail(f"has {len(cells)} cells, needs {', '.join(_COLUMNS)}")
+        named = dict(zip(_COLUMNS, cells, strict=True))
+        row = Field(named, given.source, given.error, given.path)
+        kind = row.at("probe").read(str).upper()
+        if kind not in ProbeKind.__members__:
+            allowed = ", ".join(probe.name.lower() for probe in ProbeKind)
+            raise row.at("probe").fail(f"is {fields.shown(cells[0])}, needs one of {allowed}")
+        if named["value"] is None:
+            continue
+        gpu, other, cpu = (
+            -1 if named[name] is None else row.at(name).integer(-1, MAX_DEVICES - 1)
+            for name in ("gpu", "other", "cpu")
+        )
+        yield ProbeKind[kind], gpu, other, cpu, row.at("value").read(fields.number)

@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.collectives.measure.budget import Budget, ProbeEffort, ProgressCallback
 from headrace.collectives.measure.probes.recorder import Recorder, Series, Site
-from headrace.collectives.measure.probes.round_robin import Pair, filled, rounds
+from headrace.collectives.measure.probes.round_robin import Pair, by_host, filled, rounds
 
 LEAST_HOSTS = 4
 """With fewer there are no two racks of which one has two hosts to compete."""
@@ -47,10 +47,7 @@ class PermutationTraffic:
                 break
             progress(f"permutations, round {index + 1} of {len(plan)}", index / len(plan))
             self._send(site, alone, pairs)
-        rates = np.full((hosts, hosts), np.nan)
-        for a in range(hosts):
-            for b in range(hosts):
-                rates[a, b] = self.rates.get((site.rank(a), site.rank(b)), np.nan)
+        rates = by_host(self.rates, site)
         found = np.isfinite(rates)
         # one direction of a pair is enough
         return filled(rates) if (found | found.T).sum() >= hosts * (hosts - 1) else None

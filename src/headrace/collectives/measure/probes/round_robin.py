@@ -1,6 +1,6 @@
 """Round-robin of disjoint pairs: latency and bandwidth of all in O(N) rounds (PLink 4.1.1)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class RoundRobin:
             self._probe(pairs)
             if index >= _WARM_UP_ROUNDS:
                 self._shorten(len(plan) - index - 1, left_s, self._budget.now - started)
-        return self._matrix(site)
+        return filled(by_host(self.rates, site))
 
     def _remaining(self, site: Site) -> list[list[Pair]]:
         """Return the remaining rounds, as pairs of ranks."""
@@ -98,13 +98,11 @@ class RoundRobin:
             growth = np.where(short, np.clip(self._transfer_us / times, *_GROWTH), 1.0)
             sizes = np.minimum(sizes * growth, self._most_bytes)
 
-    def _matrix(self, site: Site) -> np.ndarray:
-        hosts = len(site.hosts)
-        bandwidth = np.full((hosts, hosts), np.nan)
-        for a in range(hosts):
-            for b in range(hosts):
-                bandwidth[a, b] = self.rates.get((site.rank(a), site.rank(b)), np.nan)
-        return filled(bandwidth)
+
+def by_host(rates: Mapping[Pair, float], site: Site) -> np.ndarray:
+    """Return the rates between hosts' first ranks, (hosts, hosts); nan where there is none."""
+    first = [site.rank(host) for host in range(len(site.hosts))]
+    return np.array([[rates.get((a, b), np.nan) for b in first] for a in first])
 
 
 def filled(bandwidth: np.ndarray) -> np.ndarray:

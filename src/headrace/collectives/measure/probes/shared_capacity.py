@@ -9,9 +9,8 @@ whose stretch those explain adds none.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from headrace.collectives.measure.budget import Budget
+from headrace.collectives.measure.budget import Budget, ProbeEffort
 from headrace.collectives.measure.fit.alpha_beta import LinkFit
 from headrace.collectives.measure.probes.recorder import Recorder, Series, Site
 from headrace.collectives.measure.probes.round_robin import Pair
@@ -36,20 +35,6 @@ _RETURN_STRETCH = 1.022
 charged, whatever a trial on a busy machine shows, or lower bounds on time would be too high."""
 _CONFIRMATIONS = 2
 _FILLED = 0.95
-
-
-class TransferLimits(Protocol):
-    """Limits of transfers: the part of `ProbeEffort` that trials use."""
-
-    @property
-    def most_bytes(self) -> float:
-        """Largest bulk transfer."""
-        ...
-
-    @property
-    def repeats(self) -> int:
-        """Runs of every transfer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +70,8 @@ def find_shared(
     site: Site,
     groups: Grouping,
     costs: Mapping[Pair, LinkFit],
-    duration_us: float,
-    limits: TransferLimits,
-    budget: Budget | None = None,
+    effort: ProbeEffort,
+    budget: Budget,
 ) -> tuple[Capacity, ...]:
     """Run the trials and return the capacities found.
 
@@ -96,10 +80,10 @@ def find_shared(
     left_out: list[Trial] = []
 
     def run(trial: Trial) -> TrialOutcome | None:
-        if budget is not None and budget.left_s() <= 0:
+        if budget.left_s() <= 0:
             left_out.append(trial)
             return None
-        return _run(recorder, site, costs, trial, duration_us, limits)
+        return _run(recorder, site, costs, trial, effort)
 
     beta = {pair: fit.beta_us_per_mb for pair, fit in costs.items()}
     # uplinks first: they matter most, and every group has its own
@@ -112,7 +96,7 @@ def find_shared(
     found = extend_nics(
         _with_return_traffic(found, both), site, groups, [outcome.trial for outcome in ports]
     )
-    if budget is not None and left_out:
+    if left_out:
         budget.cut("sharing", f"{len(left_out)} trials of concurrent flows left out")
     return extend_uplinks(found, groups, left_out)
 
@@ -213,16 +197,15 @@ def _run(
     site: Site,
     costs: Mapping[Pair, LinkFit],
     trial: Trial,
-    duration_us: float,
-    limits: TransferLimits,
+    effort: ProbeEffort,
 ) -> TrialOutcome:
     rates = [1.0 / costs[flow].beta_us_per_mb for flow in trial.flows]
-    alone_us = min(duration_us, limits.most_bytes / BYTES_PER_MB / max(rates))
+    alone_us = min(effort.sharing_us, effort.most_bytes / BYTES_PER_MB / max(rates))
     pairs = [
         (site.rank(src, turn), site.rank(dst, turn)) for turn, (src, dst) in enumerate(trial.flows)
     ]
     sizes = [rate * alone_us * BYTES_PER_MB for rate in rates]
-    times = recorder.bulk(Series.SHARING, pairs, sizes, limits.repeats)
+    times = recorder.bulk(Series.SHARING, pairs, sizes, effort.repeats)
     # the trial ends with its last flow; the least disturbed run counts
     took_us = float(times.max(axis=0).min())
     fixed_us = sum(costs[flow].at_once_us(0) for flow in trial.flows) / len(trial.flows)

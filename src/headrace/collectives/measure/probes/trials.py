@@ -117,7 +117,7 @@ def uplink_trials(groups: Grouping, *, few: bool) -> tuple[Trial, ...]:
         return tuple(
             Trial(
                 capacities=tuple(
-                    _uplink(groups, index, direction)
+                    uplink(groups, index, direction)
                     for index, direction in ((here, "out"), (1 - here, "in"))
                     if len(groups[index]) > 1
                 ),
@@ -133,7 +133,7 @@ def uplink_trials(groups: Grouping, *, few: bool) -> tuple[Trial, ...]:
         if len(outward) > 1:
             inward = tuple((there, host) for host, there in outward)
             for direction, flows in (("out", outward), ("in", inward)):
-                trials.append(Trial(capacities=(_uplink(groups, here, direction),), flows=flows))
+                trials.append(Trial(capacities=(uplink(groups, here, direction),), flows=flows))
     return tuple(trials)
 
 
@@ -145,13 +145,18 @@ def duplex_trials(groups: Grouping) -> tuple[Trial, ...]:
         flows = _across(group, others, _MOST_FLOWS)
         if len(flows) > 1:
             mixed = tuple((a, b) if i % 2 else (b, a) for i, (a, b) in enumerate(flows))
-            trials.append(Trial(capacities=(_uplink(groups, here, "both"),), flows=mixed))
+            trials.append(Trial(capacities=(uplink(groups, here, "both"),), flows=mixed))
     return tuple(trials)
 
 
-def _uplink(groups: Grouping, index: int, direction: str) -> Capacity:
+def uplink(groups: Grouping, index: int, direction: str, beta: float = 0.0) -> Capacity:
+    """Return the port of one group."""
     return Capacity(
-        kind="uplink", name=str(index), hosts=frozenset(groups[index]), direction=direction
+        kind="uplink",
+        name=str(index),
+        hosts=frozenset(groups[index]),
+        direction=direction,
+        beta_us_per_mb=beta,
     )
 
 

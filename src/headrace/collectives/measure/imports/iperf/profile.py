@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 
 import headrace
+from headrace.collectives.measure.assemble import ends, link
 from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.imports.iperf.read import IperfRun, read_run
 from headrace.collectives.measure.probes.recorder import Site, no_samples
-from headrace.collectives.measure.probes.trials import Capacity
+from headrace.collectives.measure.probes.trials import Capacity, nic, uplink
 from headrace.collectives.measure.racks.linkage import group_hosts
 from headrace.collectives.measure.racks.partition import Grouping
 from headrace.errors import InputError
-from headrace.topology import Link, Topology, beta_from_bytes_per_s
+from headrace.topology import Topology, beta_from_bytes_per_s
 from headrace.topology.profile import Profile
 
 _CLEARLY_SLOWER = 0.75
@@ -57,24 +58,41 @@ def profile_from_iperf(
     )
     groups = group_hosts(bandwidth)
     site = Site.of(hosts)
-    links = _links(bandwidth, rtt)
-    index = {(link.src, link.dst): i for i, link in enumerate(links)}
-    assumed = [*_ports(hosts, bandwidth), *_uplinks(groups, bandwidth)]
+    pairs = [(a, b) for a in range(len(hosts)) for b in range(len(hosts)) if a != b]
+    links = tuple(
+        link(*pair, rtt[pair] / 2, beta_from_bytes_per_s(bandwidth[pair])) for pair in pairs
+    )
+    index = {pair: i for i, pair in enumerate(pairs)}
+    assumed = [*_ports(site, bandwidth), *_uplinks(groups, bandwidth)]
+    topology = Topology(
+        name=f"iperf3-{len(hosts)}-hosts",
+        hosts=tuple(hosts),
+        rank_host=site.rank_host,
+        links=links,
+        shared=tuple(capacity.over(site, index) for capacity in assumed),
+        addresses=tuple(addresses[host] for host in hosts),
+    )
     begun = min((run.at for run in runs), default=0.0)
     ended = max(run.at + run.took_s for run in runs)
+    at, unknown = tuple(zip(*pairs, strict=True)), np.full(len(pairs), np.nan)
     return Profile(
-        topology=Topology(
-            name=f"iperf3-{len(hosts)}-hosts",
-            hosts=tuple(hosts),
-            rank_host=site.rank_host,
-            links=links,
-            shared=tuple(capacity.over(site, index) for capacity in assumed),
-            addresses=tuple(addresses[host] for host in hosts),
-        ),
+        topology=topology,
         groups=groups,
         samples=no_samples(),
-        fits=_fit_table(links),
-        pairs=_pair_table(links, bandwidth, rtt),
+        fits={
+            **ends(pairs),
+            "alpha_us": topology.columns.alpha_us,
+            "beta_us_per_mb": topology.columns.beta_us_per_mb,
+            "alpha_variance": unknown,
+            "beta_variance": unknown,
+        },
+        pairs={
+            **ends(pairs),
+            "bytes_per_s": bandwidth[at],
+            "median_rtt_us": unknown,
+            "min_rtt_us": unknown,
+            "kernel_rtt_us": rtt[at],
+        },
         measured_at=begun,
         took_s=ended - begun,
         valid_for_s=ProbeEffort().valid_for_s,
@@ -84,22 +102,6 @@ def profile_from_iperf(
             "files": [Path(file).name for file in files],
             "assumed": [f"{c.kind}-{c.direction}-{c.name}" for c in assumed],
         },
-    )
-
-
-def _links(bandwidth: np.ndarray, rtt: np.ndarray) -> tuple[Link, ...]:
-    """Return a link from every host to every other, with costs of four digits."""
-    hosts = range(len(bandwidth))
-    return tuple(
-        Link(
-            src=a,
-            dst=b,
-            alpha_us=float(f"{rtt[a, b] / 2:.4g}"),
-            beta_us_per_mb=float(f"{beta_from_bytes_per_s(bandwidth[a, b]):.4g}"),
-        )
-        for a in hosts
-        for b in hosts
-        if a != b
     )
 
 
@@ -162,20 +164,14 @@ def _matrix(hosts: Sequence[str], found: Mapping[NamePair, float], problem: str)
     return np.array([[1.0 if a == b else found[a, b] for b in hosts] for a in hosts])
 
 
-def _ports(hosts: Sequence[str], bandwidth: np.ndarray) -> list[Capacity]:
+def _ports(site: Site, bandwidth: np.ndarray) -> list[Capacity]:
     """Return every host's port, as fast as the fastest run over it."""
-    alone = np.where(np.eye(len(hosts), dtype=bool), 0.0, bandwidth)
+    alone = np.where(np.eye(len(bandwidth), dtype=bool), 0.0, bandwidth)
     return [
-        Capacity(
-            kind="nic",
-            name=name,
-            hosts=frozenset({host}),
-            direction=direction,
-            beta_us_per_mb=beta_from_bytes_per_s(float(rates[host])),
-        )
-        for host, name in enumerate(hosts)
+        nic(site, host, direction, beta_from_bytes_per_s(float(rates[host])))
+        for host in range(len(bandwidth))
         for direction, rates in (("in", alone.max(axis=0)), ("out", alone.max(axis=1)))
-        if len(hosts) > 2  # two hosts have a single flow per port
+        if len(bandwidth) > 2  # two hosts have a single flow per port
     ]
 
 
@@ -188,53 +184,8 @@ def _uplinks(groups: Grouping, bandwidth: np.ndarray) -> list[Capacity]:
         if len(mine) < 2 or not others:
             continue
         inside = bandwidth[np.ix_(mine, mine)][~np.eye(len(mine), dtype=bool)].min()
-        for direction, rates in (
-            ("in", bandwidth[np.ix_(others, mine)]),
-            ("out", bandwidth[np.ix_(mine, others)]),
-        ):
-            if rates.max() < _CLEARLY_SLOWER * inside:
-                beta = beta_from_bytes_per_s(float(rates.max()))
-                found.append(
-                    Capacity(
-                        kind="uplink",
-                        name=str(index),
-                        hosts=frozenset(group),
-                        direction=direction,
-                        beta_us_per_mb=beta,
-                    )
-                )
+        for direction, ways in (("in", np.ix_(others, mine)), ("out", np.ix_(mine, others))):
+            fastest = float(bandwidth[ways].max())
+            if fastest < _CLEARLY_SLOWER * inside:
+                found.append(uplink(groups, index, direction, beta_from_bytes_per_s(fastest)))
     return found
-
-
-def _fit_table(links: Sequence[Link]) -> dict[str, np.ndarray]:
-    """Return one row per link, variances unknown (nan)."""
-    unknown = np.full(len(links), np.nan)
-    return {
-        **_ends(links),
-        "alpha_us": np.array([link.alpha_us for link in links], dtype=np.float64),
-        "beta_us_per_mb": np.array([link.beta_us_per_mb for link in links], dtype=np.float64),
-        "alpha_variance": unknown,
-        "beta_variance": unknown.copy(),
-    }
-
-
-def _pair_table(
-    links: Sequence[Link], bandwidth: np.ndarray, rtt: np.ndarray
-) -> dict[str, np.ndarray]:
-    ends = _ends(links)
-    at = (ends["src"], ends["dst"])
-    unknown = np.full(len(links), np.nan)
-    return {
-        **ends,
-        "bytes_per_s": bandwidth[at],
-        "median_rtt_us": unknown,
-        "min_rtt_us": unknown.copy(),
-        "kernel_rtt_us": rtt[at],
-    }
-
-
-def _ends(links: Sequence[Link]) -> dict[str, np.ndarray]:
-    return {
-        "src": np.array([link.src for link in links], dtype=np.int32),
-        "dst": np.array([link.dst for link in links], dtype=np.int32),
-    }
