@@ -4,11 +4,9 @@ Nothing here was chosen because headrace does well on it. Every case runs in a w
 is killed past a limit, so that a case that hangs is counted and the next one runs.
 """
 
-import json
 import os
-import select
-import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -17,9 +15,12 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from benchmarks.harness import ROOT, Report
+from benchmarks.harness import Report
+from benchmarks.jobs import WHERE
 from benchmarks.synthesis.random_topologies import SEEDS
 from benchmarks.synthesis.random_worker import Answer, Case
+from headrace.errors import CommunicationError
+from headrace.launch import Role, Roles
 
 SECTION = "random"
 
@@ -30,6 +31,11 @@ EFFORTS = {16 << 10: "quick", 1 << 20: "normal", 256 << 20: "quick"}
 
 _HANGING = Case(seed=None, collective="reduce_scatter", total_bytes=1_000_000, effort="normal")
 _QUICK_SEEDS = range(6)
+_PLANNER = Role(
+    name="the worker",
+    argv=(sys.executable, "-m", "benchmarks.synthesis.random_worker"),
+    env=WHERE,
+)
 
 
 def bars() -> dict[str, str]:
@@ -112,37 +118,19 @@ class _Worker:
     """A process that plans one case after the other; a new one follows one that was killed."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
+        self._roles = Roles({0: _PLANNER}, grace_s=0.0)
+        self._roles.__enter__()
 
     def answer(self, case: Case) -> Answer:
-        process = self._process = self._process or _started()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(asdict(case)) + "\n")
-        process.stdin.flush()
-        limit = 2 * HANG_S  # an end soon after tells more than a kill
-        if not select.select([process.stdout], [], [], limit)[0]:
-            self.close()
-            return Answer(seconds=limit, failure=f"killed after {limit:g} s")
-        line = process.stdout.readline()
-        if not line:
-            status = process.wait()
-            self._process = None
-            return Answer(seconds=0.0, failure=f"the worker ended with status {status}")
-        return Answer(**json.loads(line))
+        began = time.monotonic()
+        self._roles.send(0, asdict(case))
+        try:
+            found = self._roles.expect("planning", 2 * HANG_S)  # an end tells more than a kill
+        except CommunicationError as error:
+            self._roles.restart(0)
+            return Answer(seconds=time.monotonic() - began, failure=str(error))
+        assert found is not None
+        return Answer(**found[1])
 
     def close(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-
-def _started() -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.synthesis.random_worker"],
-        cwd=ROOT.parent,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+        self._roles.end()

@@ -1,15 +1,16 @@
-"""Plans random cases in a process of its own: a case a line in, an answer a line out (JSON).
+"""Plans random cases in a process of its own: a case a message in, an answer a message out.
 
 A process, so that an endless loop can be killed, and one for many cases, as starting takes longer
 than most of them.
 """
 
-import json
-import sys
 import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
+
+from headrace.launch import Receive, Send, run_worker
 
 HANG = Path(__file__).with_name("hang.topology")
 """Planning a reduce-scatter of 1 MB on this topology once looped without end."""
@@ -80,11 +81,11 @@ def planned(case: Case) -> Answer:
     return Answer(seconds=seconds, failure=failure, generator=generator, gap=gap, stopped=stopped)
 
 
-def main() -> None:
-    """Answer cases until the input ends."""
-    for line in sys.stdin:
-        print(json.dumps(asdict(planned(Case(**json.loads(line))))), flush=True)
+def answer_cases(receive: Receive, send: Send) -> NoReturn:
+    """Answer cases until the parent is gone."""
+    while True:
+        send(**asdict(planned(Case(**receive()))))
 
 
 if __name__ == "__main__":
-    main()
+    run_worker(answer_cases)
