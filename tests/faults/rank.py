@@ -1,10 +1,9 @@
-"""One rank of the tests beside this: allreduces until one fails, then prints how it ended.
+"""One rank of the tests beside this: allreduces until one fails, then sends how it ended.
 
-Prints "running" once the first collective is done, and at the end one line of JSON:
-{"error", "after_s", "descriptors_before", "descriptors_after"}.
+Sends {"address", "pid"}; once the first collective is done {"running"}; and at the end
+{"rank", "error", "after_s", "descriptors_before", "descriptors_after"}.
 """
 
-import json
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError
+from headrace.launch import Receive, Send, run_worker
 
 
 def descriptors() -> int:
@@ -28,13 +28,15 @@ def descriptors() -> int:
 def outlive(parent: int) -> None:
     """Fork a child, as a data loader does, that lives on for a while after its parent."""
     if os.fork() == 0:
+        os.setsid()  # not ended with its parent's group, nor holding its standard streams
+        os.closerange(0, 3)
         while os.getppid() == parent:
             time.sleep(0.05)
         time.sleep(6.0)
         os._exit(0)
 
 
-def main() -> None:
+def main(receive: Receive, send: Send) -> None:
     rank, ranks, deadline_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     host, options = sys.argv[4], sys.argv[5:]
     before = descriptors()
@@ -46,8 +48,8 @@ def main() -> None:
         shared_memory=not {"over tcp", "over tls"} & set(options),
         tls="over tls" in options,
     )
-    print(executor.address, flush=True)
-    executor.connect(sys.stdin.readline().split(), 20.0)
+    send(address=executor.address, pid=os.getpid())
+    executor.connect(receive()["addresses"], 20.0)
     demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks)
     program = lower(templates.ring(demand))
     loaded = executor.load(program, verify(program))
@@ -65,21 +67,20 @@ def main() -> None:
             executor.run(call)
             assert (data == sum(range(ranks))).all()
             if count == 0:
-                print("running", flush=True)
+                send(running=True)
     except CommunicationError as caught:
         error = str(caught)
     after_s = time.monotonic() - start
     executor.close()
     del executor  # its event queue goes with it
-    report = {
-        "error": error,
-        "after_s": after_s,
-        "descriptors_before": before,
-        "descriptors_after": descriptors(),
-        "pid": os.getpid(),
-    }
-    print(json.dumps(report), flush=True)
+    send(
+        rank=rank,
+        error=error,
+        after_s=after_s,
+        descriptors_before=before,
+        descriptors_after=descriptors(),
+    )
 
 
 if __name__ == "__main__":
-    main()
+    run_worker(main)

@@ -1,75 +1,91 @@
 """A rank is killed, or stopped, in the middle of a collective."""
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import _native
+from headrace.launch import Role, Roles, start_local
+from headrace.launch.roles import Start
 from headrace.testbed import Testbed, TestbedSpec, network
 
 RANKS = 4
 VICTIM = 2
+SURVIVORS = (0, 1, 3)
 WORKER = Path(__file__).with_name("rank.py")
 
 
-Start = Callable[..., "subprocess.Popen[str]"]
 TLS = pytest.param(
     "over tls", marks=pytest.mark.skipif(not _native.has_tls(), reason="built without OpenSSL")
 )
 TRANSPORTS = pytest.mark.parametrize("transport", ["in memory", "over tcp", TLS])
 
 
-def here(_rank: int, argv: list[str], **options: Any) -> "subprocess.Popen[str]":
-    return subprocess.Popen([sys.executable, *argv], **options)
+@dataclass
+class Job:
+    """Ranks in the middle of their collectives."""
+
+    roles: Roles[int]
+    pids: dict[int, int]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the victim a signal."""
+        os.kill(self.pids[VICTIM], number)
+
+    def reports(self, of: Sequence[int] = SURVIVORS) -> list[dict[str, Any]]:
+        """The last messages of ranks, in their order; they then end by themselves."""
+        found: dict[int, dict[str, Any]] = {}
+        ended: dict[int, int | None] = {}
+        while not set(of) <= ended.keys():
+            rank, message = self.roles.receive(40.0)
+            if message is None:
+                ended[rank] = self.roles.exit_code(rank)
+            else:
+                assert "after_s" in message, message
+                found[rank] = message
+        assert [ended[rank] for rank in of] == [0] * len(of)
+        return [found[rank] for rank in of]
 
 
 @contextmanager
 def job(
     deadline_s: float,
     *options: str,
-    start: Start = here,
+    starts: Sequence[Start] = (start_local,) * RANKS,
     hosts: Sequence[str] = ("127.0.0.1",) * RANKS,
-) -> Iterator[list["subprocess.Popen[str]"]]:
+) -> Iterator[Job]:
     """Processes that are in the middle of their collectives; all gone afterwards.
 
-    `start` starts Python for a rank, which listens on the rank's address of `hosts`.
+    A rank is started at its place of `starts`, and listens on its address of `hosts`.
     """
-    ranks = [
-        start(
-            rank,
-            [str(WORKER), str(rank), str(RANKS), str(deadline_s), hosts[rank], *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+    roles = {
+        rank: Role(
+            name=f"rank {rank}",
+            argv=[sys.executable, *map(str, (WORKER, rank, RANKS, deadline_s, host)), *options],
+            start=start,
         )
-        for rank in range(RANKS)
-    ]
-    try:
-        addresses = [line(rank) for rank in ranks]
-        for rank in ranks:
-            assert rank.stdin is not None
-            rank.stdin.write(" ".join(addresses) + "\n")
-            rank.stdin.flush()
-        assert [line(rank) for rank in ranks] == ["running"] * RANKS
-        yield ranks
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
+        for rank, (start, host) in enumerate(zip(starts, hosts, strict=True))
+    }
+    with Roles(roles) as started:
 
+        def answers() -> dict[int, dict[str, Any]]:
+            found = (started.expect("starting", 60.0) for _ in range(RANKS))
+            return dict(each for each in found if each is not None)
 
-def line(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+        told = answers()
+        for rank in range(RANKS):
+            started.send(rank, {"addresses": [told[r]["address"] for r in range(RANKS)]})
+        assert answers() == {rank: {"running": True} for rank in range(RANKS)}
+        yield Job(started, {rank: told[rank]["pid"] for rank in range(RANKS)})
 
 
 @pytest.mark.timeout(90)
@@ -77,17 +93,15 @@ def line(process: "subprocess.Popen[str]") -> str:
 @TRANSPORTS
 def test_survivors_of_a_kill_name_the_dead(transport: str, attempt: int) -> None:
     with job(30.0, transport) as ranks:
-        ranks[VICTIM].send_signal(signal.SIGKILL)
-        survivors = [rank for index, rank in enumerate(ranks) if index != VICTIM]
-        reports = [json.loads(line(rank)) for rank in survivors]
+        ranks.signal(signal.SIGKILL)
+        reports = ranks.reports()
         for report in reports:
             assert f"rank {VICTIM} died" in report["error"]
             assert report["after_s"] < 10.0
             assert report["descriptors_after"] == report["descriptors_before"]
-        assert [rank.wait(10) for rank in survivors] == [0] * (RANKS - 1)
     for report in reports:
         with pytest.raises(ProcessLookupError):
-            os.kill(report["pid"], 0)
+            os.kill(ranks.pids[report["rank"]], 0)
 
 
 @pytest.mark.timeout(90)
@@ -95,12 +109,10 @@ def test_survivors_of_a_kill_name_the_dead(transport: str, attempt: int) -> None
 def test_a_killed_rank_with_children_is_noticed_at_once(transport: str) -> None:
     # A forked child used to hold on to its parent's sockets: no peer saw the connection end.
     with job(30.0, "with a child", transport) as ranks:
-        ranks[VICTIM].send_signal(signal.SIGKILL)
-        for index, rank in enumerate(ranks):
-            if index != VICTIM:
-                report = json.loads(line(rank))
-                assert f"rank {VICTIM} died" in report["error"]
-                assert report["after_s"] < 4.0
+        ranks.signal(signal.SIGKILL)
+        for report in ranks.reports():
+            assert f"rank {VICTIM} died" in report["error"]
+            assert report["after_s"] < 4.0
 
 
 @pytest.mark.timeout(90)
@@ -108,11 +120,8 @@ def test_a_killed_rank_with_children_is_noticed_at_once(transport: str) -> None:
 def test_a_stopped_rank_is_named_by_every_survivor_at_the_deadline(transport: str) -> None:
     # Survivors used to name the neighbour that they waited for, which only waited itself.
     with job(3.0, transport) as ranks:
-        ranks[VICTIM].send_signal(signal.SIGSTOP)
-        for index, rank in enumerate(ranks):
-            if index == VICTIM:
-                continue
-            report = json.loads(line(rank))
+        ranks.signal(signal.SIGSTOP)
+        for report in ranks.reports():
             assert "ran out of time" in report["error"]
             assert f"rank {VICTIM} has not answered for" in report["error"]
             assert report["after_s"] < 10.0
@@ -122,11 +131,11 @@ def test_a_stopped_rank_is_named_by_every_survivor_at_the_deadline(transport: st
 @TRANSPORTS
 def test_a_rank_that_is_continued_before_the_deadline_goes_on(transport: str) -> None:
     with job(60.0, "twenty rounds", transport) as ranks:
-        ranks[VICTIM].send_signal(signal.SIGSTOP)
+        ranks.signal(signal.SIGSTOP)
         time.sleep(1.5)  # some heartbeats
-        ranks[VICTIM].send_signal(signal.SIGCONT)
-        for rank in ranks:
-            assert json.loads(line(rank))["error"] == ""
+        ranks.signal(signal.SIGCONT)
+        for report in ranks.reports(range(RANKS)):
+            assert report["error"] == ""
 
 
 @pytest.mark.timeout(120)
@@ -137,16 +146,13 @@ def test_all_sides_of_a_partition_run_into_the_deadline() -> None:
     with Testbed.up(TestbedSpec.load(examples / "testbed-2x2.toml"), fallback=False) as testbed:
         hosts = testbed.hosts
 
-        def there(rank: int, argv: list[str], **options: Any) -> "subprocess.Popen[str]":
-            return testbed.popen(hosts[rank].name, [sys.executable, *argv], **options)
-
-        with job(4.0, start=there, hosts=[host.address for host in hosts]) as ranks:
+        starts = [partial(testbed.popen, host.name) for host in hosts]
+        with job(4.0, starts=starts, hosts=[host.address for host in hosts]) as ranks:
             cut = ["sh", "-c", "ip link set dev $(ls /sys/class/net | grep -v lo) down"]
             assert testbed.popen(hosts[VICTIM].name, cut).wait(10) == 0
-            for index, rank in enumerate(ranks):
-                report = json.loads(line(rank))
+            for report in ranks.reports(range(RANKS)):
                 # the one that was cut off hears of no abort; the others of the first deadline
-                assert "ran out of time" in report["error"], (index, report)
+                assert "ran out of time" in report["error"], report
                 assert "collective" in report["error"]
                 assert "step" in report["error"]
                 assert report["after_s"] < 15.0
