@@ -12,7 +12,6 @@ from dataclasses import replace
 from headrace.collectives.demand import Demand
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.algorithm import (
-    REDUCING,
     Algorithm,
     BlockStep,
     Kind,
@@ -65,7 +64,7 @@ def recovered(algorithm: Algorithm) -> Program:
                     dst=to[0],
                     src_slot=layout.slot(rank, _sent_from(step)),
                     dst_slot=layout.slot(to[0], _received_at(receive)),
-                    reduce=receive.kind in REDUCING,
+                    reduce=receive.kind.reduces,
                     count=step.count,
                     channel=threadblock.channel,
                 )
@@ -193,7 +192,7 @@ def _inside_rank(layout: Layout, rank: int, step: BlockStep, channel: int) -> li
 
 def _before_reduction(layout: Layout, rank: int, step: BlockStep) -> list[Transfer]:
     """Return the copy before an ``rrc`` that reads another location than it writes."""
-    if step.kind not in REDUCING or step.kind is Kind.RECV_REDUCE_SEND:
+    if not step.kind.reduces or step.kind is Kind.RECV_REDUCE_SEND:
         return []
     src, dst = layout.slot(rank, step.src), layout.slot(rank, step.dst)
     if src == dst:

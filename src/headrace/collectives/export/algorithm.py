@@ -17,53 +17,49 @@ Meaning
   and an offset in chunks.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
 Buffer = Literal["i", "o", "s"]
 
+At = tuple[int, int, int]
+"""(gpu, threadblock, step)."""
+
 
 class Kind(StrEnum):
-    """Operation of a step; the values are MSCCL's names."""
+    """Operation of a step; the values are MSCCL's names, each with what it does.
 
-    SEND = "s"
-    RECV = "r"
-    RECV_COPY_SEND = "rcs"
-    RECV_REDUCE_SEND = "rrs"
-    RECV_REDUCE_COPY = "rrc"
-    RECV_REDUCE_COPY_SEND = "rrcs"
-    COPY = "cpy"
-    REDUCE = "re"
-    NOP = "nop"
+    Attributes
+    ----------
+    sends, receives, reduces : it sends, it receives, it combines.
+    reads, writes : `BlockStep.src` and `dst` have a meaning.
+    """
 
+    sends: bool
+    receives: bool
+    reduces: bool
+    reads: bool
+    writes: bool
 
-SENDING = frozenset(
-    {Kind.SEND, Kind.RECV_COPY_SEND, Kind.RECV_REDUCE_SEND, Kind.RECV_REDUCE_COPY_SEND}
-)
-RECEIVING = frozenset(
-    {
-        Kind.RECV,
-        Kind.RECV_COPY_SEND,
-        Kind.RECV_REDUCE_SEND,
-        Kind.RECV_REDUCE_COPY,
-        Kind.RECV_REDUCE_COPY_SEND,
-    }
-)
-REDUCING = frozenset(
-    {Kind.RECV_REDUCE_SEND, Kind.RECV_REDUCE_COPY, Kind.RECV_REDUCE_COPY_SEND, Kind.REDUCE}
-)
-READS_SRC = frozenset({Kind.SEND, Kind.COPY}) | REDUCING
-WRITES_DST = frozenset(
-    {
-        Kind.RECV,
-        Kind.RECV_COPY_SEND,
-        Kind.RECV_REDUCE_COPY,
-        Kind.RECV_REDUCE_COPY_SEND,
-        Kind.COPY,
-        Kind.REDUCE,
-    }
-)
+    SEND = "s", "reads sends"
+    RECV = "r", "receives writes"
+    RECV_COPY_SEND = "rcs", "receives writes sends"
+    RECV_REDUCE_SEND = "rrs", "receives reads reduces sends"
+    RECV_REDUCE_COPY = "rrc", "receives reads reduces writes"
+    RECV_REDUCE_COPY_SEND = "rrcs", "receives reads reduces writes sends"
+    COPY = "cpy", "reads writes"
+    REDUCE = "re", "reads reduces writes"
+    NOP = "nop", ""
+
+    def __new__(cls, name: str, does: str) -> "Kind":
+        """Return the kind of this name that does what `does` lists."""
+        made = str.__new__(cls, name)
+        made._value_ = name
+        for verb in ("sends", "receives", "reduces", "reads", "writes"):
+            setattr(made, verb, verb in does.split())
+        return made
 
 
 class Location(NamedTuple):
@@ -90,7 +86,7 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockStep:
-    """One step; `src` and `dst` count where the kind reads or writes them (`READS_SRC`, ...)."""
+    """One step; `src` and `dst` count where the kind reads or writes them."""
 
     kind: Kind
     src: Location = NOWHERE
@@ -147,8 +143,15 @@ class Algorithm:
     max_bytes: int = 0
     gpus: tuple[Gpu, ...]
 
+    def steps(self) -> Iterator[tuple[At, BlockStep]]:
+        """Yield every step with its place."""
+        for gpu in self.gpus:
+            for tb in gpu.threadblocks:
+                for number, step in enumerate(tb.steps):
+                    yield (gpu.id, tb.id, number), step
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """An error or warning about an algorithm, and its location.
 
@@ -156,16 +159,16 @@ class Finding:
     ----------
     rule : kind of rule that is broken: format, limit, connection, deadlock, race, value,
         buffering, agreement, input.
-    fatal : the algorithm must not run (a warning otherwise).
     gpu, threadblock, step : location, as far as known; -1 otherwise.
+    fatal : the algorithm must not run (a warning otherwise).
     """
 
     rule: str
     message: str
-    fatal: bool = True
     gpu: int = -1
     threadblock: int = -1
     step: int = -1
+    fatal: bool = field(default=True, kw_only=True)
 
     def __str__(self) -> str:
         """Return one line: severity, rule, location, message."""

@@ -13,9 +13,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export.algorithm import (
-    RECEIVING,
-    REDUCING,
-    SENDING,
+    At,
     BlockStep,
     Gpu,
     Kind,
@@ -23,7 +21,7 @@ from headrace.collectives.export.algorithm import (
     Threadblock,
 )
 from headrace.collectives.export.buffers import Layout
-from headrace.collectives.export.connections import At, Connections
+from headrace.collectives.export.connections import Connections
 from headrace.collectives.program import (
     DEPENDENCY_COLUMNS,
     LANE_COLUMNS,
@@ -242,7 +240,7 @@ class _Run:
         self.sent = 0
 
     def step(self, at: At, step: BlockStep) -> None:
-        if self.a.held and (step.kind in SENDING or step.kind in RECEIVING):
+        if self.a.held and (step.kind.sends or step.kind.receives):
             for k in range(step.count):
                 self._do(at, step, k, 1)
         else:
@@ -253,19 +251,19 @@ class _Run:
         if step.kind in (Kind.COPY, Kind.REDUCE):
             self._local(at, step, src, dst, count)
             return
-        if step.kind in RECEIVING:
-            reduce = step.kind in REDUCING
+        if step.kind.receives:
+            reduce = step.kind.reduces
             if step.kind is Kind.RECV_REDUCE_SEND:
                 dst = self.value
             if reduce and src != dst:
                 self._move(at, src, dst, count)
             op = Op.RECV_REDUCE if reduce else Op.RECV
             receive = self._add(at, Direction.RECV, self.tb.recv, op, dst, -1, count)
-            if self.a.held and step.kind in SENDING:  # it receives only once there is room
+            if self.a.held and step.kind.sends:  # it receives only once there is room
                 room = self.stored[self.sent % self.a.held]
                 self.a.edges += [(receive, room)] if room >= 0 else []
             src = dst
-        if step.kind in SENDING:
+        if step.kind.sends:
             self._send(at, src, count)
 
     def _send(self, at: At, src: int, count: int) -> None:

@@ -9,9 +9,9 @@ the root has both).
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.collectives.demand import ROOTED, Collective, Demand
+from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.export.algorithm import Location
+from headrace.collectives.export.algorithm import Buffer, Location
 
 NAMES = {
     Collective.ALLREDUCE: "allreduce",
@@ -74,54 +74,56 @@ class Layout:
                 "needs --out-of-place"
             )
 
+    def _start(self, rank: int, buffer: Buffer) -> int:
+        """Return the slot of the first chunk of the input or output at `rank`."""
+        demand = self.demand
+        match demand.collective:
+            case Collective.ALLGATHER | Collective.GATHER:
+                return rank * demand.chunks if buffer == "i" else 0
+            case Collective.REDUCE_SCATTER | Collective.SCATTER:
+                return rank * demand.chunks if buffer == "o" else 0
+            case Collective.ALL_TO_ALL:
+                return demand.slots // 2 if buffer == "o" else 0
+            case _:
+                return 0
+
     def sizes(self, rank: int) -> tuple[int, int]:
         """Return the chunks of the input and of the output buffer at `rank`."""
-        demand, chunks = self.demand, self.demand.chunks
-        every, at_root = demand.ranks * chunks, rank == demand.root
-        match demand.collective:
+        chunks, every = self.demand.chunks, self.demand.ranks * self.demand.chunks
+        at_root = every if rank == self.demand.root else 0
+        match self.demand.collective:
             case Collective.ALLREDUCE | Collective.REDUCE | Collective.BROADCAST:
                 return chunks, chunks
             case Collective.ALLGATHER:
                 return chunks, every
             case Collective.GATHER:
-                return chunks, every if at_root else 0
+                return chunks, at_root
             case Collective.REDUCE_SCATTER:
                 return every, chunks
             case Collective.SCATTER:
-                return every if at_root else 0, chunks
+                return at_root, chunks
             case _:
                 return every, every
 
     def input_location(self, rank: int, slot: int) -> Location | None:
         """Return the location of the caller's value of `slot`; None if there is none."""
-        demand, chunks = self.demand, self.demand.chunks
-        own = slot // chunks == rank
-        match demand.collective:
-            case Collective.ALLREDUCE | Collective.REDUCE | Collective.REDUCE_SCATTER:
-                return Location("i", slot) if slot < demand.slots else None
-            case Collective.BROADCAST | Collective.SCATTER:
-                there = rank == demand.root and slot < demand.slots
-                return Location("i", slot) if there else None
-            case Collective.ALLGATHER | Collective.GATHER:
-                return Location("i", slot % chunks) if own else None
-            case _:
-                return Location("i", slot) if slot < demand.slots // 2 else None
+        if self.demand.collective is Collective.BROADCAST and rank != self.demand.root:
+            return None
+        return self._within(rank, "i", slot)
 
     def output_location(self, rank: int, slot: int) -> Location | None:
         """Return the location of the result in `slot`; None if it is no result."""
-        demand, chunks = self.demand, self.demand.chunks
-        if slot >= demand.slots:
+        collective = self.demand.collective
+        if collective is Collective.REDUCE and rank != self.demand.root:
             return None
-        match demand.collective:
-            case Collective.ALLREDUCE | Collective.BROADCAST | Collective.ALLGATHER:
-                return Location("o", slot)
-            case Collective.REDUCE | Collective.GATHER:
-                return Location("o", slot) if rank == demand.root else None
-            case Collective.REDUCE_SCATTER | Collective.SCATTER:
-                return Location("o", slot % chunks) if slot // chunks == rank else None
-            case _:
-                half = demand.slots // 2
-                return Location("o", slot - half) if slot >= half else Location("i", slot)
+        if collective is Collective.ALL_TO_ALL and slot < self.demand.slots // 2:
+            return Location("i", slot)
+        return self._within(rank, "o", slot)
+
+    def _within(self, rank: int, buffer: Buffer, slot: int) -> Location | None:
+        offset = slot - self._start(rank, buffer)
+        size = self.sizes(rank)[buffer == "o"]
+        return Location(buffer, offset) if 0 <= offset < size else None
 
     def displaced(self, rank: int) -> int:
         """Return the number of chunks at the start of scratch for data slots without a location.
@@ -137,39 +139,21 @@ class Layout:
 
     def slot(self, rank: int, location: Location) -> int:
         """Return the slot of `location`: the inverse of `home` and `input_location`."""
-        demand, chunks = self.demand, self.demand.chunks
         buffer, offset = location
-        own = rank * chunks
-        if buffer == "s":
-            displaced = self.displaced(rank)
-            return offset if offset < displaced else demand.slots + offset - displaced
-        match demand.collective:
-            case Collective.ALL_TO_ALL:
-                return offset if buffer == "i" else demand.slots // 2 + offset
-            case Collective.ALLGATHER | Collective.GATHER:
-                return own + offset if buffer == "i" else offset
-            case Collective.REDUCE_SCATTER | Collective.SCATTER:
-                return own + offset if buffer == "o" else offset
-            case _:
-                return offset
+        if buffer != "s":
+            return self._start(rank, buffer) + offset
+        displaced = self.displaced(rank)
+        return offset if offset < displaced else self.demand.slots + offset - displaced
 
     def same_memory(self, rank: int, location: Location) -> Location:
         """Return the canonical one of locations that an in-place call makes the same memory."""
-        if not self.in_place or location.buffer == "s":
+        collective, (buffer, offset) = self.demand.collective, location
+        if not self.in_place or buffer == "s":
             return location
-        demand, own = self.demand, rank * self.demand.chunks
-        both = demand.collective not in ROOTED or rank == demand.root
-        match demand.collective:
-            case Collective.ALLGATHER | Collective.GATHER:
-                if location.buffer == "i" and both:
-                    return Location("o", own + location.offset)
-            case Collective.REDUCE_SCATTER | Collective.SCATTER:
-                if location.buffer == "o" and both:
-                    return Location("i", own + location.offset)
-            case _:
-                if location.buffer == "o":
-                    return Location("i", location.offset)
-        return location
+        if collective in (Collective.GATHER, Collective.SCATTER) and rank != self.demand.root:
+            return location
+        whole = "o" if collective in (Collective.ALLGATHER, Collective.GATHER) else "i"
+        return Location(whole, self._start(rank, buffer) + offset)
 
     def held(self, rank: int) -> Iterator[tuple[Location, int, int]]:
         """Yield (location, item, mask) of the precondition."""

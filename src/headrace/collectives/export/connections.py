@@ -10,17 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.collectives.export.algorithm import (
-    RECEIVING,
-    SENDING,
     Algorithm,
+    At,
     Finding,
     Kind,
     Threadblock,
     Wait,
 )
 
-At = tuple[int, int, int]
-"""(gpu, threadblock, step)."""
+_Connection = tuple[int, int, int]
+"""(source, destination, channel)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,13 +59,11 @@ class Connections:
         """Return a cycle of the wait-for graph with nothing buffered; [] if it has none."""
         node = _merged_by_rendezvous(self)
         before: dict[At, list[tuple[At, At]]] = {}  # node -> (waiting step, step waited for)
-        for (gpu, tb), threadblock in self.threadblocks.items():
-            for number in range(len(threadblock.steps)):
-                at = (gpu, tb, number)
-                edges = before.setdefault(node[at], [])
-                if number:
-                    edges.append((at, (gpu, tb, number - 1)))
-                edges.extend((at, on) for on in self.waits.get(at, ()))
+        for at in node:
+            edges = before.setdefault(node[at], [])
+            if at[2]:
+                edges.append((at, (*at[:2], at[2] - 1)))
+            edges.extend((at, on) for on in self.waits.get(at, ()))
         missing = {n: len(edges) for n, edges in before.items()}
         unlocks: dict[At, list[At]] = {}
         for n, edges in before.items():
@@ -97,11 +94,7 @@ def _walk(node: dict[At, At], before: dict[At, list[tuple[At, At]]], stuck: set[
 
 def _merged_by_rendezvous(connections: Connections) -> dict[At, At]:
     """Map every step to the representative of its node, by union and find."""
-    root: dict[At, At] = {
-        (gpu, tb, number): (gpu, tb, number)
-        for (gpu, tb), threadblock in connections.threadblocks.items()
-        for number in range(len(threadblock.steps))
-    }
+    root = {at: at for at, _ in connections.algorithm.steps()}
 
     def find(at: At) -> At:
         while root[at] != at:
@@ -118,8 +111,8 @@ def _merged_by_rendezvous(connections: Connections) -> dict[At, At]:
 def _rendezvous(
     threadblocks: dict[tuple[int, int], Threadblock], found: list[Finding]
 ) -> Iterator[tuple[At, At]]:
-    sends = _ends(threadblocks, "send", found)
-    receives = _ends(threadblocks, "recv", found)
+    sends = _ends(threadblocks, found, sending=True)
+    receives = _ends(threadblocks, found, sending=False)
     for key in sorted({*sends, *receives}):
         src, dst, channel = key
         connection = f"from gpu {src} to gpu {dst} on channel {channel}"
@@ -127,55 +120,39 @@ def _rendezvous(
         if len(out) != len(into):
             k = min(len(out), len(into))
             what, at = ("sends", out[k]) if len(out) > k else ("receives", into[k])
-            found.append(
-                _finding(
-                    "connection",
-                    at,
-                    f"{what} message {k} {connection}, where {len(out)} are sent and "
-                    f"{len(into)} received; needs as many",
-                )
-            )
+            text = f"{what} message {k} {connection}, where {len(out)} are sent and "
+            found.append(Finding("connection", f"{text}{len(into)} received; needs as many", *at))
         for send, receive in zip(out, into, strict=False):
             a = threadblocks[send[:2]].steps[send[2]].count
             b = threadblocks[receive[:2]].steps[receive[2]].count
             if a != b:
-                found.append(
-                    _finding(
-                        "connection",
-                        send,
-                        f"sends {a} chunks {connection}, but gpu {dst}, threadblock "
-                        f"{receive[1]}, step {receive[2]} takes {b}; needs equal counts",
-                    )
-                )
+                text = f"sends {a} chunks {connection}, but gpu {dst}, threadblock {receive[1]}, "
+                text += f"step {receive[2]} takes {b}; needs equal counts"
+                found.append(Finding("connection", text, *send))
             yield send, receive
 
 
 def _ends(
-    threadblocks: dict[tuple[int, int], Threadblock], end: str, found: list[Finding]
-) -> dict[tuple[int, int, int], list[At]]:
-    """Return by (src, dst, channel) the steps at one end of the connection."""
-    ends: dict[tuple[int, int, int], list[At]] = {}
-    owner: dict[tuple[int, int, int], int] = {}
-    sending = end == "send"
+    threadblocks: dict[tuple[int, int], Threadblock], found: list[Finding], *, sending: bool
+) -> dict[_Connection, list[At]]:
+    """Return by connection the steps at one end of it."""
+    ends: dict[_Connection, list[At]] = {}
     for (gpu, tb), threadblock in sorted(threadblocks.items(), key=lambda item: item[0]):
-        kinds = SENDING if sending else RECEIVING
-        steps = [(gpu, tb, k) for k, s in enumerate(threadblock.steps) if s.kind in kinds]
+        steps = [
+            (gpu, tb, k)
+            for k, step in enumerate(threadblock.steps)
+            if (step.kind.sends if sending else step.kind.receives)
+        ]
         if not steps:
             continue
-        peer = threadblock.send if sending else threadblock.recv
-        key = (gpu, peer, threadblock.channel) if sending else (peer, gpu, threadblock.channel)
+        peer, channel = threadblock.send if sending else threadblock.recv, threadblock.channel
+        key = (gpu, peer, channel) if sending else (peer, gpu, channel)
         if key in ends:
-            found.append(
-                _finding(
-                    "connection",
-                    steps[0],
-                    f"threadblock {owner[key]} has the same {end} peer {peer} on channel "
-                    f"{threadblock.channel}: both would use one connection at once; "
-                    "needs another channel",
-                )
-            )
+            text = f"threadblock {ends[key][0][1]} has the same {'send' if sending else 'recv'} "
+            text += f"peer {peer} on channel {channel}: both would use one connection at once; "
+            found.append(Finding("connection", f"{text}needs another channel", *steps[0]))
             continue
-        ends[key], owner[key] = steps, tb
+        ends[key] = steps
     return ends
 
 
@@ -216,55 +193,29 @@ def _resolve(
     wait: Wait,
     found: list[Finding],
 ) -> At | None:
-    gpu = at[0]
+    def finding(rule: str, message: str, *, fatal: bool = True) -> None:
+        found.append(Finding(rule, message, *at, fatal=fatal))
+
+    gpu, tb, number = at
     other = threadblocks.get((gpu, wait.threadblock))
     if other is None:
-        found.append(
-            _finding("format", at, f"depid is {wait.threadblock}, which the GPU does not have")
-        )
+        finding("format", f"depid is {wait.threadblock}, which the GPU does not have")
         return None
-    if not 0 <= wait.step < len(other.steps):
-        found.append(
-            _finding(
-                "format",
-                at,
-                f"deps is {wait.step}, needs a step of threadblock {wait.threadblock} "
-                f"(0 to {len(other.steps) - 1})",
-            )
-        )
+    steps = len(other.steps)
+    if not 0 <= wait.step < steps:
+        needs = f"needs a step of threadblock {wait.threadblock} (0 to {steps - 1})"
+        finding("format", f"deps is {wait.step}, {needs}")
         return None
-    target = other.steps[wait.step]
-    meant = f"step {wait.step} of threadblock {wait.threadblock}"
+    meant = f"waits for step {wait.step} of threadblock {wait.threadblock}"
     flagged = published[gpu, wait.threadblock][wait.step]
     if flagged is None:
-        found.append(
-            _finding(
-                "deadlock",
-                at,
-                f"waits for {meant}, but neither it nor a later one has hasdep=1: "
-                "its end is never published; needs hasdep=1 there",
-            )
-        )
+        text = f"{meant}, but neither it nor a later one has hasdep=1: "
+        finding("deadlock", f"{text}its end is never published; needs hasdep=1 there")
         return None
-    if wait.threadblock == at[1] and flagged >= at[2]:
-        found.append(
-            _finding("deadlock", at, f"waits for {meant}, its own, which does not come before it")
-        )
+    if wait.threadblock == tb and flagged >= number:
+        finding("deadlock", f"{meant}, its own, which does not come before it")
         return None
     if flagged != wait.step:
-        why = "is a nop" if target.kind is Kind.NOP else "has hasdep=0"
-        found.append(
-            _finding(
-                "format",
-                at,
-                f"waits for {meant}, which {why}: it waits until step {flagged}",
-                fatal=False,
-            )
-        )
+        why = "is a nop" if other.steps[wait.step].kind is Kind.NOP else "has hasdep=0"
+        finding("format", f"{meant}, which {why}: it waits until step {flagged}", fatal=False)
     return gpu, wait.threadblock, flagged
-
-
-def _finding(rule: str, at: At, message: str, *, fatal: bool = True) -> Finding:
-    return Finding(
-        rule=rule, message=message, gpu=at[0], threadblock=at[1], step=at[2], fatal=fatal
-    )

@@ -8,16 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from headrace.collectives.export.algorithm import (
-    READS_SRC,
-    RECEIVING,
-    SENDING,
-    WRITES_DST,
     Algorithm,
     BlockStep,
     Finding,
     Gpu,
     Kind,
-    Location,
     Threadblock,
 )
 
@@ -37,192 +32,136 @@ MAX_NODES = 4096
 MAX_TEXT = 255
 """Characters of a name or value."""
 
+_Problem = tuple[str, str]
+"""(rule, message)."""
+
 
 def check_limits(algorithm: Algorithm) -> list[Finding]:
     """Return the limits and format rules that `algorithm` breaks."""
-    found = list(_of_algorithm(algorithm))
+    found = [Finding(*problem) for problem in _of_algorithm(algorithm)]
     for gpu in algorithm.gpus:
-        found += _of_gpu(algorithm, gpu)
-        for threadblock in gpu.threadblocks:
-            found += _of_threadblock(algorithm, gpu, threadblock)
-            for number, step in enumerate(threadblock.steps):
-                for rule, message in _of_step(gpu, threadblock, step):
-                    found.append(_at(gpu, threadblock, number, rule, message))
+        found += [Finding(*problem, gpu.id) for problem in _of_gpu(algorithm, gpu)]
+        for tb in gpu.threadblocks:
+            found += [Finding(*each, gpu.id, tb.id) for each in _of_peers(algorithm, gpu, tb)]
+            if len(tb.steps) > MAX_STEPS:
+                message = f"has {len(tb.steps)} steps, needs at most {MAX_STEPS}"
+                found.append(Finding("limit", message, gpu.id, tb.id, MAX_STEPS))
+            found += _nop_rules(gpu, tb)
+            for number, step in enumerate(tb.steps):
+                problems = (*_fusion_rules(tb, number), *_of_step(gpu, tb, step))
+                found += [Finding(*problem, gpu.id, tb.id, number) for problem in problems]
     return found
 
 
-def _at(gpu: Gpu, threadblock: Threadblock, step: int, rule: str, message: str) -> Finding:
-    return Finding(rule=rule, message=message, gpu=gpu.id, threadblock=threadblock.id, step=step)
-
-
-def _of_algorithm(algorithm: Algorithm) -> Iterator[Finding]:
+def _of_algorithm(algorithm: Algorithm) -> Iterator[_Problem]:
     if len(algorithm.name) > MAX_TEXT:
-        yield Finding(
-            rule="limit",
-            message=f"name has {len(algorithm.name)} characters, needs at most {MAX_TEXT}",
-        )
+        yield "limit", f"name has {len(algorithm.name)} characters, needs at most {MAX_TEXT}"
     if not 1 <= algorithm.channels <= CHANNELS:
-        yield Finding(
-            rule="limit", message=f"nchannels is {algorithm.channels}, needs 1 to {CHANNELS}"
-        )
+        yield "limit", f"nchannels is {algorithm.channels}, needs 1 to {CHANNELS}"
     ids = [gpu.id for gpu in algorithm.gpus]
     if ids != list(range(len(ids))):
-        yield Finding(
-            rule="format", message=f"gpu ids are {_shown(ids)}, need 0 to {len(ids) - 1} in order"
-        )
+        yield "format", f"gpu ids are {_shown(ids)}, need 0 to {len(ids) - 1} in order"
     if not (algorithm.in_place or algorithm.out_of_place):
-        yield Finding(
-            rule="format",
-            message="inplace and outofplace are both 0: no call selects it; one needs to be 1",
-        )
+        text = "inplace and outofplace are both 0: no call selects it; one needs to be 1"
+        yield "format", text
     if algorithm.min_bytes < 0 or 0 < algorithm.max_bytes < algorithm.min_bytes:
-        yield Finding(
-            rule="format",
-            message=f"is for {algorithm.min_bytes} to {algorithm.max_bytes} bytes, needs minBytes "
-            "of at least 0 and a maxBytes not below it (or 0)",
-        )
+        text = f"is for {algorithm.min_bytes} to {algorithm.max_bytes} bytes"
+        yield "format", f"{text}, needs minBytes of at least 0 and a maxBytes not below it (or 0)"
 
 
-def _of_gpu(algorithm: Algorithm, gpu: Gpu) -> Iterator[Finding]:
-    def finding(rule: str, message: str) -> Finding:
-        return Finding(rule=rule, message=message, gpu=gpu.id)
-
+def _of_gpu(algorithm: Algorithm, gpu: Gpu) -> Iterator[_Problem]:
     ids = sorted(tb.id for tb in gpu.threadblocks)
     if ids != list(range(len(ids))):
-        yield finding(
-            "format", f"threadblock ids are {_shown(ids)}, need 0 to {len(ids) - 1}, each once"
-        )
+        yield "format", f"threadblock ids are {_shown(ids)}, need 0 to {len(ids) - 1}, each once"
     if len(ids) > MAX_THREADBLOCKS:
-        yield finding("limit", f"has {len(ids)} threadblocks, needs at most {MAX_THREADBLOCKS}")
+        yield "limit", f"has {len(ids)} threadblocks, needs at most {MAX_THREADBLOCKS}"
     nodes = 1 + len(algorithm.gpus) + sum(1 + len(tb.steps) for tb in gpu.threadblocks)
     if nodes > MAX_NODES:
-        yield finding("limit", f"makes {nodes} elements, needs at most {MAX_NODES}")
+        yield "limit", f"makes {nodes} elements, needs at most {MAX_NODES}"
     if min(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) < 0:
-        yield finding("format", "has a negative number of chunks, needs 0 or more")
+        yield "format", "has a negative number of chunks, needs 0 or more"
     for what, peers in (
         ("send", Counter(tb.channel for tb in gpu.threadblocks if tb.send >= 0)),
         ("receive", Counter(tb.channel for tb in gpu.threadblocks if tb.recv >= 0)),
     ):
         for channel, count in sorted(peers.items()):
             if count > PEERS_PER_CHANNEL:
-                yield finding(
-                    "limit",
-                    f"{count} threadblocks {what} on channel {channel}, "
-                    f"needs at most {PEERS_PER_CHANNEL}",
-                )
+                text = f"{count} threadblocks {what} on channel {channel}"
+                yield "limit", f"{text}, needs at most {PEERS_PER_CHANNEL}"
 
 
-def _of_threadblock(algorithm: Algorithm, gpu: Gpu, tb: Threadblock) -> Iterator[Finding]:
+def _of_peers(algorithm: Algorithm, gpu: Gpu, tb: Threadblock) -> Iterator[_Problem]:
     gpus = len(algorithm.gpus)
     for name, peer in (("send", tb.send), ("recv", tb.recv)):
         if peer == gpu.id:
-            yield _at(gpu, tb, -1, "format", f"{name} is {peer}, the GPU itself; needs another")
+            yield "format", f"{name} is {peer}, the GPU itself; needs another"
         elif not -1 <= peer < gpus:
-            yield _at(gpu, tb, -1, "format", f"{name} is {peer}, needs -1 to {gpus - 1}")
+            yield "format", f"{name} is {peer}, needs -1 to {gpus - 1}"
     if not 0 <= tb.channel < min(max(algorithm.channels, 1), CHANNELS):
-        yield _at(
-            gpu,
-            tb,
-            -1,
-            "limit",
-            f"chan is {tb.channel}, needs 0 to {min(algorithm.channels, CHANNELS) - 1} "
-            f"(nchannels is {algorithm.channels})",
-        )
-    if len(tb.steps) > MAX_STEPS:
-        yield _at(
-            gpu, tb, MAX_STEPS, "limit", f"has {len(tb.steps)} steps, needs at most {MAX_STEPS}"
-        )
-    yield from _nop_rules(gpu, tb)
-    yield from _fusion_rules(gpu, tb)
+        most = min(algorithm.channels, CHANNELS) - 1
+        text = f"chan is {tb.channel}, needs 0 to {most} (nchannels is {algorithm.channels})"
+        yield "limit", text
 
 
 def _nop_rules(gpu: Gpu, tb: Threadblock) -> Iterator[Finding]:
     """Check the nops: of several dependencies only the last is on the instruction itself."""
     chained = False
     for number, step in enumerate(tb.steps):
+        text = ""
         if step.kind is Kind.NOP:
-            if step.depends is None:
-                yield _at(
-                    gpu,
-                    tb,
-                    number,
-                    "format",
-                    "nop without a dependency: the executor does not count it, and later "
-                    "dependencies on this threadblock mean other steps; drop it",
-                )
             chained = chained or step.depends is not None
-            continue
-        if chained and step.depends is None:
-            yield _at(
-                gpu,
-                tb,
-                number,
-                "format",
-                f"{step.kind} follows nops with dependencies and has none; "
-                "needs the last of them itself",
-            )
-        chained = False
+            if step.depends is None:
+                text = "nop without a dependency: the executor does not count it, and later "
+                text += "dependencies on this threadblock mean other steps; drop it"
+        else:
+            if chained and step.depends is None:
+                text = f"{step.kind} follows nops with dependencies and has none; "
+                text += "needs the last of them itself"
+            chained = False
+        if text:
+            yield Finding("format", text, gpu.id, tb.id, number)
     if chained:
-        yield Finding(
-            rule="format",
-            fatal=False,
-            message="ends with nops, whose dependencies the executor drops",
-            gpu=gpu.id,
-            threadblock=tb.id,
-            step=len(tb.steps) - 1,
-        )
+        text = "ends with nops, whose dependencies the executor drops"
+        yield Finding("format", text, gpu.id, tb.id, len(tb.steps) - 1, fatal=False)
 
 
-def _fusion_rules(gpu: Gpu, tb: Threadblock) -> Iterator[Finding]:
+def _fusion_rules(tb: Threadblock, number: int) -> Iterator[_Problem]:
     """Check consecutive ``re`` of one location: they run as one, with the last one's count."""
-    for number, (a, b) in enumerate(zip(tb.steps, tb.steps[1:], strict=False), start=1):
-        if (
-            a.kind is b.kind is Kind.REDUCE
-            and a.dst == b.dst
-            and a.src.buffer == b.src.buffer
-            and b.depends is None
-            and not a.flagged
-            and a.count != b.count
-        ):
-            yield _at(
-                gpu,
-                tb,
-                number,
-                "format",
-                f"re of {b.count} chunks follows re of {a.count} into the same location: the "
-                "executor fuses them with one count; needs equal counts or hasdep=1 before",
-            )
+    a, b = tb.steps[max(0, number - 1)], tb.steps[number]
+    if (
+        a.kind is b.kind is Kind.REDUCE
+        and a.dst == b.dst
+        and a.src.buffer == b.src.buffer
+        and b.depends is None
+        and not a.flagged
+        and a.count != b.count
+    ):
+        text = f"re of {b.count} chunks follows re of {a.count} into the same location: the "
+        text += "executor fuses them with one count; needs equal counts or hasdep=1 before"
+        yield "format", text
 
 
-def _of_step(gpu: Gpu, tb: Threadblock, step: BlockStep) -> Iterator[tuple[str, str]]:
-    kind = step.kind
+def _of_step(gpu: Gpu, tb: Threadblock, step: BlockStep) -> Iterator[_Problem]:
+    kind, count = step.kind, step.count
     if kind is Kind.NOP:
         return
-    if not 1 <= step.count < MAX_COUNT:
+    if not 1 <= count < MAX_COUNT:
         # a step of less than one chunk cannot be executed
-        rule = "limit" if step.count >= 1 else "format"
-        yield rule, f"cnt is {step.count}, needs 1 to {MAX_COUNT - 1}"
-    if kind in SENDING and tb.send < 0:
+        rule = "limit" if count >= 1 else "format"
+        yield rule, f"cnt is {count}, needs 1 to {MAX_COUNT - 1}"
+    if kind.sends and tb.send < 0:
         yield "format", f"{kind} in a threadblock without a send peer; needs one"
-    if kind in RECEIVING and tb.recv < 0:
+    if kind.receives and tb.recv < 0:
         yield "format", f"{kind} in a threadblock without a recv peer; needs one"
-    for name, location, used in (
-        ("src", step.src, kind in READS_SRC),
-        ("dst", step.dst, kind in WRITES_DST),
-    ):
-        if used:
-            yield from _in_bounds(gpu, name, location, step.count)
-
-
-def _in_bounds(gpu: Gpu, name: str, location: Location, count: int) -> Iterator[tuple[str, str]]:
     sizes = {"i": gpu.input_chunks, "o": gpu.output_chunks, "s": gpu.scratch_chunks}
-    size = sizes[location.buffer]
-    if location.offset < 0 or location.offset + count > size:
-        yield (
-            "format",
-            f"{name} covers {location.buffer}[{location.offset}..{location.offset + count - 1}], "
-            f"needs offsets within the {size} chunks of that buffer",
-        )
+    for name, (buffer, offset), used in (
+        ("src", step.src, kind.reads),
+        ("dst", step.dst, kind.writes),
+    ):
+        size = sizes[buffer]
+        if used and (offset < 0 or offset + count > size):
+            text = f"{name} covers {buffer}[{offset}..{offset + count - 1}]"
+            yield "format", f"{text}, needs offsets within the {size} chunks of that buffer"
 
 
 def _shown(ids: list[int]) -> str:

@@ -5,7 +5,7 @@ declaration, a node is on one line. Files are written so. They are read with exp
 beyond elements and attributes is refused: a document type, entities, processing instructions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
@@ -14,8 +14,6 @@ from xml.sax.saxutils import quoteattr
 from headrace.collectives.errors import MscclError
 from headrace.collectives.export.algorithm import (
     NOWHERE,
-    READS_SRC,
-    WRITES_DST,
     Algorithm,
     BlockStep,
     Buffer,
@@ -40,6 +38,14 @@ MAX_ELEMENTS = 1 << 20
 MAX_NUMBER = (1 << 63) - 1
 
 _BUFFERS: Mapping[str, Buffer] = {"i": "i", "o": "o", "s": "s"}
+_GPU = {
+    "id": "id",
+    "i_chunks": "input_chunks",
+    "o_chunks": "output_chunks",
+    "s_chunks": "scratch_chunks",
+}
+_THREADBLOCK = {"id": "id", "send": "send", "recv": "recv", "chan": "channel"}
+"""Attribute -> field of `Gpu` and `Threadblock`."""
 _INSIDE = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
 """Element -> its parent element."""
 
@@ -110,25 +116,18 @@ def write(algorithm: Algorithm) -> str:
         )
     ]
     for gpu in algorithm.gpus:
-        lines.append(
-            "  "
-            + _open(
-                "gpu",
-                id=gpu.id,
-                i_chunks=gpu.input_chunks,
-                o_chunks=gpu.output_chunks,
-                s_chunks=gpu.scratch_chunks,
-            )
-        )
+        lines.append("  " + _open("gpu", **_attributes(gpu, _GPU)))
         for tb in gpu.threadblocks:
-            lines.append(
-                "    " + _open("tb", id=tb.id, send=tb.send, recv=tb.recv, chan=tb.channel)
-            )
+            lines.append("    " + _open("tb", **_attributes(tb, _THREADBLOCK)))
             lines += [f"      {_step(number, step)}" for number, step in enumerate(tb.steps)]
             lines.append("    </tb>")
         lines.append("  </gpu>")
     lines.append("</algo>")
     return "\n".join(lines) + "\n"
+
+
+def _attributes(value: Gpu | Threadblock, names: Mapping[str, str]) -> dict[str, int]:
+    return {attribute: getattr(value, name) for attribute, name in names.items()}
 
 
 def _open(element: str, /, **attributes: object) -> str:
@@ -138,8 +137,8 @@ def _open(element: str, /, **attributes: object) -> str:
 
 def _step(number: int, step: BlockStep) -> str:
     # The parser needs both buffers, whatever the type: the other end stands in.
-    src = step.src if step.kind in READS_SRC else step.dst
-    dst = step.dst if step.kind in WRITES_DST else step.src
+    src = step.src if step.kind.reads else step.dst
+    dst = step.dst if step.kind.writes else step.src
     wait = step.depends or Wait(-1, -1)
     node = _open(
         "step",
@@ -182,15 +181,55 @@ def read(text: str | bytes, source: str = "MSCCL XML") -> tuple[Algorithm, list[
     if len(data) > MAX_FILE_BYTES:
         raise MscclError(f"{source}: has {len(data)} bytes, needs at most {MAX_FILE_BYTES}")
     root, findings = _Reader(source).run(data)
-    return _algorithm(root, source, findings), findings
+    return _algorithm(root, findings), findings
 
 
 @dataclass(slots=True)
 class _Node:
+    """An element, with typed access to its attributes."""
+
+    source: str
     name: str
     line: int
     attributes: Mapping[str, str]
     children: list["_Node"] = field(default_factory=list["_Node"])
+
+    def error(self, message: str) -> MscclError:
+        return MscclError(f"{self.source}: line {self.line}: {self.name}: {message}")
+
+    def wrong(self, name: str, needs: str) -> MscclError:
+        found = self.attributes[name][:40]
+        return self.error(f"attribute '{name}' is {found!r}, needs {needs}")
+
+    def text(self, name: str) -> str:
+        if name not in self.attributes:
+            raise self.error(f"attribute '{name}' is missing")
+        return self.attributes[name]
+
+    def number(self, name: str) -> int:
+        text = self.text(name)
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+            raise self.wrong(name, "an integer")
+        value = int(text)
+        if abs(value) > MAX_NUMBER:
+            raise self.error(f"attribute '{name}' is {value}, needs 64 bits at most")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.number(name)
+        if value not in (0, 1):
+            raise self.error(f"attribute '{name}' is {value}, needs 0 or 1")
+        return bool(value)
+
+    def location(self, buffer: str, offset: str) -> Location:
+        found = self.text(buffer)
+        if found not in _BUFFERS:
+            raise self.wrong(buffer, "i, o or s")
+        return Location(_BUFFERS[found], self.number(offset))
+
+    def numbers(self, names: Mapping[str, str]) -> dict[str, int]:
+        return {name: self.number(attribute) for attribute, name in names.items()}
 
 
 class _Reader:
@@ -207,9 +246,9 @@ class _Reader:
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._text
-        parser.StartDoctypeDeclHandler = self._refuse_doctype
-        parser.EntityDeclHandler = self._refuse_entity
-        parser.ProcessingInstructionHandler = self._refuse_instruction
+        parser.StartDoctypeDeclHandler = self._refuse("has a document type")
+        parser.EntityDeclHandler = self._refuse("declares an entity")
+        parser.ProcessingInstructionHandler = self._refuse("has a processing instruction")
 
     def run(self, data: bytes) -> tuple[_Node, list[Finding]]:
         try:
@@ -235,13 +274,10 @@ class _Reader:
         if self.count > MAX_ELEMENTS:
             raise self._error(f"more than {MAX_ELEMENTS} elements")
         for key, value in attributes.items():
-            if max(len(key), len(value)) > MAX_TEXT:
+            if (length := max(len(key), len(value))) > MAX_TEXT:
+                text = f"line {self.parser.CurrentLineNumber}: {name} has an attribute of {length} "
                 self.findings.append(
-                    Finding(
-                        rule="limit",
-                        message=f"line {self.parser.CurrentLineNumber}: {name} has an attribute of "
-                        f"{max(len(key), len(value))} characters, needs at most {MAX_TEXT}",
-                    )
+                    Finding("limit", f"{text}characters, needs at most {MAX_TEXT}")
                 )
         parent = self.open[-1].name if self.open else ""
         if self.unknown or _INSIDE.get(name) != parent:
@@ -251,7 +287,7 @@ class _Reader:
                 raise self._error(f"{name} in {parent}, needs to be in {_INSIDE[name] or 'none'}")
             self.unknown += 1
             return
-        node = _Node(name, self.parser.CurrentLineNumber, attributes)
+        node = _Node(self.source, name, self.parser.CurrentLineNumber, attributes)
         if self.open:
             self.open[-1].children.append(node)
         else:
@@ -268,131 +304,61 @@ class _Reader:
         if text.strip():
             raise self._error(f"text {text.strip()[:40]!r} between elements; needs none")
 
-    def _refuse_doctype(self, *_: object) -> None:
-        raise self._error("has a document type; needs plain elements only")
+    def _refuse(self, what: str) -> Callable[..., None]:
+        def refuse(*_: object) -> None:
+            raise self._error(f"{what}; needs plain elements only")
 
-    def _refuse_entity(self, *_: object) -> None:
-        raise self._error("declares an entity; needs plain elements only")
-
-    def _refuse_instruction(self, *_: object) -> None:
-        raise self._error("has a processing instruction; needs plain elements only")
+        return refuse
 
 
-class _Fields:
-    """Typed access to the attributes of one element."""
-
-    def __init__(self, node: _Node, source: str) -> None:
-        self.node, self.source = node, source
-
-    def error(self, message: str) -> MscclError:
-        return MscclError(f"{self.source}: line {self.node.line}: {self.node.name}: {message}")
-
-    def text(self, name: str) -> str:
-        if name not in self.node.attributes:
-            raise self.error(f"attribute '{name}' is missing")
-        return self.node.attributes[name]
-
-    def number(self, name: str) -> int:
-        text = self.text(name)
-        digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
-            raise self.error(f"attribute '{name}' is {text[:40]!r}, needs an integer")
-        value = int(text)
-        if abs(value) > MAX_NUMBER:
-            raise self.error(f"attribute '{name}' is {value}, needs 64 bits at most")
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = self.number(name)
-        if value not in (0, 1):
-            raise self.error(f"attribute '{name}' is {value}, needs 0 or 1")
-        return bool(value)
-
-    def buffer(self, name: str) -> Buffer:
-        text = self.text(name)
-        if text not in _BUFFERS:
-            raise self.error(f"attribute '{name}' is {text[:40]!r}, needs i, o or s")
-        return _BUFFERS[text]
-
-
-def _algorithm(node: _Node, source: str, findings: list[Finding]) -> Algorithm:
-    fields = _Fields(node, source)
-    protocol = fields.text("proto")
-    if protocol not in PROTOCOLS:
-        raise fields.error(f"attribute 'proto' is {protocol[:40]!r}, needs one of {PROTOCOLS}")
-    gpus = [_gpu(child, source, findings) for child in node.children]
-    if (claimed := fields.number("ngpus")) != len(gpus):
-        raise fields.error(
-            f"attribute 'ngpus' is {claimed}, but there are {len(gpus)} gpu elements"
-        )
-    for name in ("inplace", "outofplace"):
-        fields.flag(name)
+def _algorithm(node: _Node, findings: list[Finding]) -> Algorithm:
+    if node.text("proto") not in PROTOCOLS:
+        raise node.wrong("proto", f"one of {PROTOCOLS}")
+    gpus = [_gpu(child, findings) for child in node.children]
+    if (claimed := node.number("ngpus")) != len(gpus):
+        raise node.error(f"attribute 'ngpus' is {claimed}, but there are {len(gpus)} gpu elements")
     return Algorithm(
         name=node.attributes.get("name", ""),
-        protocol=protocol,
-        channels=fields.number("nchannels"),
-        chunks_per_loop=fields.number("nchunksperloop"),
-        collective=fields.text("coll"),
-        in_place=fields.flag("inplace"),
-        out_of_place=fields.flag("outofplace"),
-        min_bytes=fields.number("minBytes"),
-        max_bytes=fields.number("maxBytes"),
+        protocol=node.text("proto"),
+        in_place=node.flag("inplace"),
+        out_of_place=node.flag("outofplace"),
+        channels=node.number("nchannels"),
+        chunks_per_loop=node.number("nchunksperloop"),
+        collective=node.text("coll"),
+        min_bytes=node.number("minBytes"),
+        max_bytes=node.number("maxBytes"),
         gpus=tuple(sorted(gpus, key=lambda gpu: gpu.id)),
     )
 
 
-def _gpu(node: _Node, source: str, findings: list[Finding]) -> Gpu:
-    fields = _Fields(node, source)
-    gpu = fields.number("id")
-    return Gpu(
-        id=gpu,
-        input_chunks=fields.number("i_chunks"),
-        output_chunks=fields.number("o_chunks"),
-        scratch_chunks=fields.number("s_chunks"),
-        threadblocks=tuple(_threadblock(child, gpu, source, findings) for child in node.children),
-    )
+def _gpu(node: _Node, findings: list[Finding]) -> Gpu:
+    numbers = node.numbers(_GPU)
+    blocks = [_threadblock(child, numbers["id"], findings) for child in node.children]
+    return Gpu(**numbers, threadblocks=tuple(blocks))
 
 
-def _threadblock(node: _Node, gpu: int, source: str, findings: list[Finding]) -> Threadblock:
-    fields = _Fields(node, source)
-    threadblock = fields.number("id")
-    steps: list[BlockStep] = []
+def _threadblock(node: _Node, gpu: int, findings: list[Finding]) -> Threadblock:
+    numbers = node.numbers(_THREADBLOCK)
     for number, child in enumerate(node.children):
-        steps.append(_read_step(child, source))
-        if (claimed := _Fields(child, source).number("s")) != number:
-            findings.append(
-                Finding(
-                    rule="format",
-                    message=f"line {child.line}: s is {claimed}, but it is step {number}: the "
-                    "executor counts, and dependencies would mean other steps",
-                    gpu=gpu,
-                    threadblock=threadblock,
-                    step=number,
-                )
-            )
-    return Threadblock(
-        id=threadblock,
-        send=fields.number("send"),
-        recv=fields.number("recv"),
-        channel=fields.number("chan"),
-        steps=tuple(steps),
-    )
+        if (claimed := child.number("s")) != number:
+            text = f"line {child.line}: s is {claimed}, but it is step {number}: the executor "
+            text += "counts, and dependencies would mean other steps"
+            findings.append(Finding("format", text, gpu, numbers["id"], number))
+    return Threadblock(**numbers, steps=tuple(map(_read_step, node.children)))
 
 
-def _read_step(node: _Node, source: str) -> BlockStep:
-    fields = _Fields(node, source)
-    kind = fields.text("type")
-    if kind not in tuple(Kind):
-        raise fields.error(f"attribute 'type' is {kind[:40]!r}, needs one of {', '.join(Kind)}")
-    src = Location(fields.buffer("srcbuf"), fields.number("srcoff"))
-    dst = Location(fields.buffer("dstbuf"), fields.number("dstoff"))
-    on, step = fields.number("depid"), fields.number("deps")
-    count, flagged = fields.number("cnt"), fields.flag("hasdep")
+def _read_step(node: _Node) -> BlockStep:
+    if node.text("type") not in tuple(Kind):
+        raise node.wrong("type", f"one of {', '.join(Kind)}")
+    kind = Kind(node.text("type"))
+    src, dst = node.location("srcbuf", "srcoff"), node.location("dstbuf", "dstoff")
+    wait = Wait(node.number("depid"), node.number("deps"))
+    count, flagged = node.number("cnt"), node.flag("hasdep")
     return BlockStep(
-        kind=Kind(kind),
-        src=src if kind in READS_SRC else NOWHERE,
-        dst=dst if kind in WRITES_DST else NOWHERE,
-        count=0 if kind == Kind.NOP else count,
-        depends=Wait(on, step) if on >= 0 else None,
+        kind=kind,
+        src=src if kind.reads else NOWHERE,
+        dst=dst if kind.writes else NOWHERE,
+        count=0 if kind is Kind.NOP else count,
+        depends=wait if wait.threadblock >= 0 else None,
         flagged=flagged,
     )

@@ -28,10 +28,8 @@ from typing import Any, cast
 
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.algorithm import (
-    RECEIVING,
-    REDUCING,
-    SENDING,
     Algorithm,
+    At,
     BlockStep,
     Finding,
     Gpu,
@@ -39,7 +37,7 @@ from headrace.collectives.export.algorithm import (
     Location,
     Threadblock,
 )
-from headrace.collectives.export.connections import At, Connections
+from headrace.collectives.export.connections import Connections
 from headrace.collectives.export.emission import StreamEvent
 from headrace.collectives.export.mscclpp_read import verify_text
 from headrace.collectives.export.pause import collection_paused
@@ -116,13 +114,7 @@ def _fitted(program: Program, target: Target, runtime: Runtime) -> Operation:
 def _longest(plan: Operation) -> Extreme | None:
     """Return the most operations of a threadblock; None if there is no threadblock."""
     found = (
-        Extreme(
-            limit="steps",
-            value=(ops := len(block["ops"])),
-            text=f"has {ops} operations",
-            gpu=gpu["id"],
-            threadblock=block["id"],
-        )
+        Extreme("steps", ops := len(block["ops"]), f"has {ops} operations", gpu["id"], block["id"])
         for gpu in plan["gpus"]
         for block in gpu["threadblocks"]
     )
@@ -151,7 +143,7 @@ def _weight(event: StreamEvent, following: StreamEvent | None, acquired: int, re
     semaphores = sum(count > 0 for count in (acquired, released))
     semaphores += sum(-(-count // MAX_SEMAPHORES) for count in (acquired, released))
     pulled = event.kind in (Kind.SEND, Kind.RECV_COPY_SEND) and (
-        following is not None and following.kind in REDUCING
+        following is not None and following.kind.reduces
     )
     return _WEIGHTS[event.kind] + semaphores - (_PUT - _PULLED if pulled else 0)
 
@@ -328,14 +320,14 @@ class _Writer:
             return
         came: Connection = (tb.recv, at[0], tb.channel)
         goes: Connection = (at[0], tb.send, tb.channel)
-        pulled = kind in SENDING and self._step_at(self.receiver[at]).kind in REDUCING
+        pulled = kind.sends and self._step_at(self.receiver[at]).kind.reduces
         # rrs stores nothing; here the result that it forwards replaces its operand
         home = step.dst if kind not in (Kind.SEND, Kind.RECV_REDUCE_SEND) else step.src
-        fused = kind in RECEIVING and kind in REDUCING and kind in SENDING and not pulled
-        if kind in RECEIVING and kind not in REDUCING:
+        fused = kind.receives and kind.reduces and kind.sends and not pulled
+        if kind.receives and not kind.reduces:
             yield sync("signal", came)
             yield sync("wait", came)
-        elif kind in RECEIVING:
+        elif kind.receives:
             yield sync("wait", came)
             if fused:
                 yield sync("wait", goes)
@@ -343,10 +335,10 @@ class _Writer:
             yield sync("signal", came)
             if fused:
                 yield sync("signal", goes)
-        if kind in SENDING and pulled:
+        if kind.sends and pulled:
             yield sync("signal", goes)
             yield sync("wait", goes)
-        elif kind in SENDING and not fused:
+        elif kind.sends and not fused:
             yield sync("wait", goes)
             yield {
                 "name": "put",

@@ -4,8 +4,8 @@ Part of `mscclpp_read`: an operation with its references resolved (`MscclppOp`),
 are read (`PATTERNS`), and a step of which one end has been read (`Half`).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.collectives.export.algorithm import NOWHERE, BlockStep, Kind, Location, Wait
 
@@ -67,70 +67,53 @@ OPERATIONS = {
 """The operations that are read, and their buffers: local and remote, before and after."""
 
 
-def _copy(ops: list[MscclppOp]) -> Half | None:
-    return Half(Kind.COPY, src=ops[0].src[0][1], dst=ops[0].dst[0][1], count=ops[0].size)
+class Pattern(NamedTuple):
+    """A sequence of operations, without nops, that makes a step.
+
+    Attributes
+    ----------
+    receives, sends : the operations on the channel that the step receives by, and sends by.
+    """
+
+    names: tuple[str, ...]
+    kind: Kind
+    receives: tuple[int, ...] = ()
+    sends: tuple[int, ...] = ()
+
+    def half(self, ops: list[MscclppOp]) -> Half | None:
+        """Return the step that `ops` make; None if their names, channels or operands differ."""
+        if tuple(op.name for op in ops) != self.names:
+            return None
+        recv, send = ({ops[k].channel for k in ends} for ends in (self.receives, self.sends))
+        op = next((op for op in ops if op.dst), ops[0])
+        src, dst = ([at for rank, at in ends if rank < 0] for ends in (op.src, op.dst))
+        remote, lands = ([at for rank, at in ends if rank >= 0] for ends in (op.src, op.dst))
+        if len(recv) > 1 or len(send) > 1 or (self.kind is Kind.REDUCE and src[0] != dst[0]):
+            return None
+        return Half(
+            self.kind,
+            recv=max(recv, default=-1),
+            send=max(send, default=-1),
+            src=src[-1] if src else None,
+            dst=dst[0] if dst else None,
+            count=op.size,
+            remote=remote[0] if remote else None,
+            lands=lands[0] if lands else None,
+        )
 
 
-def _reduce(ops: list[MscclppOp]) -> Half | None:
-    into, other, result = ops[0].src[0][1], ops[0].src[1][1], ops[0].dst[0][1]
-    if into != result:
-        return None
-    return Half(Kind.REDUCE, src=other, dst=result, count=ops[0].size)
-
-
-def _read_reduce_send(ops: list[MscclppOp]) -> Half | None:
-    came, goes, op = ops[0].channel, ops[1].channel, ops[2]
-    if (ops[3].channel, ops[4].channel) != (came, goes):
-        return None
-    return Half(
-        Kind.RECV_REDUCE_COPY_SEND,
-        recv=came,
-        send=goes,
-        src=op.src[0][1],
-        dst=op.dst[0][1],
-        count=op.size,
-        remote=op.src[1][1],
-        lands=op.dst[1][1],
-    )
-
-
-def _read_reduce(ops: list[MscclppOp]) -> Half | None:
-    if ops[0].channel != ops[2].channel:
-        return None
-    op = ops[1]
-    return Half(
-        Kind.RECV_REDUCE_COPY,
-        recv=ops[0].channel,
-        src=op.src[0][1],
-        dst=op.dst[0][1],
-        count=op.size,
-        remote=op.src[1][1],
-    )
-
-
-def _put(ops: list[MscclppOp]) -> Half | None:
-    if not ops[0].channel == ops[1].channel == ops[2].channel:
-        return None
-    op = ops[1]
-    return Half(Kind.SEND, send=op.channel, src=op.src[0][1], count=op.size, lands=op.dst[0][1])
-
-
-def _signal_wait(ops: list[MscclppOp]) -> Half | None:
-    """Return a receive of a peer's put, or a send that a peer reads; the peer's plan decides."""
-    if ops[0].channel != ops[1].channel:
-        return None
-    return Half(Kind.NOP, send=ops[0].channel)
-
-
-PATTERNS: tuple[tuple[tuple[str, ...], Callable[[list[MscclppOp]], Half | None]], ...] = (
-    (("copy",), _copy),
-    (("re",), _reduce),
-    (("wait", "wait", "rres", "signal", "signal"), _read_reduce_send),
-    (("wait", "rre", "signal"), _read_reduce),
-    (("wait", "put", "signal"), _put),
-    (("signal", "wait"), _signal_wait),
+PATTERNS = (
+    Pattern(("copy",), Kind.COPY),
+    Pattern(("re",), Kind.REDUCE),
+    Pattern(
+        ("wait", "wait", "rres", "signal", "signal"), Kind.RECV_REDUCE_COPY_SEND, (0, 3), (1, 4)
+    ),
+    Pattern(("wait", "rre", "signal"), Kind.RECV_REDUCE_COPY, (0, 2)),
+    Pattern(("wait", "put", "signal"), Kind.SEND, (), (0, 1, 2)),
+    # A receive of a peer's put, or a send that a peer reads; the peer's plan decides.
+    Pattern(("signal", "wait"), Kind.NOP, (), (0, 1)),
 )
-"""Sequences of operations without nops, and their parsers; the first that fits is used."""
+"""The sequences that are read; the first that fits is used."""
 
 
 _Table = dict[tuple[int, int], list[Half]]

@@ -132,9 +132,7 @@ class _Reader:
             memory = _as_named if layout is None else partial(layout.same_memory, gpu)
             for threadblock, steps in enumerate(blocks):
                 for found in unordered(steps, memory):
-                    self.findings.append(
-                        Finding(rule="race", message=str(found), gpu=gpu, threadblock=threadblock)
-                    )
+                    self.findings.append(Finding("race", str(found), gpu, threadblock))
 
     # ---- channels
 
@@ -148,7 +146,7 @@ class _Reader:
             kind = fields.table(channel)["channel_type"]
             if kind != "memory":
                 raise self._fail(f"channel_type is {str(kind)[:40]!r}, only memory is read")
-            peers += [(fields.integer(p), k) for p in fields.items(channel["connected_to"])]
+            peers += [(peer, k) for peer in _integers(channel["connected_to"])]
         return peers
 
     def _partners(self, peers: list[list[int]]) -> dict[tuple[int, int], tuple[int, int]]:
@@ -194,43 +192,49 @@ class _Reader:
             block = fields.table(entry)
             if fields.integer(block["id"]) != k:
                 raise self._fail(f"id is {block['id']}, needs {k}")
-            ops = self._operations(block, channels, remote, len(semaphores))
-            self._measure(number, k, block, ops)
+            ids = self._named(block["channels"], "channel_ids", channels)
+            refs = self._named(
+                block.get("remote_buffer_refs", []), "remote_buffer_ids", len(remote)
+            )
+            entries = fields.items(block["ops"])
+            ops = self._operations(entries, ids, [remote[ref] for ref in refs], len(semaphores))
+            named = max((len(op.semaphores) for op in ops), default=0)
+            for limit, value, text in (
+                ("steps", len(entries), "has {} operations"),
+                ("channels", len(ids), "has {} channels"),
+                ("buffers", len(refs), "has {} remote buffers"),
+                ("semaphores", named, "names {} semaphores in one operation"),
+            ):
+                extreme = Extreme(limit, value, text.format(value), number, k)
+                self.extremes = largest([*self.extremes, extreme])
             halves.append(self._steps(ops))
         self._check_semaphores(number, halves, len(semaphores))
         return halves
 
+    def _named(self, entries: Any, name: str, size: int) -> list[int]:
+        """Return the threadblock's own numbers of channels or remote buffers, below `size`."""
+        found = [
+            number
+            for entry in fields.items(entries)
+            for number in _integers(fields.table(entry)[name])
+        ]
+        for number in found:
+            if not 0 <= number < size:
+                raise self._fail(f"{name} has {number}, needs 0 to {size - 1}")
+        return found
+
     def _operations(
-        self,
-        block: Mapping[str, Any],
-        channels: int,
-        remote: list[tuple[int, Buffer]],
-        semaphores: int,
+        self, entries: list[Any], ids: list[int], refs: list[tuple[int, Buffer]], semaphores: int
     ) -> list[MscclppOp]:
-        ids = [
-            fields.integer(number)
-            for entry in fields.items(block["channels"])
-            for number in fields.items(fields.table(entry)["channel_ids"])
-        ]
-        refs = [
-            fields.integer(number)
-            for entry in fields.items(block.get("remote_buffer_refs", []))
-            for number in fields.items(fields.table(entry)["remote_buffer_ids"])
-        ]
-        for name, numbers, size in (("channel_ids", ids, channels), ("remote", refs, len(remote))):
-            for found in numbers:
-                if not 0 <= found < size:
-                    raise self._fail(f"{name} has {found}, needs 0 to {size - 1}")
         ops: list[MscclppOp] = []
         here, phase = self.where, 0
-        named = [remote[ref] for ref in refs]
-        for k, entry in enumerate(fields.items(block["ops"])):
+        for k, entry in enumerate(entries):
             self.where = f"{here}, op {k}"
             table = fields.table(entry)
             if table["name"] == "nop":
                 phase += 1
                 continue
-            op = self._operation(table, ids, named, semaphores)
+            op = self._operation(table, ids, refs, semaphores)
             op.number, op.phase = k, phase
             ops.append(op)
         self.where = here
@@ -248,7 +252,7 @@ class _Reader:
             raise self._fail(
                 f"name is {op.name[:40]!r}, only {', '.join(sorted(OPERATIONS))} are read"
             )
-        numbers = [fields.integer(number) for number in fields.items(entry.get("channel_ids", []))]
+        numbers = _integers(entry.get("channel_ids", []))
         if numbers:
             if len(numbers) != 1 or not 0 <= numbers[0] < len(ids):
                 raise self._fail(f"channel_ids is {numbers[:8]}, needs one of 0 to {len(ids) - 1}")
@@ -262,9 +266,7 @@ class _Reader:
         shape += ">" + "".join("r" if rank >= 0 else "l" for rank, _ in op.dst)
         if shape != wanted:
             raise self._fail(f"{op.name} has buffers {shape}, needs {wanted} (l local, r remote)")
-        op.semaphores = [
-            fields.integer(number) for number in fields.items(entry.get("semaphore_ids", []))
-        ]
+        op.semaphores = _integers(entry.get("semaphore_ids", []))
         if any(not 0 <= number < semaphores for number in op.semaphores):
             raise self._fail(f"semaphore_ids is {op.semaphores[:8]}, needs 0 to {semaphores - 1}")
         return op
@@ -289,30 +291,6 @@ class _Reader:
         if found not in tuple(_BUFFERS):
             raise self._fail(f"type is {str(found)[:40]!r}, needs i, o or s")
         return _BUFFERS[found]
-
-    def _measure(
-        self, gpu: int, number: int, block: Mapping[str, Any], ops: list[MscclppOp]
-    ) -> None:
-        """Record the figures of a threadblock that runtimes limit."""
-        channels = sum(len(fields.items(c["channel_ids"])) for c in fields.items(block["channels"]))
-        buffers = sum(
-            len(fields.items(entry["remote_buffer_ids"]))
-            for entry in fields.items(block.get("remote_buffer_refs", []))
-        )
-        for limit, value, text in (
-            ("steps", len(fields.items(block["ops"])), "has {} operations"),
-            ("channels", channels, "has {} channels"),
-            ("buffers", buffers, "has {} remote buffers"),
-            (
-                "semaphores",
-                max((len(op.semaphores) for op in ops), default=0),
-                "names {} semaphores in one operation",
-            ),
-        ):
-            extreme = Extreme(
-                limit=limit, value=value, text=text.format(value), gpu=gpu, threadblock=number
-            )
-            self.extremes = largest([*self.extremes, extreme])
 
     # ---- steps
 
@@ -339,13 +317,12 @@ class _Reader:
         return halves
 
     def _half(self, ops: list[MscclppOp], at: int) -> tuple[Half, int]:
+        for pattern in PATTERNS:
+            length = len(pattern.names)
+            if (half := pattern.half(ops[at : at + length])) is not None:
+                return half, length
         names = [op.name for op in ops[at : at + 5]]
         first = ops[at] if at < len(ops) else MscclppOp(name="the end")
-        for pattern, build in PATTERNS:
-            if tuple(names[: len(pattern)]) == pattern:
-                half = build(ops[at : at + len(pattern)])
-                if half is not None:
-                    return half, len(pattern)
         raise self._fail(
             f"{first.name} begins no known sequence ({', '.join(names)}); needs the "
             "protocols that headrace writes"
@@ -429,6 +406,10 @@ class _Reader:
             scratch_chunks=fields.integer(gpu["scratch_chunks"]),
             threadblocks=tuple(threadblocks),
         )
+
+
+def _integers(found: Any) -> list[int]:
+    return [fields.integer(number) for number in fields.items(found)]
 
 
 def _as_named(location: Location) -> Location:

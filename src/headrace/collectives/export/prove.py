@@ -18,16 +18,13 @@ from pathlib import Path
 from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.algorithm import (
-    READS_SRC,
-    RECEIVING,
-    SENDING,
-    WRITES_DST,
     Algorithm,
+    At,
     Finding,
 )
 from headrace.collectives.export.assembly import Assembly, Key, chunks_held
 from headrace.collectives.export.buffers import COLLECTIVES, Layout, chunks_of
-from headrace.collectives.export.connections import At, Connections
+from headrace.collectives.export.connections import Connections
 from headrace.collectives.export.limits import check_limits
 from headrace.collectives.export.runtimes import XML, extremes, refusals
 from headrace.collectives.plan.verify import verify
@@ -97,14 +94,14 @@ def demand_of(algorithm: Algorithm) -> Demand:
 def _root(algorithm: Algorithm, collective: Collective) -> int:
     spreads = collective in (Collective.BROADCAST, Collective.SCATTER)
     sizes = {gpu.id: gpu.input_chunks if spreads else gpu.output_chunks for gpu in algorithm.gpus}
-    kinds = RECEIVING if spreads else SENDING
+    served = {
+        at[0]
+        for at, step in algorithm.steps()
+        if (step.kind.receives if spreads else step.kind.sends)
+    }
     for candidates in (
         [gpu for gpu, chunks in sizes.items() if chunks],
-        [
-            gpu.id
-            for gpu in algorithm.gpus
-            if not any(step.kind in kinds for tb in gpu.threadblocks for step in tb.steps)
-        ],
+        [gpu for gpu in sizes if gpu not in served],
     ):
         if len(candidates) == 1:
             return candidates[0]
@@ -143,7 +140,7 @@ def examine(
     try:
         demand = demand_of(algorithm)
     except ProgramError as error:
-        findings.append(Finding(rule="format", message=str(error)))
+        findings.append(Finding("format", str(error)))
     if demand is not None and not _blocked(findings):
         findings += _size_findings(algorithm, demand)
         if not _blocked(findings):
@@ -161,64 +158,42 @@ def _blocked(findings: list[Finding]) -> bool:
     return any(finding.fatal and finding.rule != "limit" for finding in findings)
 
 
-def _size_findings(algorithm: Algorithm, demand: Demand) -> list[Finding]:
+def _size_findings(algorithm: Algorithm, demand: Demand) -> Iterator[Finding]:
     """Check the buffers against the caller's, and the size against the limits of proofs."""
-    found = list(_beyond(algorithm, demand))
-    steps = sum(len(tb.steps) for gpu in algorithm.gpus for tb in gpu.threadblocks)
+    yield from _beyond(algorithm, demand)
+    counts = [step.count for _, step in algorithm.steps()]
+    steps, moved = len(counts), sum(counts)
     widest = max(gpu.scratch_chunks for gpu in algorithm.gpus)
     cells = (2 * demand.slots + widest) * demand.ranks
-    moved = sum(
-        step.count for gpu in algorithm.gpus for tb in gpu.threadblocks for step in tb.steps
-    )
-    if moved > FREE_CHUNKS + STEP_CHUNKS * steps:
-        found.append(_too_large(f"moves {moved} chunks", FREE_CHUNKS + STEP_CHUNKS * steps, steps))
-    if demand.conditions > FREE_CHUNKS + 4 * moved:
-        found.append(
-            Finding(
-                rule="size",
-                message=f"{demand.collective} of {demand.ranks} GPUs has {demand.conditions} "
-                "chunks to hold or to deliver, needs at most "
-                f"{FREE_CHUNKS + 4 * moved} for steps that move {moved}",
-            )
-        )
+    if moved > (most := FREE_CHUNKS + STEP_CHUNKS * steps):
+        yield _too_large(f"moves {moved} chunks", most, steps)
+    if demand.conditions > (most := FREE_CHUNKS + 4 * moved):
+        text = f"{demand.collective} of {demand.ranks} GPUs has {demand.conditions} chunks to hold "
+        text += f"or to deliver, needs at most {most} for steps that move {moved}"
+        yield Finding("size", text)
     if cells > MAX_CELLS or steps > MAX_STEPS_IN_ALL:
-        found.append(
-            Finding(
-                rule="size",
-                message=f"has {cells} chunks in all buffers and {steps} steps, more than is "
-                f"proven here ({MAX_CELLS} and {MAX_STEPS_IN_ALL}); needs fewer chunks",
-            )
-        )
-    return found
+        text = f"has {cells} chunks in all buffers and {steps} steps, more than is proven here "
+        yield Finding("size", f"{text}({MAX_CELLS} and {MAX_STEPS_IN_ALL}); needs fewer chunks")
 
 
 def _too_large(what: str, most: int, steps: int) -> Finding:
-    return Finding(
-        rule="size",
-        message=f"{what}, more than is proven here of {steps} steps ({most}); needs fewer chunks",
-    )
+    text = f"{what}, more than is proven here of {steps} steps ({most}); needs fewer chunks"
+    return Finding("size", text)
 
 
 def _beyond(algorithm: Algorithm, demand: Demand) -> Iterator[Finding]:
     layout = Layout(demand=demand, in_place=False)
+    sizes: dict[int, dict[str, int]] = {}
     for gpu in algorithm.gpus:
         inputs, outputs = layout.sizes(gpu.id)
-        sizes = {"i": inputs, "o": outputs, "s": gpu.scratch_chunks}
-        for tb in gpu.threadblocks:
-            for number, step in enumerate(tb.steps):
-                locations = [step.src] if step.kind in READS_SRC else []
-                locations += [step.dst] if step.kind in WRITES_DST else []
-                for location in locations:
-                    if location.offset + step.count > sizes[location.buffer]:
-                        yield Finding(
-                            rule="format",
-                            message=f"{step.kind} touches {step.count} chunks from {location}, but "
-                            f"{demand.collective} has {sizes[location.buffer]} chunks in that "
-                            "buffer of that GPU",
-                            gpu=gpu.id,
-                            threadblock=tb.id,
-                            step=number,
-                        )
+        sizes[gpu.id] = {"i": inputs, "o": outputs, "s": gpu.scratch_chunks}
+    for at, step in algorithm.steps():
+        for location, used in ((step.src, step.kind.reads), (step.dst, step.kind.writes)):
+            size = sizes[at[0]][location.buffer]
+            if used and location.offset + step.count > size:
+                text = f"{step.kind} touches {step.count} chunks from {location}, but "
+                text += f"{demand.collective} has {size} chunks in that buffer of that GPU"
+                yield Finding("format", text, *at)
 
 
 def _run_findings(algorithm: Algorithm, demand: Demand, held: int) -> list[Finding]:
@@ -227,25 +202,17 @@ def _run_findings(algorithm: Algorithm, demand: Demand, held: int) -> list[Findi
         return found
     cycle = connections.cycle()
     if cycle and held:
-        steps = [s for tb in connections.threadblocks.values() for s in tb.steps]
-        moved, most = sum(s.count for s in steps), FREE_BUFFERED + STEP_CHUNKS * len(steps)
+        counts = [step.count for _, step in algorithm.steps()]
+        moved, most = sum(counts), FREE_BUFFERED + STEP_CHUNKS * len(counts)
         if moved > most:
             what = f"moves {moved} chunks one by one, as connections have to buffer some"
-            return [*found, _too_large(what, most, len(steps))]
-    modes = [
-        in_place
-        for in_place, served in ((False, algorithm.out_of_place), (True, algorithm.in_place))
-        if served
-    ]
-    for in_place in modes:
+            return [*found, _too_large(what, most, len(counts))]
+    for in_place, served in ((False, algorithm.out_of_place), (True, algorithm.in_place)):
+        if not served:
+            continue
         if in_place and demand.collective is Collective.ALL_TO_ALL:
-            found.append(
-                Finding(
-                    rule="input",
-                    message="is for alltoall in place, which is not provable here: "
-                    "the input is part of the postcondition; needs inplace=0",
-                )
-            )
+            text = "is for alltoall in place, which is not provable here: the input is part of the "
+            found.append(Finding("input", f"{text}postcondition; needs inplace=0"))
             continue
         layout = Layout(demand=demand, in_place=in_place)
         if not in_place:
@@ -255,20 +222,10 @@ def _run_findings(algorithm: Algorithm, demand: Demand, held: int) -> list[Findi
 
 
 def _written_input(algorithm: Algorithm) -> list[Finding]:
-    for gpu in algorithm.gpus:
-        for tb in gpu.threadblocks:
-            for number, step in enumerate(tb.steps):
-                if step.kind in WRITES_DST and step.dst.buffer == "i":
-                    return [
-                        Finding(
-                            rule="input",
-                            message=f"{step.kind} writes the caller's input ({step.dst}) in calls "
-                            "that are out of place; needs outofplace=0 or another location",
-                            gpu=gpu.id,
-                            threadblock=tb.id,
-                            step=number,
-                        )
-                    ]
+    for at, step in algorithm.steps():
+        if step.kind.writes and step.dst.buffer == "i":
+            text = f"{step.kind} writes the caller's input ({step.dst}) in calls that are out of "
+            return [Finding("input", f"{text}place; needs outofplace=0 or another location", *at)]
     return []
 
 
@@ -282,7 +239,7 @@ def _execute(connections: Connections, layout: Layout, cycle: list[At], held: in
     try:
         verify(assembly.program(Collective.ALLREDUCE if agree else Collective.REDUCE))
     except ProgramError as error:
-        found.append(Finding(rule="size", message=f"cannot be proven here: {error}"))
+        found.append(Finding("size", f"cannot be proven here: {error}"))
     except VerificationError as error:
         finding = _translated(str(error), assembly, mode)
         if agree and "in another order than rank 0" in str(error):
@@ -297,19 +254,10 @@ def _cycle_finding(
     connections: Connections, cycle: list[At], others: list[Finding], held: int
 ) -> Finding:
     """Name a cycle of waits, and the buffering by connections that resolves it."""
-    path = _cycle_text(connections, cycle)
-    stuck = any(finding.rule == "deadlock" for finding in others)
-    gpu, tb, step = cycle[0]
-    if stuck:
-        message = f"with nothing buffered, the wait-for graph has a cycle: {path}"
-    else:
-        message = (
-            f"runs only because connections hold at least {held} chunks; "
-            f"with nothing buffered, the wait-for graph has a cycle: {path}"
-        )
-    return Finding(
-        rule="buffering", message=message, fatal=False, gpu=gpu, threadblock=tb, step=step
-    )
+    text = "with nothing buffered, the wait-for graph has a cycle: "
+    if not any(finding.rule == "deadlock" for finding in others):
+        text = f"runs only because connections hold at least {held} chunks; {text}"
+    return Finding("buffering", text + _cycle_text(connections, cycle), *cycle[0], fatal=False)
 
 
 def _cycle_text(connections: Connections, cycle: list[At]) -> str:
@@ -332,23 +280,20 @@ _LANE = re.compile(
     r", channel (?P<channel>\d+)(?:, step (?P<step>\d+) \((?P<what>[^()]*)\))?"
 )
 _SLOT_OF = re.compile(r"rank (\d+), slot (\d+)")
+_RULES = {"deadlock": "deadlock", "data race": "race"}
 _SLOT = re.compile(r"\bslots? (\d+)(?:\.\.(\d+))?")
 
 
 def _translated(message: str, assembly: Assembly, mode: str) -> Finding:
     """Translate the verifier's message to the terms of the algorithm."""
     first: list[At] = []
-    ranks = [int(rank) for rank in re.findall(r"rank (\d+)", message)]
-    rank = ranks[0] if ranks else 0
+    rank = re.search(r"rank (\d+)", message)
     name = assembly.regions.name
 
     def lane(match: re.Match[str]) -> str:
-        here = int(match["rank"])
-        key = _key(match)
-        position = int(match["step"] or 0)
-        at = assembly.origin_of(key, position)
+        at = assembly.origin_of(_key(match), int(match["step"] or 0))
         if at is None:
-            return f"gpu {here} (channel {match['channel']})"
+            return f"gpu {int(match['rank'])} (channel {match['channel']})"
         first.append(at)
         text = f"gpu {at[0]}, threadblock {at[1]}"
         if match["step"] is None:
@@ -359,14 +304,9 @@ def _translated(message: str, assembly: Assembly, mode: str) -> Finding:
     text = _LANE.sub(lane, message)
     text = _SLOT_OF.sub(lambda m: f"gpu {m[1]}, {name(int(m[2]))}", text)
     text = _slots(text, name)
-    at = first[0] if first else (rank if ranks else -1, -1, -1)
-    return Finding(
-        rule=_rule(message),
-        message=f"{text} ({mode})",
-        gpu=at[0],
-        threadblock=at[1],
-        step=at[2],
-    )
+    at = first[0] if first else (-1 if rank is None else int(rank[1]), -1, -1)
+    rule = next((rule for start, rule in _RULES.items() if message.startswith(start)), "value")
+    return Finding(rule, f"{text} ({mode})", *at)
 
 
 def _key(match: re.Match[str]) -> Key:
@@ -382,9 +322,3 @@ def _slots(text: str, name: Callable[[int], str]) -> str:
         return low if match[2] is None else f"{low}..{name(int(match[2]))}"
 
     return _SLOT.sub(one, text)
-
-
-def _rule(message: str) -> str:
-    if message.startswith("deadlock"):
-        return "deadlock"
-    return "race" if message.startswith("data race") else "value"

@@ -6,6 +6,7 @@ exported for a runtime, by default for the strictest: for all that read its form
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.errors import ProgramError
@@ -95,14 +96,12 @@ def runtime_of(name: str, form: str) -> Runtime:
     """Return a runtime by name, or the strictest of all that read `form`; raises ProgramError."""
     readers = [runtime for runtime in RUNTIMES.values() if runtime.form == form]
     if name == STRICTEST:
+        limits = ("steps", "threadblocks", "awaited", "offset")
         return replace(
             readers[0],
             name=" and ".join(runtime.name for runtime in readers),
-            steps=min(runtime.steps for runtime in readers),
-            threadblocks=min(runtime.threadblocks for runtime in readers),
-            awaited=min(runtime.awaited for runtime in readers),
-            offset=min(runtime.offset for runtime in readers),
             per_call=any(runtime.per_call for runtime in readers),
+            **{limit: min(getattr(runtime, limit) for runtime in readers) for limit in limits},
         )
     if name not in RUNTIMES:
         raise ProgramError(f"runtime is {name!r}, needs one of {', '.join([STRICTEST, *RUNTIMES])}")
@@ -114,8 +113,7 @@ def runtime_of(name: str, form: str) -> Runtime:
     return RUNTIMES[name]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extreme:
+class Extreme(NamedTuple):
     """Largest value in a file of a figure that runtimes limit, and its location.
 
     Attributes
@@ -133,14 +131,7 @@ class Extreme:
 
     def finding(self, refused_by: str, *, fatal: bool = False) -> Finding:
         """Return a finding that names the runtimes in `refused_by`."""
-        return Finding(
-            rule="limit",
-            fatal=fatal,
-            message=f"{self.text}: refused by {refused_by}",
-            gpu=self.gpu,
-            threadblock=self.threadblock,
-            step=self.step,
-        )
+        return Finding("limit", f"{self.text}: refused by {refused_by}", *self[3:], fatal=fatal)
 
 
 def refused(extremes: Iterable[Extreme], runtime: Runtime) -> list[Finding]:
@@ -174,11 +165,7 @@ def extremes(algorithm: Algorithm) -> list[Extreme]:
     found: list[Extreme] = []
     for gpu in algorithm.gpus:
         blocks = len(gpu.threadblocks)
-        found.append(
-            Extreme(
-                limit="threadblocks", value=blocks, text=f"has {blocks} threadblocks", gpu=gpu.id
-            )
-        )
+        found.append(Extreme("threadblocks", blocks, f"has {blocks} threadblocks", gpu.id))
         for tb in gpu.threadblocks:
             found += _of_threadblock(gpu.id, tb)
     return largest(found)
@@ -195,7 +182,7 @@ def largest(found: Iterable[Extreme]) -> list[Extreme]:
 
 def _of_threadblock(gpu: int, tb: Threadblock) -> Iterator[Extreme]:
     steps = len(tb.steps)
-    yield Extreme(limit="steps", value=steps, text=f"has {steps} steps", gpu=gpu, threadblock=tb.id)
+    yield Extreme("steps", steps, f"has {steps} steps", gpu, tb.id)
     waits = [s.depends.threadblock if s.depends else -1 for s in tb.steps]
     offsets = [max(s.src.offset, s.dst.offset) for s in tb.steps]
     for limit, values, text in (
@@ -204,14 +191,7 @@ def _of_threadblock(gpu: int, tb: Threadblock) -> Iterator[Extreme]:
     ):
         value = max(values, default=-1)
         if value >= 0:
-            yield Extreme(
-                limit=limit,
-                value=value,
-                text=text.format(value),
-                gpu=gpu,
-                threadblock=tb.id,
-                step=values.index(value),
-            )
+            yield Extreme(limit, value, text.format(value), gpu, tb.id, values.index(value))
 
 
 def selection(algorithm: Algorithm, runtime: Runtime) -> tuple[str, int]:

@@ -11,7 +11,6 @@ long there stay so.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from headrace.collectives.export.algorithm import RECEIVING
 from headrace.collectives.export.emission import Stream, StreamEvent
 
 Weigh = Callable[[StreamEvent, StreamEvent | None], int]
@@ -61,7 +60,7 @@ def _chains(events: list[tuple[Stream, StreamEvent]]) -> Iterator[list[tuple[Str
     """Yield each message with all its forwards; local events by themselves."""
     chain: list[tuple[Stream, StreamEvent]] = []
     for stream, event in events:
-        if chain and event.kind not in RECEIVING:
+        if chain and not event.kind.receives:
             yield chain
             chain = []
         chain.append((stream, event))

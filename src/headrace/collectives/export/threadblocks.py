@@ -22,8 +22,6 @@ from dataclasses import dataclass, replace
 
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.export.algorithm import (
-    RECEIVING,
-    SENDING,
     Algorithm,
     BlockStep,
     Gpu,
@@ -224,7 +222,7 @@ def _emitted(units: Units, layout: Layout, target: Target, *, store_all: bool) -
 
 def _fuses(events: list[StreamEvent]) -> bool:
     """Return whether at least half of the receives are forwarded by the same step."""
-    received = [event.kind in SENDING for event in events if event.kind in RECEIVING]
+    received = [event.kind.sends for event in events if event.kind.receives]
     return 2 * sum(received) >= len(received)
 
 
