@@ -110,7 +110,7 @@ PUBLIC = {
         "trace_events",
     },
     "headrace.demo": {"TrainingResult", "run_training"},
-    "headrace.files": {"load_json", "read_text"},
+    "headrace.files": {"decoded", "load_json", "parse_json", "read_bytes", "read_text"},
     "headrace.report": {"page_of"},
     "headrace.launch": {
         "Message",

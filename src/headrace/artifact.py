@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace import fields
 from headrace.errors import ArtifactError
-from headrace.files import load_json
+from headrace.files import load_json, read_bytes
 
 Table = Mapping[str, np.ndarray]
 
@@ -140,10 +140,7 @@ def load(
     ------
     ArtifactError : naming the file, the field, what was found and what is allowed.
     """
-    try:
-        raw = Path(path).read_bytes()
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
+    raw = read_bytes(path, ArtifactError)
     return from_bytes(raw, source=str(path), kind=kind, schema=schema, remedy=remedy)
 
 

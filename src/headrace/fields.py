@@ -94,6 +94,15 @@ class Field:
         where = f"field '{self.path}' " if self.path else ""
         return self.error(f"{self.source}: {where}{problem}")
 
+    def wrong(self, needs: str) -> InputError:
+        """Return the error about a value that is not what it needs to be."""
+        state = "is missing" if self.found is None else f"is {shown(self.found)}"
+        return self.fail(f"{state}, needs {needs}")
+
+    def holding(self, found: Any) -> "Field":
+        """Return another value at the same place."""
+        return Field(found, self.source, self.error, self.path)
+
     def read(self, kind: Callable[[Any], _T], needs: str = "") -> _T:
         """Return the value as `kind` reads it: a function of this module, or one that raises alike.
 
@@ -150,5 +159,5 @@ class Field:
         """Return an integer within limits."""
         value = self.read(integer)
         if not least <= value <= most:
-            raise self.fail(f"is {value}, needs {least} to {most}")
+            raise self.wrong(f"{least} to {most}")
         return value

@@ -8,7 +8,37 @@ from typing import Any
 
 from headrace.errors import InputError
 
-__all__ = ["load_json", "read_text"]
+__all__ = ["decoded", "load_json", "parse_json", "read_bytes", "read_text"]
+
+
+def read_bytes(
+    path: str | Path, error: type[InputError] = InputError, most: int | None = None
+) -> bytes:
+    """Return the content of a file.
+
+    Raises
+    ------
+    error : naming the file, if it cannot be read or has more than `most` bytes.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(-1 if most is None else most + 1)
+    except (OSError, ValueError) as found:
+        reason = getattr(found, "strerror", None) or found
+        raise error(f"{path}: cannot be read: {reason}") from found
+    if most is not None and len(content) > most:
+        raise error(f"{path}: has more than {most} bytes")
+    return content
+
+
+def decoded(content: bytes, source: str, error: type[InputError] = InputError) -> str:
+    """Return the text of UTF-8 bytes, without a byte order mark; raises `error`."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as found:
+        raise error(
+            f"{source}: byte {found.start} is no UTF-8, needs a text file: save it as UTF-8"
+        ) from found
 
 
 def read_text(path: str | Path, error: type[InputError] = InputError) -> str:
@@ -18,12 +48,15 @@ def read_text(path: str | Path, error: type[InputError] = InputError) -> str:
     ------
     error : naming the file, if it cannot be read or is not text.
     """
+    return decoded(read_bytes(path, error), str(path), error)
+
+
+def parse_json(text: str, source: str, error: type[InputError] = InputError) -> Any:
+    """Return the value of a JSON text, see `load_json`; raises `error` naming the source."""
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as found:
-        raise error(f"{path}: cannot be read: {found.strerror or found}") from found
-    except UnicodeDecodeError as found:
-        raise error(f"{path}: cannot be read: byte {found.start} is no UTF-8") from found
+        return load_json(text)
+    except (ValueError, RecursionError) as found:
+        raise error(f"{source}: is not JSON: {found}") from found
 
 
 def load_json(

@@ -65,8 +65,8 @@ RACK = '[[racks]]\nhosts = 2\nhost_rate = "1gbit"\nuplink_rate = "1gbit"\n'
 WRONG = {
     "nothing": ("", "'racks' is missing"),
     "no racks": ("racks = []", r"'racks' is \[\]"),
-    "racks a number": ("racks = 2", "'racks' is 2"),
-    "rack a number": ("racks = [2]", r"'racks\[0\]' is 2, needs a table"),
+    "racks a number": ("racks = 2", "'racks': 2 is not a list"),
+    "rack a number": ("racks = [2]", r"'racks\[0\]': 2 is not an object"),
     "unknown field": (RACK + "rate = 3", r"'racks\[0\].rate' is unknown, needs one of name, hosts"),
     "unknown top field": ("host = 3\n" + RACK, "'host' is unknown"),
     "no hosts": ('[[racks]]\nhost_rate = "1gbit"', r"'racks\[0\].hosts' is missing"),
@@ -93,7 +93,7 @@ WRONG = {
     "rate high": ('[[racks]]\nhosts = 1\nhost_rate = "200gbit"', "rate is '200gbit'"),
     "override unknown": (
         RACK + '[hosts.x]\nrate = "1gbit"',
-        "'hosts.x' is 'x', needs one of host0",
+        "'hosts.x' is unknown, needs one of host0",
     ),
     "override field": (RACK + "[hosts.host0]\nspeed = 1", r"'hosts.host0.speed' is unknown"),
     "override rate": (RACK + "[hosts.host0]\nrate = 1", r"'hosts.host0.rate': rate is 1, needs"),

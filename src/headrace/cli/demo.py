@@ -8,16 +8,12 @@ import typer
 from rich.console import Console
 
 from headrace.cli.ending import unwind_on_sigterm
+from headrace.cli.options import Order, Seed
 
 
 def demo_command(
-    order: Annotated[
-        str,
-        typer.Option(help="Hosts of the ranks: rack, interleaved, random, or names by commas."),
-    ] = "random",
-    seed: Annotated[
-        int | None, typer.Option(help="For --order random: the same seed, same order.")
-    ] = None,
+    order: Order = "random",
+    seed: Seed = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 14,
     testbed: Annotated[
         Path | None,

@@ -119,7 +119,7 @@ def preset_command(
     if missing and arguments.keys() <= chosen.parameters.keys():  # else that is what is wrong
         option = _OPTIONS.get(missing[0], f"--set {missing[0]}=VALUE")
         raise TopologyError(f"preset {name} needs parameter '{missing[0]}': give {option}")
-    _write(chosen(**arguments), output, {"preset": name, "arguments": _plain(arguments)})
+    _write(chosen(**arguments), output, {"preset": name, "arguments": arguments})
 
 
 @app.command("import")
@@ -227,10 +227,3 @@ def _value(text: str, kind: Any, where: str) -> Any:
         raise InputError(
             f"{where} is {text!r}, needs {wanted.get(kind, 'integers such as 4x4')}"
         ) from error
-
-
-def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: list(value) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType]
-        for name, value in arguments.items()
-    }

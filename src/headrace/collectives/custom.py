@@ -36,7 +36,7 @@ from typing import Any
 from headrace import fields
 from headrace.collectives.demand import Collective, Demand, Held
 from headrace.collectives.errors import ProgramError
-from headrace.files import load_json
+from headrace.files import parse_json, read_text
 
 _MOST_RANKS = 1 << 16
 _MOST_SLOTS = 1 << 24
@@ -52,12 +52,7 @@ def demand_from_json(path: str | Path) -> Demand:
     ------
     ProgramError : naming the file and the field, what was found and what is needed.
     """
-    try:
-        head = load_json(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ProgramError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ProgramError(f"{path}: is not JSON: {error}") from error
+    head = parse_json(read_text(path, ProgramError), str(path), ProgramError)
     return demand_from_head(head, str(path))
 
 

@@ -24,17 +24,19 @@
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace import fields
 from headrace.errors import TestbedError
-from headrace.testbed.fields import Fields
+from headrace.fields import Field
+from headrace.files import read_text
 from headrace.testbed.machines import Host, Rack
 from headrace.testbed.orders import resolve_order
-from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6
+from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6, parse_rate
 
 if TYPE_CHECKING:
     from headrace.topology import Topology
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 MAX_RACKS = 200
 MAX_HOSTS_PER_RACK = 200
 RESERVED_HOST = "switch"
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_T = TypeVar("_T", Rack, Host)
 IPV4, IPV6, BOTH = FAMILIES = ("ipv4", "ipv6", "both")
 
 
@@ -70,10 +74,8 @@ class TestbedSpec:
         """
         path = Path(path)
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise TestbedError(f"{path}: cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            table = tomllib.loads(read_text(path, TestbedError))
+        except tomllib.TOMLDecodeError as error:
             raise TestbedError(f"{path}: not a TOML file: {error}") from error
         return cls.from_table(table, source=str(path), default_name=_name_from(path.stem))
 
@@ -82,7 +84,7 @@ class TestbedSpec:
         cls, table: Mapping[str, Any], *, source: str = "testbed", default_name: str = "testbed"
     ) -> "TestbedSpec":
         """Read the table of a TOML file; see the module's docstring for the layout."""
-        return _Reader(source).read(table, default_name)
+        return _read(Field(table, source, TestbedError), default_name)
 
     def to_table(self) -> dict[str, Any]:
         """Return the table that `from_table` reads, every rate in bytes a second."""
@@ -117,24 +119,22 @@ class TestbedSpec:
         ------
         TestbedError : `target` is neither a host nor a rack, or the rack has no uplink.
         """
-        if any(rack.name == target for rack in self.racks):
-            if len(self.racks) == 1:
-                raise TestbedError(f"rack '{target}' is the only one, so it has no uplink to set")
-            racks = tuple(
-                replace(rack, bytes_per_s=bytes_per_s) if rack.name == target else rack
-                for rack in self.racks
-            )
-            return replace(self, racks=racks)
-        if target not in self.host_named:
+        racks = [rack.name for rack in self.racks]
+        if racks == [target]:
+            raise TestbedError(f"rack '{target}' is the only one, so it has no uplink to set")
+        if target not in (*racks, *self.host_named):
             raise TestbedError(
                 f"'{target}' is neither a host nor a rack; hosts: {', '.join(self.host_named)}; "
-                f"racks (for their uplinks): {', '.join(rack.name for rack in self.racks)}"
+                f"racks (for their uplinks): {', '.join(racks)}"
             )
-        hosts = tuple(
-            replace(host, bytes_per_s=bytes_per_s) if host.name == target else host
-            for host in self.hosts
-        )
-        return replace(self, hosts=hosts)
+
+        def changed(items: Iterable[_T]) -> tuple[_T, ...]:
+            return tuple(
+                replace(item, bytes_per_s=bytes_per_s) if item.name == target else item
+                for item in items
+            )
+
+        return replace(self, racks=changed(self.racks), hosts=changed(self.hosts))
 
     def order(self, order: str | Sequence[int] = "rack", *, seed: int | None = None) -> list[int]:
         """Return the host index of every rank; see `orders.resolve_order`."""
@@ -160,83 +160,69 @@ class TestbedSpec:
         )
 
 
-class _Reader(Fields):
-    def read(self, table: Mapping[str, Any], default_name: str) -> TestbedSpec:
-        self.check_fields("", table, ("name", "family", "defaults", "racks", "hosts"))
-        family = table.get("family", IPV4)
-        if family not in FAMILIES:
-            raise self.wrong("family", family, f"one of {', '.join(FAMILIES)}")
-        defaults = self.table_at("defaults", table.get("defaults", {}))
-        self.check_fields("defaults.", defaults, ("host_rate", "uplink_rate"))
-        overrides = self.table_at("hosts", table.get("hosts", {}))
-        rows = table.get("racks")
-        if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_RACKS:
-            raise self.wrong("racks", rows, f"1 to {MAX_RACKS} [[racks]] tables")
-        racks: list[Rack] = []
-        hosts: list[Host] = []
-        for index, row in enumerate(rows):
-            rack = self.table_at(f"racks[{index}]", row)
-            self.read_rack(index, {**defaults, **rack}, len(rows), overrides, racks, hosts)
-        hosts = [_with_family(host, family) for host in hosts]
-        names = [item.name for item in (*racks, *hosts)]
-        for name in names:
-            if names.count(name) > 1:
-                raise self.wrong("racks", name, "every rack and host to have a name of its own")
-        for name in overrides:
-            if name not in [host.name for host in hosts]:
-                raise self.wrong(
-                    f"hosts.{name}", name, f"one of {', '.join(h.name for h in hosts)}"
-                )
-        return TestbedSpec(
-            name=self.name_at("name", table.get("name", default_name)),
-            racks=tuple(racks),
-            hosts=tuple(hosts),
-            family=family,
-        )
-
-    def read_rack(
-        self,
-        index: int,
-        row: Mapping[str, Any],
-        count: int,
-        overrides: Mapping[str, Any],
-        racks: list[Rack],
-        hosts: list[Host],
-    ) -> None:
-        where = f"racks[{index}]."
-        self.check_fields(where, row, ("name", "hosts", "host_rate", "uplink_rate"))
+def _read(table: Field, default_name: str) -> TestbedSpec:
+    table.allow("name", "family", "defaults", "racks", "hosts")
+    family = table.at("family", default=IPV4)
+    if family.found not in FAMILIES:
+        raise family.wrong(f"one of {', '.join(FAMILIES)}")
+    defaults, overrides = table.at("defaults", default={}), table.at("hosts", default={})
+    defaults.allow("host_rate", "uplink_rate")
+    rows = table.at("racks").items()
+    if not 1 <= len(rows) <= MAX_RACKS:
+        raise table.at("racks").wrong(f"1 to {MAX_RACKS} [[racks]] tables")
+    racks: list[Rack] = []
+    hosts: list[Host] = []
+    for index, row in enumerate(rows):
+        rack = row.holding({**defaults.found, **row.read(fields.table)})
+        rack.allow("name", "hosts", "host_rate", "uplink_rate")
         # a lone rack has no uplink, so its rate may be left out
-        uplink = row.get("uplink_rate") if count > 1 else row.get("uplink_rate", 1_000_000)
-        racks.append(
-            Rack(
-                name=self.name_at(f"{where}name", row.get("name", f"rack{index}")),
-                bytes_per_s=self.rate_at(f"{where}uplink_rate", uplink),
-            )
-        )
-        for position, name in enumerate(self.host_names(f"{where}hosts", row, len(hosts))):
-            own = self.table_at(f"hosts.{name}", overrides.get(name, {}))
-            self.check_fields(f"hosts.{name}.", own, ("rate",))
-            if "rate" in own:
-                rate = self.rate_at(f"hosts.{name}.rate", own["rate"])
-            else:
-                rate = self.rate_at(f"{where}host_rate", row.get("host_rate"))
+        uplink = rack.at("uplink_rate", default=None if len(rows) > 1 else 1_000_000)
+        name = _name(rack.at("name", default=f"rack{index}"))
+        racks.append(Rack(name=name, bytes_per_s=uplink.read(parse_rate)))
+        for position, name in enumerate(_host_names(rack.at("hosts"), len(hosts))):
+            own = overrides.at(name, default={})
+            own.allow("rate")
+            rate = own.at("rate") if own.found else rack.at("host_rate", default=None)
             # the range of RFC 1918 that is least used; it exists only inside the namespaces
             address = f"10.77.{index + 1}.{position + 1}"
-            hosts.append(Host(name=name, rack=index, address=address, bytes_per_s=rate))
+            host = Host(name=name, rack=index, address=address, bytes_per_s=rate.read(parse_rate))
+            hosts.append(_with_family(host, family.found))
+    names = [item.name for item in (*racks, *hosts)]
+    for name in names:
+        if names.count(name) > 1:
+            raise (
+                table.at("racks")
+                .holding(name)
+                .wrong("every rack and host to have a name of its own")
+            )
+    overrides.allow(*(host.name for host in hosts))
+    return TestbedSpec(
+        name=_name(table.at("name", default=default_name)),
+        racks=tuple(racks),
+        hosts=tuple(hosts),
+        family=family.found,
+    )
 
-    def host_names(self, field: str, row: Mapping[str, Any], first: int) -> list[str]:
-        found = row.get("hosts")
-        allowed = f"a number from 1 to {MAX_HOSTS_PER_RACK}, or a list of names"
-        if isinstance(found, int) and not isinstance(found, bool):
-            if not 1 <= found <= MAX_HOSTS_PER_RACK:
-                raise self.wrong(field, found, allowed)
-            return [f"host{first + i}" for i in range(found)]
-        if not isinstance(found, list) or not 1 <= len(found) <= MAX_HOSTS_PER_RACK:
-            raise self.wrong(field, found, allowed)
-        names = [self.name_at(f"{field}[{i}]", name) for i, name in enumerate(found)]
-        if RESERVED_HOST in names:
-            raise self.wrong(field, RESERVED_HOST, "another name (that one is the switch's)")
-        return names
+
+def _host_names(given: Field, first: int) -> list[str]:
+    found = given.found
+    counted = isinstance(found, int) and not isinstance(found, bool)
+    count = found if counted else len(found) if isinstance(found, list) else 0
+    if not 1 <= count <= MAX_HOSTS_PER_RACK:
+        raise given.wrong(f"a number from 1 to {MAX_HOSTS_PER_RACK}, or a list of names")
+    if counted:
+        return [f"host{first + i}" for i in range(count)]
+    names = [_name(item) for item in given.items()]
+    if RESERVED_HOST in names:
+        raise given.wrong(f"another name than {RESERVED_HOST!r} (that one is the switch's)")
+    return names
+
+
+def _name(given: Field) -> str:
+    """Return a name that can be part of the kernel's."""
+    if not isinstance(given.found, str) or not _NAME.fullmatch(given.found):
+        raise given.wrong("a lower-case letter, then up to 30 lower-case letters, digits or '-'")
+    return given.found
 
 
 def _with_family(host: Host, family: str) -> Host:

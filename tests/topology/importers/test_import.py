@@ -94,7 +94,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     large = tmp_path / "large"
     with large.open("wb") as file:
         file.truncate(MAX_BYTES + 1)
-    with pytest.raises(TopologyError, match=f"is larger than {MAX_BYTES} bytes"):
+    with pytest.raises(TopologyError, match=f"has more than {MAX_BYTES} bytes"):
         import_topology(large)
     (tmp_path / "empty").touch()
     with pytest.raises(TopologyError, match="empty: has no edges"):

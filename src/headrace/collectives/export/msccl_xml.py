@@ -27,11 +27,12 @@ from headrace.collectives.export.algorithm import (
 from headrace.collectives.export.emission import StreamEvent
 from headrace.collectives.export.limits import MAX_TEXT, check_limits
 from headrace.collectives.export.pause import collection_paused
-from headrace.collectives.export.prove import Verdict, examine, read_bounded
+from headrace.collectives.export.prove import Verdict, examine
 from headrace.collectives.export.runtimes import XML, Runtime, extremes, refused, runtime_of
 from headrace.collectives.export.threadblocks import PROTOCOLS, Lowering, Target, renumbered
 from headrace.collectives.program import Program
 from headrace.errors import InputError, VerificationError
+from headrace.files import read_bytes
 
 MAX_FILE_BYTES = 64 << 20
 MAX_ELEMENTS = 1 << 20
@@ -158,7 +159,7 @@ def _step(number: int, step: BlockStep) -> str:
 
 def verify_file(path: str | Path) -> Verdict:
     """Prove or refute the collective that a file claims to be; raises MscclError."""
-    return verify_text(read_bounded(path, MAX_FILE_BYTES, MscclError), str(path))
+    return verify_text(read_bytes(path, MscclError, MAX_FILE_BYTES), str(path))
 
 
 @collection_paused()

@@ -38,9 +38,9 @@ from headrace.collectives.export.mscclpp_ops import (
     with_waits,
 )
 from headrace.collectives.export.pause import collection_paused
-from headrace.collectives.export.prove import Verdict, demand_of, examine, read_bounded
+from headrace.collectives.export.prove import Verdict, demand_of, examine
 from headrace.collectives.export.runtimes import JSON, Extreme, largest, refusals
-from headrace.files import load_json
+from headrace.files import load_json, read_bytes
 
 MAX_FILE_BYTES = 256 << 20
 
@@ -49,7 +49,7 @@ _BUFFERS: Mapping[str, Buffer] = {"i": "i", "o": "o", "s": "s"}
 
 def verify_file(path: str | Path) -> Verdict:
     """Prove or refute the collective that a file claims to be; raises MscclppError."""
-    return verify_text(read_bounded(path, MAX_FILE_BYTES, MscclppError), str(path))
+    return verify_text(read_bytes(path, MscclppError, MAX_FILE_BYTES), str(path))
 
 
 @collection_paused()

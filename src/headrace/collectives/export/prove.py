@@ -13,7 +13,6 @@ connections, with a warning that names the cycle. MSCCL++'s buffer nothing.
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.errors import ProgramError
@@ -29,7 +28,7 @@ from headrace.collectives.export.limits import check_limits
 from headrace.collectives.export.runtimes import XML, extremes, refusals
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Direction
-from headrace.errors import InputError, VerificationError
+from headrace.errors import VerificationError
 
 MAX_CELLS = 1 << 23
 """Most slots of all GPUs together that are proven: more would need too much memory."""
@@ -106,19 +105,6 @@ def _root(algorithm: Algorithm, collective: Collective) -> int:
         if len(candidates) == 1:
             return candidates[0]
     return 0
-
-
-def read_bounded(path: str | Path, most: int, error: type[InputError]) -> bytes:
-    """Return the content of a file of at most `most` bytes; raises `error`."""
-    path = Path(path)
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(most + 1)
-    except OSError as problem:
-        raise error(f"{path}: cannot be read: {problem.strerror or problem}") from problem
-    if len(data) > most:
-        raise error(f"{path}: has more than {most} bytes")
-    return data
 
 
 def examine(

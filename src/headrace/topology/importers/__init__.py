@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from headrace.errors import TopologyError
+from headrace.files import read_bytes
 from headrace.topology.importers.edges import parse_edges
 from headrace.topology.importers.machine import NVLINK_BYTES_PER_S, LinkCosts
 from headrace.topology.importers.nccl_xml import parse_nccl_xml
 from headrace.topology.importers.nvidia_smi import parse_nvidia_smi
-from headrace.topology.importers.reading import read_limited
+from headrace.topology.importers.reading import MAX_BYTES
 from headrace.topology.importers.taccl import parse_taccl
 from headrace.topology.presets.boxes import Inter
 from headrace.topology.topology import Topology
@@ -55,7 +56,7 @@ def import_topology(
     ------
     TopologyError : naming the file, the place in it, what was found and what is allowed.
     """
-    source, content = str(path), read_limited(path)
+    source, content = str(path), read_bytes(path, TopologyError, MAX_BYTES)
     name = Path(path).stem or "imported"
     kind = format_of(content) if file_format == "auto" else file_format
     if kind == "edges":

@@ -14,7 +14,8 @@ last column may have rates with units (B/s, kB/s, MB/s, GB/s, KiB/s, MiB/s, GiB/
 import re
 
 from headrace.errors import TopologyError
-from headrace.topology.importers.reading import decoded, finite
+from headrace.files import decoded
+from headrace.topology.importers.reading import finite
 from headrace.topology.topology import Link, Topology, beta_from_bytes_per_s
 
 MAX_EDGES = 1_000_000
@@ -50,7 +51,7 @@ def parse_edges(content: bytes, source: str, *, name: str, nodes: int | None = N
     unit: float | None = None
     links: list[Link] = []
     lines: dict[tuple[int, int], int] = {}
-    for number, line in enumerate(decoded(content, source).splitlines(), 1):
+    for number, line in enumerate(decoded(content, source, TopologyError).splitlines(), 1):
         cells = line.partition("#")[0].replace(",", " ").split()
         if not cells:
             continue

@@ -5,6 +5,7 @@ import re
 import numpy as np
 
 from headrace.errors import TopologyError
+from headrace.files import decoded
 from headrace.topology.importers.machine import (
     LEVELS,
     MAX_GPUS,
@@ -13,7 +14,6 @@ from headrace.topology.importers.machine import (
     Machine,
     assemble,
 )
-from headrace.topology.importers.reading import decoded
 from headrace.topology.presets.boxes import Inter
 from headrace.topology.topology import Topology
 
@@ -45,7 +45,7 @@ def parse_nvidia_smi(
     ------
     TopologyError : naming the file, the line, the row and column, and what is allowed.
     """
-    text = _ANSI.sub("", decoded(content, source))
+    text = _ANSI.sub("", decoded(content, source, TopologyError))
     devices, rows = _rows(text, source)
     gpus = [i for i, device in enumerate(devices) if _GPU.fullmatch(device)]
     nics = [i for i, device in enumerate(devices) if not _GPU.fullmatch(device)]

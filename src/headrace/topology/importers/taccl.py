@@ -10,14 +10,14 @@ comparing them with those for 1 MB shows a factor of 100 in files for 1 KB and o
 32 KB, and that their MB is 1,024 KB.
 """
 
-import json
 import re
 
 from headrace import fields
 from headrace.errors import TopologyError
 from headrace.fields import Field
+from headrace.files import decoded, parse_json
 from headrace.topology.importers.machine import MAX_GPUS
-from headrace.topology.importers.reading import decoded, finite
+from headrace.topology.importers.reading import finite
 from headrace.topology.presets.boxes import Box, Inter, LocalLink, Nics, cluster
 from headrace.topology.presets.nvidia import mesh_box, nvswitch_box
 from headrace.topology.topology import Topology
@@ -47,7 +47,8 @@ def parse_taccl(
     ------
     TopologyError : naming the file, the field, what was found and what is allowed.
     """
-    table = _document(content, source)
+    text = decoded(content, source, TopologyError)
+    table = Field(parse_json(text, source, TopologyError), source, TopologyError)
     name = table.at("name").text()
     gpus = table.at("gpus_per_node").integer(1, MAX_GPUS)
     chunk, factor = _units(name, chunk_mb, scale, source)
@@ -122,21 +123,6 @@ def _remote(table: Field, nodes: int) -> tuple[int, float, float]:
         return 1, 1.0, 0.0
     nics = given.integer(1, MAX_GPUS)
     return nics, _cost(table.at("remote_beta")), _cost(table.at("remote_alpha"), zero=True)
-
-
-def _document(content: bytes, source: str) -> Field:
-    text = decoded(content, source)
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise TopologyError(
-            f"{source}:{error.lineno}: column {error.colno} is no JSON: {error.msg}"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise TopologyError(f"{source}: is no JSON of a topology: {error}") from error
-    document = Field(found, source, TopologyError)
-    document.read(fields.table)
-    return document
 
 
 def _cost(given: Field, *, zero: bool = False) -> float:

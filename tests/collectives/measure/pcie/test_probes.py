@@ -48,7 +48,7 @@ def test_what_was_not_measured_is_left_out() -> None:
         (["alone", 1, None, 0, -1.0], r"rows\[3\]: field 'value' is -1.0, needs a finite number"),
         (["alone", 1, None, 0, "fast"], r"'rows\[3\].value': 'fast' is not a number"),
         (["alone", 1.5, None, 0, 1.0], r"'rows\[3\].gpu': 1.5 is not an integer"),
-        (["alone", 1 << 70, None, 0, 1.0], r"'rows\[3\].gpu' is \d+, needs -1 to 63"),
+        (["alone", 1 << 40, None, 0, 1.0], r"'rows\[3\].gpu' is \d+, needs -1 to 63"),
         (["guess", 1, None, 0, 1.0], r"'rows\[3\].probe' is 'guess', needs one of loopback"),
         (["alone", 1, None], r"'rows\[3\]' has 3 cells"),
     ],
@@ -69,7 +69,7 @@ def test_wrong_files(tmp_path: Path) -> None:
         (b'{"cpus": 1, "gpus": 1, "rows": 3}', "field 'rows': 3 is not a list"),
         (b'{"cpus": 1000, "gpus": 1, "rows": []}', "field 'cpus' is 1000, needs 1 to 64"),
         (b"{", "is not JSON"),
-        (b"\xff\xfe\x00", "is not text"),
+        (b"\xff\xfe\x00", "byte 0 is no UTF-8"),
         (b"gpu,value\n1,2", "the first line is 'gpu,value', needs 'probe,gpu,other,cpu,value'"),
         (b"", "the first line is ''"),
     ):

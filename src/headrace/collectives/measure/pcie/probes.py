@@ -18,7 +18,6 @@ be missing: ``alone`` replaces it. A box with several NICs is one table for each
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -32,6 +31,7 @@ from headrace import fields
 from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
 from headrace.fields import Field
+from headrace.files import decoded, parse_json, read_bytes
 
 _T = TypeVar("_T")
 KIND = "hardware-probes"
@@ -163,13 +163,7 @@ class HardwareProbes:
         ------
         ArtifactError : naming file, row and field, what was found and what is allowed.
         """
-        try:
-            if Path(path).stat().st_size > _MAX_BYTES:
-                raise ArtifactError(f"{path}: is larger than {_MAX_BYTES >> 20} MiB")
-            raw = Path(path).read_bytes()
-        except OSError as error:
-            raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
-        return cls.from_bytes(raw, str(path))
+        return cls.from_bytes(read_bytes(path, ArtifactError, _MAX_BYTES), str(path))
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str) -> "HardwareProbes":
@@ -189,19 +183,13 @@ class HardwareProbes:
         if b'"headrace-artifact"' in raw.partition(b"\n")[0]:
             found = artifact_io.from_bytes(raw, source=source, kind=KIND, schema=_SCHEMA)
             return cls.from_artifact(found, source)
-        try:
-            text = raw.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise ArtifactError(f"{source}: is not text: {error}") from error
+        text = decoded(raw, source, ArtifactError)
         is_json = text.lstrip().startswith("{")
-        document = Field(
-            _named(source, lambda: _json(text) if is_json else {"rows": _csv(text)}),
-            source,
-            ArtifactError,
-        )
+        found = parse_json(text, source, ArtifactError) if is_json else {"rows": _csv(text, source)}
+        document = Field(found, source, ArtifactError)
         rows = list(_rows(document))
         counts = _counts(document) if is_json else _largest(rows)
-        return _named(source, lambda: cls.of(rows=rows, **counts))
+        return _named(source, lambda: cls.of(counts["cpus"], counts["gpus"], rows))
 
 
 def _named(source: str, make: Callable[[], _T]) -> _T:
@@ -230,21 +218,14 @@ def _largest(rows: Sequence[ProbeRow]) -> dict[str, int]:
     return {"cpus": cpus, "gpus": max(gpus, 1)}
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"is not JSON: {error}") from error
-
-
-def _csv(text: str) -> list[list[Any]]:
+def _csv(text: str, source: str) -> list[list[Any]]:
     try:
         lines = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if row]
     except csv.Error as error:
-        raise ArtifactError(f"is no CSV: {error}") from error
+        raise ArtifactError(f"{source}: is no CSV: {error}") from error
     if not lines or lines[0] != list(_COLUMNS):
         first = ",".join(lines[0])[:80] if lines else ""
-        raise ArtifactError(f"the first line is {first!r}, needs {','.join(_COLUMNS)!r}")
+        raise ArtifactError(f"{source}: the first line is {first!r}, needs {','.join(_COLUMNS)!r}")
     return [[_cell(cell) for cell in line] for line in lines[1:]]
 
 
@@ -266,11 +247,11 @@ def _rows(document: Field) -> Iterator[ProbeRow]:
         if len(cells) != len(_COLUMNS):
             raise given.fail(f"has {len(cells)} cells, needs {', '.join(_COLUMNS)}")
         named = dict(zip(_COLUMNS, cells, strict=True))
-        row = Field(named, given.source, given.error, given.path)
+        row = given.holding(named)
         kind = row.at("probe").read(str).upper()
         if kind not in ProbeKind.__members__:
             allowed = ", ".join(probe.name.lower() for probe in ProbeKind)
-            raise row.at("probe").fail(f"is {fields.shown(cells[0])}, needs one of {allowed}")
+            raise row.at("probe").wrong(f"one of {allowed}")
         if named["value"] is None:
             continue
         gpu, other, cpu = (

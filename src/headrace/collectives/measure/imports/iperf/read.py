@@ -1,6 +1,5 @@
 """Parser of one result of ``iperf3 -J``, as written by the client or the server."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from headrace import fields
 from headrace.errors import InputError
 from headrace.fields import Field
-from headrace.files import read_text
+from headrace.files import parse_json, read_text
 
 _NAMED = re.compile(r"(?P<client>.+)-to-(?P<server>.+)")
 _MAPPED = "::ffff:"  # prefix of the IPv4 peer of an IPv6 socket
@@ -49,12 +48,7 @@ def read_run(file: str | Path) -> IperfRun:
     InputError : naming the file and the field, what was found and what is needed.
     """
     path = Path(file)
-    text = read_text(path)
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not JSON ({error}), needs the output of iperf3 -J") from error
-    return _run(path, Field(found, str(path)))
+    return _run(path, Field(parse_json(read_text(path), str(path)), str(path)))
 
 
 def read_round_trips(file: str | Path) -> dict[tuple[str, str], float]:
@@ -91,10 +85,7 @@ def _run(path: Path, result: Field) -> IperfRun:
     start, test = result.at("start"), result.at("start", "test_start", default={})
     protocol = test.at("protocol", default="TCP")
     if protocol.found != "TCP":
-        raise protocol.fail(
-            f"is {fields.shown(protocol.found)}, needs 'TCP': the rate of others is the one "
-            "configured at the sender"
-        )
+        raise protocol.wrong("'TCP': the rate of others is the one configured at the sender")
     connection = start.at("connected", 0)
     local, remote = (
         connection.at(end).text().removeprefix(_MAPPED) for end in ("local_host", "remote_host")
@@ -158,5 +149,5 @@ def _number(within: Field, *path: str, most: float) -> float:
     given = within.at(*path, default=0)
     value = given.read(fields.number)
     if not 0 <= value <= most:
-        raise given.fail(f"is {fields.shown(given.found)}, needs 0 to {most:g}")
+        raise given.wrong(f"0 to {most:g}")
     return value
