@@ -79,8 +79,9 @@ def test_what_says_nothing_of_the_network_gives_no_rate(told: dict[str, int]) ->
 
 def test_a_closed_executor_has_no_connections() -> None:
     with group(2, shared_memory=False) as executors:
-        assert executors[0].statistics().peer.tolist() == [1]
-    assert executors[0].statistics().peer.tolist() == []
+        reader = executors[0].statistics_reader()
+        assert reader.read().peer.tolist() == [1]
+    assert reader.read().peer.tolist() == []
 
 
 def test_rates_are_those_of_the_links() -> None:
@@ -105,6 +106,7 @@ def test_rates_are_those_of_the_links() -> None:
             executor.run(call)
 
     with group(3, channels=1, shared_memory=False) as executors:
+        reader = executors[0].statistics_reader()
         for peer, rate in rates.items():
             executors[0].set_pacing(peer, round(rate))
         watcher = threading.Thread(target=watch, args=(executors[0],))
@@ -114,7 +116,7 @@ def test_rates_are_those_of_the_links() -> None:
         finally:
             stop.set()
             watcher.join()
-        found = executors[0].statistics()
+        found = reader.read()
         assert asked == sorted(asked)
         assert executors[0].submitted() == executors[0].finished() == 3
     assert found.peer.tolist() == [1, 2]

@@ -8,9 +8,9 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from headrace.collectives.errors import UnverifiedPlanError
 from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
 from headrace.collectives.program import Direction, Program
 from headrace.collectives.run.connect.listener import Listener
-from headrace.collectives.run.statistics import ConnectionStatistics, StatisticsReader
+from headrace.collectives.run.statistics import StatisticsReader
 from headrace.errors import CommunicationError, InputError
 
 DEFAULT_DEADLINE_S = 60.0
@@ -43,17 +43,12 @@ _RING_BYTES = 512 << 10
 _MEMORY_BYTES = 4096 + 2 * _RING_BYTES
 
 
-class Segment(NamedTuple):
-    """`blocks` blocks of `elements` elements each, contiguous from `address` (a pointer).
+Segment = tuple[int, int, int, int]
+"""(address, elements, blocks, chunks): `blocks` blocks of `elements` elements each, contiguous.
 
-    Every block is divided into `chunks` slots: slot k of a block covers its elements
-    [k * elements // chunks, (k + 1) * elements // chunks).
-    """
-
-    address: int
-    elements: int
-    blocks: int
-    chunks: int
+Every block is divided into `chunks` slots: slot k of a block covers its elements
+[k * elements // chunks, (k + 1) * elements // chunks).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +102,6 @@ class Executor:
     shared_memory : whether ranks that listen on the same address share memory.
     tls : whether connections by TCP are encrypted, by TLS 1.3; the same on all ranks.
     completions : queue for tasks submitted with `notify`; made if absent.
-    fail_at_call : for tests: the n-th send or receive fails as if the connection had been reset.
 
     Attributes
     ----------
@@ -134,7 +128,6 @@ class Executor:
         shared_memory: bool = True,
         tls: bool = False,
         completions: _native.Completions | None = None,
-        fail_at_call: int = 0,
     ) -> None:
         if tls and not _native.has_tls():
             raise InputError(
@@ -149,7 +142,6 @@ class Executor:
         self._failure_logged = False
         self._warned_of_types = False
         _made.add(self)
-        self._completions = completions or _native.Completions()
         self._listener = Listener(
             rank,
             ranks,
@@ -166,10 +158,9 @@ class Executor:
                 ranks=ranks,
                 channels=channels,
                 threads=threads,
-                completions=self._completions,
-                fail_at_call=fail_at_call,
+                completions=completions or _native.Completions(),
+                fail_at_call=0,
             )
-        self._statistics = StatisticsReader(self._native.statistics)
 
     @property
     def address(self) -> str:
@@ -213,7 +204,7 @@ class Executor:
     def prepare(
         self,
         loaded: LoadedProgram,
-        segments: Sequence[tuple[int, int, int, int]],
+        segments: Sequence[Segment],
         dtype: DataType = DataType.uint8,
         operator: Operator = Operator.sum,
         average: bool = False,
@@ -225,7 +216,7 @@ class Executor:
 
         Parameters
         ----------
-        segments : rows of `Segment`, in slot order.
+        segments : in slot order.
         dtype : of the elements; data that is only moved can be of uint8, whatever its type.
         average : whether results are divided by the number of ranks.
         priority : the same on every rank. Each has connections of its own, so that none waits for
@@ -261,11 +252,8 @@ class Executor:
         """
         try:
             self._native.run(call)
-        except _native.CommunicationError as error:
-            self.log_failure()
-            raise CommunicationError(str(error)) from None
-        except ValueError as error:
-            raise InputError(str(error)) from None
+        except (_native.CommunicationError, ValueError) as error:
+            raise self._failure(error) from None
 
     def trace(self, call: _native.Call) -> Recorded:
         """Run a collective as `run` does, and return when each of this rank's steps moved.
@@ -278,11 +266,15 @@ class Executor:
         """
         try:
             return Recorded.of(*self._native.trace(call))
-        except _native.CommunicationError as error:
-            self.log_failure()
-            raise CommunicationError(str(error)) from None
-        except ValueError as error:
-            raise InputError(str(error)) from None
+        except (_native.CommunicationError, ValueError) as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: Exception) -> CommunicationError | InputError:
+        """Return headrace's exception for one of a call of the native executor."""
+        if isinstance(error, ValueError):
+            return InputError(str(error))
+        self.log_failure()
+        return CommunicationError(str(error))
 
     def submit(self, call: _native.Call, *, notify: bool = False) -> int:
         """Start a collective and return its handle; the buffers are in use until it is done.
@@ -330,21 +322,12 @@ class Executor:
         with _translated():
             return self._native.poll(handle)
 
-    def cancel(self, handle: int) -> None:
-        """Cancel a receive without a matching send; anything else ends the group for all ranks."""
-        with _translated():
-            self._native.cancel(handle)
-
     def abort(self, reason: str) -> None:
         """End the group for all ranks: tasks under way fail everywhere with the reason.
 
         For changes of membership: no rank waits for one that has left.
         """
         self._native.abort(reason)
-
-    def completions(self, timeout_s: float) -> list[tuple[int, str]]:
-        """Wait for tasks submitted with `notify`; returns finished (handle, error or "")."""
-        return self._completions.take(timeout_s)
 
     def send(
         self,
@@ -388,10 +371,6 @@ class Executor:
         if report := self._native.report():
             log.error("rank %d of %d, when it failed:\n%s", self.rank, self.ranks, report.rstrip())
 
-    def report(self) -> str:
-        """Return the tasks under way, lane by lane; after a failure, those at the failure."""
-        return self._native.report()
-
     def counters(self) -> dict[str, int | list[int]]:
         """Return finished collectives and messages; bytes sent and received per connected peer.
 
@@ -407,12 +386,8 @@ class Executor:
         """Return the number of collectives that have ended, with or without an error."""
         return self._native.finished()
 
-    def statistics(self) -> ConnectionStatistics:
-        """Return connection statistics since the last call; cheap, from any thread."""
-        return self._statistics.read()
-
     def statistics_reader(self) -> StatisticsReader:
-        """Return a reader with windows of its own."""
+        """Return a reader of connection statistics; cheap, from any thread."""
         return StatisticsReader(self._native.statistics)
 
     def set_pacing(self, peer: int, bytes_per_s: int) -> None:
@@ -428,7 +403,7 @@ class Executor:
             self._listener.close()
             self._native.abandon()
             self._abandoned = self._native  # never deleted: the parent's threads count as users
-            self._native = cast(_native.Executor, _Parents(self.rank))
+            self._native = cast(_native.Executor, Gone(lambda name: _forked_error(name, self.rank)))
             self.forked = True
 
     def check_owned(self) -> None:
@@ -460,14 +435,19 @@ def _abandon_all() -> None:
 os.register_at_fork(after_in_child=_abandon_all)
 
 
-class _Parents:
-    """Placeholder for the native executor in a forked child: every use is an error."""
+class Gone:
+    """Placeholder for an executor that can no longer be used: every use is an error.
 
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+    Parameters
+    ----------
+    error : makes it, from the name of what is used.
+    """
+
+    def __init__(self, error: Callable[[str], CommunicationError]) -> None:
+        self._error = error
 
     def __getattr__(self, name: str) -> Any:
-        raise _forked_error(name, self._rank)
+        raise self._error(name)
 
 
 def _forked_error(what: str, rank: int) -> CommunicationError:

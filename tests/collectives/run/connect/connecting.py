@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -22,6 +23,7 @@ from headrace.collectives.run.connect.handshake import (
     Dialler,
     Purpose,
 )
+from headrace.collectives.run.connect.handshake_loop import Loop
 from headrace.collectives.run.connect.listener import Listener, PeerConnection
 
 SECRET = b"00112233445566778899aabbccddeeff"
@@ -164,15 +166,18 @@ def listening_in_vain() -> Iterator[str]:
     lonely = listener(0, 6)
     over = threading.Event()
 
-    def interrupted() -> None:
+    turn = Loop.turn
+
+    def interrupted(loop: Loop, longest_s: float) -> None:
         if over.is_set():
             raise _Over
+        turn(loop, longest_s)
 
     def wait() -> None:
         with pytest.raises(_Over):
-            lonely.connect([lonely.address] * 6, 60, interrupted)
+            lonely.connect([lonely.address] * 6, 60)
 
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, mock.patch.object(Loop, "turn", interrupted):
         waiting = pool.submit(wait)
         try:
             yield lonely.address

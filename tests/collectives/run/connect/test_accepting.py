@@ -21,7 +21,7 @@ from headrace.collectives.run.connect.handshake import (
     Purpose,
     local_name,
 )
-from headrace.collectives.run.connect.shared_memory import make_memory
+from headrace.collectives.run.connect.handshake_loop import make_memory
 from headrace.errors import CommunicationError
 from tests.collectives.run.connect.connecting import (
     CHANNELS,

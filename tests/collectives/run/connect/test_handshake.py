@@ -25,7 +25,9 @@ from headrace.collectives.run.connect.handshake import (
 SECRET = b"00112233445566778899aabbccddeeff"
 RANKS, CHANNELS = 4, 2
 PURPOSE = Purpose(RANKS, 3, 1, 0, False)
-OWN = Member(secret=SECRET, rank=1, ranks=RANKS, channels=CHANNELS, listens_locally=True)
+OWN = Member(
+    secret=SECRET, rank=1, ranks=RANKS, channels=CHANNELS, memory_bytes=8192, listens_locally=True
+)
 
 Change = Callable[[bytes], bytes]
 

@@ -1,17 +1,18 @@
 """Connecting the ranks of a group: ranks as threads."""
 
 import asyncio
+import itertools
 import os
 import signal
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from headrace.collectives.run.connect.handshake import CONTROL_CHANNEL
+from headrace.collectives.run.connect.handshake_loop import Loop
 from headrace.collectives.run.connect.listener import PeerConnection
 from headrace.errors import CommunicationError, InputError
 from tests.collectives.run.connect.connecting import (
@@ -122,20 +123,21 @@ def test_a_rank_with_another_secret_stays_out_and_is_named(shared: bool) -> None
     assert f"s: rank 2 at {at[2]} failed the handshake: it closed the connection" in messages[3]
 
 
-def test_interrupts_end_it_and_close_everything() -> None:
-    ticks: list[float] = []
+def test_interrupts_end_it_and_close_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    me, turn, ticks = threading.current_thread(), Loop.turn, itertools.count()
 
-    def interrupted() -> None:
-        ticks.append(time.monotonic())
-        if len(ticks) == 3:
+    def interrupted(loop: Loop, longest_s: float) -> None:
+        turn(loop, longest_s)
+        if threading.current_thread() is me and next(ticks) == 2:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(Loop, "turn", interrupted)
     group = [listener(r, 3) for r in range(3)]
     addresses = [one.address for one in group]
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(group[0].connect, addresses, 0.8)
         with pytest.raises(KeyboardInterrupt):
-            group[2].connect(addresses, 10, interrupted)
+            group[2].connect(addresses, 10)
         assert isinstance(other.exception(), CommunicationError)
     group[1].close()
 

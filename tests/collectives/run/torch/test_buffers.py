@@ -7,7 +7,10 @@ from torch.distributed import ReduceOp
 
 from headrace._native import DataType, Operator
 from headrace.collectives.run.torch import buffers as binding
+from headrace.collectives.run.torch.buffers import Layout
 from headrace.errors import InputError
+
+KEPT = Layout(1, 3, 1, keeps_inputs=True)
 
 
 def test_contiguous_tensors_are_bound_where_they_are() -> None:
@@ -34,7 +37,7 @@ def test_other_tensors_are_staged_and_copied_back() -> None:
 def test_blocks_of_an_allgather_stay_where_they_are() -> None:
     blocks = [torch.zeros(4) for _ in range(3)]
     own = torch.ones(4)
-    bound = binding.gathered(blocks, own, 1, 3, 2)
+    bound = binding.gathered(blocks, own, Layout(1, 3, 2))
     assert bound.segments == tuple((block.data_ptr(), 16, 1, 2) for block in blocks)
     assert torch.equal(blocks[1], own)
     assert bound.after is None
@@ -42,7 +45,7 @@ def test_blocks_of_an_allgather_stay_where_they_are() -> None:
 
 def test_blocks_are_brought_together_for_a_program_that_reaches_across() -> None:
     blocks = [torch.zeros(4) for _ in range(3)]
-    bound = binding.gathered(blocks, torch.ones(4), 1, 3, 2, blockwise=False)
+    bound = binding.gathered(blocks, torch.ones(4), Layout(1, 3, 2, blockwise=False))
     ((address, size, count, chunks),) = bound.segments
     (whole,) = bound.keep
     assert (address, size, count, chunks) == (whole.data_ptr(), 16, 3, 2)
@@ -55,7 +58,7 @@ def test_blocks_are_brought_together_for_a_program_that_reaches_across() -> None
 
 def test_the_input_of_a_reduce_scatter_is_copied() -> None:
     source, output = torch.arange(6.0), torch.zeros(2)
-    bound = binding.scattered([source], output, 1, 3, 1, moved=False)
+    bound = binding.scattered([source], output, Layout(1, 3, 1), moved=False)
     (whole,) = bound.keep
     assert bound.segments == ((whole.data_ptr(), 2, 3, 1),)
     whole *= 10
@@ -67,7 +70,7 @@ def test_the_input_of_a_reduce_scatter_is_copied() -> None:
 
 def test_the_input_of_a_reduce_scatter_that_keeps_it_is_used_where_it_is() -> None:
     source, output = torch.arange(6.0), torch.zeros(2)
-    bound = binding.scattered_from([source], output, 1, 3, 1, moved=False)
+    bound = binding.scattered([source], output, KEPT, moved=False)
     address = source.data_ptr()
     assert bound.segments == (
         (address, 2, 1, 1),
@@ -80,10 +83,10 @@ def test_the_input_of_a_reduce_scatter_that_keeps_it_is_used_where_it_is() -> No
 
 def test_a_reduce_scatter_into_its_own_block_of_the_input_needs_no_copy() -> None:
     source = torch.arange(6.0)
-    bound = binding.scattered_from([source], source[2:4], 1, 3, 1, moved=False)
+    bound = binding.scattered([source], source[2:4], KEPT, moved=False)
     assert [row[0] - source.data_ptr() for row in bound.segments] == [0, 8, 16]
     # into another block: what is read must not be what is written
-    bound = binding.scattered_from([source], source[0:2], 1, 3, 1, moved=False)
+    bound = binding.scattered([source], source[0:2], KEPT, moved=False)
     assert bound.segments[1][0] == source.data_ptr() != bound.segments[0][0]
     copy = bound.keep[1]
     assert bound.segments[0][0] == copy.data_ptr()
@@ -94,8 +97,8 @@ def test_a_reduce_scatter_into_its_own_block_of_the_input_needs_no_copy() -> Non
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_scatter_lands_in_a_tensor_that_is_not_contiguous(moved: bool) -> None:
     output = torch.zeros(2, 2).t()
-    bound = binding.scattered_from(
-        None if moved else [torch.ones(12)], output, 0, 3, 1, moved=moved
+    bound = binding.scattered(
+        None if moved else [torch.ones(12)], output, KEPT._replace(rank=0), moved=moved
     )
     bound.keep[0].fill_(7.0)
     assert bound.after is not None
@@ -105,13 +108,13 @@ def test_a_scatter_lands_in_a_tensor_that_is_not_contiguous(moved: bool) -> None
 
 def test_an_all_to_all_in_place_sends_from_a_copy() -> None:
     tensor = torch.arange(4.0)
-    sent, landing = binding.exchanged(tensor, tensor, 2, 1).segments
+    sent, landing = binding.exchanged(tensor, tensor, Layout(0, 2, 1)).segments
     assert landing[0] == tensor.data_ptr() != sent[0]
 
 
 def test_uneven_blocks_have_a_row_each() -> None:
     source, output = torch.zeros(5, 2), torch.zeros(3, 2)
-    rows = binding.exchanged_rows(output, source, [0, 3], [4, 1]).segments
+    rows = binding.exchanged(output, source, Layout(0, 2, 1), ([0, 3], [4, 1])).segments
     assert [size for _, size, _, _ in rows] == [32, 8, 0, 24]
     assert rows[1][0] == rows[0][0] + 32
 
@@ -159,7 +162,7 @@ def test_other_devices_and_layouts_are_refused() -> None:
 @pytest.mark.parametrize("moved", [True, False])
 def test_a_parameter_takes_the_result_of_a_scatter_and_of_a_reduce_scatter(moved: bool) -> None:
     parameter = nn.Parameter(torch.zeros(2))
-    bound = binding.scattered([torch.arange(6.0)], parameter, 1, 3, 1, moved=moved)
+    bound = binding.scattered([torch.arange(6.0)], parameter, Layout(1, 3, 1), moved=moved)
     assert bound.after is not None
     bound.after()
     assert parameter.tolist() == [2.0, 3.0]
@@ -172,12 +175,12 @@ def test_a_lazy_conjugate_takes_no_result() -> None:
     plain = lazy.resolve_conj()
     for bind in (
         lambda: binding.in_place(lazy, 1),
-        lambda: binding.gathered([lazy], plain[:2], 0, 2, 1),
-        lambda: binding.gathered([plain, lazy], plain, 0, 2, 1),
-        lambda: binding.gathered([plain, lazy], plain, 0, 2, 1, blockwise=False),
-        lambda: binding.gathered_uneven([plain, lazy], plain, 0),
-        lambda: binding.scattered([plain], lazy[:2], 0, 2, 1, moved=False),
-        lambda: binding.exchanged(lazy, plain, 2, 1),
+        lambda: binding.gathered([lazy], plain[:2], Layout(0, 2, 1)),
+        lambda: binding.gathered([plain, lazy], plain, Layout(0, 2, 1)),
+        lambda: binding.gathered([plain, lazy], plain, Layout(0, 2, 1, blockwise=False)),
+        lambda: binding.gathered([plain, lazy], plain[:2], Layout(0, 2, 1)),
+        lambda: binding.scattered([plain], lazy[:2], Layout(0, 2, 1), moved=False),
+        lambda: binding.exchanged(lazy, plain, Layout(0, 2, 1)),
         lambda: binding.exchanged_lists([plain, lazy], [plain, plain]),
         lambda: binding.flattened([plain, lazy]),
     ):
@@ -191,13 +194,13 @@ def test_a_lazy_conjugate_is_read_as_what_it_stands_for() -> None:
     assert not staged.is_conj()
     assert staged.tolist() == [1 - 2j, 3 + 4j]
     whole = torch.zeros(4, dtype=torch.complex64)
-    binding.gathered([whole], lazy, 1, 2, 1)
+    binding.gathered([whole], lazy, Layout(1, 2, 1))
     assert whole[2:].tolist() == [1 - 2j, 3 + 4j]
 
 
 def test_blocks_that_may_differ_in_size_have_to_fit_a_frame() -> None:
     huge = torch.empty(1, dtype=torch.uint8).expand(1 << 32)  # takes no memory
     with pytest.raises(InputError, match=r"4294967296 bytes.*equal"):
-        binding._split_rows(huge, [1 << 32, 0])
-    rows = binding._split_rows(huge, [(1 << 32) - 1, 1])
+        binding._framed(binding._split_rows(huge, [1 << 32, 0]))
+    rows = binding._framed(binding._split_rows(huge, [(1 << 32) - 1, 1]))
     assert [size for _, size, _, _ in rows] == [(1 << 32) - 1, 1]

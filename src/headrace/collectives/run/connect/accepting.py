@@ -36,7 +36,6 @@ class Accepting:
     ----------
     own : this rank.
     listeners : listening sockets; that of AF_UNIX is the local one.
-    memory_bytes : size of the shared memory of each local connection that carries data.
     loop : runs the handshakes.
     links : output: connections by peer and channel.
 
@@ -50,13 +49,11 @@ class Accepting:
         self,
         own: Member,
         listeners: Sequence[socket.socket],
-        memory_bytes: int,
         loop: Loop,
         links: dict[tuple[int, int], Handshake],
     ) -> None:
         self._own = own
         self._listeners = listeners
-        self._memory_bytes = memory_bytes
         self._loop = loop
         self._links = links
         self._origins: dict[Handshake, str] = {}  # of active handshakes
@@ -132,7 +129,7 @@ class Accepting:
         welcome = acceptor.welcome((yield from handshake.receive(PROOF_BYTES)))
         peer, channel = acceptor.purpose.dialler, acceptor.purpose.channel
         if local and channel != CONTROL_CHANNEL:
-            yield from handshake.receive_memory(self._memory_bytes)
+            yield from handshake.receive_memory(self._own.memory_bytes)
         if (peer, channel) in self._links:
             raise Refused(f"requested channel {channel} of rank {peer}, which is connected")
         if self._own.tls and not local:

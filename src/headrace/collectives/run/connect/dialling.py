@@ -28,8 +28,13 @@ from headrace.collectives.run.connect.handshake import (
     Refused,
     local_name,
 )
-from headrace.collectives.run.connect.handshake_loop import HANDSHAKE_S, Handshake, Loop, Steps
-from headrace.collectives.run.connect.shared_memory import make_memory
+from headrace.collectives.run.connect.handshake_loop import (
+    HANDSHAKE_S,
+    Handshake,
+    Loop,
+    Steps,
+    make_memory,
+)
 from headrace.collectives.run.connect.sockets import Endpoint, dialling_socket, parsed, prepare
 
 LOCAL_ATTEMPTS = 3
@@ -74,7 +79,6 @@ class Dialling:
     own : this rank.
     source : the endpoint to dial from.
     addresses : listening addresses by rank.
-    memory_bytes : size of the shared memory of each local connection that carries data.
     loop : runs the handshakes.
     links : output: connections by peer and channel.
     """
@@ -84,14 +88,12 @@ class Dialling:
         own: Member,
         source: Endpoint,
         addresses: Sequence[str],
-        memory_bytes: int,
         loop: Loop,
         links: dict[tuple[int, int], Handshake],
     ) -> None:
         self._own = own
         self._source = source
         self._addresses = addresses
-        self._memory_bytes = memory_bytes
         self._loop = loop
         self._links = links
         self._dials: dict[tuple[int, int], _Dial] = {}
@@ -133,7 +135,7 @@ class Dialling:
 
     def _memory(self, dial: _Dial) -> int:
         try:
-            return make_memory(self._memory_bytes)
+            return make_memory(self._own.memory_bytes)
         except OSError as error:
             log.warning(
                 "rank %d: no memory to share with rank %d (%s): channel %d uses TCP",

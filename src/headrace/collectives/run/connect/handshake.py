@@ -74,6 +74,8 @@ class Member:
     ----------
     secret : known to the ranks of this group only.
     rank, ranks, channels : this rank, the size of the group, data channels per pair of ranks.
+    memory_bytes : size of the shared memory of each local connection that carries data; the same on
+        all ranks.
     listens_locally : whether it accepts connections inside its host.
     tls : whether connections between hosts continue in TLS.
     """
@@ -82,11 +84,42 @@ class Member:
     rank: int
     ranks: int
     channels: int
+    memory_bytes: int
     listens_locally: bool
     tls: bool = False
 
 
-class Dialler:
+class _Transcript:
+    """One side's account of a handshake: all its bytes so far."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._so_far = b""
+
+    def tls_key(self) -> bytes:
+        """Return the TLS key of this connection, once the handshake has ended."""
+        return self._mac(b"key for TLS")
+
+    def _sign(self, name: bytes, body: bytes = b"") -> bytes:
+        """Return the next message; it is this side's."""
+        message = body + self._mac(name, body)
+        self._so_far += message
+        return message
+
+    def _verify(self, name: bytes, message: bytes) -> bytes:
+        """Return the body of the next message, the other side's, if its MAC is valid."""
+        body, mac = message[:-_MAC_BYTES], message[-_MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(name, body)):
+            raise Refused(f"does not know this job's secret (its {name.decode()} is wrong)")
+        self._so_far += message
+        return body
+
+    def _mac(self, name: bytes, body: bytes = b"") -> bytes:
+        # unambiguous: no name has a zero byte, and the transcript has one length for each name
+        return hmac.digest(self._secret, name + b"\0" + self._so_far + body, "sha256")
+
+
+class Dialler(_Transcript):
     """Dialling side of a handshake.
 
     Attributes
@@ -96,9 +129,8 @@ class Dialler:
     """
 
     def __init__(self, secret: bytes, purpose: Purpose) -> None:
+        super().__init__(secret)
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        self._secret = secret
-        self._transcript = b""
         self.hello = self._sign(b"hello", _HELLO.pack(_MAGIC, *purpose, nonce))
         self.peer_listens_locally = False
 
@@ -111,28 +143,14 @@ class Dialler:
         """
         body = self._verify(b"challenge", challenge)
         self.peer_listens_locally, _ = _CHALLENGE.unpack(body)
-        return self._sign(b"proof", b"")
+        return self._sign(b"proof")
 
     def finish(self, welcome: bytes) -> None:
         """Check the last message; raises `Refused` like `prove`."""
         self._verify(b"welcome", welcome)
 
-    def tls_key(self) -> bytes:
-        """Return the TLS key of this connection, once `finish` has returned."""
-        return _tls_key(self._secret, self._transcript)
 
-    def _sign(self, name: bytes, body: bytes) -> bytes:
-        message = body + _mac(self._secret, name, self._transcript + body)
-        self._transcript += message
-        return message
-
-    def _verify(self, name: bytes, message: bytes) -> bytes:
-        body = _checked(self._secret, name, self._transcript, message)
-        self._transcript += message
-        return body
-
-
-class Acceptor:
+class Acceptor(_Transcript):
     """Accepting side of a handshake.
 
     Parameters
@@ -147,9 +165,9 @@ class Acceptor:
     """
 
     def __init__(self, own: Member, *, local: bool) -> None:
+        super().__init__(own.secret)
         self._own = own
         self._local = local
-        self._transcript = b""
         self.purpose = Purpose(own.ranks, -1, own.rank, CONTROL_CHANNEL, local)
 
     def challenge(self, hello: bytes) -> bytes:
@@ -160,7 +178,7 @@ class Acceptor:
         Refused : its sender does not know the secret, or dialled the wrong rank or channel.
         """
         own = self._own
-        magic, *fields, _ = _HELLO.unpack(_checked(own.secret, b"hello", b"", hello))
+        magic, *fields, _ = _HELLO.unpack(self._verify(b"hello", hello))
         purpose = Purpose(*fields)
         if magic != _MAGIC:
             raise Refused("uses another version of the protocol")
@@ -176,9 +194,7 @@ class Acceptor:
             raise Refused(f"requested channel {purpose.channel} of {own.channels} data channels")
         self.purpose = purpose
         body = _CHALLENGE.pack(own.listens_locally, secrets.token_bytes(_NONCE_BYTES))
-        message = body + _mac(own.secret, b"challenge", hello + body)
-        self._transcript = hello + message
-        return message
+        return self._sign(b"challenge", body)
 
     def welcome(self, proof: bytes) -> bytes:
         """Return the welcome that answers the proof.
@@ -187,14 +203,8 @@ class Acceptor:
         ------
         Refused : its sender does not know the secret.
         """
-        _checked(self._own.secret, b"proof", self._transcript, proof)
-        welcome = _mac(self._own.secret, b"welcome", self._transcript + proof)
-        self._transcript += proof + welcome
-        return welcome
-
-    def tls_key(self) -> bytes:
-        """Return the TLS key of this connection, once `welcome` has returned."""
-        return _tls_key(self._own.secret, self._transcript)
+        self._verify(b"proof", proof)
+        return self._sign(b"welcome")
 
 
 def local_name(secret: bytes, address: str) -> bytes:
@@ -205,20 +215,3 @@ def local_name(secret: bytes, address: str) -> bytes:
     """
     mac = hmac.digest(secret, b"local name\0" + address.encode(), "sha256")
     return b"\0headrace/" + mac.hex().encode()
-
-
-def _tls_key(secret: bytes, transcript: bytes) -> bytes:
-    return _mac(secret, b"key for TLS", transcript)
-
-
-def _mac(secret: bytes, name: bytes, transcript: bytes) -> bytes:
-    # unambiguous: no name has a zero byte, and the transcript has one length for each name
-    return hmac.digest(secret, name + b"\0" + transcript, "sha256")
-
-
-def _checked(secret: bytes, name: bytes, transcript: bytes, message: bytes) -> bytes:
-    """Return the body of `message`, which follows `transcript`, if its MAC is valid."""
-    body, mac = message[:-_MAC_BYTES], message[-_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(secret, name, transcript + body)):
-        raise Refused(f"does not know this job's secret (its {name.decode()} is wrong)")
-    return body

@@ -6,6 +6,7 @@ asyncio loop, and those do not nest.)
 """
 
 import array
+import fcntl
 import heapq
 import itertools
 import math
@@ -18,7 +19,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.collectives.run.connect.handshake import Refused
-from headrace.collectives.run.connect.shared_memory import check_memory
 from headrace.collectives.run.connect.sockets import check_connected, start_connecting
 
 Steps = Generator[int, None, None]
@@ -27,6 +27,10 @@ HANDSHAKE_S = 2.0
 """Timeout of a peer that is not authenticated; a rank that is running takes milliseconds."""
 
 _EXPIRY_S = 0.1  # resolution of the timeout
+
+# without these, a peer that shrinks the file kills a process that accesses the rest (SIGBUS)
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_NOT_WRITABLE = fcntl.F_SEAL_WRITE | 0x10  # F_SEAL_FUTURE_WRITE is not in Python's fcntl
 
 
 class Late(Exception):  # noqa: N818 - like Refused
@@ -94,7 +98,7 @@ class Handshake:
         fds = _descriptors(ancillary)
         if len(fds) == 1 and not flags & socket.MSG_CTRUNC:
             self.memory_fd = fds[0]
-            check_memory(self.memory_fd, nbytes)
+            _check_memory(self.memory_fd, nbytes)
             return
         for fd in fds:
             os.close(fd)
@@ -215,3 +219,40 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return list(fds)
+
+
+def make_memory(nbytes: int) -> int:
+    """Return the descriptor of `nbytes` of zeroed memory that two ranks of one host share.
+
+    It is an anonymous file of sealed size; pages are allocated lazily.
+
+    Raises
+    ------
+    OSError : there is no memory, no descriptor, or the call is forbidden.
+    """
+    fd = os.memfd_create("headrace", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, nbytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_memory(fd: int, nbytes: int) -> None:
+    """Check that a peer's descriptor is memory as `make_memory` makes it.
+
+    Raises
+    ------
+    Refused : it is not memory, not sealed, or of another size.
+    """
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        raise Refused("offered a descriptor that is no memory") from None
+    if seals & _SEALS != _SEALS or seals & _NOT_WRITABLE:
+        raise Refused(f"offered memory with the wrong seals ({seals:#x})")
+    found = os.fstat(fd).st_size
+    if found != nbytes:
+        raise Refused(f"offered {found} bytes of memory, not {nbytes}")

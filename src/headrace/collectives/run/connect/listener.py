@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.collectives.run.connect.accepting import Accepting
@@ -23,9 +23,6 @@ from headrace.collectives.run.connect.sockets import (
     tcp_listener,
 )
 from headrace.errors import CommunicationError, InputError
-
-MEMORY_BYTES = 1 << 20
-"""Default size of the memory that two ranks of one host share per channel."""
 
 _TICK_S = 0.1
 
@@ -63,9 +60,10 @@ class Listener:
     host : numeric address of the interface to listen on and to dial from; no other is used.
     secret : known to the ranks of this group only.
     channels : data connections per pair of ranks.
+    memory_bytes : size of the memory that two ranks of one host share per channel; the same on all
+        ranks.
     shared_memory : whether ranks of this host may be connected by AF_UNIX sockets and memory; both
         sides of a pair have to allow it.
-    memory_bytes : size of the memory per channel; the same on all ranks.
     tls : whether connections by TCP continue in TLS, which the caller sets up; the same on all
         ranks.
 
@@ -87,8 +85,8 @@ class Listener:
         secret: bytes,
         channels: int,
         *,
+        memory_bytes: int,
         shared_memory: bool = True,
-        memory_bytes: int = MEMORY_BYTES,
         tls: bool = False,
     ) -> None:
         if not 0 <= rank < ranks:
@@ -109,24 +107,18 @@ class Listener:
             rank=rank,
             ranks=ranks,
             channels=channels,
+            memory_bytes=memory_bytes,
             listens_locally=len(self._listeners) > 1,
             tls=tls,
         )
-        self._memory_bytes = memory_bytes
 
-    def connect(
-        self,
-        addresses: Sequence[str],
-        deadline_s: float,
-        interrupted: Callable[[], None] | None = None,
-    ) -> list[PeerConnection]:
+    def connect(self, addresses: Sequence[str], deadline_s: float) -> list[PeerConnection]:
         """Connect to every other rank, then stop listening, also after an error.
 
         Parameters
         ----------
         addresses : listening addresses by rank.
         deadline_s : seconds from now.
-        interrupted : called ten times a second or more; an exception from it ends the attempt.
 
         Returns
         -------
@@ -148,8 +140,8 @@ class Listener:
                 raise InputError(f"{len(addresses)} addresses for {own.ranks} ranks")
             for address in addresses:
                 parsed(address)
-            accepting = Accepting(own, self._listeners, self._memory_bytes, loop, links)
-            dialling = Dialling(own, self._source, addresses, self._memory_bytes, loop, links)
+            accepting = Accepting(own, self._listeners, loop, links)
+            dialling = Dialling(own, self._source, addresses, loop, links)
             wanted = (own.ranks - 1) * (own.channels - CONTROL_CHANNEL)
             deadline = time.monotonic() + deadline_s
             accepting.begin()
@@ -163,8 +155,6 @@ class Listener:
                         + _rejected(accepting)
                     )
                 loop.turn(min(left, _TICK_S))
-                if interrupted is not None:
-                    interrupted()
             return _released(links)
         finally:
             self.close()

@@ -16,12 +16,27 @@ from torch import (
 from torch.distributed import ReduceOp
 
 from headrace._native import DataType, Operator
-from headrace.collectives.run.executor import ELEMENTS
+from headrace.collectives.run.executor import ELEMENTS, Segment
 from headrace.errors import InputError
 
 Tensors = Sequence[torch.Tensor]
-SegmentRow = tuple[int, int, int, int]
-"""(address, elements per block, blocks, chunks per block): the executor's `Segment`."""
+
+
+class Layout(NamedTuple):
+    """Blocks of a call's buffers: one per rank.
+
+    Attributes
+    ----------
+    chunks : slots per block.
+    blockwise : no step spans blocks, so blocks may be anywhere in memory.
+    keeps_inputs : no step writes to another rank's block (of a reduce_scatter or scatter).
+    """
+
+    rank: int
+    ranks: int
+    chunks: int
+    blockwise: bool = True
+    keeps_inputs: bool = False
 
 
 class Binding(NamedTuple):
@@ -34,7 +49,7 @@ class Binding(NamedTuple):
     keep : buffers to hold until the call ends.
     """
 
-    segments: tuple[SegmentRow, ...]
+    segments: tuple[Segment, ...]
     after: Callable[[], None] | None
     keep: tuple[torch.Tensor, ...]
 
@@ -187,7 +202,7 @@ def in_place(tensor: torch.Tensor, chunks: int, *, moved: bool = False) -> Bindi
         staged, after = tensor, None
     else:
         staged = plain(tensor)
-        after = _copy_back(tensor, staged)
+        after = _copy_all([tensor], [staged])
     return Binding(((staged.data_ptr(), _size(staged, moved), 1, chunks),), after, (staged,))
 
 
@@ -204,21 +219,15 @@ def read_only(tensor: torch.Tensor, chunks: int) -> Binding:
     return Binding(((staged.data_ptr(), _size(staged, False), 1, chunks),), None, (staged,))
 
 
-def gathered(
-    outputs: Sequence[torch.Tensor] | None,
-    own: torch.Tensor,
-    rank: int,
-    ranks: int,
-    chunks: int,
-    *,
-    blockwise: bool = True,
-) -> Binding:
+def gathered(outputs: Sequence[torch.Tensor] | None, own: torch.Tensor, layout: Layout) -> Binding:
     """Bind one block per rank, the own one in place: allgather and gather.
 
     `outputs` are the tensors for the blocks in rank order, or one tensor for all of them; None
-    where there is no output (gather, except at the root). With `blockwise` the blocks are used in
-    place; otherwise they have to be contiguous in memory.
+    where there is no output (gather, except at the root). Blockwise ones are used in place, and
+    those of an allgather may differ in size, with one chunk each; others have to be contiguous in
+    memory.
     """
+    rank, ranks, chunks, blockwise, _ = layout
     size = own.nbytes
     if outputs is not None and len(outputs) == 1:
         landing = _landing(outputs[0])
@@ -228,66 +237,51 @@ def gathered(
     if outputs is not None and blockwise:
         staged = [_landing(tensor) for tensor in outputs]
         _place(own, _bytes_of(staged[rank]))
-        rows = tuple((tensor.data_ptr(), size, 1, chunks) for tensor in staged)
+        rows = tuple((tensor.data_ptr(), tensor.nbytes, 1, chunks) for tensor in staged)
+        if any(block != size for _, block, _, _ in rows):
+            rows = _framed(rows)
         return Binding(rows, _copy_all(outputs, staged), (*staged, *outputs))
     for tensor in outputs or ():
         check_result(tensor)
     whole = torch.empty(ranks * size, dtype=torch.uint8)
     _place(own, whole[rank * size : (rank + 1) * size])
-    after = None if outputs is None else _scatter_bytes(whole, outputs)
+    after = None
+    if outputs is not None:
+        blocks = zip(whole.view(ranks, size), outputs, strict=True)
+        after = _copy_all(outputs, [block.view(to.dtype).view(to.shape) for block, to in blocks])
     return Binding(((whole.data_ptr(), size, ranks, chunks),), after, (whole,))
 
 
-def gathered_uneven(outputs: Sequence[torch.Tensor], own: torch.Tensor, rank: int) -> Binding:
-    """Bind an allgather of blocks that differ in size: a row per block, one chunk each."""
-    staged = [_landing(tensor) for tensor in outputs]
-    _place(own, _bytes_of(staged[rank]))
-    rows = tuple(_block_row(tensor.data_ptr(), tensor.nbytes) for tensor in staged)
-    return Binding(rows, _copy_all(outputs, staged), tuple(staged))
-
-
 def scattered(
-    inputs: Sequence[torch.Tensor] | None,
-    output: torch.Tensor,
-    rank: int,
-    ranks: int,
-    chunks: int,
-    *,
-    moved: bool,
+    inputs: Sequence[torch.Tensor] | None, output: torch.Tensor, layout: Layout, *, moved: bool
 ) -> Binding:
     """Bind one block per rank of which the own one is the result: reduce_scatter and scatter.
 
-    The inputs are copied, as the plans overwrite them. None where there are none (scatter, except
+    The inputs are copied, unless the plan keeps them. None where there are none (scatter, except
     at the root).
     """
+    rank, ranks, chunks, blockwise, keeps_inputs = layout
+    if blockwise and keeps_inputs:
+        return _scattered_in_place(inputs, output, layout, moved)
     check_result(output)
     landing = real(output.detach())
     block = landing.numel()
     whole = torch.empty(ranks * block, dtype=landing.dtype)
     if inputs is not None:
-        _gather_elements(whole, [real(tensor) for tensor in inputs])
-    own = whole[rank * block : (rank + 1) * block]
-
-    def after() -> None:
-        landing.copy_(own.view(landing.shape))
-
+        read = [real(tensor.detach()) for tensor in inputs]
+        for part, tensor in zip(_parts(whole, read), read, strict=True):
+            part.copy_(tensor)
+    own = whole[rank * block : (rank + 1) * block].view(landing.shape)
+    after = _copy_all([landing], [own])
     elements = block * landing.element_size() if moved else block
     return Binding(((whole.data_ptr(), elements, ranks, chunks),), after, (whole,))
 
 
-def scattered_from(
-    inputs: Sequence[torch.Tensor] | None,
-    output: torch.Tensor,
-    rank: int,
-    ranks: int,
-    chunks: int,
-    *,
-    moved: bool,
+def _scattered_in_place(
+    inputs: Sequence[torch.Tensor] | None, output: torch.Tensor, layout: Layout, moved: bool
 ) -> Binding:
-    """Bind like `scattered`, without staging, for plans that write to the own block only.
-
-    The own block is the output, the others are the inputs in place.
-    """
+    """Bind without staging: the own block is the output, the others are the inputs in place."""
+    rank, ranks, chunks, _, _ = layout
     landing = _landing(output)
     own, size = landing.data_ptr(), landing.nbytes
     read: list[torch.Tensor] = []
@@ -307,29 +301,24 @@ def scattered_from(
     return Binding(rows, _copy_all([output], [landing]), (landing, *read))
 
 
-def exchanged(output: torch.Tensor, source: torch.Tensor, ranks: int, chunks: int) -> Binding:
-    """Bind an all-to-all of equal blocks."""
-    sent, landing = plain(source), _landing(output)
-    if sent.data_ptr() == landing.data_ptr() and sent.nbytes:
-        sent = sent.clone()
-    rows = (
-        (sent.data_ptr(), sent.nbytes // ranks, ranks, chunks),
-        (landing.data_ptr(), landing.nbytes // ranks, ranks, chunks),
-    )
-    return Binding(rows, _copy_all([output], [landing]), (sent, landing))
-
-
-def exchanged_rows(
+def exchanged(
     output: torch.Tensor,
     source: torch.Tensor,
-    output_splits: Sequence[int],
-    input_splits: Sequence[int],
+    layout: Layout,
+    splits: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> Binding:
-    """Bind an all-to-all of blocks of the given sizes (along the first dimension)."""
+    """Bind an all-to-all of equal blocks, or of blocks of the given sizes.
+
+    `splits` are those of the output and of the source, along the first dimension; one chunk each.
+    """
     sent, landing = plain(source), _landing(output)
     if sent.data_ptr() == landing.data_ptr() and sent.nbytes:
         sent = sent.clone()
-    rows = (*_split_rows(sent, input_splits), *_split_rows(landing, output_splits))
+    if splits is None:
+        _, ranks, chunks, _, _ = layout
+        rows = tuple((t.data_ptr(), t.nbytes // ranks, ranks, chunks) for t in (sent, landing))
+    else:
+        rows = _framed([*_split_rows(sent, splits[1]), *_split_rows(landing, splits[0])])
     return Binding(rows, _copy_all([output], [landing]), (sent, landing))
 
 
@@ -337,16 +326,18 @@ def exchanged_lists(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tens
     """Bind an all-to-all of one tensor per rank and direction."""
     sent = [plain(tensor) for tensor in inputs]
     landing = [_landing(tensor) for tensor in outputs]
-    rows = tuple(_block_row(tensor.data_ptr(), tensor.nbytes) for tensor in (*sent, *landing))
+    rows = _framed([(each.data_ptr(), each.nbytes, 1, 1) for each in (*sent, *landing)])
     return Binding(rows, _copy_all(outputs, landing), (*sent, *landing))
 
 
-def flattened(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
+def flattened(
+    tensors: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, Callable[[], None] | None]:
     """Return the tensors' elements in one new buffer, and a function that copies them back."""
     for tensor in tensors:
         check_result(tensor)
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-    return flat, _scatter_elements(flat, tensors)
+    return flat, _copy_all(tensors, _parts(flat, tensors))
 
 
 def _factor(tensor: torch.Tensor, op: Any) -> torch.Tensor:
@@ -391,25 +382,26 @@ def _block_addresses(tensors: Sequence[torch.Tensor], size: int, ranks: int) -> 
     return [first + rank * size for rank in range(ranks)]
 
 
-def _split_rows(tensor: torch.Tensor, splits: Sequence[int]) -> list[SegmentRow]:
+def _split_rows(tensor: torch.Tensor, splits: Sequence[int]) -> list[Segment]:
     row_bytes = tensor.nbytes // tensor.shape[0] if tensor.dim() and tensor.shape[0] else 0
-    rows: list[SegmentRow] = []
+    rows: list[Segment] = []
     address = tensor.data_ptr()
     for split in splits:
-        rows.append(_block_row(address, split * row_bytes))
+        rows.append((address, split * row_bytes, 1, 1))
         address += split * row_bytes
     return rows
 
 
-def _block_row(address: int, size: int) -> SegmentRow:
-    """Return the row of a block that is sent in one frame, as blocks of any sizes are."""
-    if size > _LARGEST_FRAME_BYTES:
+def _framed(rows: Sequence[Segment]) -> tuple[Segment, ...]:
+    """Check rows of blocks that are each sent in one frame, as blocks of any sizes are."""
+    largest = max((size for _, size, _, _ in rows), default=0)
+    if largest > _LARGEST_FRAME_BYTES:
         raise InputError(
-            f"a block has {size} bytes, blocks that may differ in size at most "
+            f"a block has {largest} bytes, blocks that may differ in size at most "
             f"{_LARGEST_FRAME_BYTES}: use a call whose blocks are equal (all_to_all_single "
             "without split sizes, all_gather_into_tensor), or make several calls"
         )
-    return (address, size, 1, 1)
+    return tuple(rows)
 
 
 def _place(tensor: torch.Tensor, target: torch.Tensor) -> None:
@@ -419,18 +411,10 @@ def _place(tensor: torch.Tensor, target: torch.Tensor) -> None:
         target.copy_(_bytes_of(source))
 
 
-def _copy_back(tensor: torch.Tensor, staged: torch.Tensor) -> Callable[[], None]:
-    target = tensor.detach()
-
-    def after() -> None:
-        target.copy_(staged)
-
-    return after
-
-
 def _copy_all(
     tensors: Sequence[torch.Tensor], staged: Sequence[torch.Tensor]
 ) -> Callable[[], None] | None:
+    """Return a function that copies each buffer to its tensor, where they are not the same."""
     pairs = [
         (tensor.detach(), buffer)
         for tensor, buffer in zip(tensors, staged, strict=True)
@@ -446,34 +430,7 @@ def _copy_all(
     return after
 
 
-def _scatter_bytes(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
-    targets = [tensor.detach() for tensor in tensors]
-
-    def after() -> None:
-        begin = 0
-        for tensor in targets:
-            part = whole[begin : begin + tensor.nbytes]
-            begin += tensor.nbytes
-            tensor.copy_(part.view(tensor.dtype).view(tensor.shape))
-
-    return after
-
-
-def _scatter_elements(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
-    targets = [tensor.detach() for tensor in tensors]
-
-    def after() -> None:
-        begin = 0
-        for tensor in targets:
-            tensor.copy_(flat[begin : begin + tensor.numel()].view(tensor.shape))
-            begin += tensor.numel()
-
-    return after
-
-
-def _gather_elements(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    begin = 0
-    for tensor in tensors:
-        part = whole[begin : begin + tensor.numel()].view(tensor.shape)
-        part.copy_(tensor.detach())
-        begin += tensor.numel()
+def _parts(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return views of `flat` with the shapes of `tensors`, one after the other."""
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]

@@ -14,7 +14,7 @@ from headrace import _native
 from headrace._native import Priority
 from headrace.collectives.demand import Collective
 from headrace.collectives.run.choose import Choice, Chooser
-from headrace.collectives.run.executor import TAGS, Executor, LoadedProgram
+from headrace.collectives.run.executor import TAGS, Executor, Gone, LoadedProgram
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch.buffers import (
@@ -22,6 +22,7 @@ from headrace.collectives.run.torch.buffers import (
     MOVED,
     Arithmetic,
     Binding,
+    Layout,
     Tensors,
 )
 from headrace.collectives.run.torch.callbacks import Callbacks
@@ -54,13 +55,11 @@ _POLL_S = 0.002
 
 
 class Ready(NamedTuple):
-    """A program loaded into the executor, its priority, and the division of its buffers."""
+    """A program loaded into the executor, its priority, and the blocks of its buffers."""
 
     program: LoadedProgram
     priority: Priority
-    chunks: int
-    blockwise: bool
-    keeps_inputs: bool
+    layout: Layout
 
 
 class Reduction(NamedTuple):
@@ -161,11 +160,12 @@ class Caller:
         binding.check(tensor)
         arithmetic = binding.arithmetic(tensor.dtype, op)
         ready = self._chosen((Collective.ALLREDUCE, tensor.nbytes, 0))
+        chunks = ready.layout.chunks
         elements = tensor.numel() * (2 if tensor.dtype.is_complex else 1)
         known = Reduction(
-            self.executor.prepare(ready.program, [(0, elements, 1, ready.chunks)], *arithmetic),
+            self.executor.prepare(ready.program, [(0, elements, 1, chunks)], *arithmetic),
             ready.priority,
-            ready.chunks,
+            chunks,
             not (tensor.dtype.is_complex or binding.is_premul_sum(op)),
         )
         _remember(self.reductions, (tensor.dtype, tensor.numel(), op), known)
@@ -245,14 +245,7 @@ class Caller:
     ) -> PendingWork:
         """Start sending to rank `dst`."""
         bound = binding.outgoing(tensor)
-        address, size, _, _ = bound.segments[0]
-        executor, deadline_s = self.executor, deadline_s or self.timeout_s
-        element = binding.element(tensor.dtype)
-        work = self._loosely(
-            tensor,
-            bound,
-            lambda: executor.send(address, size, dst, tag, deadline_s=deadline_s, element=element),
-        )
+        work = self._message(self.executor.send, tensor, bound, dst, tag, deadline_s)
         work.is_send = True
         return work
 
@@ -261,14 +254,7 @@ class Caller:
     ) -> PendingWork:
         """Start receiving from rank `src` (-1: any)."""
         bound = binding.in_place(tensor, 1, moved=True)
-        address, size, _, _ = bound.segments[0]
-        executor, deadline_s = self.executor, deadline_s or self.timeout_s
-        element = binding.element(tensor.dtype)
-        return self._loosely(
-            tensor,
-            bound,
-            lambda: executor.recv(address, size, src, tag, deadline_s=deadline_s, element=element),
-        )
+        return self._message(self.executor.recv, tensor, bound, src, tag, deadline_s)
 
     def next_tag(self) -> int:
         """Return a tag for messages within a collective; equal on ranks that make equal calls."""
@@ -319,7 +305,8 @@ class Caller:
         for work in list(self._loose.values()):
             work.is_completed()  # takes the outcome from the executor
         # torch may keep the group for good: release native resources now
-        self.executor = cast(Executor, _Closed(group))
+        why = f"process group {group!r} was destroyed"
+        self.executor = cast(Executor, Gone(lambda name: CommunicationError(f"{name}: {why}")))
         self._starting.clear()
         for table in (self._loose, self._programs, self._ready, self.reductions):
             table.clear()
@@ -329,7 +316,9 @@ class Caller:
         program = self._programs.get(digest)
         if program is None:
             program = self._programs[digest] = self.executor.load(choice.program, choice.proof)
-        return Ready(program, priority, choice.chunks, choice.blockwise, choice.keeps_inputs)
+        rank, ranks = self.executor.rank, self.executor.ranks
+        layout = Layout(rank, ranks, choice.chunks, choice.blockwise, choice.keeps_inputs)
+        return Ready(program, priority, layout)
 
     def _loaded(self, book: "PlanBook") -> Activation:
         """Load a book's programs; returns the function that puts them in force."""
@@ -356,9 +345,16 @@ class Caller:
 
         return begin
 
-    def _loosely(
-        self, tensor: torch.Tensor, bound: Binding, begin: Callable[[], int]
+    def _message(
+        self,
+        begin: Callable[..., int],
+        tensor: torch.Tensor,
+        bound: Binding,
+        peer: int,
+        tag: int,
+        deadline_s: float | None,
     ) -> PendingWork:
+        """Begin to send or receive a message."""
         # A message is usually waited for at once, so no completion thread is notified. The table
         # keeps the buffers of those that are not waited for.
         if len(self._loose) >= _LOOSE_WORKS:
@@ -372,7 +368,13 @@ class Caller:
             loose=self._loose,
             timeout_s=self.timeout_s,
         )
-        return self._start(work, begin, self._loose.__setitem__)
+        (address, size, _, _), seconds = bound.segments[0], deadline_s or self.timeout_s
+        element = binding.element(tensor.dtype)
+        return self._start(
+            work,
+            lambda: begin(address, size, peer, tag, deadline_s=seconds, element=element),
+            self._loose.__setitem__,
+        )
 
     def _start(
         self,
@@ -400,16 +402,6 @@ class Caller:
 
 def _priority(ready: Ready | Reduction) -> Priority:
     return Priority.background if in_background.get() else ready.priority
-
-
-class _Closed:
-    """Placeholder for the executor of a destroyed group: every use is an error."""
-
-    def __init__(self, group: str) -> None:
-        self._group = group
-
-    def __getattr__(self, name: str) -> Any:
-        raise CommunicationError(f"{name}: process group {self._group!r} was destroyed")
 
 
 def _remember(cache: dict[_K, _V], key: _K, value: _V) -> None:

@@ -13,27 +13,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllgatherOptions
-from torch.distributed import (
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
+from torch.distributed import ReduceOptions
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch import checks, sparse
-from headrace.collectives.run.torch.buffers import Binding, Tensors
+from headrace.collectives.run.torch.buffers import Tensors
 from headrace.collectives.run.torch.callbacks import space
-from headrace.collectives.run.torch.caller import DONE, Caller, Ready
+from headrace.collectives.run.torch.caller import DONE, Caller
 from headrace.collectives.run.torch.split import Origin
 from headrace.collectives.run.torch.staging import Use, staged
 from headrace.collectives.run.torch.untraced import untraced
@@ -42,6 +31,9 @@ from headrace.errors import CommunicationError
 from headrace.job.store import monitored_barrier
 
 TensorLists = Sequence[Sequence[torch.Tensor]]
+
+DEFAULTS = ReduceOptions()
+"""Options of calls that are given none: they have the fields of all kinds, and equal defaults."""
 
 
 @untraced
@@ -173,8 +165,7 @@ class Calls:
 
     # ---- collectives ----------------------------------------------------------------------
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
-        opts = opts or AllreduceOptions()
+    def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> dist.Work:
         (tensor,) = tensors
         if tensor.layout is not torch.strided:
             return sparse.all_reduce(self._caller, tensor, opts)
@@ -196,8 +187,7 @@ class Calls:
     _staged_allreduce = staged(Use.BOTH)(allreduce)
 
     @staged(Use.BOTH)
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:
-        opts = opts or AllreduceCoalescedOptions()
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = DEFAULTS) -> dist.Work:
         checks.one_dtype("allreduce_coalesced", tensors)
         if not tensors:
             return DONE
@@ -210,17 +200,15 @@ class Calls:
         return self._caller.allreduce(known, bound.segments[0][0], tensors, opts, bound)
 
     @staged(Use.WRITE, at_root=Use.READ)
-    def broadcast(self, tensors: Tensors, opts: Any = None) -> dist.Work:
-        opts = opts or BroadcastOptions()
+    def broadcast(self, tensors: Tensors, opts: Any = DEFAULTS) -> dist.Work:
         (tensor,) = tensors
         binding.check(tensor)
         ready = self._caller.ready(Collective.BROADCAST, tensor.nbytes, opts.rootRank)
-        bound = binding.in_place(tensor, ready.chunks, moved=True)
+        bound = binding.in_place(tensor, ready.layout.chunks, moved=True)
         return self._caller.call(ready, bound, tensors, opts)
 
     @staged(Use.READ, at_root=Use.BOTH)
-    def reduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
-        opts = opts or ReduceOptions()
+    def reduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> dist.Work:
         (tensor,) = tensors
         binding.check(tensor)
         arithmetic = binding.arithmetic(tensor.dtype, opts.reduceOp)
@@ -228,39 +216,35 @@ class Calls:
         if opts.rootRank == self._rank:
             binding.check_result(tensor)
             binding.premultiply(tensor, opts.reduceOp)
-            bound = binding.in_place(binding.real(tensor), ready.chunks)
+            bound = binding.in_place(binding.real(tensor), ready.layout.chunks)
         else:
             own = binding.premultiplied(tensor, opts.reduceOp)
-            bound = binding.read_only(binding.real(own), ready.chunks)
+            bound = binding.read_only(binding.real(own), ready.layout.chunks)
         return self._caller.call(ready, bound, tensors, opts, arithmetic)
 
     @staged(Use.WRITE, Use.READ)
-    def allgather(self, outputs: TensorLists, inputs: Tensors, opts: Any = None) -> dist.Work:
-        opts = opts or AllgatherOptions()
+    def allgather(self, outputs: TensorLists, inputs: Tensors, opts: Any = DEFAULTS) -> dist.Work:
         (own,), (blocks,) = inputs, outputs
         checks.blocks("all_gather", blocks, own, self._rank, self._ranks, even=False)
         if any(block.nbytes != own.nbytes for block in blocks):
             ready = self._caller.ready_for_blocks(Collective.ALLGATHER)
-            bound = binding.gathered_uneven(blocks, own, self._rank)
         else:
             ready = self._caller.ready(Collective.ALLGATHER, own.nbytes * self._ranks)
-            bound = self._gathered(blocks, own, ready)
-        return self._caller.call(ready, bound, blocks, opts)
+        return self._caller.call(ready, binding.gathered(blocks, own, ready.layout), blocks, opts)
 
     @staged(Use.WRITE, Use.READ)
     def all_gather_single(
-        self, output: torch.Tensor, own: torch.Tensor, opts: Any = None
+        self, output: torch.Tensor, own: torch.Tensor, opts: Any = DEFAULTS
     ) -> dist.Work:
-        opts = opts or AllgatherOptions()
         checks.joined_blocks("all_gather_single", output, own, self._ranks)
         ready = self._caller.ready(Collective.ALLGATHER, output.nbytes)
-        bound = self._gathered([output], own, ready)
+        bound = binding.gathered([output], own, ready.layout)
         return self._caller.call(ready, bound, [output], opts)
 
     # Coalesced calls are refused before the first of them begins.
 
     def allgather_coalesced(
-        self, outputs: TensorLists, inputs: Tensors, opts: Any = None
+        self, outputs: TensorLists, inputs: Tensors, opts: Any = DEFAULTS
     ) -> dist.Work:
         for by_rank in outputs:
             checks.pairs("all_gather_coalesced", by_rank, inputs)
@@ -273,7 +257,7 @@ class Calls:
         return _together([self.allgather([blocks], [own], opts) for blocks, own in pairs])
 
     def all_gather_single_coalesced(
-        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+        self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS
     ) -> dist.Work:
         checks.pairs("all_gather_single_coalesced", outputs, inputs)
         pairs = list(zip(outputs, inputs, strict=True))
@@ -283,8 +267,7 @@ class Calls:
         return _together([self.all_gather_single(out, own, opts) for out, own in pairs])
 
     @staged(Use.WRITE, Use.READ)
-    def gather(self, outputs: TensorLists, inputs: Tensors, opts: Any = None) -> dist.Work:
-        opts = opts or GatherOptions()
+    def gather(self, outputs: TensorLists, inputs: Tensors, opts: Any = DEFAULTS) -> dist.Work:
         (own,) = inputs
         blocks = outputs[0] if opts.rootRank == self._rank else None
         if blocks is None:
@@ -294,16 +277,16 @@ class Calls:
         return self._gather(blocks, own, opts)
 
     @staged(Use.WRITE, Use.READ)
-    def gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> dist.Work:
-        opts = opts or GatherOptions()
+    def gather_single(
+        self, output: torch.Tensor, own: torch.Tensor, opts: Any = DEFAULTS
+    ) -> dist.Work:
         if opts.rootRank != self._rank:
             return self._gather(None, own, opts)
         checks.joined_blocks("gather_single", output, own, self._ranks)
         return self._gather([output], own, opts)
 
     @staged(Use.WRITE, Use.READ)
-    def scatter(self, outputs: Tensors, inputs: TensorLists, opts: Any = None) -> dist.Work:
-        opts = opts or ScatterOptions()
+    def scatter(self, outputs: Tensors, inputs: TensorLists, opts: Any = DEFAULTS) -> dist.Work:
         (output,) = outputs
         blocks = inputs[0] if opts.rootRank == self._rank else None
         if blocks is None:
@@ -311,26 +294,27 @@ class Calls:
         else:
             checks.blocks("scatter", blocks, output, self._rank, self._ranks)
         ready = self._caller.ready(Collective.SCATTER, output.nbytes * self._ranks, opts.rootRank)
-        bound = self._scattered(blocks, output, ready, moved=True)
+        bound = binding.scattered(blocks, output, ready.layout, moved=True)
         return self._caller.call(ready, bound, outputs, opts)
 
     @staged(Use.WRITE, Use.READ)
-    def reduce_scatter(self, outputs: Tensors, inputs: TensorLists, opts: Any = None) -> dist.Work:
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: TensorLists, opts: Any = DEFAULTS
+    ) -> dist.Work:
         (output,), (blocks,) = outputs, inputs
         checks.blocks("reduce_scatter", blocks, output, self._rank, self._ranks)
         return self._reduce_scatter(output, blocks, opts)
 
     @staged(Use.WRITE, Use.READ)
     def reduce_scatter_single(
-        self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
+        self, output: torch.Tensor, source: torch.Tensor, opts: Any = DEFAULTS
     ) -> dist.Work:
         checks.joined_blocks("reduce_scatter_single", source, output, self._ranks)
         return self._reduce_scatter(output, [source], opts)
 
     def reduce_scatter_single_coalesced(
-        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+        self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS
     ) -> dist.Work:
-        opts = opts or ReduceScatterOptions()
         checks.pairs("reduce_scatter_single_coalesced", outputs, inputs)
         pairs = list(zip(outputs, inputs, strict=True))
         for output, source in pairs:
@@ -341,8 +325,7 @@ class Calls:
         return _together(works)
 
     @staged(Use.WRITE, Use.READ)
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
-        opts = opts or AllToAllOptions()
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> dist.Work:
         checks.list_of("all_to_all", "output", outputs, self._ranks)
         checks.list_of("all_to_all", "input", inputs, self._ranks)
         checks.one_dtype("all_to_all", [*outputs, *inputs])
@@ -356,30 +339,25 @@ class Calls:
         source: torch.Tensor,
         output_splits: Sequence[int] = (),
         input_splits: Sequence[int] = (),
-        opts: Any = None,
+        opts: Any = DEFAULTS,
     ) -> dist.Work:
-        opts = opts or AllToAllOptions()
         checks.one_dtype("all_to_all_single", [output, source])
-        if not output_splits and not input_splits:
-            checks.even_split(output, self._ranks)
-            checks.even_split(source, self._ranks)
-            ready = self._caller.ready(Collective.ALL_TO_ALL, source.nbytes)
-            bound = binding.exchanged(output, source, self._ranks, ready.chunks)
-        else:
+        splits = (
+            checks.splits("output_split_sizes", output, output_splits, self._ranks),
+            checks.splits("input_split_sizes", source, input_splits, self._ranks),
+        )
+        if output_splits or input_splits:
             ready = self._caller.ready_for_blocks(Collective.ALL_TO_ALL)
-            bound = binding.exchanged_rows(
-                output,
-                source,
-                checks.splits("output_split_sizes", output, output_splits, self._ranks),
-                checks.splits("input_split_sizes", source, input_splits, self._ranks),
-            )
+            bound = binding.exchanged(output, source, ready.layout, splits)
+        else:
+            ready = self._caller.ready(Collective.ALL_TO_ALL, source.nbytes)
+            bound = binding.exchanged(output, source, ready.layout)
         return self._caller.call(ready, bound, [output], opts)
 
-    def barrier(self, opts: Any = None) -> dist.Work:
-        opts = opts or BarrierOptions()
+    def barrier(self, opts: Any = DEFAULTS) -> dist.Work:
         token = torch.zeros(1, dtype=torch.uint8)
         ready = self._caller.ready(Collective.ALLREDUCE, 1)
-        return self._caller.call(ready, binding.in_place(token, ready.chunks), (), opts)
+        return self._caller.call(ready, binding.in_place(token, ready.layout.chunks), (), opts)
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -461,30 +439,17 @@ class Calls:
 
     # ---- shared by several calls ----------------------------------------------------------
 
-    def _gathered(self, blocks: Tensors | None, own: torch.Tensor, ready: Ready) -> Binding:
-        return binding.gathered(
-            blocks, own, self._rank, self._ranks, ready.chunks, blockwise=ready.blockwise
-        )
-
-    def _scattered(
-        self, blocks: Tensors | None, output: torch.Tensor, ready: Ready, *, moved: bool
-    ) -> Binding:
-        keeps = ready.keeps_inputs and ready.blockwise
-        bind = binding.scattered_from if keeps else binding.scattered
-        return bind(blocks, output, self._rank, self._ranks, ready.chunks, moved=moved)
-
     def _gather(self, blocks: Tensors | None, own: torch.Tensor, opts: Any) -> dist.Work:
         ready = self._caller.ready(Collective.GATHER, own.nbytes * self._ranks, opts.rootRank)
-        bound = self._gathered(blocks, own, ready)
+        bound = binding.gathered(blocks, own, ready.layout)
         return self._caller.call(ready, bound, blocks or (), opts)
 
     def _reduce_scatter(self, output: torch.Tensor, blocks: Tensors, opts: Any) -> dist.Work:
-        opts = opts or ReduceScatterOptions()
         arithmetic = binding.arithmetic(output.dtype, opts.reduceOp)
         blocks = [binding.premultiplied(block, opts.reduceOp) for block in blocks]
         total_bytes = output.nbytes * self._ranks
         ready = self._caller.ready(Collective.REDUCE_SCATTER, total_bytes)
-        bound = self._scattered(blocks, output, ready, moved=False)
+        bound = binding.scattered(blocks, output, ready.layout, moved=False)
         return self._caller.call(ready, bound, [output], opts, arithmetic)
 
 

@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import Backend, OpType  # pyright: ignore[report
 
 from headrace.collectives.run.torch.buffers import Tensors
 from headrace.collectives.run.torch.caller import DONE
-from headrace.collectives.run.torch.calls import Calls
+from headrace.collectives.run.torch.calls import DEFAULTS, Calls
 from headrace.collectives.run.torch.spans import profiling
 from headrace.collectives.run.torch.staging import tensors_in
 from headrace.collectives.run.torch.untraced import untraced
@@ -166,7 +166,7 @@ def _briefly(allreduce: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
     def method(self: Any, tensors: Tensors, opts: Any = None) -> dist.Work:
         if self.observed or profiling():
             return allreduce(self, tensors, opts or dist.AllreduceOptions())
-        work = call(self, tensors, opts)
+        work = call(self, tensors, opts or DEFAULTS)
         if work is not DONE:
             work.op_type = kind  # type: ignore[attr-defined]
         return work

@@ -118,11 +118,7 @@ def _exchange_heads(
     caller: "Caller", heads: torch.Tensor, own: torch.Tensor, opts: Any
 ) -> dist.Work:
     ready = caller.ready(Collective.ALLGATHER, heads.nbytes)
-    executor = caller.executor
-    bound = binding.gathered(
-        [heads], own, executor.rank, executor.ranks, ready.chunks, blockwise=ready.blockwise
-    )
-    return caller.call(ready, bound, [heads], opts)
+    return caller.call(ready, binding.gathered([heads], own, ready.layout), [heads], opts)
 
 
 def _parts(heads: torch.Tensor, tensor: torch.Tensor, own: _Part, rank: int) -> list[_Part]:
