@@ -2,12 +2,15 @@
 
 import os
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Empty
+
+from headrace.launch import Role, Roles
+from headrace.launch.roles import LINES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,53 +27,73 @@ def environment(**changes: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **changes}
 
 
+class Rank:
+    """A process of a job: what it printed so far, and its exit code once that was read."""
+
+    def __init__(self, job: "Job") -> None:
+        self.job = job
+        self.lines: list[str] = []
+        self.returncode: int | None = None
+
+    def has_printed(self, start: str) -> bool:
+        return any(line.startswith(start) for line in self.lines)
+
+    def has_ended(self) -> bool:
+        return self.returncode is not None
+
+
+class Job:
+    """The processes of a job, whose output is read by `read_until`."""
+
+    def __init__(self, roles: Roles[int], count: int) -> None:
+        self._roles = roles
+        self.ranks = [Rank(self) for _ in range(count)]
+
+    def read_until(self, holds: Callable[[], bool], deadline_s: float) -> bool:
+        """Read output until `holds`; False at the deadline."""
+        end = time.monotonic() + deadline_s
+        while not holds():
+            try:
+                rank, line = self._roles.receive_line(max(0.0, end - time.monotonic()))
+            except Empty:
+                return False
+            if line is None:
+                self.ranks[rank].returncode = self._roles.exit_code(rank)
+            else:
+                self.ranks[rank].lines.append(line)
+        return True
+
+
 @contextmanager
-def ranks(
-    count: int, script: Path, *arguments: str, **settings: str
-) -> Iterator[list[subprocess.Popen[str]]]:
+def ranks(count: int, script: Path, *arguments: str, **settings: str) -> Iterator[list[Rank]]:
     """Yield `count` processes of `script`, set up as torchrun would, with `settings`."""
     port = str(free_port())
-    started = []
-    try:
-        for rank in range(count):
-            variables = environment(
+    roles = {
+        rank: Role(
+            name=f"rank {rank}",
+            argv=[sys.executable, "-W", "ignore::FutureWarning", str(script), *arguments],
+            env=environment(
                 MASTER_ADDR="127.0.0.1",
                 MASTER_PORT=port,
                 WORLD_SIZE=str(count),
                 RANK=str(rank),
                 LOCAL_RANK=str(rank),
                 **settings,
-            )
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, "-W", "ignore::FutureWarning", str(script), *arguments],
-                    env=variables,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-            )
-        yield started
-    finally:
-        for process in started:
-            process.kill()
-        for process in started:
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+            ),
+        )
+        for rank in range(count)
+    }
+    with Roles(roles, streams=LINES, grace_s=0.0) as started:
+        yield Job(started, count).ranks
 
 
-def outputs(processes: Sequence[subprocess.Popen[str]], deadline_s: float) -> list[str]:
+def outputs(processes: Sequence[Rank], deadline_s: float) -> list[str]:
     """Wait for all; what each printed. Fails the test at the deadline, with what there is."""
-    end = time.monotonic() + deadline_s
-    texts = []
-    for rank, process in enumerate(processes):
-        try:
-            texts.append(process.communicate(timeout=max(0.1, end - time.monotonic()))[0])
-        except subprocess.TimeoutExpired:
-            process.kill()
-            said = process.communicate()[0]
-            raise AssertionError(
-                f"rank {rank} did not end within {deadline_s:g} s; it said:\n{said}"
-            ) from None
+    processes[0].job.read_until(lambda: all(rank.has_ended() for rank in processes), deadline_s)
+    texts = ["".join(f"{line}\n" for line in rank.lines) for rank in processes]
+    for rank, text in zip(processes, texts, strict=True):
+        number = rank.job.ranks.index(rank)
+        assert rank.has_ended(), (
+            f"rank {number} did not end within {deadline_s:g} s; it said:\n{text}"
+        )
     return texts

@@ -1,5 +1,6 @@
 """One rank of a job that goes wrong; run by test_faults.py. Argument: how it goes wrong."""
 
+import os
 import sys
 import threading
 import time
@@ -45,12 +46,12 @@ def killed() -> None:
     members = list(range(dist.get_world_size()))
     waiting, watched, silent = (dist.new_group(members) for _ in range(3))
     if dist.get_rank() == VICTIM:
-        says("ready")
+        says(f"ready {os.getpid()}")
         reduce_until(60)
     work = dist.all_reduce(torch.ones(100), group=waiting, async_op=True)
     future = dist.all_reduce(torch.ones(100), group=watched, async_op=True).get_future()
     message = dist.irecv(torch.ones(1000), VICTIM, group=silent)
-    says("ready")
+    says(f"ready {os.getpid()}")
     fails("a synchronous call", lambda: reduce_until(60))
     fails("wait", work.wait)
     fails("future", future.wait)
@@ -67,7 +68,7 @@ def training() -> None:
         while True:
             parallel(torch.ones(2, 300)).sum().backward()
 
-    says("ready")
+    says(f"ready {os.getpid()}")
     fails("training", train)
 
 

@@ -1,14 +1,12 @@
 """Ranks die, lag, disagree: every other rank gets an error that names the culprit, in time."""
 
+import os
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
-from tests.conformance.launch import outputs, ranks
+from tests.conformance.launch import Rank, outputs, ranks
 
 JOB = Path(__file__).with_name("fault_job.py")
 RANKS = 3
@@ -17,24 +15,25 @@ START_S = 80
 VERDICT_S = 20
 
 
-def wait_until_ready(processes: list[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        assert process.stdout is not None
-        seen = []
-        for line in process.stdout:
-            seen.append(line)
-            if line.strip() == "ready":
-                break
-        else:
-            pytest.fail(f"a rank ended at once, code {process.wait()}: {''.join(seen)}")
+def wait_until_ready(processes: list[Rank]) -> list[int]:
+    """Return the ids of the processes."""
+    job = processes[0].job
+    ready = job.read_until(
+        lambda: all(rank.has_printed("ready ") or rank.has_ended() for rank in processes), START_S
+    )
+    assert ready, [rank.lines for rank in processes]
+    for rank in processes:
+        assert not rank.has_ended(), f"code {rank.returncode}: {rank.lines}"
+    lines = [line for rank in processes for line in rank.lines if line.startswith("ready ")]
+    return [int(line.split()[1]) for line in lines]
 
 
 def survivors_of(how: str) -> list[str]:
     """Run the job, kill the victim in the middle of it; what the others said."""
     with ranks(RANKS, JOB, how) as processes:
-        wait_until_ready(processes)
+        pids = wait_until_ready(processes)
         time.sleep(0.3)
-        processes[VICTIM].send_signal(signal.SIGKILL)
+        os.kill(pids[VICTIM], signal.SIGKILL)
         survivors = [process for rank, process in enumerate(processes) if rank != VICTIM]
         texts = outputs(survivors, VERDICT_S)
         assert [process.returncode for process in survivors] == [0] * (RANKS - 1), texts
