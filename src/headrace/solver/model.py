@@ -176,6 +176,28 @@ class LinearModel:
             count=int(kept.sum()),
         )
 
+    def add_differences(
+        self,
+        late: np.ndarray | int,
+        early: np.ndarray,
+        by: np.ndarray | float = 0.0,
+        *,
+        binaries: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Add ``late - early >= by``, a row each; return the numbers of the rows that were added.
+
+        Parameters
+        ----------
+        late, early : variables; one `late` may stand for all.
+        binaries : of every row a binary that must be 1 for it to hold (see `add_indicators`).
+        """
+        rows, ones = np.arange(len(early)), np.ones(len(early))
+        columns = np.concatenate((np.broadcast_to(late, rows.shape), early))
+        entries = np.concatenate((rows, rows)), columns, np.concatenate((ones, -ones))
+        if binaries is not None:
+            return self.add_indicators(binaries, *entries, lower=by)
+        return self.add_rows(*entries, lower=by, count=len(early))
+
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (lower, upper) of all variables."""
         return _joined(self._lower), _joined(self._upper)

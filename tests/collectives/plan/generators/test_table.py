@@ -105,18 +105,6 @@ def test_given_chunks_are_made_or_refused(row: Generator, engine: NativeSearch |
         assert {program.demand.chunks for program in found} <= {chunks}
 
 
-def test_without_an_engine_some_generator_is_left() -> None:
-    method = Method(model=FULL, engine=None, effort="quick")
-    served = set()
-    for row in SEARCH_GENERATORS:
-        try:
-            if programs(row, TOPOLOGIES[0], Collective.ALLGATHER, method):
-                served.add(row.name)
-        except HeadraceError as error:
-            assert len(str(error)) > 10
-    assert "sketches" in served
-
-
 @cache
 def planned(index: int, collective: Collective, everyone: bool, seed: int = 0) -> Plan:
     rows: Sequence[Generator] = ALL_GENERATORS if everyone else TEMPLATES

@@ -8,7 +8,6 @@ import pytest
 from headrace.collectives.demand import STANDARD, Collective
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.model import FULL
-from headrace.collectives.plan.engine import SearchEngine
 from headrace.collectives.plan.generators.taccl import autosketch as module
 from headrace.collectives.plan.generators.taccl.autosketch import AutoSketch, autosketch
 from headrace.collectives.plan.generators.taccl.sketch import (
@@ -45,13 +44,12 @@ def request(
     topology: Topology,
     collective: Collective = Collective.ALLGATHER,
     *,
-    engine: SearchEngine | None = None,
     effort: Effort = "quick",
     seed: int = 0,
     chunks: int | None = None,
     root: int = 0,
 ) -> Request:
-    method = Method(model=FULL, engine=engine, effort=effort, seed=seed, chunks=chunks)
+    method = Method(model=FULL, engine=NativeSearch(), effort=effort, seed=seed, chunks=chunks)
     return Request(topology, collective, root=root, method=method)
 
 
@@ -150,15 +148,14 @@ def check(found: AutoSketch, made_for: Request, total_bytes: int) -> None:
 
 class TestSearch:
     @pytest.mark.parametrize("collective", STANDARD)
-    @pytest.mark.parametrize("engine", [NativeSearch(), None], ids=["engine", "greedy"])
-    def test_every_collective(self, collective: Collective, engine: SearchEngine | None) -> None:
+    def test_every_collective(self, collective: Collective) -> None:
         for topology in (ndv2(nodes=2), torus((2, 3)), fat_tree((2, 2))):
-            made_for = request(topology, collective, engine=engine, root=1)
+            made_for = request(topology, collective, root=1)
             check(autosketch(made_for, 4 * MB), made_for, 4 * MB)
 
     def test_the_best_is_first_and_what_was_tried_is_told(self) -> None:
         topology = dgx1(nodes=2)
-        found = autosketch(request(topology, engine=NativeSearch()), 16 * MB)
+        found = autosketch(request(topology), 16 * MB)
         assert not found.struck
         assert not found.interrupted
         times = [row.trial_us if row.total_us is None else row.total_us for row in found.tried]
@@ -174,14 +171,14 @@ class TestSearch:
         plain = guided_synthesis(
             topology, None, Collective.ALLGATHER, total_bytes=16 * MB, effort="quick"
         )
-        found = autosketch(request(topology, engine=NativeSearch()), 16 * MB)
+        found = autosketch(request(topology), 16 * MB)
         assert found.synthesis.physical_us < plain.physical_us
 
     @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.ALLREDUCE])
     def test_the_winner_is_reused_from_a_file(self, collective: Collective) -> None:
         """Its input size is in it, so nothing else needs saying."""
         topology = ndv2(nodes=2)
-        found = autosketch(request(topology, collective, engine=NativeSearch()), 16 * MB)
+        found = autosketch(request(topology, collective), 16 * MB)
         sketch = parse_sketch(sketch_to_json(found.sketch))
         assert sketch == found.sketch
         again = guided_synthesis(topology, sketch, collective, engine=NativeSearch())
@@ -189,7 +186,7 @@ class TestSearch:
         assert again.physical_us <= found.synthesis.physical_us * 1.02
 
     def test_equal_seeds_give_equal_results(self) -> None:
-        made_for = request(ndv2(nodes=2), engine=NativeSearch(), seed=5)
+        made_for = request(ndv2(nodes=2), seed=5)
         first, second = autosketch(made_for, MB), autosketch(made_for, MB)
         assert first.sketch == second.sketch
         assert first.tried == second.tried
@@ -198,16 +195,16 @@ class TestSearch:
 
     def test_given_chunks_are_kept(self) -> None:
         topology = ndv2(nodes=2)
-        found = autosketch(request(topology, engine=NativeSearch(), chunks=3), MB)
+        found = autosketch(request(topology, chunks=3), MB)
         assert {row.sketch.chunkup for row in found.tried} == {3}
-        reduced = request(topology, Collective.ALLREDUCE, engine=NativeSearch(), chunks=32)
+        reduced = request(topology, Collective.ALLREDUCE, chunks=32)
         assert autosketch(reduced, MB).synthesis.demand.chunks == 32
         with pytest.raises(ProgramError, match="8 chunks are given, sketches for allreduce need a"):
             autosketch(replace_chunks(reduced, 8), MB)
 
     def test_costly_sketches_need_good_trials(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two DGX-2 took 40 s more for sketches a tenth slower than the best in their trials."""
-        alone = request(ndv2(nodes=2), engine=NativeSearch())
+        alone = request(ndv2(nodes=2))
         found = autosketch(alone, MB)
         trials = [row.trial_us for row in found.tried if row.trial_us < float("inf")]
         near, far = (
@@ -223,13 +220,13 @@ class TestSearch:
         plan = module._PLANS["quick"]
         tight = {"quick": replace(plan, budget=plan.budget / 1e6)}
         monkeypatch.setattr(module, "_PLANS", tight)
-        found = autosketch(request(dgx1(nodes=2), engine=NativeSearch()), MB)
+        found = autosketch(request(dgx1(nodes=2)), MB)
         assert len(found.tried) == 1
 
     def test_the_safety_limit_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         plan = module._PLANS["quick"]
         monkeypatch.setattr(module, "_PLANS", {"quick": replace(plan, limit_s=0.0)})
-        found = autosketch(request(dgx1(nodes=2), engine=NativeSearch()), MB)
+        found = autosketch(request(dgx1(nodes=2)), MB)
         assert found.struck
         assert lower(found.synthesis.schedule)
 
@@ -243,7 +240,7 @@ class TestSearch:
             if reports == after + 1:
                 raise KeyboardInterrupt
 
-        made_for = replace(request(ndv2(nodes=2), engine=NativeSearch()), report=report)
+        made_for = replace(request(ndv2(nodes=2)), report=report)
         found = autosketch(made_for, MB)
         assert found.interrupted
         check(found, made_for, MB)
@@ -259,7 +256,7 @@ class TestSearch:
     @pytest.mark.slow
     def test_more_effort_is_worth_it(self) -> None:
         quick, normal = (
-            autosketch(request(dgx2(nodes=2), engine=NativeSearch(), effort=effort), 32 * MB)
+            autosketch(request(dgx2(nodes=2), effort=effort), 32 * MB)
             for effort in ("quick", "normal")
         )
         assert normal.synthesis.physical_us <= quick.synthesis.physical_us * (1 + 1e-9)

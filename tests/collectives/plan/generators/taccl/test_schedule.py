@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators.taccl.batch import (
     _makespan,
-    acyclic,
     best_batches,
     propose,
 )
@@ -66,7 +65,7 @@ def test_the_dynamic_program_is_optimal(rows: list, alpha: int, beta: int) -> No
 def strict(work: Work, order: list[int], batches: list[list[int]]) -> float:
     """End of `work` when every resource serves messages in `order`, batches as one."""
     joined = merged(work, batches)
-    if not acyclic(joined):
+    if not joined.is_acyclic:
         return float("inf")
     place = {at: rank for rank, at in enumerate(order)}
     dropped = {at for batch in batches for at in batch[1:]}
@@ -175,7 +174,7 @@ def test_batches_that_tie_a_knot_are_seen() -> None:
     work = spreading(problem.costs, priced_trees(problem)[0])
     chain = next((a, b) for a in range(work.size) for b in work.after[a])
     assert (
-        not acyclic(merged(work, [[chain[0], chain[1]]]))
+        not merged(work, [[chain[0], chain[1]]]).is_acyclic
         or work.link[chain[0]] == work.link[chain[1]]
     )
 

@@ -1,21 +1,19 @@
 """Sketches found by search, in place of written ones (TACCL 8.2, automatic sketches).
 
-A trial of a sketch is one brief search by the engine, or without one a brief synthesis. First
-every way to connect nodes is tried, then the best of them with other chunk counts, then the best
-of all with symmetries. The best of the trials are synthesized in full, the very best also with
-other policies for its switches. Trials are charged to a counted budget, so equal arguments give
-equal results unless the wall-clock limit ends the search.
+A trial of a sketch is one brief search by the engine. First every way to connect nodes is tried,
+then the best of them with other chunk counts, then the best of all with symmetries. The best of
+the trials are synthesized in full, the very best also with other policies for its switches. Trials
+are charged to a counted budget, so equal arguments give equal results unless the wall-clock limit
+ends the search.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.engine import Routes, SearchEngine, SearchSettings
+from headrace.collectives.plan.engine import SearchEngine, SearchSettings
 from headrace.collectives.plan.generators.limits import check_size
 from headrace.collectives.plan.generators.taccl.effort import EFFORTS, GuidedEffort
 from headrace.collectives.plan.generators.taccl.routing import RouteProblem
@@ -33,20 +31,7 @@ from headrace.errors import HeadraceError
 from headrace.solver import SolverProgress
 from headrace.topology import BYTES_PER_MB
 
-_TRIAL = GuidedEffort(
-    restarts=2,
-    choices=200_000,
-    rounds=0,
-    route_work=0,
-    ordered=1,
-    scheduled=1,
-    exact_work=0,
-    local_batches=False,
-)
 _TRIAL_RESTARTS = 8
-_UNAIDED = 12.0
-"""Cost of a trial without an engine, relative to one with an engine."""
-
 _RELAYED = 3.0
 """Cost factor of a trial in which chunks are relayed by ranks that do not want them."""
 
@@ -60,7 +45,7 @@ class _Plan:
 
     Attributes
     ----------
-    budget : of all trials, in chunk deliveries times links; about 2e7 a second with an engine.
+    budget : of all trials, in chunk deliveries times links; about 2e7 a second.
     chunkups : chunks a block to try.
     finals : sketches that are synthesized with `effort`.
     policies : whether other policies are tried.
@@ -80,7 +65,17 @@ _PLANS = {
         budget=1.5e7,
         chunkups=(1, 2, 4),
         finals=1,
-        effort=replace(_TRIAL, restarts=24, choices=2_000_000, ordered=2, greedy=False),
+        effort=GuidedEffort(
+            restarts=24,
+            choices=2_000_000,
+            rounds=0,
+            greedy=False,
+            route_work=0,
+            ordered=2,
+            scheduled=1,
+            exact_work=0,
+            local_batches=False,
+        ),
         policies=False,
         limit_s=20.0,
     ),
@@ -210,10 +205,14 @@ class _Search:
     struck: bool = False
     bound_us: float = field(init=False)
     plan: _Plan = field(init=False)
+    engine: SearchEngine = field(init=False)
     ends: float = field(init=False)
 
     def __post_init__(self) -> None:
         request = self.request
+        if request.method.engine is None:
+            raise ProgramError("needs a search engine")
+        self.engine = request.method.engine
         self.plan = _PLANS[request.method.effort]
         self.ends = time.monotonic() + self.plan.limit_s
         demand = request.demand(request.method.chunks or 1)
@@ -303,19 +302,15 @@ class _Search:
         deliveries = deliveries_of(self._demand(row.sketch))
         delivery_count = int(deliveries.targets.sum())
         relayed = delivery_count < deliveries.chunks * (deliveries.ranks - 1)
-        unaided = _UNAIDED if self.request.method.engine is None else 1.0
         twice = 2 if self.request.collective is Collective.ALLREDUCE else 1
-        cost = float(delivery_count) * len(row.logical.topology.links) * twice * unaided
+        cost = float(delivery_count) * len(row.logical.topology.links) * twice
         return cost * _RELAYED if relayed else cost
 
     def _brief_us(self, row: _Row) -> float:
         """Return the time found by a trial; of combining collectives an estimate, by their dual."""
         if row.logical is None:
             return float("inf")
-        method, demand = self.request.method, self._demand(row.sketch)
-        if method.engine is None:
-            made = self._synthesize(row, _TRIAL)
-            return made.physical_us
+        demand = self._demand(row.sketch)
         match demand.collective:
             case Collective.REDUCE | Collective.REDUCE_SCATTER:
                 sides = [row.logical.transposed()]
@@ -324,21 +319,12 @@ class _Search:
             case _:
                 sides = [row.logical]
         mb = max(demand.chunk_bytes(self.total_bytes), 1e-3) / BYTES_PER_MB
-        return sum(self._searched_us(side, demand, mb, method.engine) for side in sides)
-
-    def _searched_us(
-        self, logical: LogicalTopology, demand: Demand, chunk_mb: float, engine: SearchEngine
-    ) -> float:
-        problem = RouteProblem.of(logical, deliveries_of(demand), chunk_mb)
-        first = np.concatenate(([0], np.cumsum(problem.allowed.sum(axis=1)))).astype(np.int64)
-        return engine.search(
-            logical.topology,
-            problem.deliveries,
-            chunk_mb,
-            routes=Routes(first=first, link=np.nonzero(problem.allowed)[1].astype(np.int32)),
-            symmetry=problem.group.ranks.astype(np.int32) if problem.group.size > 1 else None,
-            settings=SearchSettings(seed=self.request.method.seed, restarts=_TRIAL_RESTARTS),
-        ).total_us
+        deliveries = deliveries_of(demand)
+        settings = SearchSettings(seed=self.request.method.seed, restarts=_TRIAL_RESTARTS)
+        return sum(
+            RouteProblem.of(side, deliveries, mb).search(self.engine, settings).total_us
+            for side in sides
+        )
 
     def _promising(self, row: _Row, times: float) -> bool:
         """Return whether the row is cheap, or its trial took at most `times` the best time."""
@@ -348,26 +334,25 @@ class _Search:
     def _finish(self, row: _Row) -> bool:
         """Synthesize in full; return whether it succeeded."""
         try:
-            row.final = self._synthesize(row, self.plan.effort)
+            row.final = self._synthesize(row)
         except HeadraceError as error:
             row.problem = str(error)
             return False
         return True
 
-    def _synthesize(self, row: _Row, effort: GuidedEffort) -> Synthesis:
+    def _synthesize(self, row: _Row) -> Synthesis:
         if row.logical is None:
             raise ProgramError(row.problem)
-        method = self.request.method
-        demand = self._demand(row.sketch)
+        demand, effort = self._demand(row.sketch), self.plan.effort
         if demand.collective in _RELAYING:  # congestion shows late in time, early in prices
             effort = replace(effort, greedy=True)
         made = synthesize_demand(
             row.logical,
             demand,
             self.total_bytes,
-            seed=method.seed,
+            seed=self.request.method.seed,
             effort=effort,
-            engine=method.engine,
+            engine=self.engine,
             progress=self._reporter(row.sketch.name),
         )
         if self.best is None or made.physical_us < self.best[0].physical_us:

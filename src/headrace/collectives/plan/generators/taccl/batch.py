@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from headrace.collectives.plan.generators.taccl.work import Work, WorkTimeline
+from headrace.collectives.plan.generators.taccl.work import WorkTimeline
 
 _STEPS = 24
 
@@ -130,15 +130,3 @@ def lanes_of(timeline: WorkTimeline, crossing: np.ndarray) -> list[list[int]]:
         if crossing[link] and len(timeline.work.chunks[at]) == 1:
             lanes.setdefault(link, []).append(at)
     return [lanes[link] for link in sorted(lanes)]
-
-
-def acyclic(work: Work) -> bool:
-    """Return whether the wait-for graph has no cycle: batches can create one."""
-    pending = [len(row) for row in work.before]
-    made = [at for at, count in enumerate(pending) if not count]
-    for at in made:
-        for other in work.after[at]:
-            pending[other] -= 1
-            if not pending[other]:
-                made.append(other)
-    return len(made) == work.size

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace.collectives.plan.engine import Routes, SearchSettings
+from headrace.collectives.plan.engine import SearchSettings
 from headrace.collectives.plan.generators.taccl.effort import Watch
 from headrace.collectives.plan.generators.taccl.route import solve_routes
 from headrace.collectives.plan.generators.taccl.router import (
@@ -130,18 +130,10 @@ def route_candidates(
     timed = sorted((*matched, *searched), key=_by_total)
     rest = [*modelled, *sorted(priced, key=_by_lower)]
     kept = timed[: max(1, effort.ordered - len(rest[:2]))] + rest
-    return _distinct(kept)[: max(1, effort.ordered)], results
-
-
-def _distinct(rows: list[RouteCandidate]) -> list[RouteCandidate]:
-    seen: set[bytes] = set()
-    kept: list[RouteCandidate] = []
-    for row in rows:
-        key = row.trees.tobytes()
-        if key not in seen:
-            seen.add(key)
-            kept.append(row)
-    return kept
+    distinct: dict[bytes, RouteCandidate] = {}
+    for row in kept:
+        distinct.setdefault(row.trees.tobytes(), row)
+    return list(distinct.values())[: max(1, effort.ordered)], results
 
 
 def _matched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
@@ -149,7 +141,7 @@ def _matched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
     if not problem.broadcasting:
         return []
     effort = watch.effort
-    firsts = np.unique(problem.orbits[0])
+    firsts = list(problem.orbits)
     choices = int(problem.allowed[firsts].sum()) * int(problem.deliveries.targets[firsts].sum())
     restarts = max(1, min(effort.restarts, effort.choices // max(1, choices)))
     enough_us = max(least_time(problem), watch.good_us)
@@ -160,7 +152,7 @@ def _matched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
         trees, used, total = matched_trees(
             problem, seed=watch.seed * 1009 + number, weights=weights
         )
-        if not _complete(problem, trees):
+        if not (trees >= 0)[problem.deliveries.targets].all():
             continue
         made.append(_candidate(problem, f"matched {number}", trees, used, total))
         attained = made and min(row.total_us for row in made) <= enough_us * (1 + 1e-9)
@@ -170,22 +162,11 @@ def _matched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
     return sorted(made, key=_by_total)[: max(1, effort.ordered)]
 
 
-def _complete(problem: RouteProblem, trees: np.ndarray) -> bool:
-    return bool((trees >= 0)[problem.deliveries.targets].all())
-
-
 def _searched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
     if watch.engine is None or watch.stopped():
         return []
-    first = np.concatenate(([0], np.cumsum(problem.allowed.sum(axis=1)))).astype(np.int64)
-    found = watch.engine.search(
-        problem.logical.topology,
-        problem.deliveries,
-        problem.chunk_mb,
-        routes=Routes(first=first, link=np.nonzero(problem.allowed)[1].astype(np.int32)),
-        symmetry=problem.group.ranks.astype(np.int32) if problem.group.size > 1 else None,
-        settings=SearchSettings(seed=watch.seed, restarts=watch.effort.restarts),
-    )
+    settings = SearchSettings(seed=watch.seed, restarts=watch.effort.restarts)
+    found = problem.search(watch.engine, settings)
     index = problem.logical.topology.link_index
     sends = found.sends
     pairs = zip(sends.src.tolist(), sends.dst.tolist(), strict=True)

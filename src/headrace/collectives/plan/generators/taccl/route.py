@@ -127,7 +127,7 @@ def encode_routes(problem: RouteProblem, horizon: float) -> RouteModel:
     start = np.where(start >= 0, s[np.maximum(start, 0)], -1)
     time = int(model.add_variables(1, upper=horizon, cost=1.0)[0])  # 5.1
     wanted = np.unique(start[problem.deliveries.targets])
-    _at_least(model, time, wanted)  # 5.2
+    model.add_differences(time, wanted)  # 5.2
     _causality(model, problem, sent, start)
     _delivery(model, problem, sent)
     loads = _loads(model, problem, sent, time)
@@ -207,17 +207,6 @@ def _tied_starts(problem: RouteProblem) -> tuple[np.ndarray, np.ndarray]:
     return number, earliest
 
 
-def _at_least(model: LinearModel, big: int, small: np.ndarray) -> None:
-    rows = np.arange(len(small))
-    model.add_rows(
-        np.concatenate((rows, rows)),
-        np.concatenate((np.full(len(small), big), small)),
-        np.concatenate((np.ones(len(small)), -np.ones(len(small)))),
-        lower=0.0,
-        count=len(small),
-    )
-
-
 def _causality(
     model: LinearModel, problem: RouteProblem, sent: np.ndarray, start: np.ndarray
 ) -> None:
@@ -238,14 +227,8 @@ def _causality(
     same = table[:, 1] == table[:, 2]  # a symmetry may put both ends into one class: infeasible
     off = np.unique(table[same, 0])
     model.add_rows(np.arange(len(off)), off, 1.0, upper=0.0, count=len(off))
-    rows, table, lat = np.arange(int((~same).sum())), table[~same], lat[~same]
-    model.add_indicators(
-        table[:, 0],
-        np.concatenate((rows, rows)),
-        np.concatenate((table[:, 1], table[:, 2])),
-        np.concatenate((np.ones(len(rows)), -np.ones(len(rows)))),
-        lower=lat,
-    )
+    table = table[~same]
+    model.add_differences(table[:, 1], table[:, 2], lat[~same], binaries=table[:, 0])
 
 
 def _delivery(model: LinearModel, problem: RouteProblem, sent: np.ndarray) -> None:
@@ -338,18 +321,11 @@ def _loads(model: LinearModel, problem: RouteProblem, sent: np.ndarray, time: in
     resource, of_link, us = problem.costs.holds()
     chunk, link = np.nonzero(sent >= 0)
     columns = sent[chunk, link]
-    # Every (chunk, link) loads each resource of the link.
-    order = np.argsort(of_link, kind="stable")
-    resource, of_link, us = resource[order], of_link[order], us[order]
-    begin = np.searchsorted(of_link, link)
-    count = np.searchsorted(of_link, link, side="right") - begin
-    entry = (
-        np.repeat(begin, count)
-        + np.arange(int(count.sum()))
-        - np.repeat(np.cumsum(count) - count, count)
-    )
+    # Every (chunk, link) loads each resource of the link; columns are in the order of links.
+    first = np.searchsorted(of_link, np.arange(len(problem.costs.src) + 1))
+    entry = np.concatenate([np.arange(first[at], first[at + 1]) for at in link])
     rows, held = resource[entry], us[entry]
-    taken = np.repeat(columns, count)
+    taken = np.repeat(columns, first[link + 1] - first[link])
     lower = np.zeros(problem.costs.resources)
     busy = np.unique(rows)
     _unique_rows(
@@ -390,14 +366,7 @@ def _policies(
         x, util = sent[chunk, links[at]], used[links[at]]
         if policy is Policy.MIN:
             pairs = np.unique(np.stack((x, util), axis=1), axis=0)
-            rows = np.arange(len(pairs))
-            model.add_rows(
-                np.concatenate((rows, rows)),
-                np.concatenate((pairs[:, 1], pairs[:, 0])),
-                np.concatenate((np.ones(len(rows)), -np.ones(len(rows)))),
-                lower=0.0,
-                count=len(rows),
-            )
+            model.add_differences(pairs[:, 1], pairs[:, 0])
         else:
             pairs = np.unique(np.stack((util, x), axis=1), axis=0)
             names, row = np.unique(pairs[:, 0], return_inverse=True)

@@ -110,13 +110,12 @@ class _Pricing:
         self._resource, self._link, self._us = costs.holds()
         self._trees = np.full((problem.deliveries.chunks, problem.deliveries.ranks), -1, np.int32)
         self._counts = np.zeros(len(costs.src))
-        self._firsts = np.unique(problem.orbits[0]).tolist()
         self._adjacent: dict[bytes, list[list[tuple[int, int]]]] = {}
 
     def route(self, rounds: int, interrupt: Callable[[], bool] | None) -> tuple[np.ndarray, float]:
         best, best_value = self._trees, float("inf")
         for _ in range(rounds + 1):
-            for chunk in self._firsts:
+            for chunk in self._problem.orbits:
                 self._reroute(chunk)
             value = lower_time(self._problem, self._trees)
             if value < best_value - 1e-9:
@@ -127,7 +126,7 @@ class _Pricing:
 
     def _reroute(self, chunk: int) -> None:
         problem = self._problem
-        orbit = problem.orbits[0] == chunk
+        orbit = [other for other, _ in problem.orbits[chunk]]
         old = self._trees[orbit]
         self._counts -= np.bincount(old[old >= 0], minlength=len(self._counts))
         tree = self._grow(chunk, self._prices())
@@ -241,7 +240,7 @@ class _Matching:
             for resource, _ in row:
                 self._sharing[resource].append(link)
         self._busy = np.zeros(len(costs.src), bool)
-        firsts = np.unique(problem.orbits[0])
+        firsts = np.array(list(problem.orbits))
         rows, self._link = np.nonzero(problem.allowed[firsts])
         self._chunk = firsts[rows]
         self._src, self._dst = costs.src[self._link], costs.dst[self._link]
@@ -254,13 +253,6 @@ class _Matching:
         )
         self._holders = np.ones(deliveries.chunks)
         self._missing = deliveries.targets.sum(axis=0).astype(float)
-        self._orbit: dict[int, list[tuple[int, np.ndarray, np.ndarray]]] = {}
-        first, element = problem.orbits
-        for chunk in firsts.tolist():
-            self._orbit[chunk] = [
-                (other, problem.group.ranks[element[other]], problem.group.links[element[other]])
-                for other in np.flatnonzero(first == chunk).tolist()
-            ]
 
     def run(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Schedule one link a turn, until no open link leads to a rank without the chunk.
@@ -301,11 +293,11 @@ class _Matching:
             total = max(total, self._place(int(near[int(np.argmin(cost))])))
 
     def _place(self, at: int) -> float:
-        costs = self._problem.costs
+        costs, links = self._problem.costs, self._problem.group.links
         chunk, link = int(self._chunk[at]), int(self._link[at])
         last = 0.0
-        for other, ranks, links in self._orbit[chunk]:
-            image = int(links[link])
+        for other, element in self._problem.orbits[chunk]:
+            image = int(links[element, link])
             src, dst = int(costs.src[image]), int(costs.dst[image])
             begin = float(self._there[other, src])
             for resource, _ in costs.route[image]:
@@ -323,5 +315,4 @@ class _Matching:
             self._missing[dst] -= 1
             self._busy[image] = True
             last = max(last, end)
-            del ranks
         return last

@@ -12,6 +12,12 @@ import numpy as np
 
 from headrace.collectives.errors import SketchError
 from headrace.collectives.plan.cost.resources import resource_routes
+from headrace.collectives.plan.engine import (
+    Routes,
+    SearchEngine,
+    SearchResult,
+    SearchSettings,
+)
 from headrace.collectives.plan.generators.taccl.sketch.logical import LogicalTopology
 from headrace.collectives.plan.generators.taccl.sketch.symmetry import mapped_chunks, mapped_links
 from headrace.collectives.plan.ir.chunks import Deliveries
@@ -191,27 +197,35 @@ class RouteProblem:
         )
 
     @cached_property
-    def orbits(self) -> tuple[np.ndarray, np.ndarray]:
-        """(chunks,) the first chunk of each chunk's orbit, and an element that maps it there."""
-        first = np.full(self.deliveries.chunks, -1)
-        element = np.zeros(self.deliveries.chunks, np.int64)
+    def orbits(self) -> dict[int, list[tuple[int, int]]]:
+        """By the first chunk of each orbit: its chunks, and elements that map the first there."""
+        made: dict[int, list[tuple[int, int]]] = {}
+        seen: set[int] = set()
         for chunk in range(self.deliveries.chunks):
-            if first[chunk] >= 0:
-                continue
-            images = self.group.chunks[:, chunk]
-            for number in range(self.group.size - 1, -1, -1):
-                element[images[number]] = number
-                first[images[number]] = chunk
-        return first, element
+            if chunk not in seen:
+                images = self.group.chunks[:, chunk].tolist()
+                made[chunk] = [(image, images.index(image)) for image in sorted(set(images))]
+                seen.update(images)
+        return made
 
     def spread(self, chunk: int, tree: np.ndarray, trees: np.ndarray) -> None:
         """Copy the tree of an orbit's first chunk to the whole orbit, moved by the symmetry."""
-        first, element = self.orbits
         used = np.flatnonzero(tree >= 0)
-        for other in np.flatnonzero(first == chunk).tolist():
-            ranks, links = self.group.ranks[element[other]], self.group.links[element[other]]
+        for other, element in self.orbits[chunk]:
             trees[other] = -1
-            trees[other, ranks[used]] = links[tree[used]]
+            trees[other, self.group.ranks[element][used]] = self.group.links[element][tree[used]]
+
+    def search(self, engine: SearchEngine, settings: SearchSettings) -> SearchResult:
+        """Return the best schedule that an engine finds over the links allowed."""
+        first = np.concatenate(([0], np.cumsum(self.allowed.sum(axis=1)))).astype(np.int64)
+        return engine.search(
+            self.logical.topology,
+            self.deliveries,
+            self.chunk_mb,
+            routes=Routes(first=first, link=np.nonzero(self.allowed)[1].astype(np.int32)),
+            symmetry=self.group.ranks.astype(np.int32) if self.group.size > 1 else None,
+            settings=settings,
+        )
 
 
 def _allowed(logical: LogicalTopology, deliveries: Deliveries, costs: ChunkCosts) -> np.ndarray:

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from headrace.collectives.plan.generators.taccl.batch import acyclic, propose
+from headrace.collectives.plan.generators.taccl.batch import propose
 from headrace.collectives.plan.generators.taccl.order import order_messages
 from headrace.collectives.plan.generators.taccl.work import (
     Work,
@@ -40,7 +40,7 @@ def batched(
         improved = False
         for name, batches in propose(source, crossing):
             work = merged(base.work, batches)
-            if not acyclic(work):
+            if not work.is_acyclic:
                 continue
             key = _carried(source, batches)
             made, _ = order_messages(work, start=key, wanted=_QUICK, interrupt=interrupt)
@@ -156,11 +156,11 @@ def encode_schedule(order: WorkTimeline, crossing: np.ndarray, horizon: float) -
     send = model.add_variables(work.size, lower=until, upper=latest)
     arrive = model.add_variables(work.size, lower=until + lat, upper=latest + lat)
     time = int(model.add_variables(1, upper=horizon, cost=1.0)[0])  # 5.1
-    _rows(model, np.full(work.size, time), arrive, 0.0)  # 5.2
+    model.add_differences(time, arrive)  # 5.2
     waits = [(at, other) for at in range(work.size) for other in work.before[at]]
     table = np.array(waits, np.int64).reshape(-1, 2)
-    _rows(model, send[table[:, 0]], arrive[table[:, 1]], 0.0)  # 5.4
-    _rows(model, arrive, send, lat)  # 5.18
+    model.add_differences(send[table[:, 0]], arrive[table[:, 1]])  # 5.4
+    model.add_differences(arrive, send, lat)  # 5.18
     queues = _queues(order)
     pairs = _pairs(order, crossing, queues)
     joined = model.add_binaries(len(pairs))
@@ -217,24 +217,11 @@ def schedule_exactly(
         return best, result
     batches = made.batches(result.values)
     joined = merged(work, batches)
-    if not acyclic(joined):
+    if not joined.is_acyclic:
         return best, result
     planned = replace(order, start_us=result.values[made.send].tolist())
     found, _ = order_messages(joined, start=_carried(planned, batches), wanted=())
     return (found if found.total_us < best.total_us - 1e-9 else best), result
-
-
-def _rows(model: LinearModel, late: np.ndarray, early: np.ndarray, by: np.ndarray | float) -> None:
-    """Add late >= early + by, row by row."""
-    rows = np.arange(len(early))
-    ones = np.ones(len(early))
-    model.add_rows(
-        np.concatenate((rows, rows)),
-        np.concatenate((late, early)),
-        np.concatenate((ones, -ones)),
-        lower=np.broadcast_to(np.asarray(by, float), (len(early),)),
-        count=len(early),
-    )
 
 
 def _queues(order: WorkTimeline) -> list[list[int]]:
@@ -273,8 +260,9 @@ def _together(made: ScheduleModel, until: np.ndarray, horizon: float) -> None:
         return
     model, work, costs = made.model, made.work, made.work.costs
     a, b, j = made.pairs[:, 0], made.pairs[:, 1], made.joined
-    _indicate(model, j, made.send[a], made.send[b], 0.0)  # 5.16, with send[b] >= send[a] below
-    _rows(model, made.send[b], made.send[a], 0.0)
+    # 5.16: a batch starts at once.
+    model.add_differences(made.send[a], made.send[b], binaries=j)
+    model.add_differences(made.send[b], made.send[a])
     # 5.17: the running count of a batch is kept as the time that its chunks so far take.
     links = np.array(work.link)
     involved = np.unique(made.pairs)
@@ -285,9 +273,9 @@ def _together(made: ScheduleModel, until: np.ndarray, horizon: float) -> None:
     least = until[first] + alpha + us
     run = model.add_variables(len(keys), lower=least, upper=np.maximum(horizon, least))
     made.held.update(zip(keys, run.tolist(), strict=True))
-    _rows(model, run, made.send[first], alpha + us)
+    model.add_differences(run, made.send[first], alpha + us)
     slow = [k for k, (_, r) in enumerate(keys) if r == _ARRIVAL]
-    _rows(model, made.arrive[first[slow]], run[slow], 0.0)
+    model.add_differences(made.arrive[first[slow]], run[slow])
     # Joined or not, the next of a pair ends a beta later, and an alpha more if it goes by itself:
     # run[b] >= run[a] + beta + alpha * (1 - joined). Without any big-M this is all of 5.17.
     steps = [
@@ -304,7 +292,8 @@ def _together(made: ScheduleModel, until: np.ndarray, horizon: float) -> None:
         np.concatenate((ones, -ones, extra)),
         lower=table[:, 3] + extra,
     )
-    _indicate(model, j, made.arrive[a], made.arrive[b], 0.0)  # all of a batch arrive at once
+    # All of a batch arrive at once.
+    model.add_differences(made.arrive[a], made.arrive[b], binaries=j)
 
 
 def _parts(made: ScheduleModel, at: int) -> list[int]:
@@ -316,24 +305,6 @@ def _us(made: ScheduleModel, at: int, part: int) -> float:
     return float(costs.beta[link]) if part == _ARRIVAL else dict(costs.route[link])[part]
 
 
-def _indicate(
-    model: LinearModel,
-    binaries: np.ndarray,
-    late: np.ndarray,
-    early: np.ndarray,
-    by: np.ndarray | float,
-) -> None:
-    """Add binary = 1 -> late >= early + by."""
-    rows, ones = np.arange(len(early)), np.ones(len(early))
-    model.add_indicators(
-        binaries,
-        np.concatenate((rows, rows)),
-        np.concatenate((late, early)),
-        np.concatenate((ones, -ones)),
-        lower=by,
-    )
-
-
 def _queue(
     made: ScheduleModel, resource: int, queue: list[int], at_pair: dict[tuple[int, int], int]
 ) -> None:
@@ -342,7 +313,7 @@ def _queue(
         return
     work, costs, model = made.work, made.work.costs, made.model
     plain: list[tuple[int, int, float]] = []
-    batched_ends: list[tuple[int, int, float]] = []
+    ends: list[tuple[int, int, float]] = []
     switched: list[tuple[int, int, int]] = []
     for c, o in pairwise(queue):
         run = made.held.get((c, resource))
@@ -353,11 +324,9 @@ def _queue(
         elif (c, o) in at_pair:
             switched.append((at_pair[c, o], int(made.send[o]), run))
         else:
-            batched_ends.append((int(made.send[o]), run, 0.0))
-    for rows in (plain, batched_ends):
-        if rows:
-            table = np.array(rows, float)
-            _rows(model, table[:, 0].astype(int), table[:, 1].astype(int), table[:, 2])
+            ends.append((int(made.send[o]), run, 0.0))
+    late, early, by = np.array([*plain, *ends], float).reshape(-1, 3).T
+    model.add_differences(late.astype(int), early.astype(int), by)
     if switched:
         ids = np.array(switched, np.int64)
         _unless(model, ids[:, 0], ids[:, 1], ids[:, 2])

@@ -27,7 +27,7 @@ class Work:
     link : index into the topology's links.
     chunks : the chunks of the message.
     reduce : whether they are combined at the receiver.
-    before, after : messages that it waits for; that wait for it.
+    before : messages that it waits for.
     """
 
     costs: ChunkCosts
@@ -35,7 +35,6 @@ class Work:
     chunks: list[tuple[int, ...]]
     reduce: list[bool]
     before: list[list[int]]
-    after: list[list[int]]
 
     @property
     def size(self) -> int:
@@ -62,8 +61,18 @@ class Work:
             made.append(known[key])
         return made
 
+    @cached_property
+    def after(self) -> list[list[int]]:
+        """The messages that wait for each."""
+        made: list[list[int]] = [[] for _ in self.before]
+        for at, row in enumerate(self.before):
+            for other in row:
+                made[other].append(at)
+        return made
+
+    @cached_property
     def order(self) -> list[int]:
-        """Return the messages so that each comes after those it waits for."""
+        """The messages, each after those it waits for; those of a cycle are left out."""
         pending = [len(row) for row in self.before]
         made = [at for at, count in enumerate(pending) if not count]
         for at in made:
@@ -71,24 +80,22 @@ class Work:
                 pending[other] -= 1
                 if not pending[other]:
                     made.append(other)
-        assert len(made) == self.size, "the wait-for graph of the messages has a cycle"
         return made
+
+    @property
+    def is_acyclic(self) -> bool:
+        """Return whether the wait-for graph has no cycle: batches can create one."""
+        return len(self.order) == self.size
 
     def reversed(self) -> "Work":
         """Return the same work run backwards in time."""
-        return Work(
-            costs=self.costs,
-            link=self.link,
-            chunks=self.chunks,
-            reduce=self.reduce,
-            before=self.after,
-            after=self.before,
-        )
+        return replace(self, before=self.after)
 
     @cached_property
     def paths(self) -> tuple[list[float], list[float]]:
         """The longest path until each message starts, and from its start to the end, in us."""
-        lats, order = self.lats, self.order()
+        lats, order = self.lats, self.order
+        assert self.is_acyclic, "the wait-for graph of the messages has a cycle"
         until, onward = [0.0] * self.size, list(lats)
         for at in order:
             reach = until[at] + lats[at]
@@ -243,15 +250,7 @@ def _by_time(work: Work, key: Sequence[float]) -> WorkTimeline:
 
 def spreading(costs: ChunkCosts, trees: np.ndarray) -> Work:
     """Return the work of spreading chunks along `trees`, one chunk a message."""
-    before, after, links, chunks = _along(trees, costs.src)
-    return Work(
-        costs=costs,
-        link=links,
-        chunks=chunks,
-        reduce=[False] * len(links),
-        before=before,
-        after=after,
-    )
+    return _along(costs, trees, costs.src)
 
 
 def combining(costs: ChunkCosts, trees: np.ndarray) -> Work:
@@ -260,40 +259,30 @@ def combining(costs: ChunkCosts, trees: np.ndarray) -> Work:
     `trees` is over the transposed topology, whose links have the same numbers; `costs` are those
     of the topology itself.
     """
-    before, after, links, chunks = _along(trees, costs.dst)
-    return Work(
-        costs=costs,
-        link=links,
-        chunks=chunks,
-        reduce=[True] * len(links),
-        before=after,
-        after=before,
-    )
+    work = _along(costs, trees, costs.dst).reversed()
+    return replace(work, reduce=[True] * work.size)
 
 
-def _along(
-    trees: np.ndarray, tail: np.ndarray
-) -> tuple[list[list[int]], list[list[int]], list[int], list[tuple[int, ...]]]:
-    """Predecessors and successors of each send; `tail` is its end near the root."""
+def _along(costs: ChunkCosts, trees: np.ndarray, tail: np.ndarray) -> Work:
+    """Sends from the roots on; `tail` is the end of each link near the root."""
     rows, ranks = np.nonzero(trees >= 0)
     links = trees[rows, ranks]
     number = np.full(trees.shape, -1, np.int64)
     number[rows, ranks] = np.arange(len(rows))
-    parents = number[rows, tail[links]].tolist()
-    before: list[list[int]] = [[at] if at >= 0 else [] for at in parents]
-    after: list[list[int]] = [[] for _ in before]
-    for at, parent in enumerate(parents):
-        if parent >= 0:
-            after[parent].append(at)
-    return before, after, links.tolist(), [(chunk,) for chunk in rows.tolist()]
+    return Work(
+        costs=costs,
+        link=links.tolist(),
+        chunks=[(chunk,) for chunk in rows.tolist()],
+        reduce=[False] * len(links),
+        before=[[at] if at >= 0 else [] for at in number[rows, tail[links]].tolist()],
+    )
 
 
 def chained(first: Work, second: Work) -> Work:
     """Return both works at once; a chunk's part in `second` waits for all of it in `first`."""
     shift = first.size
     src, dst = first.costs.src.tolist(), first.costs.dst.tolist()
-    before = [list(row) for row in first.before]
-    after = [list(row) for row in first.after]
+    before = list(first.before)
     leaves = {(chunk, src[first.link[at]]) for at in range(shift) for chunk in first.chunks[at]}
     ends: dict[int, list[int]] = {}
     for at in range(shift):
@@ -308,17 +297,13 @@ def chained(first: Work, second: Work) -> Work:
     for at in range(second.size):
         begins = [c for c in second.chunks[at] if (c, src[second.link[at]]) not in comes]
         waits = sorted({end for chunk in begins for end in ends.get(chunk, ())})
-        for end in waits:
-            after[end].append(at + shift)
         before.append([*waits, *(other + shift for other in second.before[at])])
-        after.append([other + shift for other in second.after[at]])
     return Work(
         costs=first.costs,
         link=first.link + second.link,
         chunks=first.chunks + second.chunks,
         reduce=first.reduce + second.reduce,
         before=before,
-        after=after,
     )
 
 
@@ -330,7 +315,6 @@ def own_first(work: Work, origin: np.ndarray, crossing: np.ndarray) -> Work:
     """
     costs = work.costs
     before = [list(row) for row in work.before]
-    after = [list(row) for row in work.after]
     lanes: dict[tuple[int, bool], tuple[list[int], list[int]]] = {}
     for at, (link, reduce) in enumerate(zip(work.link, work.reduce, strict=True)):
         if crossing[link]:
@@ -338,11 +322,9 @@ def own_first(work: Work, origin: np.ndarray, crossing: np.ndarray) -> Work:
             own = all(int(origin[chunk]) == end for chunk in work.chunks[at])
             lanes.setdefault((link, reduce), ([], []))[0 if own != reduce else 1].append(at)
     for first, second in lanes.values():
-        for early in first:
-            for late in second:
-                before[late].append(early)
-                after[early].append(late)
-    return replace(work, before=before, after=after)
+        for late in second:
+            before[late] += first
+    return replace(work, before=before)
 
 
 def merged(work: Work, batches: Sequence[Sequence[int]]) -> Work:
@@ -353,24 +335,12 @@ def merged(work: Work, batches: Sequence[Sequence[int]]) -> Work:
             number[at] = batch[0]
     kept = [at for at in range(work.size) if number[at] == at]
     place = {at: index for index, at in enumerate(kept)}
-    chunks: list[list[int]] = [[] for _ in kept]
-    before: list[dict[int, None]] = [{} for _ in kept]
-    after: list[dict[int, None]] = [{} for _ in kept]
-    members: list[list[int]] = [[at] for at in kept]
-    for batch in batches:
-        members[place[batch[0]]] = list(batch)
-    for index, row in enumerate(members):
-        for at in row:
-            chunks[index].extend(work.chunks[at])
-            for other in work.before[at]:
-                before[index][place[number[other]]] = None
-            for other in work.after[at]:
-                after[index][place[number[other]]] = None
+    members = {at: [at] for at in kept} | {batch[0]: list(batch) for batch in batches}
+    waits = [dict.fromkeys(o for at in members[k] for o in work.before[at]) for k in kept]
     return Work(
         costs=work.costs,
         link=[work.link[at] for at in kept],
-        chunks=[tuple(row) for row in chunks],
+        chunks=[tuple(c for at in members[k] for c in work.chunks[at]) for k in kept],
         reduce=[work.reduce[at] for at in kept],
-        before=[list(row) for row in before],
-        after=[list(row) for row in after],
+        before=[list(dict.fromkeys(place[number[at]] for at in row)) for row in waits],
     )
