@@ -27,11 +27,11 @@ from headrace.collectives.export.algorithm import (
 from headrace.collectives.export.emission import StreamEvent
 from headrace.collectives.export.limits import MAX_TEXT, check_limits
 from headrace.collectives.export.pause import collection_paused
-from headrace.collectives.export.prove import Verdict, examine
+from headrace.collectives.export.prove import Verdict, examine, require_none
 from headrace.collectives.export.runtimes import XML, Runtime, extremes, refused, runtime_of
 from headrace.collectives.export.threadblocks import PROTOCOLS, Lowering, Target, renumbered
 from headrace.collectives.program import Program
-from headrace.errors import InputError, VerificationError
+from headrace.errors import InputError
 from headrace.files import read_bytes
 
 MAX_FILE_BYTES = 64 << 20
@@ -70,12 +70,7 @@ def export(program: Program, target: Target | None = None) -> str:
     fatal = refused(extremes(algorithm), runtime)
     fatal += [f for f in check_limits(algorithm) if f.fatal]  # fast; the proof is not
     fatal = fatal or [f for f in verify_text(text).findings if f.fatal or f.rule in relies]
-    if fatal:
-        more = f" (and {len(fatal) - 1} more)" if len(fatal) > 1 else ""
-        raise VerificationError(
-            f"MSCCL XML of {program.demand.collective} for {runtime.name}: {fatal[0]}{more}: "
-            "plan with fewer chunks, or export fewer instances"
-        )
+    require_none(fatal, f"MSCCL XML of {program.demand.collective} for {runtime.name}")
     return text
 
 

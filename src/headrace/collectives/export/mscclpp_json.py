@@ -41,6 +41,7 @@ from headrace.collectives.export.connections import Connections
 from headrace.collectives.export.emission import StreamEvent
 from headrace.collectives.export.mscclpp_read import verify_text
 from headrace.collectives.export.pause import collection_paused
+from headrace.collectives.export.prove import require_none
 from headrace.collectives.export.runtimes import JSON, Extreme, Runtime, refused, runtime_of
 from headrace.collectives.export.threadblocks import Lowering, Target
 from headrace.collectives.program import Program
@@ -78,12 +79,7 @@ def export(program: Program, target: Target | None = None) -> str:
     text = fitted_text(program, target, runtime)
     found = verify_text(text).findings
     fatal = [replace(f, fatal=True) for f in found if f.fatal or f.rule == "limit"]
-    if fatal:
-        more = f" (and {len(fatal) - 1} more)" if len(fatal) > 1 else ""
-        raise VerificationError(
-            f"MSCCL++ plan of {program.demand.collective} for {runtime.name}: {fatal[0]}{more}: "
-            "plan with fewer chunks, or export fewer instances"
-        )
+    require_none(fatal, f"MSCCL++ plan of {program.demand.collective} for {runtime.name}")
     return text
 
 
@@ -197,25 +193,16 @@ def _plan(algorithm: Algorithm) -> Operation:
 
 @dataclass(slots=True)
 class _Tables:
-    """Channels and remote buffers of a GPU, numbered in order of first use."""
+    """A GPU's channels and remote buffers, numbered in order of first use, and its semaphores.
+
+    Attributes
+    ----------
+    acquired, released : by step its semaphores.
+    """
 
     connections: dict[Connection, int]
     remote: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
-
-
-@dataclass(slots=True)
-class _Names:
-    """One threadblock's own numbers for channels and remote buffers."""
-
-    channels: list[int] = field(default_factory=list[int])
-    remote: list[int] = field(default_factory=list[int])
-
-
-@dataclass(slots=True)
-class _Semaphores:
-    """A GPU's semaphores: by step those that it acquires, and those that it releases."""
-
-    count: int = 0
+    semaphores: int = 0
     acquired: dict[At, list[int]] = field(default_factory=dict[At, list[int]])
     released: dict[At, list[int]] = field(default_factory=dict[At, list[int]])
 
@@ -235,8 +222,8 @@ class _Writer:
         """Return one GPU's part of the plan."""
         own = [c for c in self.used if gpu.id in c[:2]]
         tables = _Tables(connections={c: k for k, c in enumerate(own)})
-        semaphores = self._semaphores(gpu)
-        blocks = [self._threadblock(gpu, tb, tables, semaphores) for tb in gpu.threadblocks]
+        self._number_waits(gpu, tables)
+        blocks = [_Block(self, tables, gpu.id, tb).written() for tb in gpu.threadblocks]
         return {
             "id": gpu.id,
             "input_chunks": gpu.input_chunks,
@@ -251,8 +238,11 @@ class _Writer:
                 {"rank": rank, "type": buffer, "access_channel_types": ["memory"]}
                 for rank, buffer in tables.remote
             ],
-            "semaphores": [{"init_value": 0} for _ in range(semaphores.count)],
+            "semaphores": [{"init_value": 0} for _ in range(tables.semaphores)],
         }
+
+    def step(self, at: At) -> BlockStep:
+        return self.connections.threadblocks[at[:2]].steps[at[2]]
 
     def _connected(self, gpu: int, own: list[Connection]) -> list[list[int]]:
         """Return by MSCCL's channel the peers, so that an entry stands for a channel."""
@@ -266,120 +256,108 @@ class _Writer:
         tb = self.connections.threadblocks[send[:2]]
         return send[0], tb.send, tb.channel
 
-    def _semaphores(self, gpu: Gpu) -> _Semaphores:
+    def _number_waits(self, gpu: Gpu, tables: _Tables) -> None:
         """Number every wait of one threadblock for another."""
-        found = _Semaphores()
         for tb in sorted(gpu.threadblocks, key=lambda tb: tb.id):
             for number in range(len(tb.steps)):
-                for on in self.connections.waits.get((gpu.id, tb.id, number), ()):
-                    found.acquired.setdefault((gpu.id, tb.id, number), []).append(found.count)
-                    found.released.setdefault(on, []).append(found.count)
-                    found.count += 1
-        return found
+                at = (gpu.id, tb.id, number)
+                for on in self.connections.waits.get(at, ()):
+                    tables.acquired.setdefault(at, []).append(tables.semaphores)
+                    tables.released.setdefault(on, []).append(tables.semaphores)
+                    tables.semaphores += 1
 
-    def _threadblock(
-        self,
-        gpu: Gpu,
-        tb: Threadblock,
-        tables: _Tables,
-        semaphores: _Semaphores,
-    ) -> dict[str, Any]:
-        names = _Names()
+
+class _Block:
+    """One threadblock, with its own numbers for channels and remote buffers."""
+
+    def __init__(self, writer: _Writer, tables: _Tables, gpu: int, tb: Threadblock) -> None:
+        self.writer, self.tables, self.gpu, self.tb = writer, tables, gpu, tb
+        self.channels: dict[int, int] = {}
+        self.buffers: dict[int, int] = {}
+
+    def written(self) -> dict[str, Any]:
         ops: list[Operation] = []
-        for number, step in enumerate(tb.steps):
-            if step.kind is Kind.NOP:
-                continue
-            at = (gpu.id, tb.id, number)
-            acquired = semaphores.acquired.get(at, ())
-            released = semaphores.released.get(at, ())
-            ops += _semaphores("sem_acquire", acquired)
-            ops += self._step(at, step, tb, tables, names)
-            ops += _semaphores("sem_release", released)
+        for number, step in enumerate(self.tb.steps):
+            if step.kind is not Kind.NOP:
+                at = (self.gpu, self.tb.id, number)
+                ops += _semaphores("sem_acquire", self.tables.acquired.get(at, ()))
+                ops += self._step(at, step)
+                ops += _semaphores("sem_release", self.tables.released.get(at, ()))
+        channels = {"channel_type": "memory", "channel_ids": list(self.channels)}
+        buffers = {"access_channel_type": "memory", "remote_buffer_ids": list(self.buffers)}
         return {
-            "id": tb.id,
+            "id": self.tb.id,
             "ops": list(_with_barriers(ops)),
-            "channels": [{"channel_type": "memory", "channel_ids": names.channels}]
-            if names.channels
-            else [],
-            "remote_buffer_refs": [
-                {"access_channel_type": "memory", "remote_buffer_ids": names.remote}
-            ]
-            if names.remote
-            else [],
+            "channels": [channels] if self.channels else [],
+            "remote_buffer_refs": [buffers] if self.buffers else [],
         }
 
-    def _step(
-        self, at: At, step: BlockStep, tb: Threadblock, tables: _Tables, names: _Names
-    ) -> Iterator[Operation]:
-        def sync(name: str, connection: Connection) -> Operation:
-            return {"name": name, **_channel(tables, names, connection)}
-
-        kind = step.kind
+    def _step(self, at: At, step: BlockStep) -> Iterator[Operation]:
+        kind, tb = step.kind, self.tb
         if kind in (Kind.COPY, Kind.REDUCE):
             yield _local(step)
             return
         came: Connection = (tb.recv, at[0], tb.channel)
         goes: Connection = (at[0], tb.send, tb.channel)
-        pulled = kind.sends and self._step_at(self.receiver[at]).kind.reduces
+        pulled = kind.sends and self.writer.step(self.writer.receiver[at]).kind.reduces
         # rrs stores nothing; here the result that it forwards replaces its operand
         home = step.dst if kind not in (Kind.SEND, Kind.RECV_REDUCE_SEND) else step.src
         fused = kind.receives and kind.reduces and kind.sends and not pulled
         if kind.receives and not kind.reduces:
-            yield sync("signal", came)
-            yield sync("wait", came)
+            yield self._sync("signal", came)
+            yield self._sync("wait", came)
         elif kind.receives:
-            yield sync("wait", came)
+            yield self._sync("wait", came)
             if fused:
-                yield sync("wait", goes)
-            yield self._read_reduce(at, step, home, tables, names, send=fused)
-            yield sync("signal", came)
+                yield self._sync("wait", goes)
+            yield self._read_reduce(at, step, home, send=fused)
+            yield self._sync("signal", came)
             if fused:
-                yield sync("signal", goes)
+                yield self._sync("signal", goes)
         if kind.sends and pulled:
-            yield sync("signal", goes)
-            yield sync("wait", goes)
+            yield self._sync("signal", goes)
+            yield self._sync("wait", goes)
         elif kind.sends and not fused:
-            yield sync("wait", goes)
+            yield self._sync("wait", goes)
             yield {
                 "name": "put",
                 "src_buff": [_own(home, step.count)],
-                "dst_buff": [self._stored_at(at, tables, names)],
-                **_channel(tables, names, goes),
+                "dst_buff": [self._stored_at(at)],
+                **self._channel(goes),
             }
-            yield sync("signal", goes)
+            yield self._sync("signal", goes)
 
-    def _step_at(self, at: At) -> BlockStep:
-        return self.connections.threadblocks[at[:2]].steps[at[2]]
-
-    def _read_reduce(
-        self,
-        at: At,
-        step: BlockStep,
-        home: Location,
-        tables: _Tables,
-        names: _Names,
-        *,
-        send: bool,
-    ) -> Operation:
-        sender = self.sender[at]
-        sent = self._step_at(sender)
+    def _read_reduce(self, at: At, step: BlockStep, home: Location, *, send: bool) -> Operation:
+        sender = self.writer.sender[at]
+        sent = self.writer.step(sender)
         plain = sent.kind in (Kind.SEND, Kind.RECV_REDUCE_SEND)
-        remote = _remote(tables, names, sender[0], sent.src if plain else sent.dst, step.count)
-        outputs = [_own(home, step.count)]
-        if send:
-            outputs.append(self._stored_at(at, tables, names))
+        remote = self._remote(sender[0], sent.src if plain else sent.dst, step.count)
         return {
             "name": "rres" if send else "rre",
             "src_buff": [_own(step.src, step.count), remote],
-            "dst_buff": outputs,
+            "dst_buff": [_own(home, step.count), *([self._stored_at(at)] if send else [])],
             "channel_type": "memory",
             "reduce_op": "sum",
         }
 
-    def _stored_at(self, at: At, tables: _Tables, names: _Names) -> dict[str, Any]:
-        receiver = self.receiver[at]
-        step = self._step_at(receiver)
-        return _remote(tables, names, receiver[0], step.dst, step.count)
+    def _stored_at(self, at: At) -> dict[str, Any]:
+        receiver = self.writer.receiver[at]
+        step = self.writer.step(receiver)
+        return self._remote(receiver[0], step.dst, step.count)
+
+    def _remote(self, rank: int, location: Location, count: int) -> dict[str, Any]:
+        remote = self.tables.remote
+        number = remote.setdefault((rank, location.buffer), len(remote))
+        own = self.buffers.setdefault(number, len(self.buffers))
+        return {"buffer_id": own, "index": location.offset, "size": count}
+
+    def _sync(self, name: str, connection: Connection) -> Operation:
+        return {"name": name, **self._channel(connection)}
+
+    def _channel(self, connection: Connection) -> dict[str, Any]:
+        number = self.tables.connections[connection]
+        own = self.channels.setdefault(number, len(self.channels))
+        return {"channel_ids": [own], "channel_type": "memory"}
 
 
 def _local(step: BlockStep) -> Operation:
@@ -391,24 +369,6 @@ def _local(step: BlockStep) -> Operation:
 
 def _own(location: Location, count: int) -> dict[str, Any]:
     return {"type": location.buffer, "index": location.offset, "size": count}
-
-
-def _remote(
-    tables: _Tables, names: _Names, rank: int, location: Location, count: int
-) -> dict[str, Any]:
-    number = tables.remote.setdefault((rank, location.buffer), len(tables.remote))
-    return {"buffer_id": _named(names.remote, number), "index": location.offset, "size": count}
-
-
-def _channel(tables: _Tables, names: _Names, connection: Connection) -> dict[str, Any]:
-    number = _named(names.channels, tables.connections[connection])
-    return {"channel_ids": [number], "channel_type": "memory"}
-
-
-def _named(names: list[int], number: int) -> int:
-    if number not in names:
-        names.append(number)
-    return names.index(number)
 
 
 def _semaphores(name: str, numbers: Sequence[int]) -> Iterator[Operation]:

@@ -11,7 +11,7 @@ connections, with a warning that names the cycle. MSCCL++'s buffer nothing.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
@@ -105,6 +105,14 @@ def _root(algorithm: Algorithm, collective: Collective) -> int:
         if len(candidates) == 1:
             return candidates[0]
     return 0
+
+
+def require_none(fatal: Sequence[Finding], what: str) -> None:
+    """Raise VerificationError with the first of `fatal`, which keep `what` from being written."""
+    if fatal:
+        more = f" (and {len(fatal) - 1} more)" if len(fatal) > 1 else ""
+        remedy = "plan with fewer chunks, or export fewer instances"
+        raise VerificationError(f"{what}: {fatal[0]}{more}: {remedy}")
 
 
 def examine(
