@@ -12,7 +12,14 @@ from headrace.collectives.cli.adapt import adapt_command
 from headrace.collectives.cli.export import export_command
 from headrace.collectives.cli.import_iperf import import_iperf_command, save_profile
 from headrace.collectives.cli.infer import infer_command
-from headrace.collectives.cli.method import MAX_SEED, EffortLevel, Model, charged
+from headrace.collectives.cli.method import (
+    CostModelName,
+    EffortLevel,
+    Model,
+    SearchEffort,
+    SearchSeed,
+    charged,
+)
 from headrace.collectives.cli.network import read_network
 from headrace.collectives.cli.sketch import sketch_command
 from headrace.collectives.cli.synthesize import synthesize_command
@@ -109,13 +116,7 @@ def plan_command(
         list[Collective] | None,
         typer.Option(help="Plan only this one; may be repeated.", show_default="all"),
     ] = None,
-    model: Annotated[
-        Model,
-        typer.Option(
-            help="Cost model: executor (headrace's own, on TCP), full (as on GPUs), table "
-            "(full without alpha inside a host)."
-        ),
-    ] = Model.EXECUTOR,
+    model: CostModelName = Model.EXECUTOR,
     search: Annotated[
         bool,
         typer.Option(
@@ -123,10 +124,8 @@ def plan_command(
             "a minute for a few ranks."
         ),
     ] = False,
-    effort: Annotated[EffortLevel, typer.Option(help="Search effort.")] = EffortLevel.QUICK,
-    seed: Annotated[
-        int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal plans.")
-    ] = 0,
+    effort: SearchEffort = EffortLevel.QUICK,
+    seed: SearchSeed = 0,
 ) -> None:
     """Find the best verified plan for every collective and size, and write a plan book."""
     from headrace.collectives.cli.entries import entry_tables

@@ -1,7 +1,9 @@
-"""Options of planning, as parameters of the planner."""
+"""Options of planning that several commands have, and what they stand for in the planner."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from headrace.topology import Topology
 
@@ -26,6 +28,28 @@ class EffortLevel(StrEnum):
     QUICK = "quick"
     NORMAL = "normal"
     THOROUGH = "thorough"
+
+
+TotalBytes = Annotated[
+    str,
+    typer.Option(
+        "--size",
+        help="Bytes of the whole data buffer (the gathered output, the reduced vector, the "
+        "all-to-all input), such as 512K, 16M or 1G, in powers of 1024; or 16MB, of 1000.",
+    ),
+]
+Root = Annotated[int, typer.Option(help="For broadcast, reduce, gather and scatter.")]
+CostModelName = Annotated[
+    Model,
+    typer.Option(
+        help="Cost model: executor (headrace's own, on TCP), full (as on GPUs), table (full "
+        "without alpha inside a host)."
+    ),
+]
+SearchEffort = Annotated[EffortLevel, typer.Option(help="Search effort.")]
+SearchSeed = Annotated[
+    int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal results.")
+]
 
 
 def charged(

@@ -10,7 +10,7 @@ from rich.table import Table
 import headrace.artifact as artifact_io
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
-from headrace.collectives.cli.method import MAX_SEED, EffortLevel
+from headrace.collectives.cli.method import EffortLevel, Root, SearchEffort, SearchSeed, TotalBytes
 from headrace.collectives.cli.network import read_network
 from headrace.collectives.demand import Collective
 from headrace.units import duration, parse_size
@@ -27,19 +27,10 @@ def sketch_command(
     ],
     output: Annotated[Path, output_option("File for the sketch (JSON).")],
     collective: Annotated[Collective, typer.Option(help="What it is for.")] = Collective.ALLREDUCE,
-    total: Annotated[
-        str,
-        typer.Option(
-            "--size",
-            help="Bytes of the whole data buffer (the gathered output, the reduced vector, the "
-            "all-to-all input), such as 512K, 16M or 1G, in powers of 1024; or 16MB, of 1000.",
-        ),
-    ] = "1M",
-    root: Annotated[int, typer.Option(help="For broadcast, reduce, gather and scatter.")] = 0,
-    effort: Annotated[EffortLevel, typer.Option(help="Search effort.")] = EffortLevel.NORMAL,
-    seed: Annotated[
-        int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal sketches.")
-    ] = 0,
+    total: TotalBytes = "1M",
+    root: Root = 0,
+    effort: SearchEffort = EffortLevel.NORMAL,
+    seed: SearchSeed = 0,
 ) -> None:
     """Try the sketches that a topology suggests, and write the best: to read, alter and reuse.
 

@@ -13,7 +13,16 @@ import headrace
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.collectives.cli.export import RuntimeName
-from headrace.collectives.cli.method import MAX_SEED, EffortLevel, Model, charged
+from headrace.collectives.cli.method import (
+    CostModelName,
+    EffortLevel,
+    Model,
+    Root,
+    SearchEffort,
+    SearchSeed,
+    TotalBytes,
+    charged,
+)
 from headrace.collectives.cli.network import read_network
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
 from headrace.collectives.errors import ProgramError
@@ -49,26 +58,13 @@ def synthesize_command(
             "docs/plan-format.md."
         ),
     ] = None,
-    total: Annotated[
-        str,
-        typer.Option(
-            "--size",
-            help="Bytes of the whole data buffer (the gathered output, the reduced vector, the "
-            "all-to-all input), such as 512K, 16M or 1G, in powers of 1024; or 16MB, of 1000.",
-        ),
-    ] = "1M",
-    root: Annotated[int, typer.Option(help="For broadcast, reduce, gather and scatter.")] = 0,
+    total: TotalBytes = "1M",
+    root: Root = 0,
     sketch: Annotated[
         Path | None,
         typer.Option(help="Communication sketch (JSON) that narrows the search down."),
     ] = None,
-    model: Annotated[
-        Model,
-        typer.Option(
-            help="Cost model: full (as on GPUs), table (full without alpha inside a host), "
-            "executor (headrace's own, on TCP)."
-        ),
-    ] = Model.FULL,
+    model: CostModelName = Model.FULL,
     runtime: Annotated[
         RuntimeName | None,
         typer.Option(
@@ -76,10 +72,8 @@ def synthesize_command(
             "msccl, msccl-executor-nccl, mscclpp, or strictest for all of them."
         ),
     ] = None,
-    effort: Annotated[EffortLevel, typer.Option(help="Search effort.")] = EffortLevel.NORMAL,
-    seed: Annotated[
-        int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal plans.")
-    ] = 0,
+    effort: SearchEffort = EffortLevel.NORMAL,
+    seed: SearchSeed = 0,
 ) -> None:
     """Search for the best plan for one collective, prove it, compare it with the lower bound.
 

@@ -16,6 +16,7 @@ import headrace.artifact as artifact_io
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.options import Order, Seed, output_option
 from headrace.cli.progress import Report, progress
+from headrace.collectives.cli.method import Root, TotalBytes
 from headrace.collectives.cli.network import read_network
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
 from headrace.collectives.settings import CollectiveSettings
@@ -40,14 +41,7 @@ def trace_command(
         output_option("File for the trace (JSON), for ui.perfetto.dev."),
     ],
     collective: Annotated[Collective, typer.Option(help="What to run.")] = Collective.ALLREDUCE,
-    total: Annotated[
-        str,
-        typer.Option(
-            "--size",
-            help="Bytes of the whole data buffer, such as 512K, 16M or 1G, in powers of 1024; or "
-            "16MB, of 1000.",
-        ),
-    ] = "16M",
+    total: TotalBytes = "16M",
     ranks: Annotated[
         int | None,
         typer.Option(help="Processes of this machine to run it on.", min=1, show_default="4"),
@@ -67,7 +61,7 @@ def trace_command(
             help="A topology or a profile to predict by; else that of the plan book or the testbed."
         ),
     ] = None,
-    root: Annotated[int, typer.Option(help="For broadcast, reduce, gather and scatter.")] = 0,
+    root: Root = 0,
     repeats: Annotated[
         int, typer.Option(help="Of so many runs, that of median time is kept.", min=1)
     ] = 9,

@@ -249,14 +249,14 @@ class _Run:
     def _do(self, at: At, step: BlockStep, k: int, count: int) -> None:
         src, dst = self._slot(step.src, k), self._slot(step.dst, k)
         if step.kind in (Kind.COPY, Kind.REDUCE):
-            self._local(at, step, src, dst, count)
+            self._local(at, Op.COPY if step.kind is Kind.COPY else Op.REDUCE, src, dst, count)
             return
         if step.kind.receives:
             reduce = step.kind.reduces
             if step.kind is Kind.RECV_REDUCE_SEND:
                 dst = self.value
             if reduce and src != dst:
-                self._move(at, src, dst, count)
+                self._local(at, Op.COPY, src, dst, count)
             op = Op.RECV_REDUCE if reduce else Op.RECV
             receive = self._add(at, Direction.RECV, self.tb.recv, op, dst, -1, count)
             if self.a.held and step.kind.sends:  # it receives only once there is room
@@ -279,21 +279,13 @@ class _Run:
         self.stored[index] = send
         self.last = stored  # no step waits for the receiver
 
-    def _local(self, at: At, step: BlockStep, src: int, dst: int, count: int) -> None:
-        copies = step.kind is Kind.COPY
+    def _local(self, at: At, op: Op, src: int, dst: int, count: int) -> None:
         if abs(src - dst) < count:
             self._add(at, Direction.LOCAL, -1, Op.COPY, self.spare, src, count)
-            if copies and src == dst:
+            if op is Op.COPY and src == dst:
                 return  # in place: it writes the value that is there already
             src = self.spare
-        op = Op.COPY if copies else Op.REDUCE
         self._add(at, Direction.LOCAL, -1, op, dst, src, count)
-
-    def _move(self, at: At, src: int, dst: int, count: int) -> None:
-        if abs(src - dst) < count:
-            self._add(at, Direction.LOCAL, -1, Op.COPY, self.spare, src, count)
-            src = self.spare
-        self._add(at, Direction.LOCAL, -1, Op.COPY, dst, src, count)
 
     def _slot(self, location: Location, k: int) -> int:
         return self.a.regions.slot(self.rank, Location(location.buffer, location.offset + k))

@@ -289,7 +289,7 @@ def test_no_group_of_something_else_is_accepted() -> None:
     with pytest.raises(TopologyError, match="has no image"):
         pack(ndv2_node(), allgather(8), 1.0, symmetry=turn)
     turn = np.array([np.arange(4), np.roll(np.arange(4), 1)])
-    with pytest.raises(ProgramError, match="the commodity of rank 0 has no image at rank 3"):
+    with pytest.raises(ProgramError, match="chunk 0 from rank 0 has no image from rank 3"):
         pack(ring(4), broadcast(4), 1.0, symmetry=turn)
     port = SharedCapacity(name="port", links=(0, 2), beta_us_per_mb=50.0)
     uneven = network(4, [(k.src, k.dst, 0.0, 10.0) for k in ring(4).links], port)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +29,7 @@ _TREE_RANKS = 80
 """Up to so many links and ranks trees are packed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(NamedTuple):
     """A term before the size is known: `share` of the total bytes has to pass at `rate`."""
 
     name: str
@@ -125,18 +125,17 @@ def _of_flows(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
     flows = _flows(topology)
     pairs = _pairs(n, collective, root)
     flows.require(pairs, collective.value)
-    share = _flow_share(n, collective)
+    whole = collective in (Collective.ALLREDUCE, Collective.BROADCAST, Collective.REDUCE)
     together = _together(n, collective, pairs)
     distinct = _distinct(topology, collective, together)
     solved = _spread(distinct, max(8, _FLOWS_TIMES_LINKS // len(topology.links)))
     group = translations(topology) if collective is Collective.ALL_TO_ALL else None
+    share = 1.0 if whole else 1.0 / n
     flow = [
         Share(
-            name=f"flow {name}",
-            share=share,
-            rate=flows.rate(ends) if group is None else _all_pairs(flows, n, group),
+            f"flow {name}", share, flows.rate(e) if group is None else _all_pairs(flows, n, group)
         )
-        for name, ends in solved
+        for name, e in solved
     ]
     few = ""
     if len(distinct) < len(together):
@@ -146,14 +145,14 @@ def _of_flows(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
     parts = [f"{_FLOWS[collective]}{few}"]
     trees: list[Share] = []
     if collective in _TREES and _packable(topology, collective):
-        trees = [Share(name="trees", share=1.0, rate=_trees(topology, collective, root))]
+        trees = [Share("trees", 1.0, _trees(topology, collective, root))]
         parts.append(_TREES[collective])
-    volume = [Share(name="volume", share=_volume_share(n, collective), rate=flows.egress())]
+    volume = [Share("volume", _group_share(np.arange(n), collective, root), flows.egress())]
     parts.append(_volume_formula(collective, "N", "egress"))
     groups: list[Share] = []
     for name, label in partitions(topology):
         crossing = _group_share(label, collective, root)
-        groups.append(Share(name=f"volume of {name}", share=crossing, rate=flows.egress(label)))
+        groups.append(Share(f"volume of {name}", crossing, flows.egress(label)))
         parts.append(_volume_formula(collective, name, f"egress between {name}"))
     latency = [_farthest(flows, pairs)]
     parts.append(f"largest distance in alpha{_DISTANCES.get(collective, '')}")
@@ -176,15 +175,11 @@ def _of_large(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
                 ("into", "out of"), needs, (into[part], out[part]), strict=True
             ):
                 if need > 0.0 and rate is not None:
-                    cuts.append(Share(name=f"cut {way} {name} {part}", share=need, rate=rate))
+                    cuts.append(Share(f"cut {way} {name} {part}", need, rate))
         names.append(name)
-    volume = [Share(name="volume", share=_volume_share(n, collective), rate=large.egress())]
+    volume = [Share("volume", _group_share(np.arange(n), collective, root), large.egress())]
     groups = [
-        Share(
-            name=f"volume of {name}",
-            share=_group_share(label, collective, root),
-            rate=large.egress(label),
-        )
+        Share(f"volume of {name}", _group_share(label, collective, root), large.egress(label))
         for name, label in large.partitions()
         if 1 < label.max() + 1 < n
     ]
@@ -194,14 +189,12 @@ def _of_large(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
         _volume_formula(collective, "parts", "capacity between parts"),
     ]
     if collective is Collective.ALL_TO_ALL and (hops := large.hops()) is not None:
-        volume.append(Share(name="hops", share=hops / n, rate=large.egress()))
+        volume.append(Share("hops", hops / n, large.egress()))
         parts.append("(M/N) * sum of hops over pairs / capacity + alpha")
     source = root if collective in _DISTANCES else 0
     latency = large.latency(source, inward=collective in (Collective.REDUCE, Collective.GATHER))
     parts.append(f"distances in alpha of rank {source}")
-    return [cuts, volume, groups, [Share(name=latency[0], share=0.0, rate=latency[1])]], "; ".join(
-        parts
-    )
+    return [cuts, volume, groups, [Share(latency[0], 0.0, latency[1])]], "; ".join(parts)
 
 
 def _of_deliveries(topology: Topology, demand: Demand) -> tuple[list[list[Share]], str]:
@@ -213,7 +206,7 @@ def _of_deliveries(topology: Topology, demand: Demand) -> tuple[list[list[Share]
         for c, t in zip(*np.nonzero(deliveries.targets), strict=True)
     ]
     if not pairs:
-        return [[Share(name="latency", share=0.0, rate=Rate(us_per_mb=0.0, alpha_us=0.0))]], "none"
+        return [[Share("latency", 0.0, Rate(us_per_mb=0.0, alpha_us=0.0))]], "none"
     each = demand.chunk_bytes(1_000_000_000) / 1e9
     flows.require(sorted(set(pairs)), demand.collective.value)
     flow: list[Share] = []
@@ -232,11 +225,11 @@ def _of_deliveries(topology: Topology, demand: Demand) -> tuple[list[list[Share]
                 rows = [(int(s), int(t)) for s, t in ends[mine]]
             different, counts = np.unique(np.array(rows), axis=0, return_counts=True)
             rate = flows.rate([(int(s), int(t)) for s, t in different], counts.tolist())
-            flow.append(Share(name=f"flow {word} {rank}", share=each, rate=rate))
+            flow.append(Share(f"flow {word} {rank}", each, rate))
     trees: list[Share] = []
     if topology.ranks <= _TREE_RANKS and len(topology.links) <= _TREE_LINKS:
         rate = flows.trees(deliveries, np.ones(deliveries.chunks))
-        trees.append(Share(name="trees", share=each, rate=rate))
+        trees.append(Share("trees", each, rate))
     latency = [_farthest(flows, sorted(set(pairs)))]
     formula = (
         "max over t of chunks / flow(their origins -> t at once) + alpha; max over s of chunks / "
@@ -250,7 +243,7 @@ def _farthest(flows: Flows, pairs: _Pairs) -> Share:
     """The latency of the pair that is farthest apart in alpha; of equal ones the first."""
     ends = np.array(pairs)
     s, t = pairs[int(flows.distance_us[ends[:, 0], ends[:, 1]].argmax())]
-    return Share(name=f"latency {s} -> {t}", share=0.0, rate=flows.latency(s, t))
+    return Share(f"latency {s} -> {t}", 0.0, flows.latency(s, t))
 
 
 def _packable(topology: Topology, collective: Collective) -> bool:
@@ -378,17 +371,6 @@ def _together(n: int, collective: Collective, pairs: _Pairs) -> list[tuple[str, 
             if collective is Collective.ALLREDUCE and n > _ALL_PAIRS_RANKS:
                 pairs = [pair for pair in pairs if 0 in pair]
             return [(f"{s} -> {t}", [(s, t)]) for s, t in pairs]
-
-
-def _flow_share(n: int, collective: Collective) -> float:
-    """Amount that each pair's flow must move, as a fraction of the total bytes."""
-    whole = (Collective.ALLREDUCE, Collective.BROADCAST, Collective.REDUCE)
-    return 1.0 if collective in whole else 1.0 / n
-
-
-def _volume_share(n: int, collective: Collective) -> float:
-    """Amount that all sends together must move, as a multiple of the total bytes."""
-    return _group_share(np.arange(n), collective, 0)
 
 
 def _group_share(label: np.ndarray, collective: Collective, root: int) -> float:

@@ -16,7 +16,7 @@ is free unless the model says otherwise. The grouping of steps into messages is 
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import NoReturn, TypedDict
+from typing import NoReturn
 
 import numpy as np
 
@@ -235,29 +235,30 @@ def _whole_messages(
     start_us, finish_us = begin[messages.node], end[messages.node]
     receives = program.lanes["direction"][program.steps["lane"]] == RECV
     start_us[receives] += alpha[messages.node[receives]]
-    return Simulation(
-        total_us=float(end.max(initial=0.0)),
-        start_us=start_us,
-        finish_us=finish_us,
-        pieces=messages.count,
-        **_busy(topology, messages.link, messages.mb[: messages.count], end, alpha),
+    times = (start_us, finish_us, float(end.max(initial=0.0)))
+    return _simulation(
+        topology, times, messages.link, messages.mb[: messages.count], alpha, messages.count
     )
 
 
-class _Busy(TypedDict):
-    busy: dict[str, float]
-    link_busy: np.ndarray
+def _simulation(
+    topology: Topology,
+    times: tuple[np.ndarray, np.ndarray, float],
+    link: np.ndarray,
+    mb: np.ndarray,
+    held_us: np.ndarray,
+    pieces: int,
+) -> Simulation:
+    """Return the result, with the utilization of links and shared capacities.
 
-
-def _busy(
-    topology: Topology, link: np.ndarray, mb: np.ndarray, end_us: np.ndarray, held_us: np.ndarray
-) -> _Busy:
-    """Return the utilization of links and shared capacities.
-
-    `link`, `mb` and `held_us` are those of every send (or message): its link, its size, and the
-    time for which it holds every resource on its route besides.
+    Parameters
+    ----------
+    times : start and end of every step, and the end of all.
+    link, mb, held_us : of every send (or message): its link, its size, and the time for which it
+        holds every resource on its route besides.
     """
-    links, total_us = len(topology.links), float(end_us.max(initial=0.0))
+    start_us, finish_us, total_us = times
+    links = len(topology.links)
     moved_mb = np.bincount(link, weights=mb, minlength=links)
     extra_us = np.bincount(link, weights=held_us, minlength=links)
     in_use = {
@@ -266,10 +267,14 @@ def _busy(
         for shared in topology.shared
     }
     share = 1.0 / total_us if total_us > 0.0 else 0.0
-    return {
-        "busy": {name: us / total_us if share else 0.0 for name, us in in_use.items()},
-        "link_busy": (moved_mb * topology.columns.beta_us_per_mb + extra_us) * share,
-    }
+    return Simulation(
+        total_us=total_us,
+        start_us=start_us,
+        finish_us=finish_us,
+        busy={name: us / total_us if share else 0.0 for name, us in in_use.items()},
+        link_busy=(moved_mb * topology.columns.beta_us_per_mb + extra_us) * share,
+        pieces=pieces,
+    )
 
 
 def _gather(pieces: Pieces, topology: Topology, begin: np.ndarray, end: np.ndarray) -> Simulation:
@@ -280,12 +285,7 @@ def _gather(pieces: Pieces, topology: Topology, begin: np.ndarray, end: np.ndarr
     arrives = start_us[pieces.mate] + _alphas(pieces, topology)
     start_us = np.where(receives, np.minimum(arrives, start_us), start_us)
     sends = pieces.direction == SEND
-    total_us = float(finish_us.max(initial=0.0))
+    times = (start_us, finish_us, float(finish_us.max(initial=0.0)))
     mb = pieces.step_bytes[sends] / BYTES_PER_MB
-    return Simulation(
-        total_us=total_us,
-        start_us=start_us,
-        finish_us=finish_us,
-        pieces=int(pieces.count[sends].sum()),
-        **_busy(topology, pieces.link[sends], mb, finish_us, np.zeros_like(mb)),
-    )
+    count = int(pieces.count[sends].sum())
+    return _simulation(topology, times, pieces.link[sends], mb, np.zeros_like(mb), count)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.plan.ir.chunks import Deliveries
+from headrace.collectives.plan.ir.permutations import chunk_images
 from headrace.errors import TopologyError
 from headrace.topology import Topology
 from headrace.topology.symmetry import orbits
@@ -134,29 +134,18 @@ def _orbits(rows: list[np.ndarray], count: int, images: Sequence[np.ndarray]) ->
 
 
 def commodity_orbits(
-    wanted: tuple[Commodity, ...], symmetry: np.ndarray | None
+    deliveries: Deliveries, of: np.ndarray, symmetry: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return of each orbit of commodities under a group the first one, and how many there are.
 
     Parameters
     ----------
+    of : of every chunk its commodity, or -1 (see `commodities`).
     symmetry : (elements, ranks), the permutations of the ranks; None: each is an orbit by itself.
     """
-    if symmetry is None:
-        return np.arange(len(wanted)), np.ones(len(wanted), dtype=np.int64)
-    moved = np.array([_commodity_images(wanted, perm) for perm in symmetry])
-    return np.unique(moved.min(axis=0), return_counts=True)
-
-
-def _commodity_images(wanted: tuple[Commodity, ...], perm: np.ndarray) -> list[int]:
-    index = {(k.origin, k.targets): place for place, k in enumerate(wanted)}
-    images: list[int] = []
-    for k in wanted:
-        key = (int(perm[k.origin]), tuple(sorted(perm[list(k.targets)].tolist())))
-        if key not in index:
-            raise ProgramError(
-                f"the commodity of rank {k.origin} has no image at rank {key[0]}; use permutations "
-                "that map the collective to itself"
-            )
-        images.append(index[key])
-    return images
+    chunks = np.flatnonzero(of >= 0)
+    chunks = chunks[np.unique(of[chunks], return_index=True)[1]]  # the first of every commodity
+    moved = [np.arange(len(chunks))]
+    for perm in () if symmetry is None else symmetry:
+        moved.append(of[chunk_images(deliveries, perm)[chunks]])
+    return np.unique(np.min(moved, axis=0), return_counts=True)

@@ -143,7 +143,9 @@ def pack(
             prices=np.zeros(count),
             stopped="gap",
         )
-    return _Packer(topology, wanted, symmetry, chunk_mb, settings).run()
+    orbits = commodity_orbits(deliveries, of, symmetry)
+    images = [link_images(topology, perm) for perm in ([] if symmetry is None else symmetry)]
+    return _Packer(topology, wanted, orbits, images, chunk_mb, settings).run()
 
 
 class _Packer:
@@ -151,13 +153,13 @@ class _Packer:
         self,
         topology: Topology,
         commodities: tuple[Commodity, ...],
-        symmetry: np.ndarray | None,
+        orbits: tuple[np.ndarray, np.ndarray],
+        images: list[np.ndarray],
         chunk_mb: float,
         settings: PackSettings,
     ) -> None:
         self._topology, self._commodities, self._settings = topology, commodities, settings
-        images = [link_images(topology, perm) for perm in ([] if symmetry is None else symmetry)]
-        self._first, sizes = commodity_orbits(commodities, symmetry)
+        self._first, sizes = orbits
         self._wanted = tuple(commodities[k] for k in self._first)
         self._loads = Loads(topology, images)
         self._pricing = Pricing(topology, self._wanted, chunk_mb)
