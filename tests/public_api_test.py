@@ -154,7 +154,6 @@ PUBLIC = {
         "Switch",
         "Topology",
         "beta_from_bytes_per_s",
-        "perturbed",
         "subgraph",
         "transposed",
         "without_local_alpha",

@@ -7,6 +7,7 @@ proven lower bound cannot be beaten: its row shows that, and its bar is short.
 from collections.abc import Callable
 
 from benchmarks.harness import Report
+from benchmarks.instruments.perturbed import perturbed
 from headrace.collectives.demand import Collective
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.model import FULL
@@ -15,7 +16,7 @@ from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import Method
 from headrace.collectives.run.synthesis import NativeSearch
-from headrace.topology import Topology, perturbed, presets
+from headrace.topology import Topology, presets
 
 MIB = 1 << 20
 COLLECTIVES = (

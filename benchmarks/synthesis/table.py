@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from benchmarks.harness import Report
+from benchmarks.instruments.perturbed import perturbed
 from benchmarks.synthesis.cases import CASES, TORI, Case
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost.model import FULL
@@ -12,7 +13,7 @@ from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import Method
 from headrace.collectives.run.synthesis import NativeSearch
-from headrace.topology import Topology, perturbed, without_local_alpha
+from headrace.topology import Topology, without_local_alpha
 
 SEEDS = (1, 2, 3)
 MODELS: dict[str, Callable[[Topology], Topology]] = {

@@ -12,7 +12,7 @@ import os
 import secrets
 import struct
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,17 @@ class Artifact:
             "tables": [[name, len(blob)] for name, blob in blobs.items()],
         }
         return canonical_json(envelope).encode() + b"\n" + b"".join(blobs.values())
+
+
+def columns_of(
+    rows: Iterable[Sequence[float]], types: Mapping[str, type | np.dtype]
+) -> dict[str, np.ndarray]:
+    """Return rows as a table with columns of these types, in their order."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(types)
+    return {
+        name: np.array(column, dtype=type_)
+        for (name, type_), column in zip(types.items(), columns, strict=True)
+    }
 
 
 def write_file(path: str | Path, content: bytes) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.errors import TopologyError
 from headrace.topology import Topology
+from headrace.topology.automorphism import is_automorphism
 from headrace.topology.presets import (
     PRESETS,
     dgx1,
@@ -24,12 +25,8 @@ from headrace.topology.presets import (
     ring,
     torus,
 )
-from headrace.topology.symmetry import (
-    automorphism_generators,
-    is_automorphism,
-    offset_permutation,
-    translations,
-)
+from headrace.topology.refinement import automorphism_generators
+from headrace.topology.symmetry import offset_permutation, translations
 
 MACHINES = (
     "ndv2",

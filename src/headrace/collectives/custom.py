@@ -30,12 +30,14 @@ and, if it has one, ``root``. `headrace.collectives.demand` has the layout of sl
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace import fields
 from headrace.collectives.demand import Collective, Demand, Held
 from headrace.collectives.errors import ProgramError
+from headrace.fields import Field
 from headrace.files import parse_json, read_text
 
 _MOST_RANKS = 1 << 16
@@ -80,40 +82,35 @@ def demand_from_head(head: Mapping[str, Any], source: str = "demand") -> Demand:
     ------
     ProgramError : naming the field, what was found and what is needed.
     """
-    if not isinstance(head, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ProgramError(f"{source}: is {fields.shown(head)}, needs an object")
-    name = head.get("collective", Collective.CUSTOM.value)
-    if name not in tuple(Collective):
-        raise ProgramError(
-            f"{source}: field 'collective' is {fields.shown(name)}, needs one of "
-            f"{', '.join(Collective)}"
-        )
-    collective = Collective(name)
-    counts = _matrix(head, source) if collective is Collective.ALL_TO_ALL_V else ()
+    whole = Field(head, source, ProgramError)
+    name = whole.at("collective", default=Collective.CUSTOM.value)
+    if name.found not in tuple(Collective):
+        raise name.wrong(f"one of {', '.join(Collective)}")
+    collective = Collective(name.found)
+    counts = _matrix(whole.at("counts")) if collective is Collective.ALL_TO_ALL_V else ()
     if counts and "ranks" not in head:
-        head = {**head, "ranks": len(counts)}
-    ranks = _integer(head, "ranks", source, most=_MOST_RANKS)
-    chunks = _integer(head, "chunks", source, most=_MOST_SLOTS, default=1)
-    root = _integer(head, "root", source, most=_MOST_RANKS, default=0)
-    try:
-        if collective is not Collective.CUSTOM:
-            demand = Demand(
-                collective=collective, ranks=ranks, chunks=chunks, root=root, counts=counts
-            )
-            return _not_too_large(demand)
-        slots = _integer(head, "slots", source, most=_MOST_SLOTS)
-        before = _rows(head, "before", source, {})
+        whole = whole.holding({**head, "ranks": len(counts)})
+    ranks = whole.at("ranks").integer(0, _MOST_RANKS)
+    chunks = whole.at("chunks", default=1).integer(0, _MOST_SLOTS)
+    root = whole.at("root", default=0).integer(0, _MOST_RANKS)
+    if collective is Collective.CUSTOM:
+        slots = whole.at("slots").integer(0, _MOST_SLOTS)
+        before = _rows(whole.at("before"), {})
         known: dict[int, set[int]] = {}
         for _, _, item, contributors in before:
             known.setdefault(item, set()).update(contributors)
-        after = _rows(head, "after", source, known)
-        _check_bits(ranks, len(before) + len(after))
-        return _not_too_large(
-            Demand.custom(ranks=ranks, slots=slots, chunks=chunks, before=before, after=after)
-        )
+        after = _rows(whole.at("after"), known)
+        if ranks * len(before + after) > _MOST_BITS:
+            raise whole.fail(
+                f"before and after have {len(before + after)} rows for {ranks} ranks, needs at "
+                f"most {_MOST_BITS // ranks} rows for so many ranks"
+            )
+        custom = partial(Demand.custom, slots=slots, before=before, after=after)
+    else:
+        custom = partial(Demand, collective=collective, root=root, counts=counts)
+    try:
+        return _not_too_large(custom(ranks=ranks, chunks=chunks))
     except ProgramError as error:
-        if str(error).startswith(source):
-            raise
         raise ProgramError(f"{source}: {error}") from error
 
 
@@ -126,74 +123,39 @@ def _not_too_large(demand: Demand) -> Demand:
     return demand
 
 
-def _check_bits(ranks: int, rows: int) -> None:
-    if ranks * rows > _MOST_BITS:
-        raise ProgramError(
-            f"before and after have {rows} rows for {ranks} ranks, needs at most "
-            f"{_MOST_BITS // ranks} rows for so many ranks"
-        )
-
-
-def _integer(
-    head: Mapping[str, Any], name: str, source: str, *, most: int, default: int | None = None
-) -> int:
-    if name not in head and default is None:
-        raise ProgramError(f"{source}: field '{name}' is missing")
-    try:
-        found = fields.integer(head.get(name, default))
-    except TypeError as error:
-        raise ProgramError(f"{source}: field '{name}': {error}") from error
-    if found > most:
-        raise ProgramError(f"{source}: field '{name}' is {found}, needs at most {most}")
-    return found
-
-
-def _matrix(head: Mapping[str, Any], source: str) -> tuple[tuple[int, ...], ...]:
-    if "counts" not in head:
-        raise ProgramError(f"{source}: field 'counts' is missing")
-    try:
-        rows = fields.items(head["counts"])
-        counts = tuple(tuple(map(fields.integer, fields.items(row))) for row in rows)
-    except TypeError as error:
-        raise ProgramError(
-            f"{source}: field 'counts' needs a row of integers for every rank: {error}"
-        ) from error
+def _matrix(given: Field) -> tuple[tuple[int, ...], ...]:
+    counts = given.read(
+        lambda rows: tuple(
+            tuple(map(fields.integer, fields.items(row))) for row in fields.items(rows)
+        ),
+        "a row of integers for every rank",
+    )
     if sum(max(0, count) for row in counts for count in row) > _MOST_SLOTS:
-        raise ProgramError(f"{source}: field 'counts' has more than {_MOST_SLOTS} parts")
+        raise given.fail(f"has more than {_MOST_SLOTS} parts")
     return counts
 
 
-def _rows(
-    head: Mapping[str, Any], name: str, source: str, known: dict[int, set[int]]
-) -> list[Held]:
-    """Return the rows of field `name`; contributors left out are those `known`, or the rank."""
-    if name not in head:
-        raise ProgramError(f"{source}: field '{name}' is missing")
-    made: list[Held] = []
+def _rows(given: Field, known: dict[int, set[int]]) -> list[Held]:
+    """Return the rows of a field; contributors left out are those `known`, or the rank."""
     named = 0
     in_before = {item: tuple(sorted(by)) for item, by in known.items()}
-    try:
-        rows = fields.items(head[name])
-    except TypeError as error:
-        raise ProgramError(f"{source}: field '{name}': {error}") from error
-    for k, row in enumerate(rows):
-        try:
-            cells = fields.items(row)
-            if len(cells) not in (3, 4):
-                raise TypeError(f"{fields.shown(cells)} has {len(cells)} entries")
-            rank, slot, item = map(fields.integer, cells[:3])
-            given = map(fields.integer, fields.items(cells[3])) if len(cells) == 4 else None
-            contributors = in_before.get(item, (rank,)) if given is None else tuple(given)
-            made.append((rank, slot, item, contributors))
-            named += len(made[-1][3])
-        except TypeError as error:
-            raise ProgramError(
-                f"{source}: field '{name}[{k}]' needs [rank, slot, item] or "
-                f"[rank, slot, item, contributors]: {error}"
-            ) from error
+
+    def held(row: Any) -> Held:
+        cells = fields.items(row)
+        if len(cells) not in (3, 4):
+            raise TypeError(f"{fields.shown(cells)} has {len(cells)} entries")
+        rank, slot, item = map(fields.integer, cells[:3])
+        if len(cells) == 3:
+            return rank, slot, item, in_before.get(item, (rank,))
+        return rank, slot, item, tuple(map(fields.integer, fields.items(cells[3])))
+
+    made: list[Held] = []
+    for row in given.items():
+        made.append(row.read(held, "[rank, slot, item] or [rank, slot, item, contributors]"))
+        named += len(made[-1][3])
         if named > _MOST_CONTRIBUTORS:
-            raise ProgramError(
-                f"{source}: field '{name}[{k}]': the rows so far have {named} contributors in all, "
-                f"those left out counted, needs at most {_MOST_CONTRIBUTORS}"
+            raise row.fail(
+                f"is too much: the rows so far have {named} contributors in all, those left out "
+                f"counted, needs at most {_MOST_CONTRIBUTORS}"
             )
     return made

@@ -9,7 +9,7 @@ from headrace.topology.topology import (
     Topology,
     beta_from_bytes_per_s,
 )
-from headrace.topology.transforms import perturbed, subgraph, transposed, without_local_alpha
+from headrace.topology.transforms import subgraph, transposed, without_local_alpha
 
 __all__ = [
     "BYTES_PER_MB",
@@ -19,7 +19,6 @@ __all__ = [
     "Switch",
     "Topology",
     "beta_from_bytes_per_s",
-    "perturbed",
     "subgraph",
     "transposed",
     "without_local_alpha",

@@ -33,14 +33,14 @@ def arranged(profile: Profile, addresses: Sequence[str]) -> Profile | None:
         profile,
         topology=restricted(topology, chosen),
         groups=tuple(sorted(group for group in groups if group)),
-        samples=_table(profile.samples, place),
-        fits=_table(profile.fits, place),
-        pairs=_table(profile.pairs, place),
+        samples=between(profile.samples, place),
+        fits=between(profile.fits, place),
+        pairs=between(profile.pairs, place),
     )
 
 
-def _table(table: Mapping[str, np.ndarray], place: Mapping[int, int]) -> dict[str, np.ndarray]:
-    """Return the rows between remaining ranks, renumbered."""
+def between(table: Mapping[str, np.ndarray], place: Mapping[int, int]) -> dict[str, np.ndarray]:
+    """Return the rows whose `src` and `dst` are in `place`, renumbered by it."""
     ends = list(zip(table["src"].tolist(), table["dst"].tolist(), strict=True))
     kept = [row for row, (src, dst) in enumerate(ends) if src in place and dst in place]
     made = {name: column[kept] for name, column in table.items()}

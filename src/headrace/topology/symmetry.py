@@ -1,7 +1,7 @@
 """Symmetries of a topology: permutations of the ranks that preserve links and capacities.
 
 A permutation is an array: rank r maps to ``perm[r]``. Groups are arrays of (elements, ranks).
-`automorphisms` searches for all of them (see `refinement`).
+`refinement` searches for generators of the group of all of them.
 """
 
 import itertools
@@ -15,7 +15,6 @@ from headrace.topology.automorphism import (
     Permutation,
     is_automorphism,
 )
-from headrace.topology.refinement import automorphism_generators
 from headrace.topology.topology import Topology
 
 
@@ -47,23 +46,25 @@ def generated_group(perms: Iterable[Permutation], limit: int = 1 << 20) -> np.nd
     ------
     SymmetryError : without permutations, or if there are more than `limit` elements.
     """
-    elements, complete = _closure(perms, limit)
-    if not complete:
-        raise SymmetryError(
-            f"the permutations generate more than {limit} elements, needs fewer generators or a "
-            "higher limit"
-        )
-    return elements
-
-
-def automorphisms(topology: Topology, limit: int = 10_000) -> np.ndarray:
-    """Return automorphisms, int32 (elements, ranks), the identity first: all, but at most `limit`.
-
-    If there are more, the result is no group; `automorphism_generators` returns their number.
-    """
-    generators, _ = automorphism_generators(topology)
-    elements, _ = _closure([np.arange(topology.ranks), *generators], limit)
-    return elements
+    generators = [np.asarray(perm, np.int32) for perm in perms]
+    if not generators:
+        raise SymmetryError("no permutations are given, needs at least one")
+    if len({len(perm) for perm in generators}) > 1:
+        raise SymmetryError("the permutations are of different numbers of ranks")
+    identity = np.arange(len(generators[0]), dtype=np.int32)
+    elements = {identity.tobytes(): identity}
+    fresh = [identity]
+    for element in fresh:  # grows as it is walked
+        for perm in generators:
+            product = perm[element]
+            if elements.setdefault(product.tobytes(), product) is product:
+                fresh.append(product)
+        if len(elements) > limit:
+            raise SymmetryError(
+                f"the permutations generate more than {limit} elements, needs fewer generators or "
+                "a higher limit"
+            )
+    return np.stack(fresh)
 
 
 def offset_symmetries(topology: Topology) -> list[tuple[int, int]]:
@@ -115,28 +116,6 @@ def orbits(size: int, images: Iterable[np.ndarray]) -> np.ndarray:
         label = np.minimum(label, label[label])
         if np.array_equal(label, before):
             return label
-
-
-def _closure(perms: Iterable[Permutation], limit: int) -> tuple[np.ndarray, bool]:
-    generators = [np.asarray(perm, np.int32) for perm in perms]
-    if not generators:
-        raise SymmetryError("no permutations are given, needs at least one")
-    if len({len(perm) for perm in generators}) > 1:
-        raise SymmetryError("the permutations are of different numbers of ranks")
-    identity = np.arange(len(generators[0]), dtype=np.int32)
-    known = {identity.tobytes()}
-    elements = [identity]
-    for element in elements:  # grows as it is walked
-        for perm in generators:
-            product = perm[element]
-            key = product.tobytes()
-            if key in known:
-                continue
-            if len(elements) >= limit:
-                return np.stack(elements), False
-            known.add(key)
-            elements.append(product)
-    return np.stack(elements), True
 
 
 def _divisors(number: int) -> list[int]:

@@ -2,10 +2,11 @@
 
 import pytest
 
+from benchmarks.instruments.perturbed import perturbed
 from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.report.bottleneck import bottleneck
-from headrace.topology import Topology, perturbed
+from headrace.topology import Topology
 from headrace.topology.presets import dgx2_taccl_1mb, hub_and_spoke, ndv2_taccl_1mb, racks, torus
 from tests.report.small import MB, chain
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.artifact import columns_of
 from headrace.collectives.measure.fit.alpha_beta import LinkFit
 from headrace.collectives.measure.fit.link_classes import Costs, median
 from headrace.collectives.measure.probes.recorder import Site
@@ -96,8 +97,7 @@ class Findings:
 
 def ends(pairs: Sequence[Pair]) -> dict[str, np.ndarray]:
     """Return the columns `src` and `dst` of a table of a profile."""
-    found = np.array(pairs, dtype=np.int32).reshape(-1, 2)
-    return {"src": found[:, 0].copy(), "dst": found[:, 1].copy()}
+    return columns_of(pairs, {"src": np.int32, "dst": np.int32})
 
 
 def link(src: int, dst: int, alpha_us: float, beta_us_per_mb: float) -> Link:

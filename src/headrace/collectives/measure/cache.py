@@ -7,13 +7,14 @@ until it expires or is invalidated. Unreadable files are skipped.
 
 import hashlib
 import logging
+import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import headrace
 from headrace.artifact import Artifact, canonical_json
@@ -23,11 +24,12 @@ from headrace.errors import ArtifactError, HeadraceError
 from headrace.topology.arrange import arranged
 from headrace.topology.profile import Profile
 
+_T = TypeVar("_T")
 log = logging.getLogger(__name__)
 
 _MOST_OTHERS = 16  # newest files searched for one that covers these hosts and more
 _CLOCKS_DIFFER_S = 60.0
-_PROFILES, _BOOKS = "profiles", "books"  # folders
+_NOWHERE = Path(os.devnull)  # no folder: nothing is found there
 _PROFILE, _BOOK = ".profile", ".book"
 
 
@@ -49,7 +51,10 @@ class ProfileCache:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self._stores = folder is not None
+        self._profiles, self._books = (
+            (folder or _NOWHERE) / part for part in ("profiles", "books")
+        )
 
     def find(self, hosts: Sequence[HostId], now: float | None = None) -> tuple[str, Profile] | None:
         """Return the key and the profile of the hosts of all ranks (``hosts[rank]``).
@@ -58,7 +63,7 @@ class ProfileCache:
         continue without some of them.
         """
         now = time.time() if now is None else now
-        newest = _newest(self._part(_PROFILES), _PROFILE)
+        newest = _newest(self._profiles, _PROFILE)
         known = [path.stem for path in newest[:_MOST_OTHERS]]
         for key in dict.fromkeys([_key(hosts), *known]):
             profile = self._load(key, hosts, now)
@@ -81,8 +86,6 @@ class ProfileCache:
         """Delete the profile with this key; returns whether there was one."""
         path = self._profile_path(Path(key).name)
         try:
-            if path is None:
-                return False
             path.unlink()
         except OSError:
             return False
@@ -91,32 +94,18 @@ class ProfileCache:
 
     def find_book(self, profile: Profile) -> PlanBook | None:
         """Return the plan book that was made of a profile, proven again."""
-        path = self._book_path(profile)
-        if path is None or not path.exists():
-            return None
-        try:
-            return PlanBook.load(path)
-        except HeadraceError as error:
-            log.warning("skipped a plan book in the cache: %s", error)
-            return None
+        return _read(self._book_path(profile), PlanBook.load, "plan book")
 
     def save_book(self, profile: Profile, book: PlanBook) -> None:
         """Keep the plan book that was made of a profile; delete those of old profiles."""
         self._write(self._book_path(profile), book.to_artifact())
-        for old in _newest(self._part(_BOOKS), _BOOK)[_MOST_OTHERS:]:
+        for old in _newest(self._books, _BOOK)[_MOST_OTHERS:]:
             with suppress(OSError):
                 old.unlink()
 
     def _load(self, key: str, hosts: Sequence[HostId], now: float) -> Profile | None:
-        path = self._profile_path(key)
-        if path is None or not path.exists():
-            return None
-        try:
-            profile = Profile.load(path)
-        except HeadraceError as error:
-            log.warning("skipped a profile in the cache: %s", error)
-            return None
-        if profile.expired(now) or profile.measured_at > now + _CLOCKS_DIFFER_S:
+        profile = _read(self._profile_path(key), Profile.load, "profile")
+        if profile is None or profile.expired(now) or profile.measured_at > now + _CLOCKS_DIFFER_S:
             return None
         identities = profile.provenance.get("identities")
         if not isinstance(identities, dict) or any(
@@ -126,26 +115,21 @@ class ProfileCache:
             return None
         return arranged(profile, [host.address for host in hosts])
 
-    def _part(self, name: str) -> Path | None:
-        return None if self._folder is None else self._folder / name
+    def _profile_path(self, key: str) -> Path:
+        return self._profiles / f"{key}{_PROFILE}"
 
-    def _profile_path(self, key: str) -> Path | None:
-        folder = self._part(_PROFILES)
-        return None if folder is None else folder / f"{key}{_PROFILE}"
-
-    def _book_path(self, profile: Profile) -> Path | None:
+    def _book_path(self, profile: Profile) -> Path:
         parts = [
             profile.topology.digest,
             [list(group) for group in profile.groups],
             headrace.__version__,
             VERIFIER_VERSION,
         ]
-        folder = self._part(_BOOKS)
-        return None if folder is None else folder / f"{_digest(parts)}{_BOOK}"
+        return self._books / f"{_digest(parts)}{_BOOK}"
 
-    def _write(self, path: Path | None, artifact: Artifact) -> None:
+    def _write(self, path: Path, artifact: Artifact) -> None:
         try:
-            if path is None:
+            if not self._stores:
                 raise ArtifactError(
                     "this user has no home folder; set HEADRACE_CACHE to a folder to keep it in"
                 )
@@ -153,6 +137,17 @@ class ProfileCache:
             artifact.save(path)
         except (ArtifactError, OSError) as error:
             log.warning("cannot be cached, the next job will measure again: %s", error)
+
+
+def _read(path: Path, load: Callable[[Path], _T], what: str) -> _T | None:
+    """Return what a file holds; None if there is none, or it cannot be read."""
+    if not path.exists():
+        return None
+    try:
+        return load(path)
+    except HeadraceError as error:
+        log.warning("skipped a %s in the cache: %s", what, error)
+        return None
 
 
 def _key(hosts: Sequence[HostId]) -> str:
@@ -164,11 +159,11 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
 
 
-def _newest(folder: Path | None, suffix: str) -> list[Path]:
+def _newest(folder: Path, suffix: str) -> list[Path]:
     """Return files, the newest first; none if the folder cannot be read."""
     found: list[tuple[float, Path]] = []
     with suppress(OSError):
-        for path in () if folder is None else folder.iterdir():
+        for path in folder.iterdir():
             if path.suffix == suffix:
                 with suppress(OSError):
                     found.append((path.stat().st_mtime, path))

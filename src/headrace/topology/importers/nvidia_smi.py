@@ -47,51 +47,38 @@ def parse_nvidia_smi(
     """
     text = _ANSI.sub("", decoded(content, source, TopologyError))
     devices, rows = _rows(text, source)
-    gpus = [i for i, device in enumerate(devices) if _GPU.fullmatch(device)]
-    nics = [i for i, device in enumerate(devices) if not _GPU.fullmatch(device)]
+    gpus = [device for device in devices if _GPU.fullmatch(device)]
+    nics = [device for device in devices if not _GPU.fullmatch(device)]
     for gpu in gpus:
-        if devices[gpu] not in rows:
+        if gpu not in rows:
             raise TopologyError(
-                f"{source}: row {devices[gpu]} is missing, needs the whole matrix: save it with "
+                f"{source}: row {gpu} is missing, needs the whole matrix: save it with "
                 "'nvidia-smi topo -m > FILE'"
             )
-    table = [rows[devices[gpu]][1] for gpu in gpus]
-    lines = [rows[devices[gpu]][0] for gpu in gpus]
-    links = np.zeros((len(gpus), len(gpus)), np.int64)
-    levels: list[tuple[str, ...]] = []
-    for i, cells in enumerate(table):
-        row = f"{source}:{lines[i]}: row {devices[gpus[i]]}"
-        found = [_cell(cells[j], i == k, f"{row}, column {devices[j]}") for k, j in enumerate(gpus)]
-        links[i] = [count for count, _ in found]
-        levels.append(tuple(level for _, level in found))
-    _check_symmetric(links, levels, [devices[gpu] for gpu in gpus], source)
+    found = [[_path(*rows[row][column], row == column) for column in gpus] for row in gpus]
+    links = np.array([[count for count, _ in row] for row in found], np.int64)
+    levels = tuple(tuple(level for _, level in row) for row in found)
+    _check_symmetric(links, np.array(levels), gpus, source)
     costs = costs or LinkCosts()
-    nic_levels = tuple(
-        tuple(
-            _level(cells[j], f"{source}:{line}: row {devices[gpu]}, column {devices[j]}")
-            for j in nics
-        )
-        for gpu, line, cells in zip(gpus, lines, table, strict=True)
-    )
-    switched = _switched(links, [devices[gpu] for gpu in gpus], source)
     machine = Machine(
         name=name,
         direct=links,
         link_rate=costs.link_bytes_per_s or NVLINK_BYTES_PER_S[3],
-        switched=switched,
-        levels=tuple(levels),
+        switched=_switched(links, gpus, source),
+        levels=levels,
         pcie=(costs.pcie_bytes_per_s,) * len(gpus),
         nics=(costs.nic_bytes_per_s,) * len(nics),
-        nic_levels=nic_levels,
+        nic_levels=tuple(tuple(_level(*rows[gpu][nic]) for nic in nics) for gpu in gpus),
     )
     return assemble(machine, costs, nodes, inter, source)
 
 
-MatrixRows = dict[str, tuple[int, list[str]]]
+MatrixRows = dict[str, dict[str, tuple[str, str]]]
+"""Row -> column -> (cell, its place for messages)."""
 
 
 def _rows(text: str, source: str) -> tuple[list[str], MatrixRows]:
-    """Return the devices of the header, and for every row its line and its cells."""
+    """Return the devices of the header, and the rows."""
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if _is_header(line.split())), None)
     if start is None:
@@ -114,7 +101,9 @@ def _rows(text: str, source: str) -> tuple[list[str], MatrixRows]:
                 f"{source}:{number}: row {cells[0]} has {len(cells) - 1} cells, needs "
                 f"{len(devices)}: one for each of {devices[0]} to {devices[-1]}"
             )
-        rows[cells[0]] = (number, cells[1 : len(devices) + 1])
+        where = f"{source}:{number}: row {cells[0]}, column"
+        named = zip(devices, cells[1:], strict=False)
+        rows[cells[0]] = {device: (cell, f"{where} {device}") for device, cell in named}
     return devices, rows
 
 
@@ -136,7 +125,7 @@ def _devices(line: str, where: str) -> list[str]:
     return devices
 
 
-def _cell(cell: str, own: bool, where: str) -> tuple[int, str]:
+def _path(cell: str, where: str, own: bool) -> tuple[int, str]:
     if own != (cell == "X"):
         needed = "X, as it is the GPU itself" if own else "no X, as they are two GPUs"
         raise TopologyError(f"{where} is {cell[:20]!r}, needs {needed}")
@@ -153,16 +142,12 @@ def _level(cell: str, where: str) -> str:
     return cell
 
 
-def _check_symmetric(
-    links: np.ndarray, levels: list[tuple[str, ...]], names: list[str], source: str
-) -> None:
-    for i in range(len(names)):
-        for j in range(i):
-            if links[i, j] != links[j, i] or levels[i][j] != levels[j][i]:
-                raise TopologyError(
-                    f"{source}: rows {names[i]} and {names[j]} differ about the path "
-                    "between them, needs the same: was the file edited or cut?"
-                )
+def _check_symmetric(links: np.ndarray, levels: np.ndarray, names: list[str], source: str) -> None:
+    for i, j in np.argwhere(np.tril((links != links.T) | (levels != levels.T))):
+        raise TopologyError(
+            f"{source}: rows {names[i]} and {names[j]} differ about the path between them, needs "
+            "the same: was the file edited or cut?"
+        )
 
 
 def _switched(links: np.ndarray, names: list[str], source: str) -> tuple[int, ...]:

@@ -13,8 +13,9 @@ from headrace.collectives.measure.pcie.gpu_order import (
 )
 from headrace.collectives.measure.pcie.inference import Hardware, infer_hardware
 from headrace.errors import InputError
+from headrace.topology.automorphism import is_automorphism
 from headrace.topology.presets import dgx2, ndv2, ring
-from headrace.topology.symmetry import automorphisms, is_automorphism
+from tests.topology.automorphisms import automorphisms
 
 FOUR = replace(ring(4), hosts=("box",), rank_host=(0,) * 4, shared=(), switches=())
 SWITCHES = ((0, 1), (2, 3), (4, 5), (6, 7))

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.instruments.perturbed import perturbed
 from headrace.collectives.plan.bound.around import limits
 from headrace.collectives.plan.flows.rates import Flows
-from headrace.topology import Topology, perturbed, presets
+from headrace.topology import Topology, presets
 from tests.collectives.plan.random_sends import random_topology
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.instruments.perturbed import perturbed
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.bound.counting import most_urgent_cut
@@ -17,7 +18,7 @@ from headrace.collectives.plan.cost.model import EXECUTOR, FULL
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends, deliveries_of
 from headrace.collectives.plan.request import Method, Request
 from headrace.collectives.run.synthesis import NativeSearch
-from headrace.topology import Link, SharedCapacity, Topology, perturbed
+from headrace.topology import Link, SharedCapacity, Topology
 from headrace.topology.presets import dgx_a100, ndv2_taccl_1mb
 from tests.collectives.plan.oracle import best_us
 

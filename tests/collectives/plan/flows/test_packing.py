@@ -20,7 +20,7 @@ from headrace.collectives.plan.ir.permutations import link_images
 from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import TopologyError
 from headrace.topology import SharedCapacity, Topology
-from headrace.topology.symmetry import automorphisms, translations
+from headrace.topology.symmetry import translations
 from tests.collectives.plan.sends_check import (
     all_to_all,
     allgather,
@@ -31,6 +31,7 @@ from tests.collectives.plan.sends_check import (
     ring,
     total_us,
 )
+from tests.topology.automorphisms import automorphisms
 
 
 def load_us(topology: Topology, packing: Packing, tree: np.ndarray, chunk_mb: float) -> float:

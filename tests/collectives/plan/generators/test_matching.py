@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from benchmarks.instruments.perturbed import perturbed
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import FULL
@@ -12,7 +13,7 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import InputError
-from headrace.topology import perturbed, presets, without_local_alpha
+from headrace.topology import presets, without_local_alpha
 
 ENGINE = NativeSearch()
 MB = 1_000_000

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.instruments.perturbed import perturbed
 from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
@@ -22,7 +23,7 @@ from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Schedule
 from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import TopologyError
-from headrace.topology import Link, Topology, perturbed, presets
+from headrace.topology import Link, Topology, presets
 from tests.collectives.plan.tiny import random_topology
 
 ENGINE = NativeSearch()

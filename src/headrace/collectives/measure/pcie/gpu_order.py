@@ -67,7 +67,7 @@ def visible_order(
 
 def _orders(box: Topology, places: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return automorphisms of the box: one for each distinct content of `places`."""
-    from headrace.topology.symmetry import automorphism_generators
+    from headrace.topology.refinement import automorphism_generators
 
     generators, _ = automorphism_generators(box)
     identity = np.arange(box.ranks)

@@ -28,7 +28,7 @@ import numpy as np
 
 import headrace.artifact as artifact_io
 from headrace import fields
-from headrace.artifact import Artifact
+from headrace.artifact import Artifact, columns_of
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.files import decoded, parse_json, read_bytes
@@ -120,11 +120,7 @@ class HardwareProbes:
         provenance: Mapping[str, Any] | None = None,
     ) -> "HardwareProbes":
         """Make a table of rows."""
-        columns = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
-        arrays: dict[str, Any] = {
-            name: np.array(column, dtype)
-            for (name, dtype), column in zip(_COLUMNS.items(), columns, strict=True)
-        }
+        arrays: dict[str, Any] = columns_of(rows, _COLUMNS)
         return cls(cpus=cpus, gpus=gpus, provenance=provenance or {}, **arrays)
 
     def logs(self, probe: ProbeKind) -> dict[tuple[int, int, int], np.ndarray]:

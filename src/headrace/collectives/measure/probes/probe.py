@@ -16,8 +16,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.artifact import columns_of
 from headrace.collectives.demand import Demand, Held
-from headrace.collectives.program import Direction, Op, Program
+from headrace.collectives.program import (
+    DEPENDENCY_COLUMNS,
+    LANE_COLUMNS,
+    STEP_COLUMNS,
+    Direction,
+    Op,
+    Program,
+)
 from headrace.errors import InputError
 
 ACK_BYTES = 8
@@ -196,7 +204,7 @@ class _Lanes:
             if chunk > 0:
                 self.waits.append(((data_out, chunk), (ack_in, chunk - 1)))
 
-    def _messages(self, keys: list[tuple[int, int, int]]) -> np.ndarray:
+    def _messages(self, keys: list[tuple[int, int, int]]) -> list[int]:
         """Return message numbers, one for each send and its receive."""
         numbers: dict[tuple[tuple[int, int, int], int], int] = {}
         made: list[int] = []
@@ -207,36 +215,22 @@ class _Lanes:
                 numbers.setdefault((lane, position), len(numbers))
                 for position in range(len(self.steps[rank, direction, peer]))
             ]
-        return np.array(made, dtype=np.int32)
+        return made
 
     def _numbered(self) -> Program:
         keys = sorted(self.steps)
         starts = np.cumsum([0, *(len(self.steps[key]) for key in keys)]).tolist()
         first = dict(zip(keys, starts, strict=False))
-        rows = [(lane, *step) for lane, key in enumerate(keys) for step in self.steps[key]]
+        steps = [(lane, *step) for lane, key in enumerate(keys) for step in self.steps[key]]
         waits = sorted(
             (first[lane] + position, first[on_lane] + on_position)
             for (lane, position), (on_lane, on_position) in self.waits
         )
-        lanes = np.array([(*key, 0) for key in keys], dtype=np.int32).reshape(-1, 4)
-        steps = np.array(rows, dtype=np.int32).reshape(-1, 5)
-        dependencies = np.array(waits, dtype=np.int32).reshape(-1, 2)
+        numbered = zip(steps, self._messages(keys), strict=True)
         return Program(
             demand=self.probe.demand,
             scratch_slots=0,
-            lanes={
-                "rank": lanes[:, 0].copy(),
-                "direction": lanes[:, 1].astype(np.uint8),
-                "peer": lanes[:, 2].copy(),
-                "channel": lanes[:, 3].copy(),
-            },
-            steps={
-                "lane": steps[:, 0].copy(),
-                "op": steps[:, 1].astype(np.uint8),
-                "slot": steps[:, 2].copy(),
-                "src_slot": steps[:, 3].copy(),
-                "count": steps[:, 4].copy(),
-                "message": self._messages(keys),
-            },
-            dependencies={"step": dependencies[:, 0].copy(), "on": dependencies[:, 1].copy()},
+            lanes=columns_of(((*key, 0) for key in keys), LANE_COLUMNS),
+            steps=columns_of(((*step, message) for step, message in numbered), STEP_COLUMNS),
+            dependencies=columns_of(waits, DEPENDENCY_COLUMNS),
         )

@@ -1,22 +1,33 @@
 """Recording of probes: the hosts of ranks, and the table of every timed run."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 
+from headrace.artifact import columns_of
 from headrace.collectives.measure.probes.group_prober import MAX_REPEATS, Prober
 from headrace.collectives.measure.probes.probe import ACK_BYTES, Flow, Manner, Probe
 from headrace.errors import InputError
+from headrace.topology.arrange import between
 
 BULK_CHUNKS = 8
 """Chunks of a bulk transfer that is sent at once."""
 
 _WARM_UP = 2  # echoes
-_COLUMNS = ("probe", "stage", "manner", "chunks", "src", "dst", "chunk_bytes", "repeat", "us")
-_TYPES = (*[np.int32, np.uint8, np.uint8], *[np.int32] * 3, np.int64, np.int32, np.float64)
+_COLUMNS: Mapping[str, type] = {
+    "probe": np.int32,
+    "stage": np.uint8,
+    "manner": np.uint8,
+    "chunks": np.int32,
+    "src": np.int32,
+    "dst": np.int32,
+    "chunk_bytes": np.int64,
+    "repeat": np.int32,
+    "us": np.float64,
+}
 
 
 class Series(IntEnum):
@@ -156,20 +167,12 @@ class Recorder:
         indices into `ranks`; runs with other ranks are left out.
         """
         place = {rank: index for index, rank in enumerate(ranks)}
-        src, dst = _COLUMNS.index("src"), _COLUMNS.index("dst")
-        rows = [row for row in self._rows if row[src] in place and row[dst] in place]
-        columns = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
-        for end in (src, dst):
-            columns[end] = tuple(place[int(rank)] for rank in columns[end])
-        return {
-            name: np.array(column, dtype=dtype)
-            for name, column, dtype in zip(_COLUMNS, columns, _TYPES, strict=True)
-        }
+        return between(columns_of(self._rows, _COLUMNS), place)
 
 
 def no_samples() -> dict[str, np.ndarray]:
     """Return the empty table, for a network that was not measured here."""
-    return {name: np.array([], dtype=t) for name, t in zip(_COLUMNS, _TYPES, strict=True)}
+    return columns_of((), _COLUMNS)
 
 
 def bulk_chunk_bytes(total_bytes: float) -> int:

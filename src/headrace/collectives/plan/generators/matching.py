@@ -29,8 +29,8 @@ from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
 from headrace.errors import InputError
 from headrace.topology import BYTES_PER_MB, Topology, transposed
+from headrace.topology.refinement import automorphism_generators
 from headrace.topology.symmetry import (
-    automorphism_generators,
     generated_group,
     offset_permutation,
     offset_symmetries,

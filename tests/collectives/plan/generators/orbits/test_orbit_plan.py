@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.instruments.perturbed import perturbed
 from headrace.artifact import Artifact
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
@@ -19,7 +20,7 @@ from headrace.collectives.plan.generators.orbits import (
 )
 from headrace.collectives.plan.generators.orbits.plan import ORBIT_COLLECTIVES
 from headrace.errors import InputError, SymmetryError, TopologyError
-from headrace.topology import Topology, perturbed, subgraph
+from headrace.topology import Topology, subgraph
 from headrace.topology.presets import mesh, ndv2, ring, torus
 
 PLAN = plan_orbits(torus((3, 4)), Collective.ALLGATHER, 12000, chunks=(2,)).plan
