@@ -11,8 +11,11 @@ import torch.distributed as dist
 
 from headrace.collectives.run.connect.addresses import addresses_towards, is_loopback
 from headrace.collectives.run.rendezvous import Rendezvous, _chosen
+from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, InputError
 from headrace.job.store import monitored_barrier
+
+DEFAULTS = CollectiveSettings()
 
 
 def together(count: int, act: Callable[[int, Any], Any]) -> list[Any]:
@@ -30,9 +33,7 @@ def together(count: int, act: Callable[[int, Any], Any]) -> list[Any]:
 
 
 def test_every_rank_gets_the_secret_and_the_hosts() -> None:
-    configs = together(
-        3, lambda r, s: Rendezvous(s, r, 3, 20).agree(interface=None, book_digest="")
-    )
+    configs = together(3, lambda r, s: Rendezvous(s, r, 3, 20).agree(DEFAULTS))
     assert {config.secret for config in configs} == {configs[0].secret}
     assert len(configs[0].secret) == 32
     assert all(config.rank_host == (0, 0, 0) for config in configs)
@@ -71,7 +72,7 @@ def test_the_secret_is_gone_from_the_store_once_all_are_connected(
 
     def act(rank: int, _: Any) -> str:
         rendezvous = Rendezvous(parts[rank], rank, 2, 20)
-        config = rendezvous.agree(interface=None, book_digest="")
+        config = rendezvous.agree(DEFAULTS)
         rendezvous.addresses("x")  # as late as a group is connected: all have read it
         rendezvous.forget_secret()
         return config.secret
@@ -91,7 +92,7 @@ def test_a_store_that_cannot_delete_keeps_the_secret_without_an_error() -> None:
             raise NotImplementedError
 
     rendezvous = Rendezvous(Fixed(dist.HashStore()), 0, 1, 20)
-    rendezvous.agree(interface=None, book_digest="")
+    rendezvous.agree(DEFAULTS)
     rendezvous.forget_secret()
 
 
@@ -103,7 +104,7 @@ def test_addresses_come_by_rank() -> None:
 def test_different_plan_books_are_an_error_that_names_the_ranks() -> None:
     digests = ["a" * 64, "b" * 64, "a" * 64, ""]
     errors = together(
-        4, lambda r, s: Rendezvous(s, r, 4, 20).agree(interface=None, book_digest=digests[r])
+        4, lambda r, s: Rendezvous(s, r, 4, 20).agree(DEFAULTS, book_digest=digests[r])
     )
     for error in errors:
         assert isinstance(error, InputError)
@@ -113,9 +114,7 @@ def test_different_plan_books_are_an_error_that_names_the_ranks() -> None:
 
 def test_tls_on_some_ranks_only_is_an_error_that_names_them() -> None:
     def act(rank: int, store: Any, wanted: list[bool]) -> Any:
-        return Rendezvous(store, rank, 3, 20).agree(
-            interface=None, book_digest="", tls=wanted[rank]
-        )
+        return Rendezvous(store, rank, 3, 20).agree(CollectiveSettings(tls=wanted[rank]))
 
     for error in together(3, lambda r, s: act(r, s, [True, False, True])):
         assert isinstance(error, InputError)
@@ -137,7 +136,7 @@ def test_missing_ranks_are_named() -> None:
 
 def test_an_unknown_interface_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(InputError, match=r"HEADRACE_SOCKET_IFNAME is 'nosuch0'.*\blo\b"):
-        Rendezvous(dist.HashStore(), 0, 1, 5).agree(interface="nosuch0", book_digest="")
+        Rendezvous(dist.HashStore(), 0, 1, 5).agree(CollectiveSettings(socket_interface="nosuch0"))
 
 
 @pytest.mark.parametrize("all_ranks", [False, True])
@@ -164,7 +163,7 @@ def test_the_rank_that_asks_for_the_most_channels_gets_them() -> None:
     configs = together(
         3,
         lambda r, s: Rendezvous(s, r, 3, 20).agree(
-            interface=None, book_digest="", channels=(1, 4, 2)[r]
+            CollectiveSettings(channels=(1, 1, 2)[r]), channels=(1, 4, 1)[r]
         ),
     )
     assert [config.channels for config in configs] == [4] * 3
@@ -173,7 +172,7 @@ def test_the_rank_that_asks_for_the_most_channels_gets_them() -> None:
 def test_the_way_to_the_store_is_found_behind_all_prefixes() -> None:
     store = dist.TCPStore("localhost", 0, 1, True)
     behind = dist.PrefixStore("own", dist.PrefixStore("default_pg", store))
-    config = Rendezvous(behind, 0, 1, 5).agree(interface=None, book_digest="")
+    config = Rendezvous(behind, 0, 1, 5).agree(DEFAULTS)
     assert behind.underlying_store.underlying_store.host == "localhost"
     assert config.host == "127.0.0.1"
 

@@ -337,7 +337,6 @@ class Executor:
         tag: int,
         *,
         deadline_s: float = DEFAULT_DEADLINE_S,
-        notify: bool = False,
         element: int = 0,
     ) -> int:
         """Start sending `nbytes` to rank `dst`; returns a handle. Tags are 0 to 2^32 - 1.
@@ -346,7 +345,7 @@ class Executor:
         logs a warning.
         """
         with _translated():
-            return self._native.send(address, nbytes, dst, tag, deadline_s, notify, element)
+            return self._native.send(address, nbytes, dst, tag, deadline_s, False, element)
 
     def recv(
         self,
@@ -356,12 +355,11 @@ class Executor:
         tag: int,
         *,
         deadline_s: float = DEFAULT_DEADLINE_S,
-        notify: bool = False,
         element: int = 0,
     ) -> int:
         """Start receiving exactly `nbytes` from rank `src` (-1: any); returns a handle."""
         with _translated():
-            return self._native.receive(address, nbytes, src, tag, deadline_s, notify, element)
+            return self._native.receive(address, nbytes, src, tag, deadline_s, False, element)
 
     def log_failure(self) -> None:
         """Log the tasks that were under way at the first error; once."""

@@ -29,6 +29,7 @@ from headrace.collectives.run.connect.addresses import (
 )
 from headrace.collectives.run.executor import TAGS, Executor
 from headrace.collectives.run.pacing import pace
+from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, InputError
 from headrace.job.store import answering, innermost, wait_for
 from headrace.settings import Settings
@@ -79,24 +80,15 @@ class Rendezvous:
         self._timeout_s = timeout_s
 
     def agree(
-        self,
-        *,
-        interface: str | None,
-        book_digest: str,
-        listen: str | None = None,
-        channels: int = 1,
-        shared_memory: bool = True,
-        tls: bool = False,
+        self, settings: CollectiveSettings, *, book_digest: str = "", channels: int = 1
     ) -> GroupConfig:
         """Run round one.
 
         Parameters
         ----------
-        listen : address to listen on regardless of routes; ranks with different ones count as on
-            different hosts (a testbed on loopback).
-        channels : this rank's setting of connections per pair of ranks.
-        shared_memory : whether this rank may share memory with others of its host.
-        tls : whether this rank encrypts traffic between hosts.
+        settings : this rank's. One with a paced address listens there regardless of routes; ranks
+            with different ones count as on different hosts (a testbed on loopback).
+        channels : connections per pair of ranks that this rank's plan book needs.
 
         Raises
         ------
@@ -108,13 +100,14 @@ class Rendezvous:
         with self._answering():
             if self._rank == 0:
                 self._store.set(_SECRET, secrets.token_hex(16))
+        listen, interface = settings.paced_address, settings.socket_interface
         if listen:
             offer: ByFamily = {family_of(listen): listen}
         else:
             offer = _of_interface(interface) if interface else self._route()
         identity = f"{_host_identity()}/{listen}" if listen else _host_identity()
-        mine = [identity, list(offer.items()), book_digest, channels, shared_memory, tls]
-        rows = self._exchange("meet", mine)
+        wanted = [max(settings.channels, channels), settings.shared_memory, settings.tls]
+        rows = self._exchange("meet", [identity, list(offer.items()), book_digest, *wanted])
         _compare_books([str(row[2]) for row in rows])
         _compare_tls([bool(row[5]) for row in rows])
         hosts = [str(row[0]) for row in rows]
@@ -132,7 +125,7 @@ class Rendezvous:
             identities=tuple(hosts),
             channels=max(int(row[3]) for row in rows),
             shared_memory=all(row[4] for row in rows),
-            tls=tls,
+            tls=settings.tls,
         )
 
     def addresses(self, mine: str) -> list[str]:

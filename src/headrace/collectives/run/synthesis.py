@@ -14,6 +14,7 @@ from headrace.topology import Topology, transposed
 
 _NO_ROWS = np.zeros(1, dtype=np.int64)
 _NONE = np.empty(0, dtype=np.int32)
+_EVERY_ROUTE = Routes(first=_NO_ROWS, link=_NONE)
 
 
 class NativeSearch:
@@ -42,6 +43,7 @@ class NativeSearch:
             nothing was found yet.
         """
         _check(topology, deliveries, chunk_mb, before, backwards=backwards)
+        routes = routes or _EVERY_ROUTE
         first = (_NONE, _NO_ROWS) if before is None else _messages(topology, before)
         try:
             outcome = _native.search(
@@ -49,10 +51,8 @@ class NativeSearch:
                 origin=_int32(deliveries.origin),
                 target=np.ascontiguousarray(deliveries.targets, dtype=np.uint8).reshape(-1),
                 chunk_mb=chunk_mb,
-                routes_first=_NO_ROWS
-                if routes is None
-                else np.ascontiguousarray(routes.first, dtype=np.int64),
-                routes_link=_NONE if routes is None else _int32(routes.link),
+                routes_first=np.ascontiguousarray(routes.first, dtype=np.int64),
+                routes_link=_int32(routes.link),
                 symmetry=_NONE if symmetry is None else _int32(symmetry).reshape(-1),
                 seed=settings.seed,
                 restarts=settings.restarts,
@@ -131,11 +131,17 @@ def _result(
     topology: Topology, outcome: _native.Outcome, chunk_mb: float, *, backwards: bool
 ) -> SearchResult:
     there = transposed(topology) if backwards else topology
+    columns = there.columns
     sizes = np.diff(outcome.first)
     rows = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    ends = _links(there)[outcome.link[rows]]
+    link = outcome.link[rows]
     sends = Sends.of(
-        outcome.chunk, *ends.T, reduce=backwards, message=rows, start_us=outcome.start_us[rows]
+        outcome.chunk,
+        columns.src[link],
+        columns.dst[link],
+        reduce=backwards,
+        message=rows,
+        start_us=outcome.start_us[rows],
     )
     return SearchResult(
         sends=with_arrivals(there, sends, chunk_mb),
@@ -169,21 +175,14 @@ def _int32(column: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _links(topology: Topology) -> np.ndarray:
-    pairs = [(link.src, link.dst) for link in topology.links]
-    return np.array(pairs, dtype=np.int32).reshape(-1, 2)
-
-
-@lru_cache(maxsize=16)
 def _network(topology: Topology) -> _native.Network:
-    shared = topology.shared
-    ends = _links(topology)
+    shared, columns = topology.shared, topology.columns
     return _native.Network(
         ranks=topology.ranks,
-        src=np.ascontiguousarray(ends[:, 0]),
-        dst=np.ascontiguousarray(ends[:, 1]),
-        alpha=np.array([link.alpha_us for link in topology.links]),
-        beta=np.array([link.beta_us_per_mb for link in topology.links]),
+        src=_int32(columns.src),
+        dst=_int32(columns.dst),
+        alpha=columns.alpha_us,
+        beta=columns.beta_us_per_mb,
         shared_first=np.cumsum([0, *(len(each.links) for each in shared)], dtype=np.int64),
         shared_link=np.array([link for each in shared for link in each.links], dtype=np.int32),
         shared_beta=np.array([each.beta_us_per_mb for each in shared], dtype=float),

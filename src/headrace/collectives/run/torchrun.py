@@ -36,11 +36,4 @@ def join_torchrun(
     # the store may outlive this: an earlier group left its keys there
     part = own_part(PrefixStore(f"headrace/{name}", store), rank, range(ranks), _RENDEZVOUS_S)
     rendezvous = Rendezvous(part, rank, ranks, _RENDEZVOUS_S)
-    config = rendezvous.agree(
-        interface=settings.socket_interface,
-        listen=settings.paced_address,
-        book_digest="",
-        shared_memory=settings.shared_memory,
-        tls=settings.tls,
-    )
-    return rank, ranks, part, rendezvous, config
+    return rank, ranks, part, rendezvous, rendezvous.agree(settings)

@@ -28,7 +28,7 @@ from headrace.collectives.run.torch.buffers import (
 from headrace.collectives.run.torch.callbacks import Callbacks
 from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.spans import open_span, profiling, span
-from headrace.collectives.run.torch.work import CompletedWork, PendingWork, guarded
+from headrace.collectives.run.torch.work import PendingWork, SeveralWorks, guarded
 from headrace.errors import CommunicationError, InputError
 from headrace.job.switch import HOLD_S, Activation
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-DONE = CompletedWork()
+DONE = SeveralWorks()
 """Work of every synchronous call, shared as it has no state."""
 
 # Largest calls of urgent priority, which do not wait behind larger ones.
@@ -194,15 +194,9 @@ class Caller:
         arithmetic: Arithmetic = MOVED,
     ) -> dist.Work:
         """Run a collective to its end, or submit it if torch's `opts` are asynchronous."""
-        dtype, operator, average = arithmetic
+        priority, deadline_s = _priority(ready), self.deadline_s(opts)
         call = self.executor.prepare(
-            ready.program,
-            bound.segments,
-            dtype,
-            operator,
-            average,
-            priority=_priority(ready),
-            deadline_s=self.deadline_s(opts),
+            ready.program, bound.segments, *arithmetic, priority=priority, deadline_s=deadline_s
         )
         return self._run(call, ready.program.collective, bound, tensors, opts)
 

@@ -36,6 +36,18 @@ DEFAULTS = ReduceOptions()
 """Options of calls that are given none: they have the fields of all kinds, and equal defaults."""
 
 
+ALIASES = {
+    "_allgather_base": "all_gather_single",
+    "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
+    "gather_into_tensor": "gather_single",
+    "_reduce_scatter_base": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
+    "alltoall_base": "all_to_all_single",
+    "recvAnysource": "recv_anysource",
+}
+"""Torch's former names of methods of `Calls`, and those called from C++ -> the names here."""
+
+
 @untraced
 class Calls:
     """Calls of one rank in one group.
@@ -248,19 +260,17 @@ class Calls:
     ) -> dist.Work:
         for by_rank in outputs:
             checks.pairs("all_gather_coalesced", by_rank, inputs)
-        parts = [[by_rank[index] for by_rank in outputs] for index in range(len(inputs))]
-        for blocks, own in zip(parts, inputs, strict=True):
+        pairs = [([by_rank[k] for by_rank in outputs], own) for k, own in enumerate(inputs)]
+        for blocks, own in pairs:
             checks.blocks("all_gather_coalesced", blocks, own, self._rank, self._ranks, even=False)
             for block in blocks:
                 binding.check_writable(block)
-        pairs = zip(parts, inputs, strict=True)
         return _together([self.allgather([blocks], [own], opts) for blocks, own in pairs])
 
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS
     ) -> dist.Work:
-        checks.pairs("all_gather_single_coalesced", outputs, inputs)
-        pairs = list(zip(outputs, inputs, strict=True))
+        pairs = checks.pairs("all_gather_single_coalesced", outputs, inputs)
         for output, own in pairs:
             checks.joined_blocks("all_gather_single_coalesced", output, own, self._ranks)
             binding.check_writable(output)
@@ -315,8 +325,7 @@ class Calls:
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS
     ) -> dist.Work:
-        checks.pairs("reduce_scatter_single_coalesced", outputs, inputs)
-        pairs = list(zip(outputs, inputs, strict=True))
+        pairs = checks.pairs("reduce_scatter_single_coalesced", outputs, inputs)
         for output, source in pairs:
             checks.joined_blocks("reduce_scatter_single_coalesced", source, output, self._ranks)
             binding.check_writable(output)
@@ -369,14 +378,6 @@ class Calls:
             self._store, self._rank, self._ranks, self._barriers, limit, all_ranks=wait_all_ranks
         )
 
-    # torch's former names
-    _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    gather_into_tensor = gather_single
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    alltoall_base = all_to_all_single
-
     # ---- point to point -------------------------------------------------------------------
 
     @staged(Use.READ)
@@ -393,8 +394,6 @@ class Calls:
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         return self.recv(tensors, -1, tag)
-
-    recvAnysource = recv_anysource  # noqa: N815 - called from C++ by this name
 
     # Calls inside a coalescing region run at once.
 
@@ -453,6 +452,9 @@ class Calls:
         return self._caller.call(ready, bound, [output], opts, arithmetic)
 
 
+for _alias, _name in ALIASES.items():
+    setattr(Calls, _alias, getattr(Calls, _name))
+
+
 def _together(works: Sequence[dist.Work]) -> dist.Work:
-    pending = [work for work in works if isinstance(work, PendingWork)]
-    return SeveralWorks(pending) if pending else DONE
+    return SeveralWorks([work for work in works if isinstance(work, PendingWork)])

@@ -61,13 +61,14 @@ def joined_blocks(call: str, tensor: torch.Tensor, block: torch.Tensor, ranks: i
         )
 
 
-def pairs(call: str, outputs: Sequence[object], inputs: Sequence[object]) -> None:
-    """Check that a coalesced call has as many outputs as inputs."""
+def pairs(call: str, outputs: Tensors, inputs: Tensors) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return the pairs of a coalesced call, which needs as many outputs as inputs."""
     if len(outputs) != len(inputs):
         raise InputError(
             f"{call}: there are {len(outputs)} output and {len(inputs)} input tensors, needs as "
             "many of one as of the other"
         )
+    return list(zip(outputs, inputs, strict=True))
 
 
 def list_of(call: str, name: str, tensors: Tensors, ranks: int) -> None:

@@ -137,14 +137,8 @@ def _join(
 ) -> _Joined:
     """Run the rendezvous of the ranks, and connect this one with the others."""
     rendezvous = Rendezvous(store, rank, ranks, timeout_s)
-    config = rendezvous.agree(
-        interface=settings.socket_interface,
-        listen=settings.paced_address,
-        book_digest="" if book is None else book.digest,
-        channels=max(settings.channels, channels(book)),
-        shared_memory=settings.shared_memory,
-        tls=settings.tls,
-    )
+    digest = "" if book is None else book.digest
+    config = rendezvous.agree(settings, book_digest=digest, channels=channels(book))
     try:
         executor, addresses = _connected(
             rank, ranks, config, settings, rendezvous.addresses, timeout_s

@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import Backend, OpType  # pyright: ignore[report
 
 from headrace.collectives.run.torch.buffers import Tensors
 from headrace.collectives.run.torch.caller import DONE
-from headrace.collectives.run.torch.calls import DEFAULTS, Calls
+from headrace.collectives.run.torch.calls import ALIASES, DEFAULTS, Calls
 from headrace.collectives.run.torch.spans import profiling
 from headrace.collectives.run.torch.staging import tensors_in
 from headrace.collectives.run.torch.untraced import untraced
@@ -50,17 +50,6 @@ OPERATIONS: Mapping[str, int] = {
     "recv_anysource": int(OpType.RECVANYSOURCE),
 }
 """Name of a method of `Calls` -> type of its works: that of Gloo, where Gloo has one."""
-
-ALIASES: Mapping[str, str] = {
-    "_allgather_base": "all_gather_single",
-    "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
-    "gather_into_tensor": "gather_single",
-    "_reduce_scatter_base": "reduce_scatter_single",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
-    "alltoall_base": "all_to_all_single",
-    "recvAnysource": "recv_anysource",
-}
-"""Aliases of these methods -> the names above."""
 
 
 class _Under(threading.local):

@@ -21,7 +21,7 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch.copies import copies_for
 from headrace.collectives.run.torch.untraced import untraced
-from headrace.collectives.run.torch.work import CompletedWork, PendingWork
+from headrace.collectives.run.torch.work import PendingWork, SeveralWorks
 from headrace.errors import CommunicationError, InputError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def all_reduce(caller: "Caller", tensor: torch.Tensor, opts: Any) -> dist.Work:
     if not opts.asyncOp:
         exchange()
         after()
-        return CompletedWork([tensor])
+        return SeveralWorks(results=[tensor])
     work = SparseWork(caller.executor, [tensor], after, callbacks=caller.callbacks)
     caller.begin_thread(work, exchange)
     return work

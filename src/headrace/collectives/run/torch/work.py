@@ -22,39 +22,6 @@ _LONGEST_PAUSE_S = 1e-3
 
 
 @untraced
-class CompletedWork(dist.Work):
-    """Work of a call that has finished."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor] = ()) -> None:
-        super().__init__()
-        self._tensors = list(tensors)
-
-    def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - as torch has it
-        """Return at once."""
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-    def is_success(self) -> bool:
-        return True
-
-    def exception(self) -> None:
-        return None
-
-    def result(self) -> list[torch.Tensor]:
-        return self._tensors
-
-    def synchronize(self) -> None:
-        """Do nothing: the tensors are on the CPU."""
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        future.set_result(self._tensors)
-        return future
-
-
-@untraced
 class PendingWork(dist.Work):
     """Work of a submitted call.
 
@@ -335,13 +302,15 @@ def on_devices(
 
 @untraced
 class SeveralWorks(dist.Work):
-    """Work of several coalesced calls."""
+    """Work of several coalesced calls; of none: of calls that have ended, with their results."""
 
     op_type = int(OpType.UNKNOWN)
 
-    def __init__(self, works: Sequence[PendingWork]) -> None:
+    def __init__(
+        self, works: Sequence[PendingWork] = (), results: Sequence[torch.Tensor] = ()
+    ) -> None:
         super().__init__()
-        self._works = list(works)
+        self._works, self._results = list(works), list(results)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for all; raises the first error."""
@@ -359,13 +328,13 @@ class SeveralWorks(dist.Work):
         return next((e for work in self._works if (e := work.exception()) is not None), None)
 
     def result(self) -> list[torch.Tensor]:
-        return [tensor for work in self._works for tensor in work.result()]
+        return [*self._results, *(t for work in self._works for t in work.result())]
 
     def _get_op_type(self) -> int:
         return self.op_type
 
     def _get_sequence_number(self) -> int:
-        return self._works[-1].number()
+        return self._works[-1].number() if self._works else super()._get_sequence_number()
 
     def synchronize(self) -> None:
         """Order later work of the current stream after all copies to its device."""

@@ -16,7 +16,7 @@ from headrace.collectives.plan.generators.orbits.group import (
     group_of,
     link_classes,
 )
-from headrace.collectives.plan.generators.orbits.grow import Growth, grow
+from headrace.collectives.plan.generators.orbits.grow import Grower, Growth
 from headrace.collectives.plan.generators.orbits.levels import Level, levels_of
 from headrace.collectives.plan.generators.orbits.plan import OrbitPlan
 from headrace.collectives.plan.generators.orbits.simulate import (
@@ -126,7 +126,8 @@ def _plans(
     chunks: tuple[int, ...],
 ) -> Iterator[OrbitPlan]:
     if collective is Collective.ALL_TO_ALL:
-        growth = grow(classes, levels_of(classes, group), chunks=1, chunk_mb=block_mb)
+        levels = levels_of(classes, group)
+        growth = Grower(classes, levels, chunks=1, chunk_mb=block_mb).run()
         few = np.unique(growth.link_class)
         yield from exchange_plans(group, classes, block_mb, chunks, few)
         return
@@ -158,14 +159,10 @@ def _best(
     made: list[tuple[float, int, Growth, int]] = []
 
     def attempt(count: int, share: float, step: float) -> float:
-        growth = grow(
-            classes,
-            levels,
-            chunks=count,
-            chunk_mb=block_mb / count,
-            batch_share=share,
-            step=step,
-        )
+        size = block_mb / count
+        growth = Grower(
+            classes, levels, chunks=count, chunk_mb=size, batch_share=share, step=step
+        ).run()
         made.append((growth.total_us, len(made), growth, count))
         return growth.total_us
 

@@ -52,27 +52,6 @@ class Growth:
         return float(self.end_us.max(initial=0.0))
 
 
-def grow(
-    classes: LinkClasses,
-    levels: tuple[Level, ...],
-    *,
-    chunks: int,
-    chunk_mb: float,
-    batch_share: float = 1.0,
-    step: float = np.inf,
-) -> Growth:
-    """Return an allgather of `chunks` chunks a block, each of `chunk_mb`.
-
-    Parameters
-    ----------
-    levels : from `levels_of`, the slowest first.
-    batch_share : largest share of a level's remaining items in one message.
-    step : on the last level, the most that a message may take longer than the shortest of those
-        that could begin with it.
-    """
-    return _Growth(classes, levels, chunks, chunk_mb, batch_share, step).run()
-
-
 class Clock:
     """Event loop of one rank, whose resources stand for those of all.
 
@@ -126,20 +105,30 @@ class Clock:
             heappush(self._times, time)
 
 
-class _Growth:
+class Grower:
+    """Finds an allgather of `chunks` chunks a block, each of `chunk_mb`; `run` returns it, once.
+
+    Parameters
+    ----------
+    levels : from `levels_of`, the slowest first.
+    batch_share : largest share of a level's remaining items in one message.
+    step : on the last level, the most that a message may take longer than the shortest of those
+        that could begin with it.
+    """
+
     def __init__(
         self,
         classes: LinkClasses,
         levels: tuple[Level, ...],
+        *,
         chunks: int,
         chunk_mb: float,
-        batch_share: float,
-        step: float,
+        batch_share: float = 1.0,
+        step: float = np.inf,
     ) -> None:
         self._classes, self._levels = classes, levels
         self._chunks, self._mb, self._share, self._step = chunks, chunk_mb, batch_share, step
-        ranks = classes.held.shape[1] if classes.count else 1
-        self._here = np.zeros((ranks, chunks), dtype=bool)
+        self._here = np.zeros((classes.held.shape[1], chunks), dtype=bool)
         self._here[0] = True
         # Chunks in each part of the network below each level, or on their way to it.
         self._due = [np.zeros((level.parts, chunks), dtype=bool) for level in levels]
@@ -149,6 +138,7 @@ class _Growth:
         self._rows: list[tuple[int, np.ndarray, np.ndarray]] = []
 
     def run(self) -> Growth:
+        """Return the growth."""
         for arrived in self._clock.moments():
             for message in arrived:
                 _, e, k = self._rows[message]
@@ -161,9 +151,8 @@ class _Growth:
 
     def _growth(self) -> Growth:
         lengths = [len(e) for _, e, _ in self._rows]
-        s = np.repeat([s for s, _, _ in self._rows] or [0], lengths or [0]).astype(np.int64)
-        e = np.concatenate([np.empty(0, np.int64), *(e for _, e, _ in self._rows)])
-        k = np.concatenate([np.empty(0, np.int64), *(k for _, _, k in self._rows)])
+        s = np.repeat([s for s, _, _ in self._rows], lengths).astype(np.int64)
+        e, k = (np.concatenate([row[column] for row in self._rows]) for column in (1, 2))
         return Growth(
             link_class=s,
             block=self._classes.held[s, e].astype(np.int64),
