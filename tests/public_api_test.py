@@ -114,10 +114,8 @@ PUBLIC = {
     "headrace.report": {"page_of"},
     "headrace.launch": {
         "Message",
-        "Receive",
         "Role",
         "Roles",
-        "Send",
         "run_job",
         "run_worker",
         "start_local",

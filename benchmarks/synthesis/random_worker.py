@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from headrace.launch import Receive, Send, run_worker
+from headrace.launch.worker import Receive, Send, run_worker
 
 HANG = Path(__file__).with_name("hang.topology")
 """Planning a reduce-scatter of 1 MB on this topology once looped without end."""

@@ -18,7 +18,7 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError
-from headrace.launch import Receive, Send, run_worker
+from headrace.launch.worker import Receive, Send, run_worker
 
 
 def descriptors() -> int:

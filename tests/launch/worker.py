@@ -7,7 +7,7 @@ import time
 from typing import NoReturn
 
 from headrace.errors import InputError
-from headrace.launch import Receive, Send, run_worker
+from headrace.launch.worker import Receive, Send, run_worker
 
 
 def main(receive: Receive, send: Send) -> None:

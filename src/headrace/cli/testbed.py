@@ -1,6 +1,8 @@
 """``headrace testbed``: an emulated cluster on this machine, from up to down."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +13,7 @@ from rich.table import Table
 
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.options import Order, Seed, output_option
+from headrace.cli.progress import Report
 from headrace.testbed import Testbed, TestbedSpec, run_ranks, state, teardown
 from headrace.testbed.rates import format_rate, parse_rate
 from headrace.units import mbit
@@ -31,6 +34,19 @@ Which = Annotated[
     str | None,
     typer.Option("--testbed", help="Its name or run id; not needed when one testbed is up."),
 ]
+
+
+@contextmanager
+def testbed_for(spec: TestbedSpec, activity: str, report: Report) -> Iterator[Testbed]:
+    """Bring a testbed up for a command's activity; a note names a fallback to loopback."""
+    report("building the testbed", 0.0)
+    with Testbed.up(spec) as up:
+        if up.fallback_reason:
+            Console(stderr=True).print(
+                f"{activity} on loopback, paced by the transport: {up.fallback_reason}.",
+                soft_wrap=True,
+            )
+        yield up
 
 
 @app.command("up")

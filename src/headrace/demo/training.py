@@ -100,14 +100,17 @@ def run_training(
     if book is not None:
         book.save(path)
     roles = rank_roles(testbed, argv, order, _environment(path if book is not None else None))
-    output = _JobOutput(steps + WARM_UP, on_step)
+    events: dict[str, list[Message]] = {"step": [], "weights": [], "result": []}
     what = f"training on {backend}"
     with Roles(dict(enumerate(roles))) as ranks:
         while found := ranks.expect(what, _SILENCE_S):
-            output.note(*found)
-    if output.result is None:
+            event = found[1]
+            events.setdefault(event.get("event", ""), []).append(event)
+            if event.get("event") == "step" and on_step is not None:
+                on_step(len(events["step"]), steps + WARM_UP, event["loss"])
+    if not events["result"]:
         raise CommunicationError(f"{what} failed: all ranks ended without a result")
-    return output.training_result(backend, len(order))
+    return _result(backend, len(order), **events)
 
 
 def _environment(book: Path | None) -> dict[str, str | None]:
@@ -118,42 +121,27 @@ def _environment(book: Path | None) -> dict[str, str | None]:
     }
 
 
-class _JobOutput:
-    """Events of the ranks' output; rank 0 alone emits all but its digest."""
-
-    def __init__(self, total: int, on_step: OnStep | None) -> None:
-        self._total = total
-        self._on_step = on_step
-        self._steps: list[Message] = []
-        self._digests: dict[int, str] = {}
-        self.result: Message | None = None
-
-    def note(self, rank: int, event: Message) -> None:
-        match event.get("event"):
-            case "step":
-                self._steps.append(event)
-                if self._on_step is not None:
-                    self._on_step(len(self._steps), self._total, event["loss"])
-            case "weights":
-                self._digests[rank] = event["digest"]
-            case "result":
-                self.result = event
-            case _:
-                pass
-
-    def training_result(self, backend: str, ranks: int) -> TrainingResult:
-        assert self.result is not None
-        found = self.result
-        return TrainingResult(
-            backend=backend,
-            ranks=ranks,
-            steps_us=tuple(step["us"] for step in self._steps[WARM_UP:]),
-            computes_us=tuple(found["compute_us"]),
-            bucket_bytes=tuple(found["bucket_bytes"]),
-            allreduces_us=tuple(found["allreduce_us"]),
-            losses=tuple(step["loss"] for step in self._steps),
-            loss=found["loss"],
-            right=found["right"],
-            images=found["images"],
-            ranks_agree=len(self._digests) == ranks and len(set(self._digests.values())) == 1,
-        )
+def _result(
+    backend: str,
+    ranks: int,
+    step: list[Message],
+    weights: list[Message],
+    result: list[Message],
+    **_others: list[Message],
+) -> TrainingResult:
+    """Return the result from the ranks' events; all rank 0's but the digests of weights."""
+    [found] = result
+    digests = [event["digest"] for event in weights]
+    return TrainingResult(
+        backend=backend,
+        ranks=ranks,
+        steps_us=tuple(event["us"] for event in step[WARM_UP:]),
+        computes_us=tuple(found["compute_us"]),
+        bucket_bytes=tuple(found["bucket_bytes"]),
+        allreduces_us=tuple(found["allreduce_us"]),
+        losses=tuple(event["loss"] for event in step),
+        loss=found["loss"],
+        right=found["right"],
+        images=found["images"],
+        ranks_agree=len(digests) == ranks and len(set(digests)) == 1,
+    )

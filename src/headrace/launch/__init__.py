@@ -3,14 +3,12 @@
 from headrace.launch.job import run_job
 from headrace.launch.roles import Message, Role, Roles, start_local
 from headrace.launch.torchrun import torchrun_store
-from headrace.launch.worker import Receive, Send, run_worker
+from headrace.launch.worker import run_worker
 
 __all__ = [
     "Message",
-    "Receive",
     "Role",
     "Roles",
-    "Send",
     "run_job",
     "run_worker",
     "start_local",

@@ -11,6 +11,8 @@ from headrace.launch.roles import INHERITED, LINES, Role, Roles
 OnLine = Callable[[int, str], None]
 """Called with a process's index in the job and a line it wrote, without the line's end."""
 
+_NEVER_S = 1e8
+
 
 def run_job(
     roles: Sequence[Role],
@@ -27,23 +29,17 @@ def run_job(
     ----------
     on_line : receives their output line by line; without it they write to this process's.
     """
-    until = None if timeout_s is None else time.monotonic() + timeout_s
+    codes: dict[int, int | None] = {}
+    deadline = time.monotonic() + (_NEVER_S if timeout_s is None else timeout_s)
     streams = INHERITED if on_line is None else LINES
     with Roles(dict(enumerate(roles)), streams=streams, grace_s=grace_s) as job:
-
-        def take(timeout_s: float | None) -> None:
-            index, line = job.receive_line(timeout_s)
-            if line is not None and on_line is not None:
-                on_line(index, line)
-
-        def codes() -> list[int | None]:
-            return [job.exit_code(index) for index in range(len(roles))]
-
-        with suppress(queue.Empty):
-            while None in codes() and not any(codes()):
-                take(None if until is None else max(0.0, until - time.monotonic()))
-        job.end()
-        with suppress(queue.Empty):
-            while True:
-                take(0.0)
-        return [-signal.SIGKILL if code is None else code for code in codes()]
+        for until in (deadline, 0.0):  # at last what they still wrote when they were ended
+            with suppress(queue.Empty):
+                while not until or (len(codes) < len(roles) and not any(codes.values())):
+                    index, line = job.receive_line(max(0.0, until - time.monotonic()))
+                    if line is None:
+                        codes[index] = job.exit_code(index)
+                    elif on_line is not None:
+                        on_line(index, line)
+            job.end()
+    return [codes.get(index, -signal.SIGKILL) or 0 for index in range(len(roles))]

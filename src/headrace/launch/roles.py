@@ -147,16 +147,16 @@ class Roles(Generic[K]):
             if data:
                 process.signal(signal.SIGKILL)
 
-    def receive_line(self, timeout_s: float | None) -> tuple[K, str | None]:
+    def receive_line(self, timeout_s: float) -> tuple[K, str | None]:
         """Wait for a line of the present process of any role; None is its end.
 
         Raises
         ------
         queue.Empty : there is none in time.
         """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = time.monotonic() + timeout_s
         while True:
-            left_s = None if until is None else max(0.0, until - time.monotonic())
+            left_s = max(0.0, until - time.monotonic())
             key, incarnation, line = self._received.get(timeout=left_s)
             if incarnation == self._incarnations[key]:
                 if line is None:
@@ -180,6 +180,16 @@ class Roles(Generic[K]):
                     return key, message
             self._processes[key].last.append(line)
 
+    def next(self, what: str, timeout_s: float) -> tuple[K, Message | None]:
+        """Wait for a message as `receive`; CommunicationError if there is none in time."""
+        try:
+            return self.receive(timeout_s)
+        except queue.Empty:
+            names = ", ".join(r.name for key, r in self._roles.items() if key not in self._ended)
+            raise CommunicationError(
+                f"{what} is stuck: no message for {timeout_s:g} s from {names}"
+            ) from None
+
     def expect(self, what: str, timeout_s: float) -> tuple[K, Message] | None:
         """Wait for a message; None once all roles have ended without an error.
 
@@ -188,15 +198,8 @@ class Roles(Generic[K]):
         CommunicationError : see `failure`: a role reported an error or died; or none of them sent
             a message in time.
         """
-        until = time.monotonic() + timeout_s
         while len(self._ended) < len(self._roles):
-            try:
-                key, message = self.receive(max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                names = ", ".join(r.name for k, r in self._roles.items() if k not in self._ended)
-                raise CommunicationError(
-                    f"{what} is stuck: no message for {timeout_s:g} s from {names}"
-                ) from None
+            key, message = self.next(what, timeout_s)
             if self.exit_code(key):
                 raise self.failure(what, {})
             if message is not None and "error" in message:

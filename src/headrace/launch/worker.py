@@ -8,27 +8,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from headrace.errors import CommunicationError, HeadraceError
 
+Receive = Callable[[], dict[str, Any]]
+"""Waits for the parent's next message; raises CommunicationError when the parent is gone."""
+
+Send = Callable[..., None]
+"""Sends the parent a message of its keyword arguments."""
+
 _INTERRUPTED = 130
 _GRACE_S = 2.0
-
-
-class Receive(Protocol):
-    """Function that waits for the parent's next message."""
-
-    def __call__(self) -> dict[str, Any]:
-        """Return it; raises CommunicationError when the parent is gone."""
-        ...
-
-
-class Send(Protocol):
-    """Function that sends messages to the parent."""
-
-    def __call__(self, **message: Any) -> None:
-        """Send a message of these fields."""
 
 
 def run_worker(work: Callable[[Receive, Send], None]) -> None:

@@ -90,18 +90,13 @@ def measure_command(
 def _measure_testbed(
     file: Path, order: str, seed: int | None, effort: "ProbeEffort", report: Report
 ) -> "Profile":
+    from headrace.cli.testbed import testbed_for
     from headrace.collectives.measure.launch import measure_testbed
-    from headrace.testbed import Testbed, TestbedSpec
+    from headrace.testbed import TestbedSpec
 
     spec = TestbedSpec.load(file)
     hosts = [spec.hosts[index].name for index in spec.order(order, seed=seed)]
-    report("building the testbed", 0.0)
-    with Testbed.up(spec) as up:
-        if up.fallback_reason:
-            Console(stderr=True).print(
-                f"Measuring on loopback, paced by the transport: {up.fallback_reason}.",
-                soft_wrap=True,
-            )
+    with testbed_for(spec, "Measuring", report) as up:
         return measure_testbed(up, hosts, effort=effort, progress=report)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,7 @@ import headrace
 import headrace.artifact as artifact_io
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.options import Order, Seed, output_option
-from headrace.cli.progress import Report, progress
+from headrace.cli.progress import progress
 from headrace.collectives.cli.method import Root, TotalBytes
 from headrace.collectives.cli.network import read_network
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
@@ -82,8 +81,9 @@ def trace_command(
     bytes_wanted = parse_size(total)
     chosen: list[Choice] = []
 
-    def choose(ranks: int, one_host: bool) -> "Choice":
+    def job_of(ranks: int, one_host: bool) -> "TraceJob":
         from headrace.collectives.run.choose import Chooser
+        from headrace.collectives.trace.job import TraceJob
 
         if known is not None and known.ranks != ranks:
             raise InputError(
@@ -92,40 +92,37 @@ def trace_command(
             )
         if not 0 <= root < ranks:
             raise InputError(f"--root is {root}, needs 0 to {ranks - 1}")
-        chosen.append(
-            Chooser(ranks, book, one_host=one_host, channels=settings.channels).choose(
-                collective, bytes_wanted, root
-            )
+        chooser = Chooser(ranks, book, one_host=one_host, channels=settings.channels)
+        chosen.append(chooser.choose(collective, bytes_wanted, root))
+        return TraceJob(
+            program=chosen[-1].program,
+            total_bytes=bytes_wanted,
+            repeats=repeats,
+            deadline_s=settings.deadline_s,
         )
-        return chosen[-1]
 
     with progress(Console(stderr=True), visible=not settings.rank) as report:
-        if settings.rank is None:
+        from headrace.collectives.trace.launch import trace_local, trace_testbed, trace_torchrun
+
+        if settings.rank is not None and testbed is None:
+            job, found = trace_torchrun(job_of, report)
+        elif testbed is None:
             unwind_on_sigterm()  # and end the ranks on the way out
-        if testbed is not None:
-            job, found, truth = _on_testbed(
-                testbed, order, seed, choose, bytes_wanted, repeats, report
-            )
-            known = known or truth
-        elif settings.rank is not None:
-            from headrace.collectives.trace.launch import trace_torchrun
-
-            job, found = trace_torchrun(
-                lambda n, one_host: choose(n, one_host).program, bytes_wanted, repeats, report
-            )
-        else:
-            from headrace.collectives.trace.job import TraceJob
-            from headrace.collectives.trace.launch import trace_local
-
             count = ranks or (_RANKS if known is None else known.ranks)
-            program = choose(count, settings.shared_memory).program
-            job = TraceJob(
-                program=program,
-                total_bytes=bytes_wanted,
-                repeats=repeats,
-                deadline_s=settings.deadline_s,
-            )
+            job = job_of(count, settings.shared_memory)
             found = trace_local(job, report)
+        else:
+            from headrace.cli.testbed import testbed_for
+            from headrace.testbed import TestbedSpec
+
+            if settings.rank is None:
+                unwind_on_sigterm()
+            spec = TestbedSpec.load(testbed)
+            indices = spec.order(order, seed=seed)
+            job = job_of(len(indices), False)
+            with testbed_for(spec, "Running", report) as up:
+                found = trace_testbed(up, [spec.hosts[i].name for i in indices], job, report)
+            known = known or spec.topology(indices)
     if found is not None:
         _write_trace(output, job, found, known, chosen[0].origin)
 
@@ -151,38 +148,6 @@ def _book(path: Path | None) -> "PlanBook | None":
     from headrace.collectives.plan.book import PlanBook
 
     return PlanBook.load(path)
-
-
-def _on_testbed(
-    file: Path,
-    order: str,
-    seed: int | None,
-    choose: "Callable[[int, bool], Choice]",
-    total_bytes: int,
-    repeats: int,
-    report: Report,
-) -> "tuple[TraceJob, TraceResult, Topology]":
-    from headrace.collectives.trace.job import TraceJob
-    from headrace.collectives.trace.launch import trace_testbed
-    from headrace.testbed import Testbed, TestbedSpec
-
-    spec = TestbedSpec.load(file)
-    indices = spec.order(order, seed=seed)
-    job = TraceJob(
-        program=choose(len(indices), False).program,
-        total_bytes=total_bytes,
-        repeats=repeats,
-        deadline_s=CollectiveSettings.from_environment().deadline_s,
-    )
-    report("building the testbed", 0.0)
-    with Testbed.up(spec) as up:
-        if up.fallback_reason:
-            Console(stderr=True).print(
-                f"Running on loopback, paced by the transport: {up.fallback_reason}.",
-                soft_wrap=True,
-            )
-        hosts = [spec.hosts[index].name for index in indices]
-        return job, trace_testbed(up, hosts, job, report), spec.topology(indices)
 
 
 def _write_trace(

@@ -12,7 +12,7 @@ from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
 from headrace.collectives.settings import CollectiveSettings
 from headrace.collectives.trace.job import TraceJob, trace_ranks
-from headrace.launch import Receive, Send, run_worker
+from headrace.launch.worker import Receive, Send, run_worker
 
 
 def trace_as_rank(receive: Receive, send: Send) -> None:

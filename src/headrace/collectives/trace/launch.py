@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.collectives.program import Program
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.torchrun import join_torchrun
 from headrace.collectives.settings import CollectiveSettings
@@ -18,9 +17,6 @@ from headrace.launch import Role, Roles
 
 if TYPE_CHECKING:
     from headrace.testbed import Testbed
-
-ProgramOf = Callable[[int, bool], Program]
-"""Make a program, given the number of ranks and whether all share one host's memory."""
 
 _AGENT = (sys.executable, "-m", "headrace.collectives.trace.agent")
 _LOOPBACK = "127.0.0.1"
@@ -60,14 +56,14 @@ def trace_testbed(
 
 
 def trace_torchrun(
-    program_of: ProgramOf, total_bytes: int, repeats: int, on_progress: OnProgress | None = None
+    job_of: Callable[[int, bool], TraceJob], on_progress: OnProgress | None = None
 ) -> tuple[TraceJob, TraceResult | None]:
     """Trace a job between the ranks that torchrun started; every rank calls this.
 
     Parameters
     ----------
-    program_of : makes the program, the same at all ranks, from their number and whether all share
-        one host's memory.
+    job_of : makes the job, the same at all ranks, from their number and whether all share one
+        host's memory.
 
     Returns
     -------
@@ -81,20 +77,13 @@ def trace_torchrun(
     """
     settings = CollectiveSettings.from_environment()
     rank, ranks, _, rendezvous, config = join_torchrun("trace", settings)
-    one_host = config.shared_memory and len(set(config.rank_host)) == 1
-    program = program_of(ranks, one_host)
-    job = TraceJob(
-        program=program,
-        total_bytes=total_bytes,
-        repeats=repeats,
-        deadline_s=settings.deadline_s,
-    )
+    job = job_of(ranks, config.shared_memory and len(set(config.rank_host)) == 1)
     executor = Executor(
         rank,
         ranks,
         host=config.host,
         secret=config.secret,
-        channels=channels_of(program),
+        channels=channels_of(job.program),
         threads=settings.threads,
         shared_memory=config.shared_memory,
         tls=config.tls,

@@ -15,7 +15,7 @@ from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
 from headrace.errors import CommunicationError
-from headrace.launch import Receive, Send, run_worker
+from headrace.launch.worker import Receive, Send, run_worker
 from headrace.settings import Settings
 
 _CONNECT_S = 15.0

@@ -18,7 +18,7 @@ from typing import Any
 import headrace.artifact as artifact_io
 from headrace.collectives.measure.budget import ProbeEffort, ProgressCallback
 from headrace.errors import CommunicationError
-from headrace.launch import Message, Role, Roles
+from headrace.launch import Role, Roles
 from headrace.testbed import Testbed
 from headrace.topology.profile import KIND, Profile
 
@@ -86,7 +86,7 @@ class _Agents:
         """Form groups of the agents, again after every loss, and wait for the profile."""
         self._form_group()
         while True:
-            rank, message = self._next()
+            rank, message = self._roles.next("measuring", _SILENCE_S)
             if message is None:
                 self._end_of(rank)
             elif "error" in message:
@@ -155,13 +155,3 @@ class _Agents:
             raise self._roles.failure("measuring", reasons)
         self._members = survivors
         self._form_group()
-
-    def _next(self) -> tuple[int, Message | None]:
-        """Wait for a message of an agent; None is its end."""
-        try:
-            return self._roles.receive(_SILENCE_S)
-        except queue.Empty:
-            raise CommunicationError(
-                f"the agents on {', '.join(map(repr, self._hosts))} sent nothing for "
-                f"{_SILENCE_S:g} s: measuring is stuck"
-            ) from None
