@@ -54,6 +54,9 @@ SCALE: dict[str, Callable[[], Topology]] = {
 """As in section `scale`, with a torus of a quarter of its ranks: templates are tried there, too."""
 
 _RANDOM_SEEDS = range(12)
+_ALL = "all"
+"""Name of the portfolio that leaves nothing out."""
+
 _SCALE_CASES = (
     ("80-gpus", Collective.ALLGATHER, 80 * MB),
     ("1024-gpus", Collective.ALLGATHER, GIB),
@@ -249,7 +252,7 @@ def _measured(report: Report, found: dict[Case, Times], *, quick: bool) -> None:
             topology = shape.spec().topology(shape.order)
             sizes = sorted({case.total_bytes for case in mine})
             books: dict[str, Path] = {}
-            for without in ("", *winners):
+            for without in (_ALL, *winners):
                 book = build_book(
                     topology,
                     collectives=links.COLLECTIVES,
@@ -257,7 +260,7 @@ def _measured(report: Report, found: dict[Case, Times], *, quick: bool) -> None:
                     generators=[each for each in ALL_GENERATORS if each.name != without],
                     method=Method(model=EXECUTOR, engine=NativeSearch(), effort="quick"),
                 )
-                books[without] = Path(folder) / f"{without or 'all'}.book"
+                books[without] = Path(folder) / f"{without}.book"
                 book.save(books[without])
             calls = [
                 Call(
@@ -275,9 +278,9 @@ def _measured(report: Report, found: dict[Case, Times], *, quick: bool) -> None:
                     continue
                 columns: dict[str, Any] = {
                     "predicted_worth": times.worth(without),
-                    "measured_ms": took[""] / 1e3,
+                    "measured_ms": took[_ALL] / 1e3,
                     "measured_without_ms": took[without] / 1e3,
-                    "measured_worth": took[without] / took[""] - 1,
+                    "measured_worth": took[without] / took[_ALL] - 1,
                 }
                 report.row(
                     "leave one out: links, measured",
