@@ -225,12 +225,13 @@ def _rows(report: Report, family: str, found: Sequence[tuple[Case, Times]]) -> N
         if not worths:
             continue
         most = max(worths, key=worths.__getitem__)
+        won = [worth for worth in worths.values() if worth > SAME]
         report.row(
             f"leave one out: {family}, predicted",
             generator=generator,
             cases=len(worths),
-            wins=sum(worth > SAME for worth in worths.values()),
-            worth_median=min(statistics.median(worths.values()), 1e9),
+            wins=len(won),
+            worth_median_of_wins=min(statistics.median(won or [0.0]), 1e9),
             worth_max=min(worths[most], 1e9),
             earns=worths[most] >= LEAST,
             max_at=f"{most.name} {most.collective.value} {most.total_bytes} B {most.model}",
