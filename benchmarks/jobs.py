@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.launch import Roles, run_job
+from headrace.launch.job import run_job
+from headrace.launch.roles import Roles
 from headrace.testbed import Testbed, rank_roles
 
 WHERE = {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}

@@ -112,15 +112,6 @@ PUBLIC = {
     "headrace.demo": {"TrainingResult", "run_training"},
     "headrace.files": {"decoded", "load_json", "parse_json", "read_bytes", "read_text"},
     "headrace.report": {"page_of"},
-    "headrace.launch": {
-        "Message",
-        "Role",
-        "Roles",
-        "run_job",
-        "run_worker",
-        "start_local",
-        "torchrun_store",
-    },
     "headrace.solver": {
         "LinearModel",
         "LinearProgram",

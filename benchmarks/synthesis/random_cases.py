@@ -20,7 +20,7 @@ from benchmarks.jobs import WHERE
 from benchmarks.synthesis.random_topologies import SEEDS
 from benchmarks.synthesis.random_worker import Answer, Case
 from headrace.errors import CommunicationError
-from headrace.launch import Role, Roles
+from headrace.launch.roles import Role, Roles
 
 SECTION = "random"
 

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty
 
-from headrace.launch import Role, Roles
-from headrace.launch.roles import LINES
+from headrace.launch.roles import LINES, Role, Roles
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from headrace import _native
-from headrace.launch import Role, Roles, start_local
-from headrace.launch.roles import Start
+from headrace.launch.roles import Role, Roles, Start, start_local
 from headrace.testbed import Testbed, TestbedSpec, network
 
 RANKS = 4

@@ -3,7 +3,8 @@
 import signal
 import time
 
-from headrace.launch import Role, run_job
+from headrace.launch.job import run_job
+from headrace.launch.roles import Role
 
 
 def shell(*scripts: str) -> list[Role]:

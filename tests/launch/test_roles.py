@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import CommunicationError
-from headrace.launch import Message, Role, Roles, roles, start_local
+from headrace.launch import roles
+from headrace.launch.roles import Message, Role, Roles, start_local
 from headrace.testbed import Testbed, TestbedSpec
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -237,7 +238,7 @@ def test_a_role_on_a_testbed() -> None:
 PARENT = """
 import os, sys, time
 from tests.launch.test_roles import answer, role
-from headrace.launch import Roles
+from headrace.launch.roles import Roles
 
 with Roles({n: role(str(n)) for n in range(2)}) as started:
     for _ in range(2):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.collectives.plan.book import PlanBook
 from headrace.errors import CommunicationError
-from headrace.launch import Message, Roles
+from headrace.launch.roles import Message, Roles
 from headrace.testbed import Testbed, rank_roles
 
 WARM_UP = 2

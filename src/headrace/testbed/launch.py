@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from headrace.launch import Role, run_job
-from headrace.launch.job import OnLine
+from headrace.launch.job import OnLine, run_job
+from headrace.launch.roles import Role
 from headrace.settings import child_environment
 from headrace.testbed.testbed import Testbed
 

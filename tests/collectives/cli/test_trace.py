@@ -129,7 +129,7 @@ def test_a_rank_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 DYING = """
 import sys
 from headrace.collectives.trace.agent import trace_as_rank
-from headrace.launch import run_worker
+from headrace.launch.worker import run_worker
 
 def work(receive, send):
     task = receive()

@@ -5,7 +5,7 @@ from typing import Any
 from headrace.collectives.run.rendezvous import GroupConfig, Rendezvous
 from headrace.collectives.run.torch.incarnation import own_part
 from headrace.collectives.settings import CollectiveSettings
-from headrace.launch import torchrun_store
+from headrace.launch.torchrun import torchrun_store
 
 _RENDEZVOUS_S = 120.0
 

@@ -13,7 +13,7 @@ from headrace.collectives.settings import CollectiveSettings
 from headrace.collectives.trace.agent import channels_of
 from headrace.collectives.trace.job import OnProgress, TraceJob, TraceResult, trace_ranks
 from headrace.errors import CommunicationError
-from headrace.launch import Role, Roles
+from headrace.launch.roles import Role, Roles
 
 if TYPE_CHECKING:
     from headrace.testbed import Testbed
@@ -103,11 +103,7 @@ def _trace(
     common = {
         "program": base64.b64encode(job.program.to_artifact().to_bytes()).decode(),
         "secret": secrets.token_hex(16),
-        "job": {
-            "total_bytes": job.total_bytes,
-            "repeats": job.repeats,
-            "warm_ups": job.warm_ups,
-        },
+        "job": {name: getattr(job, name) for name in ("total_bytes", "repeats", "warm_ups")},
     }
     addresses: dict[int, str] = {}
     silence_s = _START_S

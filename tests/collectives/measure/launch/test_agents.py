@@ -148,7 +148,7 @@ SHORT_TIMEOUT_AGENT = """
 import functools, sys
 from headrace.collectives.measure.probes.group_prober import GroupProber
 from headrace.collectives.measure.launch.agent import measure_as_rank
-from headrace.launch import run_worker
+from headrace.launch.worker import run_worker
 survey = sys.modules["headrace.collectives.measure.survey"]
 survey.GroupProber = functools.partial(GroupProber, deadline_s=2.0, idle_timeout_s=5.0)
 run_worker(measure_as_rank)

@@ -18,7 +18,7 @@ from typing import Any
 import headrace.artifact as artifact_io
 from headrace.collectives.measure.budget import ProbeEffort, ProgressCallback
 from headrace.errors import CommunicationError
-from headrace.launch import Role, Roles
+from headrace.launch.roles import Role, Roles
 from headrace.testbed import Testbed
 from headrace.topology.profile import KIND, Profile
 
