@@ -4,6 +4,8 @@ import random
 from collections.abc import Iterator
 
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
+from headrace.collectives.export.algorithm import Algorithm
+from headrace.collectives.export.threadblocks import Lowering, Target
 from headrace.collectives.plan.ir.chunks import deliveries_of, realize
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Program, Schedule, Transfer
@@ -15,6 +17,11 @@ CARRIED = tuple(
     for c in STANDARD
     if c not in (Collective.ALLREDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
 )
+
+
+def lowered(program: Program, target: Target, *, store_all: bool = False) -> Algorithm:
+    """Return the threadblocks that run `program`, however long."""
+    return Lowering.of(program, target, store_all=store_all).algorithm()
 
 
 def template_programs(ranks: int) -> Iterator[tuple[str, Program]]:

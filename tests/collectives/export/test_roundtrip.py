@@ -7,7 +7,7 @@ import pytest
 
 from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
-from headrace.collectives.export.threadblocks import Target, lowered
+from headrace.collectives.export.threadblocks import Target
 from headrace.collectives.plan.generators.templates import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
@@ -15,7 +15,7 @@ from headrace.collectives.program import Program
 from headrace.errors import VerificationError
 from tests.collectives.export.machine import Machine
 from tests.collectives.export.operations import Operations
-from tests.collectives.export.programs import random_program, template_programs
+from tests.collectives.export.programs import lowered, random_program, template_programs
 from tests.collectives.export.recover import divided, recovered, same_plan
 
 

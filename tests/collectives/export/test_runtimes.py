@@ -24,14 +24,14 @@ from headrace.collectives.export.runtimes import (
     runtime_of,
     selection,
 )
-from headrace.collectives.export.threadblocks import Target, lowered, renumbered
+from headrace.collectives.export.threadblocks import Target, renumbered
 from headrace.collectives.plan.generators.templates import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.errors import VerificationError
 from tests.collectives.export.machine import Machine
 from tests.collectives.export.operations import Operations
-from tests.collectives.export.programs import random_program, template_programs
+from tests.collectives.export.programs import lowered, random_program, template_programs
 from tests.collectives.export.test_foreign import algo, step
 
 

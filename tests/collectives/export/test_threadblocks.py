@@ -8,12 +8,12 @@ from headrace.collectives.export import limits
 from headrace.collectives.export.algorithm import Algorithm, BlockStep, Kind, Wait
 from headrace.collectives.export.buffers import NAMES, Layout, chunks_of, chunks_per_loop
 from headrace.collectives.export.msccl_xml import export
-from headrace.collectives.export.threadblocks import Target, lowered, suggested_instances
+from headrace.collectives.export.threadblocks import Target, suggested_instances
 from headrace.collectives.plan.generators.templates import direct, ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import VerificationError
-from tests.collectives.export.programs import template_programs
+from tests.collectives.export.programs import lowered, template_programs
 
 
 def steps(algorithm: Algorithm) -> list[BlockStep]:

@@ -122,6 +122,13 @@ class _Reader:
     def _fail(self, message: str) -> MscclppError:
         return MscclppError(f"{self.where}: {message}")
 
+    def _index(self, what: str, found: Any, size: int) -> int:
+        """Return an integer of at least 0 and below `size`."""
+        number = fields.integer(found)
+        if not 0 <= number < size:
+            raise self._fail(f"{what} is {number}, needs 0 to {size - 1}")
+        return number
+
     def _barriers(self, halves: list[list[list[Half]]], algorithm: Algorithm) -> None:
         """Find operations that lack a nop between them."""
         try:
@@ -176,10 +183,8 @@ class _Reader:
     def _gpu(self, number: int, gpu: Mapping[str, Any], channels: int) -> list[list[Half]]:
         remote: list[tuple[int, Buffer]] = []
         for entry in fields.items(gpu["remote_buffers"]):
-            rank = fields.integer(fields.table(entry)["rank"])
             self.where = f"{self.source}: gpu {number}"
-            if not 0 <= rank < self.gpus:
-                raise self._fail(f"remote buffer of rank {rank}, needs 0 to {self.gpus - 1}")
+            rank = self._index("rank of a remote buffer", fields.table(entry)["rank"], self.gpus)
             remote.append((rank, self._buffer(entry["type"])))
         semaphores = fields.items(gpu["semaphores"])
         for k, semaphore in enumerate(semaphores):
@@ -213,15 +218,11 @@ class _Reader:
 
     def _named(self, entries: Any, name: str, size: int) -> list[int]:
         """Return the threadblock's own numbers of channels or remote buffers, below `size`."""
-        found = [
-            number
+        return [
+            self._index(name, number, size)
             for entry in fields.items(entries)
-            for number in _integers(fields.table(entry)[name])
+            for number in fields.items(fields.table(entry)[name])
         ]
-        for number in found:
-            if not 0 <= number < size:
-                raise self._fail(f"{name} has {number}, needs 0 to {size - 1}")
-        return found
 
     def _operations(
         self, entries: list[Any], ids: list[int], refs: list[tuple[int, Buffer]], semaphores: int
@@ -266,9 +267,10 @@ class _Reader:
         shape += ">" + "".join("r" if rank >= 0 else "l" for rank, _ in op.dst)
         if shape != wanted:
             raise self._fail(f"{op.name} has buffers {shape}, needs {wanted} (l local, r remote)")
-        op.semaphores = _integers(entry.get("semaphore_ids", []))
-        if any(not 0 <= number < semaphores for number in op.semaphores):
-            raise self._fail(f"semaphore_ids is {op.semaphores[:8]}, needs 0 to {semaphores - 1}")
+        op.semaphores = [
+            self._index("semaphore_ids", number, semaphores)
+            for number in fields.items(entry.get("semaphore_ids", []))
+        ]
         return op
 
     def _locate(
@@ -281,10 +283,7 @@ class _Reader:
         op.size = size
         if "buffer_id" not in buff:
             return -1, Location(self._buffer(buff["type"]), index)
-        number = fields.integer(buff["buffer_id"])
-        if not 0 <= number < len(refs):
-            raise self._fail(f"buffer_id is {number}, needs 0 to {len(refs) - 1}")
-        rank, buffer = refs[number]
+        rank, buffer = refs[self._index("buffer_id", buff["buffer_id"], len(refs))]
         return rank, Location(buffer, index)
 
     def _buffer(self, found: Any) -> Buffer:

@@ -89,11 +89,6 @@ class Target:
             )
 
 
-def lowered(program: Program, target: Target, *, store_all: bool = False) -> Algorithm:
-    """Return the threadblocks that run `program`, however long; see `Lowering.of`."""
-    return Lowering.of(program, target, store_all=store_all).algorithm()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowering:
     """A program in the order of its threadblocks, before it is split into them."""
@@ -130,12 +125,11 @@ class Lowering:
         demand, target = self.layout.demand, self.target
         streams = self.emission.streams
         part: dict[int, int] = {}
+        needed = [_needed(stream.events for stream in of_rank) for of_rank in streams]
         if weigh is not None and not target.buffered:
-            needed: dict[int, list[int]] = {}
-            for of_rank in streams:
-                needed.update(_needed(stream.events for stream in of_rank))
-            part = parts(streams, _weighing(weigh, needed), most)
-        gpus = [self._gpu(rank, part) for rank in range(demand.ranks)]
+            every = {event: on for of_rank in needed for event, on in of_rank.items()}
+            part = parts(streams, _weighing(weigh, every), most)
+        gpus = [self._gpu(rank, part, needed[rank]) for rank in range(demand.ranks)]
         used = {tb.channel for gpu in gpus for tb in gpu.threadblocks}
         one = Algorithm(
             name=target.name or f"headrace_{demand.collective}_{demand.ranks}",
@@ -157,10 +151,10 @@ class Lowering:
             )
         return instanced(one, target.instances, demand.chunks)
 
-    def _gpu(self, rank: int, part: Mapping[int, int]) -> Gpu:
+    def _gpu(self, rank: int, part: Mapping[int, int], needed: Mapping[int, list[int]]) -> Gpu:
         streams = [s for s in self.emission.streams[rank] if s.events]
         pieces = [split_stream(stream, part) for stream in streams]
-        waits = _waits(_needed(stream.events for stream in streams), pieces)
+        waits = _waits(needed, pieces)
         threadblocks: list[Threadblock] = []
         for stream, split in zip(streams, pieces, strict=True):
             for events in split:
@@ -331,7 +325,7 @@ def _needed(streams: Iterable[list[StreamEvent]]) -> dict[int, list[int]]:
     return found
 
 
-def _waits(needed: dict[int, list[int]], pieces: Iterable[list[list[StreamEvent]]]) -> _Waits:
+def _waits(needed: Mapping[int, list[int]], pieces: Iterable[list[list[StreamEvent]]]) -> _Waits:
     """Number the steps with the nops that waits need; each piece waits for the one before.
 
     Parameters
