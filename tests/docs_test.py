@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.demo.scenario import LOSS_TOLERANCE
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*/*.md")]
@@ -26,3 +28,30 @@ def test_make_targets_in_the_documents_exist() -> None:
         for name in re.findall(r"(?:^\$ |`)make ([a-z-]+)", document.read_text(), re.MULTILINE)
     }
     assert {"demo", "test", "check", "sanitize", "bench"} <= named <= targets
+
+
+def test_the_readme_shows_the_documented_run_of_the_demo() -> None:
+    run = (ROOT / "docs" / "demo.md").read_text()
+    figure = (ROOT / "README.md").read_text().split("```text\n")[1].split("```")[0]
+    found = re.findall(r"(Gloo|headrace|bound) +([░·█]+ [\d,]+ ms)", figure)
+    assert [name for name, _ in found] == ["Gloo", "headrace", "bound"]
+    for name, bar in found:
+        assert re.search(rf"^  {name} +{bar}$", run, re.MULTILINE), name
+    (speed_up,) = re.findall(r"([\d.]+x) as fast", figure)
+    assert f" {speed_up} as fast" in run
+    assert "the same loss" in figure
+    assert re.search(r"loss on held-out images.* equal$", run, re.MULTILINE)
+
+
+def test_the_documented_run_is_of_the_demo_as_it_is() -> None:
+    """A line of every part of the report, as `demo.show` words it now."""
+    run = (ROOT / "docs" / "demo.md").read_text()
+    for line in (
+        r"they make \d+ plans: one program can be best at several sizes",
+        r"gradients: [\d.]+ MiB = [\d.]+ MiB \+ [\d.]+ MiB \+ [\d.]+ KiB in buckets",
+        r"init_process_group\(\"headrace\"\): 14 steps measured, .*",
+        r"headrace's allreduces, one after another",
+    ):
+        assert re.search(rf"^{line}$", run, re.MULTILINE), line
+    tolerance = f"{LOSS_TOLERANCE:.0e}".replace("e-0", "e-")
+    assert f"differ by at most {tolerance} of Gloo's" in " ".join(run.split())

@@ -6,8 +6,10 @@ and other tools' formats that it can check as ``FORMATS``. A package with comman
 name, so that one is added without a change to shared code.
 """
 
+import codecs
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -16,7 +18,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import headrace
-from headrace.errors import ArtifactError
+import headrace.artifact as artifact_io
+from headrace.errors import ArtifactError, InputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from headrace.artifact import Artifact
 
 Function = TypeVar("Function")
+
+
+_ENVELOPE = re.compile(rb'"format"\s*:\s*"headrace-artifact"')
+"""In an artifact's first line, before its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +120,43 @@ def artifact_kinds() -> dict[str, ArtifactKind]:
 def foreign_formats() -> tuple[ForeignFormat, ...]:
     """Return the registered formats of other tools."""
     return tuple(form for module in _registering() for form in getattr(module, "FORMATS", ()))
+
+
+def load_artifact(path: Path) -> "Artifact":
+    """Read an artifact.
+
+    Raises
+    ------
+    ArtifactError : if it is none; names the command for a file that begins as another tool's.
+    """
+    if (form := format_of(path)) is not None:
+        raise ArtifactError(
+            f"{path}: looks like {form.name} and is no headrace artifact; headrace verify checks it"
+        )
+    return artifact_io.load(path)
+
+
+def format_of(file: Path) -> ForeignFormat | None:
+    """Return the other tool's format that a file begins as; None for an artifact.
+
+    Raises
+    ------
+    InputError : if it begins as neither.
+    """
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(4096)
+    except OSError:
+        return None  # the artifact's reader reports the error
+    if _ENVELOPE.search(start):
+        return None
+    text = start.removeprefix(codecs.BOM_UTF8).lstrip()
+    for form in foreign_formats():
+        if text.startswith(form.begins.encode()):
+            return form
+    found = f"begins with {text[:12].decode('ascii', 'backslashreplace')!r}" if text else "is empty"
+    known = " or ".join(f"{form.name} (begins with '{form.begins}')" for form in foreign_formats())
+    raise InputError(f"{file}: {found}; needs a headrace artifact, {known}")
 
 
 def function_of(

@@ -84,3 +84,12 @@ def test_long_topologies_are_cut_unless_all_is_wanted(tmp_path: Path) -> None:
     short, full = run("show", tmp_path / "t"), run("show", tmp_path / "t", "--all")
     assert "more links: --all shows them" in short
     assert "--all" not in full
+
+
+@pytest.mark.parametrize(("text", "name"), [("<algo/>", "MSCCL XML"), ("{}", "MSCCL\\+\\+ JSON")])
+def test_a_file_that_only_verify_reads_says_so(tmp_path: Path, text: str, name: str) -> None:
+    (tmp_path / "f").write_text(text)
+    says = f"looks like {name} and is no headrace artifact; headrace verify checks it"
+    for command in (("show",), ("report", "-o", tmp_path / "page.html")):
+        with pytest.raises(ArtifactError, match=says):
+            run(*command, tmp_path / "f")

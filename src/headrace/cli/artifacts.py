@@ -1,7 +1,5 @@
 """``headrace show`` and ``headrace verify``: print any artifact, prove any plan again."""
 
-import codecs
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -12,11 +10,8 @@ from rich.console import Console
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
 from headrace.cli.tables import facts
-from headrace.errors import ArtifactError, InputError
-from headrace.kinds import ForeignFormat, artifact_kinds, foreign_formats, function_of
-
-_ENVELOPE = re.compile(rb'"format"\s*:\s*"headrace-artifact"')
-"""In an artifact's first line, before its content."""
+from headrace.errors import InputError
+from headrace.kinds import artifact_kinds, format_of, function_of, load_artifact
 
 _File = Annotated[Path, typer.Argument(help="An artifact that headrace wrote.", metavar="FILE")]
 
@@ -28,11 +23,7 @@ def show_command(
     ] = False,
 ) -> None:
     """Print an artifact: a topology, a profile, a plan (with its sends) or a book."""
-    if (form := _format_of(file)) is not None:
-        raise ArtifactError(
-            f"{file}: looks like {form.name} and is no headrace artifact; headrace verify checks it"
-        )
-    artifact = artifact_io.load(file)
+    artifact = load_artifact(file)
     console = Console(markup=False, emoji=False)  # a file's names are no mark-up
     rows = {
         "kind": f"{artifact.kind} (schema {artifact.schema})",
@@ -56,10 +47,10 @@ def verify_command(file: _File) -> None:
 
 
 def _verified(file: Path) -> Iterator[str]:
-    form = _format_of(file)
+    form = format_of(file)
     if form is None:
         artifact = artifact_io.load(file)
-        needs = "programs to verify are in {} alone"
+        needs = "needs one of {}: other kinds hold no program to verify"
         verify = function_of(artifact, str(file), lambda kind: kind.verify, needs)
         yield from verify(artifact, str(file))
         return
@@ -70,29 +61,6 @@ def _verified(file: Path) -> Iterator[str]:
             f"{error} (read as {form.name}, as it begins with '{form.begins}' and is no "
             "headrace artifact)"
         ) from error
-
-
-def _format_of(file: Path) -> ForeignFormat | None:
-    """Return the other tool's format that a file begins as; None for an artifact.
-
-    Raises
-    ------
-    InputError : if it begins as neither.
-    """
-    try:
-        with file.open("rb") as stream:
-            start = stream.read(4096)
-    except OSError:
-        return None  # the artifact's reader reports the error
-    if _ENVELOPE.search(start):
-        return None
-    text = start.removeprefix(codecs.BOM_UTF8).lstrip()
-    for form in foreign_formats():
-        if text.startswith(form.begins.encode()):
-            return form
-    found = f"begins with {text[:12].decode('ascii', 'backslashreplace')!r}" if text else "is empty"
-    known = " or ".join(f"{form.name} (begins with '{form.begins}')" for form in foreign_formats())
-    raise InputError(f"{file}: {found}; needs a headrace artifact, {known}")
 
 
 def _head(artifact: Artifact) -> dict[str, str]:

@@ -25,8 +25,12 @@ SPEC = TestbedSpec.from_table(
 )
 STEPS = 14
 
-LOSS_TOLERANCE = 1e-3
-"""Relative: sums in another order round otherwise, and training carries that on."""
+LOSS_TOLERANCE = 1e-5
+"""Relative: sums in another order round otherwise, and training carries that on.
+
+Gradients of 4, 5 and 8 ranks, summed in three orders, left the losses 2.0e-7 apart after 16 steps,
+and 2.4e-7 after 100.
+"""
 
 IMAGE_TOLERANCE = 1
 """Held-out images that may be classified otherwise: those whose best two labels are a tie."""

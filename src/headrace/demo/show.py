@@ -249,7 +249,7 @@ def _runs(comparison: Comparison, *, paced: bool) -> Table:
             "loss on held-out images",
             f"{gloo.loss:.6f}",
             f"{ours.loss:.6f}",
-            f"differ by {comparison.loss_difference:.0e}",
+            f"differ by {apart:.0e}" if (apart := comparison.loss_difference) else "equal",
         ),
         (
             "accuracy on held-out images",

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import headrace.artifact as artifact_io
 from headrace.errors import ArtifactError
-from headrace.kinds import artifact_kinds, function_of
+from headrace.kinds import artifact_kinds, function_of, load_artifact
 from headrace.report.page import Page
 
 
@@ -24,8 +23,8 @@ def page_of(path: Path) -> Page:
         from headrace.report.benchmark_page import benchmark_page
 
         return benchmark_page(result, path.name)
-    artifact = artifact_io.load(path)
-    needs = "pages exist for {} and benchmark results"
+    artifact = load_artifact(path)
+    needs = "needs one of {}, or a benchmark's result: other kinds have no page"
     page_of_kind = function_of(artifact, str(path), lambda kind: kind.page, needs)
     value = artifact_kinds()[artifact.kind].load(artifact, path.name)
     page = page_of_kind(value, path.name)

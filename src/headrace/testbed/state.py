@@ -148,10 +148,11 @@ def find(name: str | None) -> Record:
     found = [r for r in every if name is None or name in (r.run, r.spec.name)]
     if len(found) == 1:
         return found[0]
-    known = ", ".join(f"{r.run} ({r.spec.name})" for r in every) or "none"
+    if not every:
+        raise TestbedError("no testbed is up; 'headrace testbed up FILE.toml' makes one")
+    known = ", ".join(f"{r.run} ({r.spec.name})" for r in every)
     if not found:
-        what = "no testbed is up" if name is None else f"no testbed '{name}'"
-        raise TestbedError(f"{what}; up: {known}; 'headrace testbed up FILE.toml' makes one")
+        raise TestbedError(f"no testbed '{name}'; up: {known}")
     raise TestbedError(f"several testbeds match; choose one by its run id; up: {known}")
 
 

@@ -60,7 +60,10 @@ def adapt_book(
 def _tuned(book: PlanBook, topology: Topology) -> tuple[Masters, Masters] | None:
     sizes = [e.plan.total_bytes for e in book.entries if e.collective is Collective.ALLREDUCE]
     found = book_masters(book, {max(sizes): 1}) if sizes else None
-    return None if found is None else (found, quicktune(found, bandwidth(topology)))
+    rates = bandwidth(topology)
+    linked = bool((rates > 0).sum() == topology.ranks * (topology.ranks - 1))
+    # masters are for networks in which every rank can send to every other
+    return (found, quicktune(found, rates)) if found is not None and linked else None
 
 
 def _check_same(before: Topology, now: Topology) -> None:

@@ -212,8 +212,8 @@ def _program(
     if artifact.kind == "program":
         return Program.from_artifact(artifact, str(source)), 0, (0, 0)
     raise ArtifactError(
-        f"{source}: field 'kind' is '{artifact.kind}', only 'plan', 'plan-book' and 'program' "
-        "can be exported"
+        f"{source}: field 'kind' is '{artifact.kind}', needs 'plan', 'plan-book' or 'program'; "
+        "'headrace collectives synthesize' makes a plan from a topology"
     )
 
 

@@ -1,5 +1,6 @@
 """Masters out of programs, and plans out of masters."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from headrace.collectives.plan.portfolio import predict_us
 from headrace.collectives.program import Program
 from headrace.errors import InputError
 from headrace.topology import Topology
-from headrace.topology.presets import uniform
+from headrace.topology.presets import ring, uniform
 from tests.collectives.adapt.clusters import network
 
 GROUPS = ((0, 1, 2, 3), (4, 5, 6, 7))
@@ -180,3 +181,11 @@ def test_an_unchanged_network_is_planned_for_as_well_as_before(small: Topology) 
         assert old is not None
         assert new is not None
         assert predict_us(new.program, small, size) <= 1.1 * old.predicted_us
+
+
+def test_masters_stay_where_not_all_ranks_are_linked() -> None:
+    """Tuning masters on a ring failed: a rate of 0 between ranks that no link joins."""
+    book = build_book(uniform(4), collectives=[Collective.ALLREDUCE], sizes=[SIZE])
+    adapted = adapt_book(book, replace(ring(4), hosts=book.topology.hosts), None)
+    assert adapted.masters is None
+    assert [entry.plan.generator for entry in adapted.book.entries] == ["ring"]
