@@ -4,8 +4,9 @@
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-# torch processes are memory-hungry and the tests start many: more than four at once helps nobody
-TEST_JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && echo 4 || echo $$n)
+# one more than processors, as many tests wait; torch processes are memory-hungry: more than four
+# at once helps nobody
+TEST_JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 3 ] && echo 4 || echo $$((n + 1)))
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -17,8 +18,9 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-
 RIVALS := $(patsubst requirements/%.txt,$(VENV)/.%,$(wildcard requirements/bench-$(CLAIM).txt))
 CMAKE_CONFIGURE = $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	-DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DHEADRACE_TESTS=ON
-TEST_SECONDS := build/test-seconds.jsonl
-PYTEST := $(BIN)/python -m pytest -p tests.minutes --minutes $(TEST_SECONDS)
+TIMING_FILES = $(shell grep -rl --include='*.py' 'mark\.timing' tests)
+# processes of the native tests: these wait for deadlines most of the time
+NATIVE_JOBS = $(shell echo $$((3 * $(JOBS))))
 # gcc's ThreadSanitizer needs a predictable address space where the kernel randomizes many bits
 NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -27,7 +29,7 @@ say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format stubs sanitize bench claim native native-tests clean
+.PHONY: help demo test test-slow check format stubs sanitize bench claim native native-tests clean
 .DELETE_ON_ERROR:
 # two of cmake's builds must not share a folder; each target is parallel inside
 .NOTPARALLEL:
@@ -39,16 +41,26 @@ demo: native ## measure, plan, and train on Gloo and on headrace (3 minutes)
 	$(call say,running the demo)
 	@$(BIN)/headrace demo
 
-test: native native-tests $(VENV)/.test ## the whole test suite: native, then Python
-	@$(if $(PYTEST_ARGS),,rm -f build/test-minutes.txt;) date +'{"began": %s}' > $(TEST_SECONDS)
+test: native native-tests $(VENV)/.test ## the tests: native, then Python; of long ones a sample (9 minutes)
+	@$(if $(PYTEST_ARGS),,rm -f build/test-minutes.txt)
+	$(call run_tests,fast,-LE slow,$(if $(PYTEST_ARGS),,build/test-minutes.txt))
+
+test-slow: native native-tests $(VENV)/.test ## the long tail: what make test leaves out or samples (an hour)
+	$(call run_tests,slow,-L slow)
+
+# $(call run_tests,tier,ctest's choice of labels,file for the minutes of all)
+define run_tests
+	@date +'{"began": %s}' > build/test-$(1).jsonl
 	$(call say,native tests)
-	@$(BIN)/ctest --test-dir $(RELEASE) --output-on-failure --no-tests=error -j $(JOBS)
+	@$(BIN)/ctest --test-dir $(RELEASE) --output-on-failure --no-tests=error -j $(NATIVE_JOBS) $(2)
 	$(call say,Python tests: first those that compare times and by themselves; then the others on $(TEST_JOBS) processes)
-	@$(PYTEST) -n 0 --timing only $(PYTEST_ARGS); alone=$$?; \
+	@pytest="$(BIN)/python -m pytest -p tests.minutes --minutes build/test-$(1).jsonl --tier $(1)"; \
+	$$pytest -n 0 --timing only $(or $(PYTEST_ARGS),$(TIMING_FILES)); alone=$$?; \
 	[ $$alone = 0 ] || [ $$alone = 5 ] || exit $$alone; \
-	$(PYTEST) -n $(TEST_JOBS) --dist loadfile --timing without $(PYTEST_ARGS) \
+	$$pytest -n $(TEST_JOBS) --dist worksteal --timing without $(PYTEST_ARGS) \
 		|| { rest=$$?; [ $$rest$$alone = 50 ] || exit $$rest; } # 5: no test in one of the two is fine
-	@$(BIN)/python -m tests.minutes $(TEST_SECONDS) $(if $(PYTEST_ARGS),,build/test-minutes.txt)
+	@$(BIN)/python -m tests.minutes $(1) build/test-$(1).jsonl $(3)
+endef
 
 check: native $(VENV)/.test $(VENV)/.check ## lint, format, types, native format, stub file
 	$(call say,ruff)

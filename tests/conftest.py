@@ -19,6 +19,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # jobs of the tests run on testbeds that seem to be many hosts: only those that are about it measure
 os.environ.setdefault("HEADRACE_MEASURE", "off")
 
+pytest_plugins = ("tests.tiers",)
+
 GOLDEN = Path(__file__).parent / "golden"
 
 

@@ -1,4 +1,4 @@
-"""Minutes of tests by capability: of one process and of two, of several runs, beside budgets."""
+"""Minutes of tests by capability: of one process and of two, of several runs, and budgets."""
 
 import json
 import subprocess
@@ -14,7 +14,13 @@ ROOT = Path(__file__).parent.parent
 PROJECT = {
     "pytest.ini": "[pytest]\naddopts = --import-mode=importlib\n",
     "tests/collectives/plan/test_two.py": "def test_one(): pass\n\ndef test_two(): pass\n",
-    "tests/test_other.py": "def test_other(): pass\n",
+    "tests/test_other.py": """
+import subprocess, sys
+CODE = "import os\\nwhile sum(os.times()[:2]) < 1: pass"
+
+def test_other():
+    subprocess.run([sys.executable, "-c", CODE])
+""",
     "conftest.py": """
 import pytest
 
@@ -41,17 +47,19 @@ def pytest_in(project: Path, *arguments: str) -> int:
     return subprocess.run(command, cwd=project, env={"PYTHONPATH": str(ROOT)}).returncode
 
 
-def test_every_run_adds_its_elapsed_seconds(project: Path) -> None:
+def test_every_run_adds_its_seconds(project: Path) -> None:
     found = project / "seconds"
     arguments = ("--minutes", str(found), "--dist", "loadfile")
     assert pytest_in(project, *arguments, "-n", "0") == 0
     assert pytest_in(project, *arguments, "-n", "2") == 0
     assert pytest_in(project, *arguments, "-n", "0", "-k", "nothing") == 5
-    assert [json.loads(line) for line in found.read_text().splitlines()] == [
-        {"collectives": 12.0, "shared": 6.0},
-        {"collectives": 6.0, "shared": 3.0},
-        {},
-    ]
+    alone, two, none = (json.loads(line) for line in found.read_text().splitlines())
+    assert none == {}
+    for line, processes in ((alone, 1), (two, 2)):
+        assert set(line) == {"collectives", "shared"}
+        assert [line["collectives"][0], line["shared"][0]] == [12 / processes, 6 / processes]
+        assert line["collectives"][1] < 0.5
+        assert 0.9 < line["shared"][1] < 3  # its child's
 
 
 @pytest.mark.parametrize(
@@ -68,15 +76,19 @@ def test_a_test_is_of_its_folders_capability(nodeid: str, name: str) -> None:
     assert capability(nodeid) == name
 
 
-def test_budgets_are_of_capabilities_together() -> None:
-    minutes = {"shared": 5.5, "collectives": 8.0}
-    assert summary(minutes, 16.0) == [
-        "minutes of tests: collectives 8.0, shared 5.5; native and Python together 16.0"
+def test_budgets_are_of_processor_time_of_capabilities_together() -> None:
+    minutes = {"shared": (20.0, 5.5), "collectives": (30.0, 8.0)}
+    assert summary("fast", minutes, 16.0) == [
+        "minutes of tests: collectives 30.0 (8.0 of processors), shared 20.0 (5.5 of processors); "
+        "native and Python together 16.0"
     ]
-    assert summary(minutes | {"shared": 5.6}, 16.0)[1:] == [
-        "minutes of tests: collectives and shared 13.6, more than 1.5 times the budget of 9"
+    assert summary("fast", minutes | {"shared": (20.0, 5.6)}, 16.0)[1:] == [
+        "minutes of tests: collectives and shared 13.6 of processors, "
+        "more than 1.5 times the budget of 9"
     ]
-    assert summary({}, 0.25) == ["minutes of tests: none; native and Python together 0.2"]
+    assert summary("fast", {}, 0.25) == ["minutes of tests: none; native and Python together 0.2"]
+    assert len(summary("slow", {"shared": (90.0, 90.0)}, 90.0)) == 1
+    assert len(summary("slow", {"shared": (90.0, 90.1)}, 90.0)) == 2
 
 
 def test_runs_are_summed_and_the_total_is_left(
@@ -84,12 +96,19 @@ def test_runs_are_summed_and_the_total_is_left(
 ) -> None:
     lines = [
         {"began": time.time() - 300},
-        {"shared": 60.0},
+        {"shared": [60.0, 60.0]},
         {},
-        {"shared": 60.0, "collectives": 30.0},
+        {"shared": [60.0, 36.0], "collectives": [30.0, 12.0]},
     ]
     seconds, total = tmp_path / "seconds", tmp_path / "total"
     seconds.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    main([str(seconds), str(total)])
-    assert capsys.readouterr().out.startswith("minutes of tests: collectives 0.5, shared 2.0; ")
+    assert main(["fast", str(seconds), str(total)]) == 0
+    assert capsys.readouterr().out.startswith(
+        "minutes of tests: collectives 0.5 (0.1 of processors), shared 2.0 (0.8 of processors); "
+    )
     assert 5 <= float(total.read_text()) < 6
+    lines.append({"shared": [60.0, 1800.0]})
+    seconds.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["fast", str(seconds)]) == 1
+    assert "times the budget of 9" in capsys.readouterr().out
+    assert main(["slow", str(seconds)]) == 0

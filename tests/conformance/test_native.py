@@ -25,6 +25,7 @@ from headrace.collectives.run.executor import Executor
 from headrace.errors import InputError
 from tests.collectives.plan.template_cases import serves
 from tests.conformance.groups import each, group
+from tests.tiers import case
 
 RANKS = (1, 2, 3, 5, 8)
 SIZES = (0, 1, 13, 30_011)
@@ -144,31 +145,32 @@ def run_collective(
     each(executors, one)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("collective", list(STANDARD))
-def test_every_template_delivers(
-    executors: list[Executor], collective: Collective, template: str, size: int
-) -> None:
+def test_every_template_delivers(executors: list[Executor], collective: Collective) -> None:
     ranks = len(executors)
-    for root in {0, ranks - 1} if collective in ROOTED else {0}:
-        found = made(template, collective, ranks, root)
-        assert (found is not None) == meant_for(template, collective, ranks)
-        if found is None:
-            return  # others serve this collective (tested below)
-        program, proof = found
-        demand = Demand(collective=collective, ranks=ranks, root=root)
-        buffers = [np.full(demand.slots * size, -1, np.int32) for _ in range(ranks)]
-        for rank, buffer in enumerate(buffers):
-            blocks = buffer.reshape(demand.slots, size)
-            for slot, item, _ in demand.initial(rank):
-                blocks[slot] = 100 * item + rank + np.arange(size)
-        run_collective(executors, program, proof, buffers, "int32")
-        for rank, buffer in enumerate(buffers):
-            blocks = buffer.reshape(demand.slots, size)
-            for slot, item, mask in demand.final(rank):
-                parts = [100 * item + r + np.arange(size) for r in range(ranks) if mask >> r & 1]
-                assert (blocks[slot] == sum(parts)).all(), (collective, template, rank, slot)
+    roots = {0, ranks - 1} if collective in ROOTED else {0}
+    for template, size, root in itertools.product(TEMPLATES, SIZES, roots):
+        with case(template, f"{size} elements", f"root {root}"):
+            found = made(template, collective, ranks, root)
+            assert (found is not None) == meant_for(template, collective, ranks)
+            if found is not None:  # others serve this collective (tested below)
+                delivers(executors, *found, size)
+
+
+def delivers(executors: list[Executor], program: Program, proof: Proof, size: int) -> None:
+    ranks = len(executors)
+    demand = Demand(collective=program.demand.collective, ranks=ranks, root=program.demand.root)
+    buffers = [np.full(demand.slots * size, -1, np.int32) for _ in range(ranks)]
+    for rank, buffer in enumerate(buffers):
+        blocks = buffer.reshape(demand.slots, size)
+        for slot, item, _ in demand.initial(rank):
+            blocks[slot] = 100 * item + rank + np.arange(size)
+    run_collective(executors, program, proof, buffers, "int32")
+    for rank, buffer in enumerate(buffers):
+        blocks = buffer.reshape(demand.slots, size)
+        for slot, item, mask in demand.final(rank):
+            parts = [100 * item + r + np.arange(size) for r in range(ranks) if mask >> r & 1]
+            assert (blocks[slot] == sum(parts)).all(), (rank, slot)
 
 
 @pytest.mark.parametrize("collective", list(STANDARD))
@@ -179,26 +181,31 @@ def test_every_collective_has_a_template(collective: Collective, ranks: int) -> 
     assert "direct" in serving
 
 
-@pytest.mark.parametrize("operator", [*Operator.__members__, "avg"])
 @pytest.mark.parametrize("dtype", list(DataType.__members__))
-def test_types_and_operators(executors: list[Executor], dtype: str, operator: str) -> None:
-    ranks = len(executors)
-    found = made("ring", Collective.ALLREDUCE, ranks, 0)
+def test_types_and_operators(executors: list[Executor], dtype: str) -> None:
+    found = made("ring", Collective.ALLREDUCE, len(executors), 0)
     assert found is not None
-    for size in SIZES:
-        inputs = contributions(ranks, size, dtype, operator)
-        buffers = [stored(values, dtype) for values in inputs]
-        if not _native.supports(DataType[dtype], combining(operator)):
-            assert operator in ("band", "bor", "bxor")
-            if ranks > 1:
-                with pytest.raises(InputError, match="no meaning"):
-                    run_collective(executors, *found, buffers, dtype, operator)
-            continue
-        run_collective(executors, *found, buffers, dtype, operator)
-        if operator == "avg" and dtype == "bool":
-            continue  # an average of truth values: only that it ends is asked for
-        for buffer in buffers:
-            np.testing.assert_array_equal(buffer, expected(inputs, dtype, operator))
+    for operator, size in itertools.product([*Operator.__members__, "avg"], SIZES):
+        with case(operator, f"{size} elements"):
+            combines(executors, *found, dtype, operator, size)
+
+
+def combines(
+    executors: list[Executor], program: Program, proof: Proof, dtype: str, operator: str, size: int
+) -> None:
+    inputs = contributions(len(executors), size, dtype, operator)
+    buffers = [stored(values, dtype) for values in inputs]
+    if not _native.supports(DataType[dtype], combining(operator)):
+        assert operator in ("band", "bor", "bxor")
+        if len(executors) > 1:
+            with pytest.raises(InputError, match="no meaning"):
+                run_collective(executors, program, proof, buffers, dtype, operator)
+        return
+    run_collective(executors, program, proof, buffers, dtype, operator)
+    if operator == "avg" and dtype == "bool":
+        return  # an average of truth values: only that it ends is asked for
+    for buffer in buffers:
+        np.testing.assert_array_equal(buffer, expected(inputs, dtype, operator))
 
 
 @pytest.mark.parametrize("collective", sorted(REDUCING))

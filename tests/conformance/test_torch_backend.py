@@ -1,11 +1,10 @@
 """The backend as torch's users call it: every call, against references each rank can compute.
 
 Starting torch is what takes time, so a job of each size runs the whole sample once
-(`torch_sample.py`; its checks are in `sample`) and the tests here read what became of each.
+(`torch_sample.py`; its checks are in `sample`), and the test here reads what became of each check.
 """
 
 import json
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,27 +38,20 @@ def expected(name: str) -> list[str]:
     return [check.__name__ for check in torch_sample.CHECKS if check not in left_out]
 
 
-@cache
-def job(name: str) -> list[dict[str, str]]:
-    """By rank: check -> what went wrong ("" for nothing)."""
+@pytest.mark.parametrize("name", JOBS)
+def test_torch(name: str) -> None:
     count, options, settings = JOBS[name]
     with ranks(count, SCRIPT, *options, **settings) as processes:
         texts = outputs(processes, DEADLINE_S)
         for rank, process in enumerate(processes):
             assert process.returncode == 0, f"rank {rank} said:\n{texts[rank]}"
-    found = []
+    wrong: list[str] = []
     for rank, text in enumerate(texts):
         lines = [line for line in text.splitlines() if line.startswith("RESULTS ")]
         assert lines, f"rank {rank} said:\n{text}"
         assert "leaked" not in text, f"rank {rank} said:\n{text}"
-        found.append(json.loads(lines[-1].removeprefix("RESULTS ")))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("name", "check"), [(name, check) for name in JOBS for check in expected(name)]
-)
-def test_torch(name: str, check: str) -> None:
-    for rank, results in enumerate(job(name)):
-        assert check in results, f"rank {rank} did not get to {check}"
-        assert not results[check], f"rank {rank}:\n{results[check]}"
+        results: dict[str, str] = json.loads(lines[-1].removeprefix("RESULTS "))
+        for check in expected(name):
+            if problem := results.get(check, "did not get to it"):
+                wrong.append(f"{check}: rank {rank}:\n{problem}")
+    assert not wrong, "\n".join(wrong)
