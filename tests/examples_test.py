@@ -15,7 +15,7 @@ from headrace.testbed import network
 DEADLINE_S = 200
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -73,6 +73,7 @@ def test_02_plan_on_a_laptop(tmp_path: Path) -> None:
     assert "programs proven" in proven
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_03_testbed(installed: None, tmp_path: Path) -> None:
     if reason := network.unavailable_reason():
@@ -83,6 +84,7 @@ def test_03_testbed(installed: None, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "network.book").is_file()
 
 
+@pytest.mark.slow
 def test_04_synthesize(installed: None, tmp_path: Path) -> None:
     said = run("sh", EXAMPLES / "04-synthesize.sh", "out", cwd=tmp_path)
     free, rest = said.split("== with a sketch")

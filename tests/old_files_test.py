@@ -82,6 +82,7 @@ def test_a_book_is_adapted(tmp_path: Path) -> None:
     assert kept & {entry.plan.program.digest for entry in after.entries}  # the network is the same
 
 
+@pytest.mark.slow
 def test_a_book_serves_a_job() -> None:
     command = [sys.executable, str(Path(__file__).with_name("old_book_job.py"))]
     testbed = [sys.executable, "-m", "headrace", "testbed", "run", "examples/testbed-2x2.toml"]

@@ -3,7 +3,8 @@
 ``--tier fast`` (`make test`) leaves out the tests marked `slow` and runs a random sample of those
 that are sampled; ``--tier slow`` (`make test-slow`) runs these two alone, in whole. Together they
 run every check; without the option all of them run. A test is sampled if it is marked
-``sampled(count)``, which keeps that many of its parameter sets, or takes the fixture `sample`.
+``sampled(count)``, which keeps that many of the parameter sets so marked, or takes the fixture
+`sample`.
 
 The seed of the samples is another one in every run. It is printed in the header and beside a
 failure; ``--sample-seed N`` repeats it.
@@ -110,7 +111,13 @@ def _slow(item: pytest.Item) -> bool:
 
 def _is_sampled(item: pytest.Item) -> bool:
     fixtures = getattr(item, "fixturenames", ())
-    return "sample" in fixtures or item.get_closest_marker("sampled") is not None
+    return "sample" in fixtures or _count(item) > 0
+
+
+def _count(item: pytest.Item) -> int:
+    """Return how many of the item's function a sample has; 0 where it is not sampled."""
+    marker = item.get_closest_marker("sampled")
+    return marker.args[0] if marker else 0
 
 
 def _sampled(items: Sequence[pytest.Item], sample: Sample) -> list[pytest.Item]:
@@ -121,6 +128,8 @@ def _sampled(items: Sequence[pytest.Item], sample: Sample) -> list[pytest.Item]:
             functions[item.nodeid.partition("[")[0]].append(item)
     kept: set[pytest.Item] = set()
     for same in functions.values():
-        marker = same[0].get_closest_marker("sampled")
-        kept.update(same if marker is None else sample.of(same, marker.args[0]))
+        counts = {item: _count(item) for item in same}
+        marked = [item for item in same if counts[item]]
+        kept.update(item for item in same if not counts[item])
+        kept.update(sample.of(marked, max(counts.values())))
     return [item for item in items if item in kept]

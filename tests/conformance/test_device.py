@@ -20,6 +20,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("count", "device", "backend"),
     [

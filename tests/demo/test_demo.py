@@ -24,9 +24,10 @@ PAIR = TestbedSpec.from_table(
     }
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_the_whole_demo_on_shaped_links(
     namespaces: None, backend_registered: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -66,6 +67,7 @@ def test_a_job_that_fails_is_an_error_that_says_why() -> None:
     assert run not in testbeds()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing_behind(
     number: signal.Signals, backend_registered: None

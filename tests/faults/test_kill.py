@@ -87,6 +87,7 @@ def job(
         yield Job(started, {rank: told[rank]["pid"] for rank in range(RANKS)})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("attempt", range(3))
 @TRANSPORTS
@@ -103,6 +104,7 @@ def test_survivors_of_a_kill_name_the_dead(transport: str, attempt: int) -> None
             os.kill(ranks.pids[report["rank"]], 0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.timeout(90)
 @TRANSPORTS
 def test_a_killed_rank_with_children_is_noticed_at_once(transport: str) -> None:
@@ -114,6 +116,7 @@ def test_a_killed_rank_with_children_is_noticed_at_once(transport: str) -> None:
             assert report["after_s"] < 4.0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.timeout(90)
 @TRANSPORTS
 def test_a_stopped_rank_is_named_by_every_survivor_at_the_deadline(transport: str) -> None:
@@ -126,6 +129,7 @@ def test_a_stopped_rank_is_named_by_every_survivor_at_the_deadline(transport: st
             assert report["after_s"] < 10.0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.timeout(90)
 @TRANSPORTS
 def test_a_rank_that_is_continued_before_the_deadline_goes_on(transport: str) -> None:

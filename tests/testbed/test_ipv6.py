@@ -81,6 +81,7 @@ def test_what_cannot_be_had_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path
         Testbed.up(spec("both"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.root
 @pytest.mark.usefixtures("ipv6")
 @pytest.mark.parametrize(

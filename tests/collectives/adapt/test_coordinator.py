@@ -107,6 +107,7 @@ def test_noise_and_stragglers_alone_move_nothing(
     assert story.coordinator.phase is Phase.WATCHING
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("host", [0, 5])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_slow_host_is_relieved_and_gets_its_share_back(
@@ -134,6 +135,7 @@ def test_a_slow_host_is_relieved_and_gets_its_share_back(
     assert story.coordinator.phase is Phase.WATCHING
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("late_s", [0.05, 0.5])
 def test_what_is_explained_is_a_whole_step_of_every_rank(
     uniform: Topology, late_s: float, monkeypatch: pytest.MonkeyPatch

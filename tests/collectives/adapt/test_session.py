@@ -121,6 +121,7 @@ def test_a_slow_host_is_noticed_and_relieved(story: tuple[Said, Path]) -> None:
     assert best < 0.85 * slow, times
 
 
+@pytest.mark.slow
 def test_events_keep_the_fields_that_earlier_versions_wrote(story: tuple[Said, Path]) -> None:
     _, folder = story
     lines = (GOLDEN / "written" / "adaptation.jsonl").read_text().splitlines()
@@ -156,6 +157,7 @@ def test_metrics_are_written_by_every_rank(story: tuple[Said, Path]) -> None:
         assert line in (folder / "0.prom").read_text()
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_is_a_clear_error(testbed: Testbed, tmp_path: Path) -> None:
     command, variables = job(
         testbed, tmp_path, "headrace", WIDTH, 400, "pace:15:3000000", "die:21:1"
@@ -183,6 +185,7 @@ def test_a_rank_that_is_killed_is_a_clear_error(testbed: Testbed, tmp_path: Path
         assert "CommunicationError: rank 1 died" in said[rank], said[rank]
 
 
+@pytest.mark.slow
 def test_a_job_that_just_ends_is_not_held_up(testbed: Testbed, tmp_path: Path) -> None:
     began = time.monotonic()
     said = run(testbed, tmp_path, "headrace", WIDTH, 400, "leave:8:0")
@@ -192,6 +195,7 @@ def test_a_job_that_just_ends_is_not_held_up(testbed: Testbed, tmp_path: Path) -
     assert time.monotonic() - began < DEADLINE_S / 2
 
 
+@pytest.mark.slow
 def test_adaptation_can_be_switched_off(testbed: Testbed, tmp_path: Path) -> None:
     log = tmp_path / "log"
     said = run(

@@ -91,6 +91,7 @@ def best_static_us(case: Case, topology: Topology) -> float:
     return min(plan.predicted_us, *(seen(m, topology, TOTAL_BYTES)[0] for m in shares))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_tuned_masters_are_within_ten_percent_of_the_best_static_plan(case: Case) -> None:
     before, after, masters = case.before, case.after, case.masters

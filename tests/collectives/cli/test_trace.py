@@ -95,6 +95,7 @@ def test_a_testbed_is_its_own_prediction(tmp_path: Path) -> None:
     assert "predicted for small" in printed
 
 
+@pytest.mark.slow
 def test_the_ranks_of_a_launcher(tmp_path: Path) -> None:
     command = ("collectives", "trace", "--size", "64K", "--repeats", "2", "-o")
     (tmp_path / "main.py").write_text("from headrace.cli.main import main\n\nmain()\n")

@@ -50,6 +50,7 @@ def names_a_place(verdict: Verdict, text: str) -> bool:
     return bool(blocks) and (first.step < 0 or any(first.step < len(tb) for tb in blocks))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.__name__)
 def test_mutants_are_refuted_or_harmless(mutation: Mutation) -> None:
     rng = random.Random(mutation.__name__)

@@ -54,6 +54,7 @@ def check_json(what: str, program: Program, target: Target, runs: int = 1) -> No
     assert Operations(text).misbehaves(runs, program.demand.root) == "", (what, target)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_templates_to_xml_and_back(ranks: int) -> None:
     for what, program in template_programs(ranks):
@@ -61,6 +62,7 @@ def test_templates_to_xml_and_back(ranks: int) -> None:
             check_xml(what, program, target)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_templates_to_json_and_back(ranks: int) -> None:
     for k, (what, program) in enumerate(template_programs(ranks)):
@@ -76,6 +78,7 @@ def test_many_instances(instances: int) -> None:
             check_json(what, program, Target(instances=instances))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("block", range(4))
 def test_random_programs(block: int) -> None:
     for seed in range(block * 25, block * 25 + 25):

@@ -22,6 +22,7 @@ from headrace.collectives.program import Op, Transfer
 from headrace.errors import VerificationError
 from tests.collectives.plan.chaos import Machine
 from tests.collectives.plan.handmade import Draft, Step
+from tests.tiers import Sample
 
 _SCRATCH = 5
 _RUNS = 24
@@ -74,10 +75,11 @@ def _outcomes(made: Draft) -> tuple[list[bool], set[str]]:
     return ended, memories
 
 
-def test_refused_orders_get_stuck_and_accepted_programs_always_end_alike() -> None:
-    rng = random.Random(3)
+def test_refused_orders_get_stuck_and_accepted_programs_always_end_alike(sample: Sample) -> None:
+    rng = random.Random(3 if sample.seed is None else sample.seed)
+    tried = 4000 if sample.seed is None else 800
     stuck = accepted = racing = seen_racing = 0
-    for _ in range(4000):
+    for _ in range(tried):
         made = _random_draft(rng, rng.choice((1, 1, 2, 3)))
         why = _refused(made)
         ended, memories = _outcomes(made)
@@ -92,7 +94,7 @@ def test_refused_orders_get_stuck_and_accepted_programs_always_end_alike() -> No
             accepted += 1
             assert all(ended)
             assert len(memories) == 1
-    assert min(stuck, accepted, racing) > 200
+    assert min(stuck, accepted, racing) > 0.05 * tried
     # It is a race detector that may be too strict, but not one that cries at everything.
     assert seen_racing > 0.6 * racing, (seen_racing, racing)
 

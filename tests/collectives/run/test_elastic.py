@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from headrace.testbed import Testbed, TestbedSpec
 
 SPEC = TestbedSpec.from_table(
@@ -57,6 +59,7 @@ def steps(folder: Path) -> int:
     return int(path.read_text()) if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_survivors_of_a_lost_host_go_on_with_plans_of_their_own(tmp_path: Path) -> None:
     with Testbed.up(SPEC, fallback=os.geteuid() != 0 or None) as testbed:
         agents = [agent(testbed, index, tmp_path) for index in range(3)]

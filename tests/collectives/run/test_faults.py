@@ -57,6 +57,7 @@ def test_a_killed_rank_is_named_by_every_survivor_however_it_waits() -> None:
         nothing_is_left(text)
 
 
+@pytest.mark.slow
 def test_a_rank_killed_in_training_is_named_by_every_survivor() -> None:
     for text in survivors_of("training"):
         assert re.search(rf"^training failed: .*\brank {VICTIM}\b", text, re.M), text
@@ -74,6 +75,7 @@ def test_ranks_that_lag_or_differ_are_named() -> None:
         nothing_is_left(text)
 
 
+@pytest.mark.slow
 def test_a_rank_that_comes_late_gets_the_error_of_those_that_gave_up() -> None:
     # It used to succeed: what it needed had been sent before the others gave up.
     with ranks(RANKS, JOB, "late") as processes:

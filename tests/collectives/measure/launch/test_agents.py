@@ -105,6 +105,7 @@ class Killer:
         return all(process.poll() is not None for process in self.started.values())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("point", ["round-robin, round 3", "link", "probing shared capacities"])
 def test_a_host_that_dies_in_the_middle_is_survived(
     loopback: Testbed, monkeypatch: pytest.MonkeyPatch, point: str

@@ -35,6 +35,7 @@ def run(folder: Path, victim: int, point: str, store: TCPStore | None = None) ->
         return [rank.wait(60) for rank in ranks]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("victim", "point"), [(2, "round-robin, round 2"), (0, "link")])
 def test_the_others_finish_the_profile(tmp_path: Path, victim: int, point: str) -> None:
     codes = run(tmp_path, victim, point)
@@ -47,6 +48,7 @@ def test_the_others_finish_the_profile(tmp_path: Path, victim: int, point: str) 
     assert lost["host"] not in profile.topology.hosts
 
 
+@pytest.mark.slow
 def test_measuring_again_over_a_store_that_outlives_it(tmp_path: Path) -> None:
     """The second time ranks read the secret and the addresses that the first had left."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -79,6 +79,7 @@ def test_of_all_partitions_the_true_one_scores_best(truth: Grouping) -> None:
     assert search_racks(rounds, [bandwidth]) == truth
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("uplink", [0.5 * HOST, HOST])
 @pytest.mark.parametrize(
@@ -104,6 +105,7 @@ def test_rates_come_back() -> None:
     assert rates.uplink[0] == pytest.approx(np.full(8, 0.75 * HOST), rel=0.1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_a_network_without_racks_is_one_group(noise: float, seed: int) -> None:

@@ -25,6 +25,7 @@ MOVING = [
 COMBINING = [Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.ALLREDUCE]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("collective", MOVING)
 @pytest.mark.parametrize("seed", [None, 1])
 def test_every_collective_that_moves_is_done_in_the_time_claimed(

@@ -40,6 +40,7 @@ def programs(
     return [lower(schedule) for schedule in row.schedules(request)]
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("collective", STANDARD)
 @pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_every_generator_applies_or_gives_a_reason(row: Generator, collective: Collective) -> None:
@@ -72,6 +73,7 @@ def test_some_serve_everything_everywhere() -> None:
                 assert programs(row, TOPOLOGIES[1], collective), (row.name, collective)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_equal_seeds_give_equal_programs(row: Generator) -> None:
     method = Method(model=FULL, engine=NativeSearch(), effort="quick", seed=11)
@@ -112,6 +114,7 @@ def planned(index: int, collective: Collective, everyone: bool, seed: int = 0) -
     return plan_collective(TOPOLOGIES[index], collective, MB, generators=rows, method=method)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "collective", [Collective.ALLGATHER, Collective.ALLREDUCE, Collective.ALL_TO_ALL]
 )

@@ -95,6 +95,7 @@ def says_hello_only(address: str, intruders: Intruders) -> None:
 INTRUDERS = [scans_ports, talks, keeps_silent, dawdles, guesses, says_hello_only]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kinds", [[one] for one in INTRUDERS] + [INTRUDERS])
 @pytest.mark.parametrize("shared", [True, False])
 def test_unauthenticated_peers_change_nothing(

@@ -105,6 +105,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("has_ipv6")
 @pytest.mark.parametrize(
     "settings",

@@ -18,6 +18,7 @@ log.warning("a problem")
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("application", "level", "lines"),
     [

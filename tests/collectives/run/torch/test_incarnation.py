@@ -159,6 +159,7 @@ def test_incarnations_never_mix() -> None:
         assert len(taken) == len(set(taken)), "an attempt is in one incarnation only"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("init", ["store", "file"])
 def test_new_group_after_destroy_and_init(init: str, tmp_path: Path) -> None:
     with ranks(2, JOB, init, str(tmp_path / "store")) as processes:

@@ -29,6 +29,7 @@ def test_allgather_on_a_torus(shape: tuple[int, ...], most_us: float, bound_us: 
     assert found.predicted_us == pytest.approx(found.bound.bandwidth_us + 0.5 * hops)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCE_SCATTER])
 @pytest.mark.parametrize(
     "topology",

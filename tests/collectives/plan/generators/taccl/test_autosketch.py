@@ -147,6 +147,7 @@ def check(found: AutoSketch, made_for: Request, total_bytes: int) -> None:
 
 
 class TestSearch:
+    @pytest.mark.sampled(4)
     @pytest.mark.parametrize("collective", STANDARD)
     def test_every_collective(self, collective: Collective) -> None:
         for topology in (ndv2(nodes=2), torus((2, 3)), fat_tree((2, 2))):
@@ -174,6 +175,7 @@ class TestSearch:
         found = autosketch(request(topology), 16 * MB)
         assert found.synthesis.physical_us < plain.physical_us
 
+    @pytest.mark.sampled(1)
     @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.ALLREDUCE])
     def test_the_winner_is_reused_from_a_file(self, collective: Collective) -> None:
         """Its input size is in it, so nothing else needs saying."""

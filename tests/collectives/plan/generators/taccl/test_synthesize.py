@@ -49,6 +49,7 @@ def test_every_collective_on_an_irregular_network(collective: Collective, hosts:
     assert made.stages[0].name.endswith("route")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "collective",
     [Collective.ALLGATHER, Collective.REDUCE_SCATTER, Collective.ALLREDUCE, Collective.ALL_TO_ALL],
@@ -81,6 +82,7 @@ def table(topology: Topology) -> Topology:
     return without_local_alpha(topology)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "topology", "collective", "at_most"),
     [
