@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.conformance.launch import Rank, outputs, ranks
 
 JOB = Path(__file__).with_name("fault_job.py")
