@@ -22,6 +22,7 @@
     rate = "20mbit"                   # for this host alone
 """
 
+import random
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +36,6 @@ from headrace.errors import TestbedError
 from headrace.fields import Field
 from headrace.files import read_text
 from headrace.testbed.machines import Host, Rack
-from headrace.testbed.orders import resolve_order
 from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6, parse_rate
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 MAX_RACKS = 200
 MAX_HOSTS_PER_RACK = 200
 RESERVED_HOST = "switch"
+ORDERS = ("rack", "interleaved", "random")
+"""Rank orders by name: rack by rack, one host of every rack in turn, shuffled."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _T = TypeVar("_T", Rack, Host)
 IPV4, IPV6, BOTH = FAMILIES = ("ipv4", "ipv6", "both")
@@ -137,8 +139,42 @@ class TestbedSpec:
         return replace(self, racks=changed(self.racks), hosts=changed(self.hosts))
 
     def order(self, order: str | Sequence[int] = "rack", *, seed: int | None = None) -> list[int]:
-        """Return the host index of every rank; see `orders.resolve_order`."""
-        return resolve_order([(host.name, host.rack) for host in self.hosts], order, seed=seed)
+        """Return the host index of every rank.
+
+        Parameters
+        ----------
+        order : one of `ORDERS`, host names or indices joined by commas, or a sequence of indices.
+        seed : for "random": the same seed gives the same order.
+
+        Raises
+        ------
+        TestbedError : the order names an unknown host, or one twice.
+        """
+        every = list(range(len(self.hosts)))
+        if order == "rack":
+            return every
+        if order == "interleaved":
+            racks = [host.rack for host in self.hosts]
+            return sorted(every, key=lambda i: (racks[:i].count(racks[i]), racks[i]))
+        if order == "random":
+            random.Random(seed).shuffle(every)
+            return every
+        items = order.split(",") if isinstance(order, str) else order
+        listed = [self._index(item) for item in items]
+        if not listed or len(set(listed)) != len(listed):
+            raise TestbedError(f"order is {order!r}, needs at least one host and none twice")
+        return listed
+
+    def _index(self, item: str | int) -> int:
+        names, text = list(self.host_named), str(item).strip()
+        if text in names:
+            return names.index(text)
+        if text.isdigit() and int(text) < len(names):
+            return int(text)
+        raise TestbedError(
+            f"order has {item!r}, needs one of {', '.join(ORDERS)}, or hosts joined by commas "
+            f"(names or 0 to {len(names) - 1}); hosts: {', '.join(names)}"
+        )
 
     def topology(
         self,

@@ -23,6 +23,7 @@ from headrace.collectives.plan.portfolio import plan_collective
 from headrace.topology import Topology
 from headrace.topology.presets import racks
 from tests.collectives.adapt.networks import imbalance, seen, slow_host, slow_uplink, tuned
+from tests.collectives.adapt.printed import printed
 
 TOTAL_BYTES = 16 << 20
 NIC = 50e6
@@ -102,8 +103,7 @@ def test_tuned_masters_are_within_ten_percent_of_the_best_static_plan(case: Case
         quick, after, TOTAL_BYTES, Finetune(), lambda rate: bandwidth(after, rate), most=6
     )
     best_us, done_us = best_static_us(case, after), story[-1][1]
-    printed = quicktune(masters, bandwidth(after), as_printed=True)
-    printed_us = seen(printed, after, TOTAL_BYTES)[0]
+    printed_us = seen(printed(masters, bandwidth(after)), after, TOTAL_BYTES)[0]
     print(
         f"\n{case.name}: {unchanged_us / 1e3:.0f} ms, after the change {untuned_us / 1e3:.0f}, "
         f"Quicktune as printed {printed_us / 1e3:.0f}, Quicktune {story[0][1] / 1e3:.0f}, "

@@ -34,14 +34,15 @@ def test_costs_for_smaller_chunks_come_to_the_same_per_mb() -> None:
         assert link.beta_us_per_mb == pytest.approx(same.beta_us_per_mb, rel=2e-3)  # was rounded
 
 
-def test_units_may_be_given() -> None:
-    made = parse_taccl(changed(COMPACT, name="mine"), "f", chunk_mb=0.5, scale=2.0)
-    assert made.links[0].alpha_us == 0.15
-    assert made.links[0].beta_us_per_mb == 23.0
+def test_units_follow_from_the_name() -> None:
+    made = parse_taccl(changed(COMPACT, name="mine"), "f")
+    half = parse_taccl(changed(COMPACT, name="mine_512KB"), "f")
+    assert half.links[0].alpha_us == made.links[0].alpha_us
+    assert half.links[0].beta_us_per_mb == 2 * made.links[0].beta_us_per_mb
     with pytest.raises(
-        TopologyError, match="f: the chunk's size in MB is 0, needs a number above 0"
+        TopologyError, match=r"f: the chunk's size in MB is 0.0, needs a number above 0"
     ):
-        parse_taccl(changed(COMPACT), "f", chunk_mb=0)
+        parse_taccl(changed(COMPACT, name="mine_0KB"), "f")
 
 
 def test_matrices_are_read_as_destination_then_source() -> None:

@@ -64,10 +64,9 @@ def import_topology(
     many = 1 if nodes is None else nodes
     if kind == "taccl":
         return parse_taccl(content, source, nodes=many, inter=inter)
-    if kind == "nvidia-smi":
-        return parse_nvidia_smi(content, source, nodes=many, inter=inter, costs=costs, name=name)
-    if kind == "nccl-xml":
-        return parse_nccl_xml(content, source, nodes=many, inter=inter, costs=costs, name=name)
+    if kind in FORMATS:
+        parse = parse_nvidia_smi if kind == "nvidia-smi" else parse_nccl_xml
+        return parse(content, source, nodes=many, inter=inter, costs=costs, name=name)
     raise TopologyError(f"file_format is {kind!r}, needs 'auto' or one of {', '.join(FORMATS)}")
 
 

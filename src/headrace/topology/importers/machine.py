@@ -159,20 +159,12 @@ def _pcie(machine: Machine, costs: LinkCosts, there: set[tuple[int, int]]) -> li
 
 def _joined(gpus: int, links: list[LocalLink]) -> bool:
     """Return whether every GPU reaches every other one, and is reached."""
-    for turn in (0, 1):
-        following: dict[int, list[int]] = {}
-        for src, dst, _, _ in links:
-            here, there = (src, dst) if turn == 0 else (dst, src)
-            following.setdefault(here, []).append(there)
-        reached, open_ = {0}, [0]
-        while open_:
-            for other in following.get(open_.pop(), ()):
-                if other not in reached:
-                    reached.add(other)
-                    open_.append(other)
-        if len(reached) < gpus:
-            return False
-    return True
+    from scipy.sparse.csgraph import connected_components
+
+    joined = np.zeros((gpus, gpus), bool)
+    for src, dst, _, _ in links:
+        joined[src, dst] = True
+    return connected_components(joined, connection="strong")[0] == 1
 
 
 def _nearest(machine: Machine) -> tuple[int, ...]:

@@ -26,19 +26,11 @@ _CHUNK = re.compile(r"_(\d{1,6})(KB|MB)", re.IGNORECASE)
 _SCALES = {1 / 1024: 100.0, 32 / 1024: 10.0}
 
 
-def parse_taccl(
-    content: bytes,
-    source: str,
-    *,
-    nodes: int = 1,
-    inter: Inter = "auto",
-    chunk_mb: float | None = None,
-    scale: float | None = None,
-) -> Topology:
+def parse_taccl(content: bytes, source: str, *, nodes: int = 1, inter: Inter = "auto") -> Topology:
     """Return the topology of `nodes` nodes of a TACCL file.
 
-    `chunk_mb` is the size in MB that costs are for, `scale` the factor of all costs; by default
-    they follow from the file's field ``name`` (NDv2_32KB: 1/32 MB, 10), else 1 and 1.
+    The size of chunks that costs are for, and the factor of all costs, follow from the file's field
+    ``name`` (NDv2_32KB: 1/32 MB, 10), else they are 1 MB and 1.
 
     NIC traffic is off all other links; GPUs share the NICs of their node evenly, in order.
     Switches cannot multicast.
@@ -51,7 +43,7 @@ def parse_taccl(
     table = Field(parse_json(text, source, TopologyError), source, TopologyError)
     name = table.at("name").text()
     gpus = table.at("gpus_per_node").integer(1, MAX_GPUS)
-    chunk, factor = _units(name, chunk_mb, scale, source)
+    chunk, factor = _units(name, source)
     alpha = _cost(table.at("alpha"), zero=True) / factor
     nics, nic_beta, remote_alpha = _remote(table, nodes)
     if gpus % nics:
@@ -102,14 +94,11 @@ def _matrices(table: Field, gpus: int, alpha: float, unit: float) -> tuple[Local
     return tuple(sorted(made))
 
 
-def _units(
-    name: str, chunk_mb: float | None, scale: float | None, source: str
-) -> tuple[float, float]:
+def _units(name: str, source: str) -> tuple[float, float]:
+    """Return MB of a chunk, and the factor of costs."""
     found = _CHUNK.search(name)
     named = int(found[1]) / (1024 if found[2].upper() == "KB" else 1) if found else 1.0
-    chunk = finite(named if chunk_mb is None else chunk_mb, f"{source}: the chunk's size in MB")
-    by_size = _SCALES.get(chunk, 1.0)
-    return chunk, finite(by_size if scale is None else scale, f"{source}: the costs' scale")
+    return finite(named, f"{source}: the chunk's size in MB"), _SCALES.get(named, 1.0)
 
 
 def _remote(table: Field, nodes: int) -> tuple[int, float, float]:

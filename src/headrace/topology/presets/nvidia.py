@@ -88,9 +88,7 @@ def dgx_a100(
     generation of NVSwitch cannot multicast. A GPU and its NIC share a PCIe switch: NIC traffic is
     off the NVSwitch's ports.
     """
-    nics = Nics.alike(tuple(range(8)), beta_from_bytes_per_s(25e9), remote_alpha_us)
-    port = beta_from_bytes_per_s(300e9)
-    box = nvswitch_box("dgx-a100", 8, port, alpha_us, nics)
+    box = _nic_per_gpu("dgx-a100", 300e9, 25e9, alpha_us, remote_alpha_us)
     return cluster(box, nodes, inter)
 
 
@@ -107,10 +105,15 @@ def dgx_h100(
     generation of NVSwitch can multicast (NVLink SHARP); schedules of sends do not use it. NIC
     traffic is off the NVSwitch's ports.
     """
-    nics = Nics.alike(tuple(range(8)), beta_from_bytes_per_s(50e9), remote_alpha_us)
-    port = beta_from_bytes_per_s(450e9)
-    box = nvswitch_box("dgx-h100", 8, port, alpha_us, nics, multicast=True)
+    box = _nic_per_gpu("dgx-h100", 450e9, 50e9, alpha_us, remote_alpha_us, multicast=True)
     return cluster(box, nodes, inter)
+
+
+def _nic_per_gpu(
+    name: str, port: float, nic: float, alpha_us: float, remote_alpha_us: float, **switch: bool
+) -> Box:
+    nics = Nics.alike(tuple(range(8)), beta_from_bytes_per_s(nic), remote_alpha_us)
+    return nvswitch_box(name, 8, beta_from_bytes_per_s(port), alpha_us, nics, **switch)
 
 
 def nvswitch_box(

@@ -12,6 +12,7 @@ from headrace.collectives.plan.locality import RankGroups
 from headrace.errors import InputError
 from headrace.topology.presets import racks
 from tests.collectives.adapt.networks import slow_host
+from tests.collectives.adapt.printed import printed
 from tests.collectives.plan.generators.templates.two_level.test_masters import check, groupings
 
 FLAT: RankGroups = tuple((rank,) for rank in range(8))
@@ -19,25 +20,25 @@ TWO: RankGroups = ((0, 1, 2, 3), (4, 5, 6, 7))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(groupings(), st.integers(1, 40), st.integers(0, 10_000), st.booleans())
+@given(groupings(), st.integers(1, 40), st.integers(0, 10_000))
 def test_whatever_the_bandwidths_masters_stay_masters(
-    groups: RankGroups, chunks: int, seed: int, as_printed: bool
+    groups: RankGroups, chunks: int, seed: int
 ) -> None:
     masters = spread_masters(groups, chunks)
     n = masters.ranks
     rates = 10 ** np.random.default_rng(seed).uniform(5, 9, (n, n))
-    tuned = quicktune(masters, rates, as_printed=as_printed)
+    tuned = quicktune(masters, rates)
     check(tuned)
     assert tuned.groups == groups
     assert tuned.chunks == chunks
-    again = quicktune(tuned, rates, as_printed=as_printed)
+    again = quicktune(tuned, rates)
     assert np.array_equal(again.local_master, tuned.local_master)
 
 
 def test_as_printed_shares_are_in_proportion_to_summed_bandwidth() -> None:
     rates = np.ones((8, 8))
     rates[0], rates[:, 0] = 0.4, 0.4
-    tuned = quicktune(spread_masters(TWO, 1000), rates, as_printed=True)
+    tuned = printed(spread_masters(TWO, 1000), rates)
     whole = 0.4 * 7 + 3 * 6.4
     assert tuned.local_counts[0] == pytest.approx(1000 * 2.8 / whole, abs=1)
     assert tuned.local_counts[1] == pytest.approx(1000 * 6.4 / whole, abs=1)
@@ -56,7 +57,7 @@ def test_the_slowest_rank_is_done_earlier_than_with_the_printed_shares(groups: R
         return float((tuned.load_bytes(1.0).sum(axis=1) / rates.max(axis=1)).max())
 
     ours = slowest(quicktune(masters, rates))
-    assert ours <= 0.8 * slowest(quicktune(masters, rates, as_printed=True))
+    assert ours <= 0.8 * slowest(printed(masters, rates))
     assert ours == 256 / 0.4 / 50e6  # its own vector: no masters make it less
 
 

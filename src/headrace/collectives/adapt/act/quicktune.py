@@ -3,7 +3,7 @@
 The paper wants to minimise the largest of t(i) = sum over chunks c of S(c) * (LM(i, c) * |G(i)| +
 GM(i, c) * |G|) / sum over n of BW(i, n), and takes shares in proportion to bandwidth for it: of
 global masters a group's to what leaves it, of local masters a rank's to what leaves the rank. (Its
-two symbols for a group mean the same one.) `as_printed` is that. Two things are changed otherwise:
+two symbols for a group mean the same one.) Two things are changed here:
 
 - t(i) leaves out what a rank sends without being master of anything, its own vector. With that, a
   slow rank's share in proportion is too large (see `two_level.balance`).
@@ -22,18 +22,16 @@ from headrace.collectives.plan.generators.templates.two_level import (
     Masters,
     balanced_masters,
     group_shares,
-    masters_from_weights,
 )
 
 
-def quicktune(masters: Masters, bandwidth: np.ndarray, *, as_printed: bool = False) -> Masters:
+def quicktune(masters: Masters, bandwidth: np.ndarray) -> Masters:
     """Return new masters for the same groups and chunks.
 
     Parameters
     ----------
     bandwidth : (n, n) bytes/s from i to j, what one flow gets, as used or else from the profile;
         diagonal ignored.
-    as_printed : shares in proportion to sums of bandwidths, as in the paper.
 
     Raises
     ------
@@ -44,15 +42,10 @@ def quicktune(masters: Masters, bandwidth: np.ndarray, *, as_printed: bool = Fal
     if masters.ranks == 1:
         return masters
     across = np.where(group_of[:, None] != group_of[None, :], rates, 0.0)
-    total = np.add if as_printed else np.maximum
-    ranks = np.minimum(total.reduce(rates, axis=1), total.reduce(rates, axis=0))
+    ranks = np.minimum(rates.max(axis=1), rates.max(axis=0))
     leaving, entering = np.zeros(len(groups)), np.zeros(len(groups))
-    total.at(leaving, group_of, total.reduce(across, axis=1))
-    total.at(entering, group_of, total.reduce(across, axis=0))
+    np.maximum.at(leaving, group_of, across.max(axis=1))
+    np.maximum.at(entering, group_of, across.max(axis=0))
     between = np.minimum(leaving, entering) if len(groups) > 1 else np.ones(1)
-    if as_printed:
-        return masters_from_weights(
-            groups, masters.chunks, group_weights=between, rank_weights=ranks
-        )
     shares = group_shares(groups, between, ranks)
     return balanced_masters(groups, masters.chunks, rank_rates=ranks, group_shares=shares)

@@ -12,6 +12,7 @@ switch is an equivalence relation, so the GPUs are partitioned (`partition`) rat
 in pairs, and a switch shares with the NIC as a whole, one switch at most.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -126,16 +127,16 @@ def _nearest_cpu(
     middle = {cpu: float(np.median(values)) for cpu, values in cells.items()}
     error = {cpu: _median_error(noise, len(values)) for cpu, values in cells.items()}
     best = min(middle, key=middle.__getitem__)
-    sure, rival, least = 1.0, best, 1.0
-    for cpu in middle:
-        if cpu == best:
-            continue
-        ahead = (middle[cpu] - middle[best] - _NEARER) / np.hypot(error[cpu], error[best])
-        probability = float(stdtr(_FREEDOM, ahead))
-        sure *= probability
-        if probability < least:
-            rival, least = cpu, probability
+    nearer = {
+        cpu: float(
+            stdtr(_FREEDOM, (level - middle[best] - _NEARER) / np.hypot(error[cpu], error[best]))
+        )
+        for cpu, level in middle.items()
+        if cpu != best
+    }
+    sure = math.prod(nearer.values())
     if sure < least_confidence:
+        rival = min(nearer, key=nearer.__getitem__)
         raise InputError(
             f"which CPU is nearest to the NIC: the loopbacks of CPU {best} take "
             f"{np.exp(middle[best]):.3g} us, those of CPU {rival} {np.exp(middle[rival]):.3g} us "

@@ -220,20 +220,13 @@ def extend_nics(
 
     It is a lower bound of the rate (`at_least`).
     """
-    tried = {(c.direction, *c.hosts) for trial in trials for c in trial.capacities}
-    nics = {(c.direction, *c.hosts): c for c in found if c.kind == "nic"}
+    tried = {(c.direction, c.name) for trial in trials for c in trial.capacities}
     more: list[Capacity] = []
     for group in groups:
         for direction in ("out", "in"):
-            sample = [(direction, host) for host in group if (direction, host) in tried]
-            if not sample or any(key not in nics for key in sample):
-                continue
-            betas = sorted(nics[key].beta_us_per_mb for key in sample)
-            more += [
-                replace(nic(site, host, direction, betas[len(betas) // 2]), at_least=True)
-                for host in group
-                if (direction, host) not in tried
-            ]
+            ports = [nic(site, host, direction) for host in group]
+            known = [port.name for port in ports if (direction, port.name) in tried]
+            more += _extended(found, known, ports)
     return (*found, *more)
 
 
@@ -241,20 +234,27 @@ def extend_uplinks(
     found: tuple[Capacity, ...], groups: Grouping, left_out: Sequence[Trial]
 ) -> tuple[Capacity, ...]:
     """Give groups with untried uplinks the median, if all tried uplinks have a capacity."""
-    missing = {c for trial in left_out for c in trial.capacities if c.direction != "both"}
+    missing = {c for trial in left_out for c in trial.capacities if c.kind == "uplink"}
+    several = [str(index) for index, group in enumerate(groups) if len(group) > 1]
     more: list[Capacity] = []
     for direction in ("out", "in"):
-        shown = {c.name: c for c in found if c.kind == "uplink" and c.direction == direction}
-        skipped = {c.name: c for c in missing if c.kind == "uplink" and c.direction == direction}
-        tried = [str(index) for index, group in enumerate(groups) if len(group) > 1]
-        tried = [name for name in tried if name not in skipped]
-        if not tried or any(name not in shown for name in tried):
-            continue
-        betas = sorted(shown[name].beta_us_per_mb for name in tried)
-        typical = betas[len(betas) // 2]
-        more += [
-            replace(port, beta_us_per_mb=typical, at_least=True)
-            for name, port in sorted(skipped.items())
-            if name not in shown
-        ]
+        ports = sorted((c for c in missing if c.direction == direction), key=lambda c: c.name)
+        skipped = {port.name for port in ports}
+        more += _extended(found, [name for name in several if name not in skipped], ports)
     return (*found, *more)
+
+
+def _extended(
+    found: tuple[Capacity, ...], tried: Sequence[str], ports: Sequence[Capacity]
+) -> list[Capacity]:
+    """Return `ports` that have no capacity, with the median of those tried, if all of them have."""
+    alike = {(port.kind, port.direction) for port in ports}
+    shown = {c.name: c.beta_us_per_mb for c in found if (c.kind, c.direction) in alike}
+    if not tried or any(name not in shown for name in tried):
+        return []
+    betas = sorted(shown[name] for name in tried)
+    return [
+        replace(port, beta_us_per_mb=betas[len(betas) // 2], at_least=True)
+        for port in ports
+        if port.name not in shown
+    ]
