@@ -151,13 +151,8 @@ def lower_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound:
     total_mb = total_bytes / BYTES_PER_MB
     terms = [
         [
-            Term(
-                name=share.name,
-                mb=share.share * total_mb,
-                us_per_mb=share.rate.us_per_mb,
-                alpha_us=share.rate.alpha_us,
-            )
-            for share in kind
+            Term(name=name, mb=share * total_mb, us_per_mb=rate.us_per_mb, alpha_us=rate.alpha_us)
+            for name, share, rate in kind
         ]
         for kind in found.kinds
     ]

@@ -242,8 +242,9 @@ def _of_deliveries(topology: Topology, demand: Demand) -> tuple[list[list[Share]
 def _farthest(flows: Flows, pairs: _Pairs) -> Share:
     """The latency of the pair that is farthest apart in alpha; of equal ones the first."""
     ends = np.array(pairs)
-    s, t = pairs[int(flows.distance_us[ends[:, 0], ends[:, 1]].argmax())]
-    return Share(f"latency {s} -> {t}", 0.0, flows.latency(s, t))
+    far = flows.distance_us[ends[:, 0], ends[:, 1]]
+    s, t = pairs[int(far.argmax())]
+    return Share(f"latency {s} -> {t}", 0.0, Rate(us_per_mb=0.0, alpha_us=float(far.max())))
 
 
 def _packable(topology: Topology, collective: Collective) -> bool:

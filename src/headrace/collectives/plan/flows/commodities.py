@@ -83,7 +83,7 @@ class Loads:
 
     def __init__(self, topology: Topology, images: Sequence[np.ndarray] = ()) -> None:
         count = len(topology.links)
-        by_link, total = resource_routes(topology, range(count))
+        by_link, _ = resource_routes(topology, range(count))
         used = sorted({resource for route in by_link.values() for resource, _ in route})
         place = {resource: k for k, resource in enumerate(used)}
         self.names = np.array(used, dtype=np.int64)
@@ -99,7 +99,6 @@ class Loads:
             self.betas = self.betas[np.unique(self.stands, return_index=True)[1]]
             self.betas /= np.bincount(self.stands)
             self.rows = [self.stands[row] for row in self.rows]
-        self.links, self.resources = count, total
         self._flat = np.concatenate([np.empty(0, dtype=np.int64), *self.rows])
         self._first = np.cumsum([0, *map(len, self.rows)])
 

@@ -210,10 +210,6 @@ class Flows:
         places = [*range(len(self._src)), *(len(self._src) + shared for shared in used)]
         return packing.prices[places] / self._capacity
 
-    def latency(self, s: int, t: int) -> Rate:
-        """From s to t by the shortest path in alpha, however few the bytes."""
-        return Rate(us_per_mb=0.0, alpha_us=float(self.distance_us[s, t]))
-
     def egress(self, label: np.ndarray | None = None) -> Rate:
         """The rate of all links together: the largest feasible sum.
 
