@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import headrace
-import headrace.artifact as artifact_io
 from headrace.errors import ArtifactError, InputError
 
 if TYPE_CHECKING:
@@ -129,6 +128,8 @@ def load_artifact(path: Path) -> "Artifact":
     ------
     ArtifactError : if it is none; names the command for a file that begins as another tool's.
     """
+    import headrace.artifact as artifact_io  # it loads Arrow, and the settings load this module
+
     if (form := format_of(path)) is not None:
         raise ArtifactError(
             f"{path}: looks like {form.name} and is no headrace artifact; headrace verify checks it"
