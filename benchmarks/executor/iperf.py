@@ -6,8 +6,9 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from benchmarks.executor.launch import end_all
+from headrace.launch.roles import Role, Roles
 from headrace.settings import child_environment
 from headrace.testbed import Testbed
 
@@ -29,18 +30,11 @@ def missing() -> str | None:
 @contextmanager
 def server(testbed: Testbed, host: str) -> Iterator[None]:
     """Serve on a host for as long as the block lasts."""
-    process = testbed.popen(
-        host,
-        [PROGRAM, "--server"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,  # how it is ended here is nothing to report
-    )
-    try:
+    role = Role(name="iperf3", argv=[PROGRAM, "--server"], start=partial(testbed.popen, host))
+    # how it is ended here is nothing to report
+    silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    with Roles({host: role}, streams=silent, grace_s=_PATIENCE_S):
         yield
-    finally:
-        process.terminate()
-        end_all([process], _PATIENCE_S)
 
 
 def bytes_per_s(testbed: Testbed, host: str, address: str, seconds: int) -> float:

@@ -2,22 +2,22 @@
 
 import importlib.util
 import json
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 from benchmarks.harness import Report
 from benchmarks.jobs import WHERE
-from headrace.settings import child_environment
-from headrace.testbed import Testbed, rank_environment
+from headrace.launch.roles import INHERITED, Role, Roles
+from headrace.testbed import Testbed, rank_roles
 
 OPENMPI = "openmpi"
 INTERFACES = {
@@ -86,11 +86,8 @@ def rival_columns(rival: str) -> dict[str, str]:
 class Group:
     """The processes of one rival, one a rank, which wait blocked until they are asked."""
 
-    def __init__(
-        self, rival: str, processes: "Sequence[subprocess.Popen[Any]]", links: "Sequence[Link]"
-    ) -> None:
+    def __init__(self, rival: str, links: "Sequence[Link]") -> None:
         self.rival = rival
-        self._processes = processes
         self._links = links
 
     def ask(self, do: str, **details: Any) -> list[dict[str, Any]]:
@@ -114,12 +111,10 @@ class Group:
             self._answers(_START_S)
 
     def stop(self) -> None:
-        """Let the processes end by themselves, or end them."""
+        """Let the processes end by themselves."""
         for link in self._links:
             with suppress(OSError):
                 link.send({"do": "stop"})
-        end_all(self._processes, _STOP_S)
-        for link in self._links:
             link.close()
 
     def _answers(self, limit_s: float) -> list[dict[str, Any]]:
@@ -169,80 +164,68 @@ def groups_on_hosts(rivals: Sequence[str], testbed: Testbed) -> Iterator[dict[st
 def _group(
     rival: str, ranks: int, testbed: Testbed | None = None, port: int = 0
 ) -> Iterator[Group]:
-    processes: list[subprocess.Popen[Any]] = []
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{folder}/ranks")
         server.listen(ranks)
         task = {"rival": rival, "ranks": ranks, "socket": f"{folder}/ranks"}
-        try:
-            if rival == OPENMPI:
-                processes.append(_start_openmpi(ranks, task))
-            elif testbed is None:
-                processes += _start_here(ranks, task)
-            else:
-                processes += _start_on_hosts(testbed, task, port)
-            group = Group(rival, processes, _links(server, rival, ranks, processes))
+        if rival == OPENMPI:
+            mpirun = [str(MPIRUN), *MPI_OPTIONS, "-n", str(ranks), *_command(task)]
+            roles = [Role(name="mpirun", argv=mpirun, env=ENVIRONMENT)]
+        elif testbed is None:
+            roles = _roles_here(ranks, task)
+        else:
+            roles = _roles_on_hosts(testbed, task, port)
+        with Roles(dict(enumerate(roles)), streams=INHERITED, grace_s=_STOP_S) as started:
+            group = Group(rival, _links(server, rival, ranks, started))
             group.meet()
             try:
                 yield group
             finally:
                 group.stop()
-        finally:
-            end_all(processes, 0.0)
+                _await_ends(started, len(roles))
+
+
+def _await_ends(started: Roles[int], count: int) -> None:
+    """Wait until processes have ended by themselves, for as long as they may take."""
+    until = time.monotonic() + _STOP_S
+    with suppress(Empty):
+        while any(started.exit_code(number) is None for number in range(count)):
+            started.receive_line(max(0.0, until - time.monotonic()))
 
 
 def _command(task: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", "benchmarks.executor.rank", json.dumps(task)]
 
 
-def _start_openmpi(ranks: int, task: Mapping[str, Any]) -> "subprocess.Popen[Any]":
-    return subprocess.Popen(
-        [str(MPIRUN), *MPI_OPTIONS, "-n", str(ranks), *_command(task)],
-        env=child_environment(ENVIRONMENT),
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,  # an interrupt of the benchmark is passed on by `end_all`
-    )
-
-
-def _start_here(ranks: int, task: Mapping[str, Any]) -> "list[subprocess.Popen[Any]]":
-    port = _free_port()
-    started: list[subprocess.Popen[Any]] = []
-    for rank in range(ranks):
-        environment = {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": _LOOPBACK,
-            "MASTER_PORT": str(port),
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
-        started.append(
-            subprocess.Popen(
-                _command({**task, "rank": rank, "host": _LOOPBACK}),
-                env=child_environment({**ENVIRONMENT, **environment}),
-                stdin=subprocess.DEVNULL,
-            )
-        )
-    return started
-
-
-def _start_on_hosts(
-    testbed: Testbed, task: Mapping[str, Any], port: int
-) -> "list[subprocess.Popen[Any]]":
-    order = range(len(testbed.hosts))
+def _roles_here(ranks: int, task: Mapping[str, Any]) -> list[Role]:
+    environment = {
+        **ENVIRONMENT,
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": _LOOPBACK,
+        "MASTER_PORT": str(_free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     return [
-        testbed.popen(
-            host.name,
-            _command({**task, "rank": rank, "host": host.address}),
-            env={**ENVIRONMENT, **rank_environment(testbed, order, rank), "MASTER_PORT": str(port)},
-            stdin=subprocess.DEVNULL,
+        Role(
+            name=f"rank {rank}",
+            argv=_command({**task, "rank": rank, "host": _LOOPBACK}),
+            env={**environment, "RANK": str(rank)},
         )
-        for rank, host in enumerate(testbed.hosts)
+        for rank in range(ranks)
     ]
 
 
-def _links(
-    server: socket.socket, rival: str, ranks: int, processes: "Sequence[subprocess.Popen[Any]]"
-) -> "list[Link]":
+def _roles_on_hosts(testbed: Testbed, task: Mapping[str, Any], port: int) -> list[Role]:
+    roles = rank_roles(
+        testbed, (), range(len(testbed.hosts)), {**ENVIRONMENT, "MASTER_PORT": str(port)}
+    )
+    return [
+        replace(role, argv=_command({**task, "rank": rank, "host": host.address}))
+        for rank, (role, host) in enumerate(zip(roles, testbed.hosts, strict=True))
+    ]
+
+
+def _links(server: socket.socket, rival: str, ranks: int, started: Roles[int]) -> "list[Link]":
     """Accept every rank's connection."""
     links: dict[int, Link] = {}
     end = time.monotonic() + _START_S
@@ -251,9 +234,10 @@ def _links(
         try:
             accepted, _ = server.accept()
         except TimeoutError:
-            codes = [process.poll() for process in processes]
-            if any(code is not None for code in codes):
-                raise RuntimeError(f"{rival}: a rank ended at its start: {codes}") from None
+            with suppress(Empty):
+                rank, _ = started.receive_line(0.0)
+                code = started.exit_code(rank)
+                raise RuntimeError(f"{rival}: process {rank} ended at its start: {code}") from None
             if time.monotonic() > end:
                 raise RuntimeError(
                     f"{rival}: {len(links)} of {ranks} ranks came within {_START_S:.0f} s"
@@ -263,18 +247,6 @@ def _links(
         link = Connection(accepted.detach())
         links[link.recv()["rank"]] = link
     return [links[rank] for rank in range(ranks)]
-
-
-def end_all(processes: "Sequence[subprocess.Popen[Any]]", grace_s: float) -> None:
-    """Wait for processes; after `grace_s` end them: SIGTERM (mpirun passes it on), SIGKILL."""
-    for sent in (None, signal.SIGTERM, signal.SIGKILL):
-        for process in processes:
-            if sent is not None and process.poll() is None:
-                process.send_signal(sent)
-        end = time.monotonic() + (grace_s if sent is None else _STOP_S)
-        for process in processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, end - time.monotonic()))
 
 
 def _free_port() -> int:
