@@ -27,6 +27,7 @@ from headrace.topology.presets import (
 )
 from headrace.topology.refinement import automorphism_generators
 from headrace.topology.symmetry import offset_permutation, translations
+from tests.topology.examples import EXAMPLES
 
 MACHINES = (
     "ndv2",
@@ -38,7 +39,7 @@ MACHINES = (
     "dgx_h100",
     "mi250",
 )
-EVERY = [(name, dict(preset.example)) for name, preset in PRESETS.items()] + [
+EVERY = [(name, EXAMPLES.get(name, {})) for name in PRESETS] + [
     (name, {"nodes": nodes}) for name in MACHINES for nodes in (2, 3)
 ]
 

@@ -6,8 +6,9 @@ from headrace.errors import TopologyError
 from headrace.topology import Topology, subgraph, transposed, without_local_alpha
 from headrace.topology.presets import PRESETS, dgx2, dgx2_taccl_1mb, ndv2, ring
 from headrace.topology.transforms import restricted
+from tests.topology.examples import EXAMPLES
 
-TOPOLOGIES = [preset(**preset.example) for preset in PRESETS.values()] + [
+TOPOLOGIES = [preset(**EXAMPLES.get(name, {})) for name, preset in PRESETS.items()] + [
     ndv2(2),
     dgx2_taccl_1mb(2),
 ]

@@ -2,8 +2,7 @@
 
 from headrace.testbed.launch import rank_environment, rank_roles, run_ranks
 from headrace.testbed.loopback import pace_rate
-from headrace.testbed.machines import Host, Rack
-from headrace.testbed.spec import TestbedSpec
+from headrace.testbed.spec import Host, Rack, TestbedSpec
 from headrace.testbed.testbed import Testbed
 
 __all__ = [

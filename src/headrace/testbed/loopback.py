@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.errors import TestbedError
-from headrace.testbed.machines import Host
 from headrace.testbed.rates import PAYLOAD_SHARE
-from headrace.testbed.spec import TestbedSpec
+from headrace.testbed.spec import Host, TestbedSpec
 
 INTERFACE = "lo"
 

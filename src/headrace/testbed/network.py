@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import TestbedError
-from headrace.testbed.machines import Host
 from headrace.testbed.rates import TokenBucket, host_segments, token_bucket
-from headrace.testbed.spec import RESERVED_HOST, TestbedSpec
+from headrace.testbed.spec import RESERVED_HOST, Host, TestbedSpec
 from headrace.testbed.teardown import NAMES_DIRECTORY, find_program, namespace_name
 
 INTERFACE = "eth0"

@@ -35,7 +35,6 @@ from headrace import fields
 from headrace.errors import TestbedError
 from headrace.fields import Field
 from headrace.files import read_text
-from headrace.testbed.machines import Host, Rack
 from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6, parse_rate
 
 if TYPE_CHECKING:
@@ -47,8 +46,41 @@ RESERVED_HOST = "switch"
 ORDERS = ("rack", "interleaved", "random")
 """Rank orders by name: rack by rack, one host of every rack in turn, shuffled."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-_T = TypeVar("_T", Rack, Host)
 IPV4, IPV6, BOTH = FAMILIES = ("ipv4", "ipv6", "both")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One emulated machine.
+
+    Attributes
+    ----------
+    rack : index of its rack.
+    address : used by jobs; its IPv4 address unless the testbed has IPv6 only.
+    second_address : its IPv6 address, where the testbed has both families.
+    """
+
+    name: str
+    rack: int
+    address: str
+    bytes_per_s: int
+    second_address: str | None = None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All of its addresses."""
+        return (self.address, *([self.second_address] if self.second_address else []))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rack:
+    """Hosts behind one uplink; `bytes_per_s` is the uplink's rate, the same both ways."""
+
+    name: str
+    bytes_per_s: int
+
+
+_T = TypeVar("_T", Rack, Host)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,17 +215,30 @@ class TestbedSpec:
         seed: int | None = None,
         alpha_us: float = 50.0,
     ) -> "Topology":
-        """Return the true topology under the payload rates of TCP; see `truth.true_topology`."""
-        from headrace.testbed.truth import true_topology  # imports NumPy and Arrow: deferred
+        """Return the true topology, at the payload rates of TCP: the reference for measurements.
 
-        return true_topology(
-            self.name,
-            self.racks,
-            self.hosts,
-            self.order(order, seed=seed),
-            payload_share=self.payload_share,
+        Links cost the slowest of the host and uplink rates they cross; every host's two directions
+        and every uplink's two directions are shared capacities. Latency depends on the machine and
+        is not part of a spec: every link gets `alpha_us`.
+        """
+        from headrace.topology.presets.racks import rack_network  # imports NumPy: deferred
+
+        ranks, hosts, racks = self.order(order, seed=seed), self.hosts, self.racks
+        made = rack_network(
+            name=self.name,
+            hosts=[host.name for host in hosts],
+            addresses=[host.address for host in hosts],
+            rank_host=ranks,
+            rack_of=[host.rack for host in hosts],
+            nic_rates=[host.bytes_per_s * self.payload_share for host in hosts],
+            uplink_rates=[rack.bytes_per_s * self.payload_share for rack in racks],
             alpha_us=alpha_us,
+            nic_name=lambda rank, way: f"{hosts[ranks[rank]].name}-{way}",
+            uplink_name=lambda rack, way: f"{racks[rack].name}-uplink-{way}",
         )
+        # ways out first, as in earlier files
+        shared = sorted(made.shared, key=lambda capacity: capacity.name.endswith("-in"))
+        return replace(made, shared=tuple(shared))
 
 
 def _read(table: Field, default_name: str) -> TestbedSpec:

@@ -12,9 +12,8 @@ from typing import Any
 from headrace.errors import TestbedError
 from headrace.settings import child_environment
 from headrace.testbed import loopback, network, state, teardown
-from headrace.testbed.machines import Host
 from headrace.testbed.rates import parse_rate
-from headrace.testbed.spec import IPV4, TestbedSpec
+from headrace.testbed.spec import IPV4, Host, TestbedSpec
 from headrace.testbed.state import LOOPBACK, NAMESPACES, Record
 
 _MASTER_PORT = 29500

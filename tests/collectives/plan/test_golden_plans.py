@@ -22,6 +22,7 @@ from headrace.topology import Topology
 from headrace.topology.presets import PRESETS
 from tests.conftest import GOLDEN
 from tests.tiers import Sample
+from tests.topology.examples import EXAMPLES
 
 TOTAL_BYTES = 4_000_000
 COLLECTIVES = (Collective.ALLGATHER, Collective.ALLREDUCE)
@@ -31,7 +32,7 @@ SMALL = {"torus": {"shape": (2, 3)}, "mesh": {"shape": (2, 3)}, "fat_tree": {"sh
 
 def small(name: str) -> Topology:
     preset = PRESETS[name]
-    arguments = dict(preset.example) | SMALL.get(name, {})
+    arguments = EXAMPLES.get(name, {}) | SMALL.get(name, {})
     if "nodes" in preset.parameters:
         arguments["nodes"] = 2 if name in TWO_NODES else 1
     return preset(**arguments)

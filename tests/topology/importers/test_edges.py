@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from headrace.errors import TopologyError
 from headrace.topology.importers import import_topology, parse_edges
 from headrace.topology.presets import PRESETS, ring
+from tests.topology.examples import EXAMPLES
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 
@@ -41,7 +42,7 @@ def test_ranks_may_be_divided_among_hosts() -> None:
 
 @given(st.sampled_from(["ring", "mesh", "torus", "hub_and_spoke"]))
 def test_written_links_are_read_again(name: str) -> None:
-    made = PRESETS[name](**PRESETS[name].example)
+    made = PRESETS[name](**EXAMPLES[name])
     text = "".join(f"{k.src} {k.dst} {k.alpha_us!r} {k.beta_us_per_mb!r}\n" for k in made.links)
     again = parse_edges(text.encode(), "f", name=made.name)
     assert replace(again, hosts=made.hosts) == made
