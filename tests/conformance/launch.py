@@ -1,7 +1,9 @@
 """Starts the ranks of a torch job as processes on this machine, and always ends them."""
 
+import json
 import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -63,6 +65,29 @@ class Job:
         return True
 
 
+def all_succeed(
+    code: str, count: int, *arguments: str, deadline_s: float = 90, **settings: str
+) -> None:
+    """Run `count` processes of `code`, each of which has to end with exit code 0."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore::FutureWarning", "-c", code, *arguments],
+            env=environment(RANK=str(rank), **settings),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    try:
+        texts = [process.communicate(timeout=deadline_s)[0] for process in started]
+        assert [process.returncode for process in started] == [0] * count, texts
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
 @contextmanager
 def ranks(count: int, script: Path, *arguments: str, **settings: str) -> Iterator[list[Rank]]:
     """Yield `count` processes of `script`, set up as torchrun would, with `settings`."""
@@ -96,3 +121,13 @@ def outputs(processes: Sequence[Rank], deadline_s: float) -> list[str]:
             f"rank {number} did not end within {deadline_s:g} s; it said:\n{text}"
         )
     return texts
+
+
+def results(texts: Sequence[str]) -> list[dict[str, str]]:
+    """Return what each rank's checks found, by their names, from its output ("" for nothing)."""
+    found = []
+    for rank, text in enumerate(texts):
+        lines = [line for line in text.splitlines() if line.startswith("RESULTS ")]
+        assert lines, f"rank {rank} printed:\n{text}"
+        found.append(json.loads(lines[-1].removeprefix("RESULTS ")))
+    return found

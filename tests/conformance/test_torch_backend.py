@@ -4,13 +4,12 @@ Starting torch is what takes time, so a job of each size runs the whole sample o
 (`torch_sample.py`; its checks are in `sample`), and the test here reads what became of each check.
 """
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.conformance import torch_sample
-from tests.conformance.launch import outputs, ranks
+from tests.conformance.launch import outputs, ranks, results
 
 SCRIPT = Path(torch_sample.__file__)
 DEADLINE_S = 240
@@ -48,13 +47,12 @@ def test_torch(name: str) -> None:
         texts = outputs(processes, DEADLINE_S)
         for rank, process in enumerate(processes):
             assert process.returncode == 0, f"rank {rank} said:\n{texts[rank]}"
-    wrong: list[str] = []
     for rank, text in enumerate(texts):
-        lines = [line for line in text.splitlines() if line.startswith("RESULTS ")]
-        assert lines, f"rank {rank} said:\n{text}"
         assert "leaked" not in text, f"rank {rank} said:\n{text}"
-        results: dict[str, str] = json.loads(lines[-1].removeprefix("RESULTS "))
-        for check in expected(name):
-            if problem := results.get(check, "did not get to it"):
-                wrong.append(f"{check}: rank {rank}:\n{problem}")
+    wrong = [
+        f"{check}: rank {rank}:\n{problem}"
+        for rank, found in enumerate(results(texts))
+        for check in expected(name)
+        if (problem := found.get(check, "did not get to it"))
+    ]
     assert not wrong, "\n".join(wrong)

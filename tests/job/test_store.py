@@ -13,7 +13,7 @@ import torch.distributed as dist
 from headrace.errors import CommunicationError
 from headrace.job.agreement import Proposer, own_connection
 from headrace.job.store import answering, describe_store, wait_for
-from tests.conformance.launch import environment
+from tests.conformance.launch import all_succeed
 
 SERVER = """
 import time, torch.distributed as dist
@@ -103,20 +103,4 @@ def test_changes_name_a_lost_store(server: "subprocess.Popen[str]") -> None:
 def test_a_job_whose_store_ended_names_it(server: "subprocess.Popen[str]") -> None:
     """new_group raised torch's raw text, or blamed ranks that had come."""
     port = port_of(server)
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore::FutureWarning", "-c", JOB, str(port), str(server.pid)],
-            env=environment(RANK=str(rank)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        texts = [process.communicate(timeout=90)[0] for process in started]
-        assert [process.returncode for process in started] == [0, 0], texts
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+    all_succeed(JOB, 2, str(port), str(server.pid))

@@ -4,7 +4,6 @@
 broadcast, all_gather or barrier: after a graph break dynamo compiled the methods of the group.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.collectives.run import compiled_job
-from tests.conformance.launch import environment, outputs, ranks
+from tests.conformance.launch import environment, outputs, ranks, results
 
 DEADLINE_S = 180
 pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
@@ -22,10 +21,8 @@ def test_compiled_calls_return_what_eager_ones_do() -> None:
     script = Path(compiled_job.__file__)
     with ranks(compiled_job.RANKS, script, "headrace") as processes:
         texts = outputs(processes, DEADLINE_S)
-    for rank, text in enumerate(texts):
-        lines = [line for line in text.splitlines() if line.startswith("RESULTS ")]
-        assert lines, f"rank {rank} said:\n{text}"
-        wrong = {k: v for k, v in json.loads(lines[-1].removeprefix("RESULTS ")).items() if v}
+    for rank, found in enumerate(results(texts)):
+        wrong = {k: v for k, v in found.items() if v}
         assert not wrong, f"rank {rank}:\n" + "\n".join(f"{k}: {v}" for k, v in wrong.items())
 
 

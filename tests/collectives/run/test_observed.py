@@ -5,14 +5,13 @@ number, and hooks were never called: torch's Python layer calls the group past t
 A profiler that stopped before an asynchronous call ended crashed the process.
 """
 
-import json
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.collectives.run import observed_job
-from tests.conformance.launch import outputs, ranks
+from tests.conformance.launch import outputs, ranks, results
 
 DEADLINE_S = 120
 pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
@@ -23,16 +22,10 @@ def job() -> list[dict[str, str]]:
     """By rank: check -> what went wrong ("" for nothing)."""
     script = Path(observed_job.__file__)
     with ranks(observed_job.RANKS, script, GLOO_SOCKET_IFNAME="lo") as processes:
-        texts = outputs(processes, DEADLINE_S)
-    found = []
-    for rank, text in enumerate(texts):
-        lines = [line for line in text.splitlines() if line.startswith("RESULTS ")]
-        assert lines, f"rank {rank} printed:\n{text}"
-        found.append(json.loads(lines[-1].removeprefix("RESULTS ")))
-    return found
+        return results(outputs(processes, DEADLINE_S))
 
 
 @pytest.mark.parametrize("check", [check.__name__ for check in observed_job.CHECKS])
 def test_observed(check: str) -> None:
-    for rank, results in enumerate(job()):
-        assert not results[check], f"rank {rank}:\n{results[check]}"
+    for rank, found in enumerate(job()):
+        assert not found[check], f"rank {rank}:\n{found[check]}"

@@ -2,8 +2,6 @@
 
 import ipaddress
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from headrace.collectives.run.connect.addresses import (
     interface_addresses,
 )
 from headrace.collectives.run.connect.sockets import numeric_host, parsed
-from tests.conformance.launch import environment
+from tests.conformance.launch import all_succeed
 
 LINES = """\
 fe80000000000000000000fffe000001 04 40 20 80 both0
@@ -119,22 +117,4 @@ def test_a_job_over_ipv6(settings: dict[str, str]) -> None:
     """An IPv6 store, or an interface without an IPv4 address, made a job fail."""
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as probe:
         port = str(probe.getsockname()[1])
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore::FutureWarning", "-c", JOB],
-            env=environment(
-                MASTER_PORT=port, WORLD_SIZE="2", RANK=str(rank), LOCAL_RANK="0", **settings
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        texts = [process.communicate(timeout=90)[0] for process in started]
-        assert [process.returncode for process in started] == [0, 0], texts
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+    all_succeed(JOB, 2, MASTER_PORT=port, WORLD_SIZE="2", LOCAL_RANK="0", **settings)

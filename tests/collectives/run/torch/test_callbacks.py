@@ -4,14 +4,13 @@ A wait in a callback never ended, past any deadline: the one thread that complet
 for itself. torch's PowerSGD hook is built that way.
 """
 
-import json
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.collectives.run.torch import callbacks_job
-from tests.conformance.launch import outputs, ranks
+from tests.conformance.launch import outputs, ranks, results
 
 DEADLINE_S = 180
 pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
@@ -22,16 +21,10 @@ def job() -> list[dict[str, str]]:
     """By rank: check -> what went wrong ("" for nothing)."""
     script = Path(callbacks_job.__file__)
     with ranks(callbacks_job.RANKS, script, GLOO_SOCKET_IFNAME="lo") as processes:
-        texts = outputs(processes, DEADLINE_S)
-    found = []
-    for rank, text in enumerate(texts):
-        lines = [line for line in text.splitlines() if line.startswith("RESULTS ")]
-        assert lines, f"rank {rank} said:\n{text}"
-        found.append(json.loads(lines[-1].removeprefix("RESULTS ")))
-    return found
+        return results(outputs(processes, DEADLINE_S))
 
 
 @pytest.mark.parametrize("check", [check.__name__ for check in callbacks_job.CHECKS] + ["threads"])
 def test_callbacks(check: str) -> None:
-    for rank, results in enumerate(job()):
-        assert not results[check], f"rank {rank}:\n{results[check]}"
+    for rank, found in enumerate(job()):
+        assert not found[check], f"rank {rank}:\n{found[check]}"
