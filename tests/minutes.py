@@ -18,7 +18,7 @@ import json
 import os
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
@@ -73,8 +73,8 @@ class Minutes:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._elapsed: Counter[str] = Counter()
-        self._processor: Counter[str] = Counter()
+        self._elapsed: defaultdict[str, float] = defaultdict(float)
+        self._processor: defaultdict[str, float] = defaultdict(float)
         self._processes: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

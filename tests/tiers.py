@@ -12,7 +12,7 @@ failure; ``--sample-seed N`` repeats it.
 
 import random
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -37,7 +37,7 @@ class Sample:
 
 
 @contextmanager
-def case(*values: object) -> Iterator[None]:
+def case(*values: object) -> Generator[None]:
     """Name one pass of a test's loop in the report of whatever fails in it."""
     try:
         yield

@@ -52,6 +52,7 @@ def test_golden_plans(
 ) -> None:
     """Effort is counted; that wall-clock safety limits could strike is ruled out here."""
     monkeypatch.setattr(limits, "SECONDS", dict.fromkeys(limits.SECONDS, 300.0))
+    assert mirrored.__kwdefaults__ is not None
     monkeypatch.setitem(mirrored.__kwdefaults__, "limit_s", 300.0)
     method = Method(model=FULL, engine=NativeSearch(), effort="quick")
     found: dict[str, dict[str, object]] = {}
