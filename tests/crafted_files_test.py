@@ -36,6 +36,7 @@ CUSTOM = """{"ranks": 3, "slots": 2, "before": [[0, 0, 0], [1, 1, 1]],
 VALUES = [0, -1, 1, 2, 63, 64, 1 << 31, 1 << 62, 1e-320, 1e300, "", "[/x]", None, [], {}, True]
 
 
+@pytest.mark.slow
 def test_crafted_files_are_read_within_seconds_and_a_gigabyte(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "tests.crafted", str(tmp_path)],

@@ -39,7 +39,7 @@ def expected(name: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    [name if name == "4" else pytest.param(name, marks=pytest.mark.sampled(2)) for name in JOBS],
+    [name if name == "4" else pytest.param(name, marks=pytest.mark.sampled(1)) for name in JOBS],
 )
 def test_torch(name: str) -> None:
     count, options, settings = JOBS[name]

@@ -17,6 +17,7 @@ DEADLINE_S = 180
 pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
 
 
+@pytest.mark.slow
 def test_compiled_calls_return_what_eager_ones_do() -> None:
     script = Path(compiled_job.__file__)
     with ranks(compiled_job.RANKS, script, "headrace") as processes:
