@@ -1,7 +1,7 @@
 """``headrace testbed``: an emulated cluster on this machine, from up to down."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +37,7 @@ Which = Annotated[
 
 
 @contextmanager
-def testbed_for(spec: TestbedSpec, activity: str, report: Report) -> Iterator[Testbed]:
+def testbed_for(spec: TestbedSpec, activity: str, report: Report) -> Generator[Testbed]:
     """Bring a testbed up for a command's activity; a note names a fallback to loopback."""
     report("building the testbed", 0.0)
     with Testbed.up(spec) as up:
