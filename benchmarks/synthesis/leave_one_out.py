@@ -63,6 +63,9 @@ _SCALE_CASES = (
     ("1024-gpus", Collective.ALLREDUCE, GIB),
     ("1024-ranks-torus", Collective.ALLGATHER, GIB),
 )
+_LIMIT_S = 1800.0
+"""Of a shape's calls with all books."""
+
 _TASKS = 8
 """Cases of a worker process: threads that a time limit abandoned end with it."""
 
@@ -272,7 +275,7 @@ def _measured(report: Report, found: dict[Case, Times], *, quick: bool) -> None:
                 )
                 for case in mine
             ]
-            ran = time_cases(testbed, shape.order, dict(books), calls)
+            ran = time_cases(testbed, shape.order, dict(books), calls, timeout_s=_LIMIT_S)
         for (case, times), took in zip(mine.items(), ran, strict=True):
             for without in winners:
                 if without not in times.us or times.worth(without) <= SAME:
