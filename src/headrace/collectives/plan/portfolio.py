@@ -121,11 +121,11 @@ class _ScoredProgram:
     proof: Proof | None = None
     latency_us: float | None = None  # with next to no data, computed on first use
     known_us: dict[int, float] = field(default_factory=dict[int, float])  # by size
+    rejected: str = ""  # why it may not be chosen
 
-    def prove(self) -> Proof:
-        if self.proof is None:
-            self.proof = verify(self.program)
-        return self.proof
+
+_Notes = dict[_ScoredProgram, str]
+"""Why candidates are not predicted."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -137,7 +137,6 @@ class Portfolio:
     absent: list[Candidate]
     interrupted: bool = False
     _spent_s: float = 0.0
-    _rejected: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -241,16 +240,15 @@ class Portfolio:
             results = self._results(predicted, notes)
             if not predicted:
                 raise ProgramError(self._no_plan(total_bytes, results))
-            index = self._best(predicted)
-            best = self.candidates[index]
+            best = self._best(predicted)
             try:
-                proof = best.prove()
+                proof = best.proof = best.proof or verify(best.program)
             except VerificationError as error:
-                self._rejected[index] = f"rejected: {error}"
+                best.rejected = f"rejected: {error}"
                 continue
             forbidden = self.request.method.forbidden
             if forbidden is not None and (why := forbidden(best.program)):
-                self._rejected[index] = f"forbidden: {why}"
+                best.rejected = f"forbidden: {why}"
                 continue
             return Plan(
                 program=best.program,
@@ -258,11 +256,11 @@ class Portfolio:
                 total_bytes=total_bytes,
                 topology=topology,
                 model=self.request.method.model,
-                predicted_us=self._predict_us(index, total_bytes, fine=True),
+                predicted_us=self._predict_us(best, total_bytes, fine=True),
                 bound=self.request.bound(best.program.demand, total_bytes),
                 proof=proof,
                 candidates=results,
-                why=self._why(index, predicted),
+                why=self._why(best, predicted),
             )
 
     def _no_plan(self, total_bytes: int, candidates: Sequence[Candidate]) -> str:
@@ -283,22 +281,18 @@ class Portfolio:
         )
 
     def _skip_reason(self, min_gap: float | None, spent_s: float) -> str:
-        """Reason to skip a generator whose `min_gap` is already met, or ''."""
+        """Reason to skip a generator whose `min_gap` is met at all sizes already, or ''."""
         if min_gap is None or not self._prunes():
             return ""
-        late = spent_s > _LATE_S * len(self.request.aims)
-        return self._gap_met(max(min_gap, _LATE_GAP) if late else min_gap)
-
-    def _gap_met(self, min_gap: float) -> str:
-        """Text naming the generators within `min_gap` of the bound at all sizes, or ''."""
-        names: list[str] = []
+        if spent_s > _LATE_S * len(self.request.aims):
+            min_gap = max(min_gap, _LATE_GAP)
+        names: set[str] = set()
         for aim in self.request.aims:
             best, best_us = self._fastest(aim)
-            bound = self.request.bound(self.candidates[best].program.demand, aim)
-            if best_us > bound.total_us * (1 + min_gap):
+            if best_us > self.request.bound(best.program.demand, aim).total_us * (1 + min_gap):
                 return ""
-            names.append(self.candidates[best].generator)
-        return f"skipped: {' and '.join(sorted(set(names)))} is within {min_gap:z.1%} of the bound"
+            names.add(best.generator)
+        return f"skipped: {' and '.join(sorted(names))} is within {min_gap:z.1%} of the bound"
 
     def _prunes(self) -> bool:
         """Return whether the candidates so far may prune the search of later generators."""
@@ -309,142 +303,126 @@ class Portfolio:
     def _best_us(self, total_bytes: int) -> float:
         return self._fastest(total_bytes)[1] if self._prunes() else float("inf")
 
-    def _fastest(self, total_bytes: int) -> tuple[int, float]:
-        """Index and predicted time of the fastest candidate. Dominated ones are not simulated."""
+    def _fastest(self, total_bytes: int) -> tuple[_ScoredProgram, float]:
+        """The fastest candidate and its predicted time. Dominated ones are not simulated."""
         best = (float("inf"), 0)
-        for index in sorted(
-            range(len(self.candidates)), key=lambda i: self.candidates[i].us_per_byte
-        ):
-            if self.candidates[index].us_per_byte * total_bytes > best[0]:
+        for index, each in sorted(enumerate(self.candidates), key=lambda row: row[1].us_per_byte):
+            if each.us_per_byte * total_bytes > best[0]:
                 break
-            best = min(best, (self._predict_us(index, total_bytes, fine=True), index))
-        return best[1], best[0]
+            best = min(best, (self._predict_us(each, total_bytes, fine=True), index))
+        return self.candidates[best[1]], best[0]
 
-    def _score(self, total_bytes: int) -> tuple[dict[int, float], dict[int, str]]:
+    def _score(self, total_bytes: int) -> tuple[dict[_ScoredProgram, float], _Notes]:
         """Return predicted times of candidates that are not dominated, and notes on the others."""
-        predicted: dict[int, float] = {}
-        model = self.request.method.model
-        notes = dict(self._rejected)
-        undominated = self._undominated(total_bytes, notes)
+        alike = 1 + self.request.method.model.alike
+        notes = self._dominated(total_bytes)
+        left = [each for each in self.candidates if each not in notes]
+        estimates: dict[_ScoredProgram, float] = {}
+        floors: dict[_ScoredProgram, float] = {}  # lower bounds on the simulated times
+        for each in left if len(left) > 1 else ():
+            if each.latency_us is None:
+                each.latency_us = self._simulated_us(each, 1)
+            busy = each.us_per_byte * total_bytes
+            estimates[each] = each.latency_us + busy + each.charge_us
+            floors[each] = max(each.latency_us, busy) + each.charge_us
         best = float("inf")
-        estimates: dict[int, float] = {}
-        floors: dict[int, float] = {}  # lower bounds on the simulated times
-        for index in undominated if len(undominated) > 1 else ():
-            latency, scored = self._latency_us(index), self.candidates[index]
-            busy = scored.us_per_byte * total_bytes
-            estimates[index] = latency + busy + scored.charge_us
-            floors[index] = max(latency, busy) + scored.charge_us
-        for index in sorted(undominated, key=lambda index: estimates.get(index, 0.0)):
-            if (least := floors.get(index, 0.0)) > best * (1 + model.alike):
-                notes[index] = _too_slow(least)
+        predicted: dict[_ScoredProgram, float] = {}
+        for each in sorted(left, key=lambda each: estimates.get(each, 0.0)):
+            if (least := floors.get(each, 0.0)) > best * alike:
+                notes[each] = _too_slow(least)
             else:
-                predicted[index] = self._predict_us(index, total_bytes, fine=False)
-                best = min(best, predicted[index] + self.candidates[index].charge_us)
-        found = {index: us for index, us in predicted.items() if index not in self._rejected}
-        return found, notes | self._rejected
+                predicted[each] = self._predict_us(each, total_bytes, fine=False)
+                best = min(best, predicted[each] + each.charge_us)
+        rejected = {each: each.rejected for each in self.candidates if each.rejected}
+        return {
+            each: us for each, us in predicted.items() if each not in rejected
+        }, notes | rejected
 
-    def _undominated(self, total_bytes: int, notes: dict[int, str]) -> list[int]:
-        """Return the candidates that known times do not dominate; note why on the others."""
+    def _dominated(self, total_bytes: int) -> _Notes:
+        """Return why candidates are out: rejected, too fine, too coarse, or slower than known."""
         model = self.request.method.model
-        undominated: list[int] = []
-        for index in range(len(self.candidates)):
-            if index in notes:
-                continue
-            if self._too_fine(index, total_bytes):
-                notes[index] = f"chunks below {model.min_chunk_bytes} bytes"
-            elif self._too_coarse(index, total_bytes):
-                notes[index] = f"chunks above {model.max_chunk_bytes} bytes"
-            else:
-                undominated.append(index)
+        reasons = {
+            each: each.rejected or self._misfit(each, total_bytes) for each in self.candidates
+        }
+        notes = {each: reason for each, reason in reasons.items() if reason}
         if model.streaming:  # known times were simulated more finely
-            return undominated
-        some = [self.candidates[index] for index in undominated]
-        known = [e.known_us[total_bytes] + e.charge_us for e in some if total_bytes in e.known_us]
+            return notes
+        left = [each for each in self.candidates if each not in notes]
+        known = [e.known_us[total_bytes] + e.charge_us for e in left if total_bytes in e.known_us]
         limit = min(known, default=float("inf")) * (1 + model.alike)
-        for index, scored in zip(tuple(undominated), some, strict=True):
-            if (least := scored.us_per_byte * total_bytes + scored.charge_us) > limit:
-                notes[index] = _too_slow(least)
-                undominated.remove(index)
-        return undominated
+        for each in left:
+            if (least := each.us_per_byte * total_bytes + each.charge_us) > limit:
+                notes[each] = _too_slow(least)
+        return notes
 
-    def _latency_us(self, index: int) -> float:
-        scored = self.candidates[index]
-        if scored.latency_us is None:
-            scored.latency_us = self._simulated_us(index, 1)
-        return scored.latency_us
+    def _misfit(self, scored: _ScoredProgram, total_bytes: int) -> str:
+        """Return why its generator's coarser or finer candidates are preferred, or ''."""
+        model, demand = self.request.method.model, scored.program.demand
+        counts = [
+            e.program.demand.chunks for e in self.candidates if e.generator == scored.generator
+        ]
+        size = demand.chunk_bytes(total_bytes)
+        if size < model.min_chunk_bytes and min(counts) < demand.chunks:
+            return f"chunks below {model.min_chunk_bytes} bytes"
+        if size > model.max_chunk_bytes and max(counts) > demand.chunks:
+            return f"chunks above {model.max_chunk_bytes} bytes"
+        return ""
 
-    def _predict_us(self, index: int, total_bytes: int, *, fine: bool) -> float:
-        known = self.candidates[index].known_us
+    def _predict_us(self, scored: _ScoredProgram, total_bytes: int, *, fine: bool) -> float:
+        known = scored.known_us
         if not fine and self.request.method.model.streaming:
-            return self._simulated_us(index, total_bytes, max_pieces=_MAX_PIECES)
+            return self._simulated_us(scored, total_bytes, max_pieces=_MAX_PIECES)
         if total_bytes not in known:
-            known[total_bytes] = self._simulated_us(index, total_bytes)
+            known[total_bytes] = self._simulated_us(scored, total_bytes)
         return known[total_bytes]
 
     def _simulated_us(
-        self, index: int, total_bytes: int, *, max_pieces: int = _FINE_PIECES
+        self, scored: _ScoredProgram, total_bytes: int, *, max_pieces: int = _FINE_PIECES
     ) -> float:
         """Return the predicted time; infinite, and rejected, if the program cannot be simulated."""
         try:
             return simulate(
-                self.candidates[index].program,
+                scored.program,
                 self.request.topology,
                 total_bytes,
                 model=self.request.method.model,
                 max_pieces=max_pieces,
             ).total_us
         except HeadraceError as error:
-            self._rejected[index] = f"rejected: {error}"
+            scored.rejected = f"rejected: {error}"
             return float("inf")
 
-    def _best(self, predicted: dict[int, float]) -> int:
-        """Return the index of the best; of equal ones, of the one with the fewest steps."""
-        cost = {i: us + self.candidates[i].charge_us for i, us in predicted.items()}
+    def _best(self, predicted: dict[_ScoredProgram, float]) -> _ScoredProgram:
+        """Return the best; of equal ones, the one with the fewest steps."""
+        cost = {each: us + each.charge_us for each, us in predicted.items()}
         alike = min(cost.values()) * (1 + self.request.method.model.alike)
-        return min((i for i in cost if cost[i] <= alike), key=lambda i: self.candidates[i].steps)
+        return min((each for each in cost if cost[each] <= alike), key=lambda each: each.steps)
 
-    def _why(self, index: int, predicted: dict[int, float]) -> str:
+    def _why(self, best: _ScoredProgram, predicted: dict[_ScoredProgram, float]) -> str:
         """Return, in words, how the best compares with the best of every other generator."""
-        mine = self.candidates[index]
-        cost = {i: us + self.candidates[i].charge_us for i, us in predicted.items()}
-        others = [i for i in cost if self.candidates[i].generator != mine.generator]
+        cost = {each: us + each.charge_us for each, us in predicted.items()}
+        others = [each for each in cost if each.generator != best.generator]
         if not others:
             return "no other generator's candidate came close enough to be simulated"
         second = min(others, key=cost.__getitem__)
-        ahead = cost[second] / cost[index] - 1 if cost[index] else 0.0
-        name = self.candidates[second].generator
+        ahead = cost[second] / cost[best] - 1 if cost[best] else 0.0
         if ahead <= self.request.method.model.alike:
-            return f"as fast as {name}, in fewer steps ({mine.steps} at the busiest rank)"
-        return f"{ahead:z.1%} ahead of the next generator, {name}"
+            return (
+                f"as fast as {second.generator}, in fewer steps ({best.steps} at the busiest rank)"
+            )
+        return f"{ahead:z.1%} ahead of the next generator, {second.generator}"
 
-    def _too_fine(self, index: int, total_bytes: int) -> bool:
-        demand = self.candidates[index].program.demand
-        return (
-            demand.chunk_bytes(total_bytes) < self.request.method.model.min_chunk_bytes
-            and min(self._chunk_counts(index)) < demand.chunks
-        )
-
-    def _too_coarse(self, index: int, total_bytes: int) -> bool:
-        demand = self.candidates[index].program.demand
-        return (
-            demand.chunk_bytes(total_bytes) > self.request.method.model.max_chunk_bytes
-            and max(self._chunk_counts(index)) > demand.chunks
-        )
-
-    def _chunk_counts(self, index: int) -> list[int]:
-        """Chunk counts of all candidates of its generator."""
-        name = self.candidates[index].generator
-        return [each.program.demand.chunks for each in self.candidates if each.generator == name]
-
-    def _results(self, predicted: dict[int, float], notes: dict[int, str]) -> tuple[Candidate, ...]:
+    def _results(
+        self, predicted: dict[_ScoredProgram, float], notes: _Notes
+    ) -> tuple[Candidate, ...]:
         present = (
             Candidate(
-                generator=scored.generator,
-                chunks=scored.program.demand.chunks,
-                predicted_us=predicted.get(index),
-                note=notes.get(index, ""),
+                generator=each.generator,
+                chunks=each.program.demand.chunks,
+                predicted_us=predicted.get(each),
+                note=notes.get(each, ""),
             )
-            for index, scored in enumerate(self.candidates)
+            for each in self.candidates
         )
         return (*present, *self.absent)
 

@@ -39,7 +39,6 @@ def test_every_collective_that_moves_is_done_in_the_time_claimed(
     verify(program)
     simulated = simulate(program, topology, 6 * MB, model=FULL)
     assert simulated.total_us == pytest.approx(found.total_us)
-    assert found.total_us == min(each.total_us for each in found.attempts)
 
 
 @pytest.mark.parametrize("collective", COMBINING)
@@ -78,7 +77,7 @@ def test_equal_arguments_give_equal_results() -> None:
         match(topology, Collective.ALLGATHER, MB, ENGINE, effort="quick", max_seconds=60, seed=9)
         for _ in range(2)
     )
-    assert one.attempts == two.attempts
+    assert (one.demand, one.total_us) == (two.demand, two.total_us)
     assert not one.struck
     assert np.array_equal(one.sends.start_us, two.sends.start_us)
     assert np.array_equal(one.sends.chunk, two.sends.chunk)

@@ -71,27 +71,6 @@ _DUALS = {
 _COARSE = (1, 2, 3, 4, 6, 8, 12)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One candidate of the search.
-
-    Attributes
-    ----------
-    chunks : per block.
-    symmetry : number of elements of the group imposed, 1 for none.
-    routed : along the paths of a flow.
-    restarts : in all rounds.
-    total_us : the best found; infinite if none, with the reason in `problem`.
-    """
-
-    chunks: int
-    symmetry: int
-    routed: bool
-    restarts: int
-    total_us: float
-    problem: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Match:
     """The best of `match`.
@@ -101,7 +80,6 @@ class Match:
     demand : with the chunk count chosen.
     sends : with `start_us` and `arrive_us`.
     total_us : under the full cost model.
-    attempts : all candidates.
     struck : the time limit ended it.
     interrupted : a KeyboardInterrupt ended it; raise it again once the result is stored.
     """
@@ -109,7 +87,6 @@ class Match:
     demand: Demand
     sends: Sends
     total_us: float
-    attempts: tuple[Attempt, ...]
     struck: bool = False
     interrupted: bool = False
 
@@ -193,33 +170,21 @@ class _Candidate:
 
     demand: Demand
     deliveries: Deliveries
-    delivery_count: int
     symmetry: np.ndarray | None = None
     routed: bool = False
     routes: Routes | None = None
-    restarts: int = 0
+    searched: bool = False
     total_us: float = float("inf")
     sends: Sends | None = field(default=None)
     problem: str = ""
 
     def cost(self, topology: Topology) -> float:
         """Estimated work of one restart, in deliveries of a small case."""
+        count, chunks = int(self.deliveries.targets.sum()), self.deliveries.chunks
         neighbours = len(topology.links) / topology.ranks
-        cost = (
-            max(1, self.delivery_count) * (1 + neighbours / 10) * (1 + self.deliveries.chunks / 500)
-        )
-        relayed = self.delivery_count < self.deliveries.chunks * (topology.ranks - 1)
+        cost = max(1, count) * (1 + neighbours / 10) * (1 + chunks / 500)
+        relayed = count < chunks * (topology.ranks - 1)
         return cost * topology.ranks if relayed and not self.routed else cost
-
-    def attempt(self) -> Attempt:
-        return Attempt(
-            chunks=self.demand.chunks,
-            symmetry=1 if self.symmetry is None else len(self.symmetry),
-            routed=self.routed,
-            restarts=self.restarts,
-            total_us=self.total_us,
-            problem=self.problem,
-        )
 
 
 def _carrying(job: _Job, collective: Collective, root: int) -> Match:
@@ -242,7 +207,6 @@ def _carrying(job: _Job, collective: Collective, root: int) -> Match:
         demand=best.demand,
         sends=best.sends,
         total_us=best.total_us,
-        attempts=tuple(c.attempt() for c in candidates),
         struck=ended.struck,
         interrupted=ended.interrupted,
     )
@@ -255,8 +219,6 @@ def _rounds(job: _Job, candidates: list[_Candidate], ended: "_Ended") -> None:
         if candidate.symmetry is not None and not ended.interrupted:
             # A group may use two links of one port at once wherever it sends: few restarts show it.
             _try(job, candidate, 0, _FEWEST, packed, ended)
-    if ended.interrupted:
-        return
     for number, (share, effort) in enumerate(_ROUNDS):
         # At equal times, fewer chunks first: fewer steps.
         candidates.sort(key=lambda c: (c.total_us, c.demand.chunks))
@@ -264,13 +226,11 @@ def _rounds(job: _Job, candidates: list[_Candidate], ended: "_Ended") -> None:
         runners = [c for c in candidates[:count] if not c.problem]
         for candidate in runners:
             best = min(c.total_us for c in candidates)
-            if best <= job.bound_us * _ENOUGH:
-                break
+            if ended.interrupted or best <= job.bound_us * _ENOUGH:
+                return
             # Equal work for all: the finer the cut, the fewer restarts.
             each = job.work * effort / len(runners) / candidate.cost(job.topology)
             _try(job, candidate, number, max(_FEWEST, int(each)), packed, ended)
-            if ended.interrupted:
-                return
 
 
 @dataclass(slots=True)
@@ -291,7 +251,7 @@ def _try(
 ) -> None:
     """Continue the search with one candidate."""
     left = job.ends - time.monotonic()
-    if left <= 0 and number + candidate.restarts > 0:
+    if left <= 0 and (number or candidate.searched):
         ended.struck = True  # but the first round searches with every candidate, however short
         return
     if candidate.routed and candidate.routes is None:
@@ -319,7 +279,7 @@ def _try(
         return
     except SearchInterrupted as interrupt:
         found, ended.interrupted = interrupt.found, True
-    candidate.restarts += found.restarts
+    candidate.searched |= found.restarts > 0
     if found.total_us < candidate.total_us:
         candidate.total_us, candidate.sends = found.total_us, found.sends
     ended.struck |= found.struck
@@ -332,19 +292,12 @@ def _candidates(job: _Job, collective: Collective, root: int) -> list[_Candidate
     for chunks in job.chunk_counts:
         demand = Demand(collective=collective, ranks=job.topology.ranks, chunks=chunks, root=root)
         deliveries = deliveries_of(demand)
-        delivery_count = int(deliveries.targets.sum())
         variants = [
-            _Candidate(
-                demand=demand, deliveries=deliveries, delivery_count=delivery_count, symmetry=group
-            )
+            _Candidate(demand=demand, deliveries=deliveries, symmetry=group)
             for group in (None, *groups)
         ]
         if collective is not Collective.ALLGATHER and _few_kinds(deliveries):
-            variants.append(
-                _Candidate(
-                    demand=demand, deliveries=deliveries, delivery_count=delivery_count, routed=True
-                )
-            )
+            variants.append(_Candidate(demand=demand, deliveries=deliveries, routed=True))
         affordable = job.work / _FEWEST / 20
         kept = [v for v in variants if v.cost(job.topology) <= affordable]
         made += kept or ([] if made else variants)
@@ -453,7 +406,6 @@ def _allreduce(job: _Job) -> Match:
         demand=demand,
         sends=timed.sends,
         total_us=timed.total_us,
-        attempts=(*scatter.attempts, *gather.attempts),
         struck=scatter.struck or (gather.struck and not scatter.interrupted),
         interrupted=scatter.interrupted or gather.interrupted,
     )
