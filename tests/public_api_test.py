@@ -31,12 +31,6 @@ PUBLIC = {
         "UnverifiedPlanError",
     },
     "headrace.collectives.measure": {"ProbeEffort", "Profile", "measure_ranks", "survey"},
-    "headrace.collectives.measure.imports.iperf": {
-        "IperfRun",
-        "profile_from_iperf",
-        "read_round_trips",
-        "read_run",
-    },
     "headrace.collectives.measure.launch": {"measure_testbed", "measure_torchrun"},
     "headrace.collectives.plan.bound": {"Bound", "Term", "lower_bound"},
     "headrace.collectives.plan.generators.orbits": {

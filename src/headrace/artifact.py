@@ -66,6 +66,24 @@ class Artifact:
                 sha.update(values.tobytes())
         return sha.hexdigest()
 
+    def numbers(self, table: str, needed: Iterable[str], source: str) -> Table:
+        """Return a table that has at least these columns, all of numbers.
+
+        Raises
+        ------
+        ArtifactError : naming the source and the column.
+        """
+        columns = self.tables.get(table, {})
+        for name in needed:
+            if name not in columns:
+                raise ArtifactError(f"{source}: column '{table}.{name}' is missing")
+        for name, column in columns.items():
+            if column.dtype.kind not in "iuf":
+                raise ArtifactError(
+                    f"{source}: column '{table}.{name}' has type {column.dtype}, needs numbers"
+                )
+        return columns
+
     def save(self, path: str | Path) -> None:
         """Write to `path` atomically: a kill leaves the old file or the new one, never a part.
 

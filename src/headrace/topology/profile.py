@@ -148,10 +148,9 @@ class Profile:
         ArtifactError, TopologyError : naming the field, what was found and what is needed.
         """
         head = Field(artifact.head, source, ArtifactError)
-        try:
-            columns: dict[str, Any] = {name: _columns(artifact, name, source) for name in _COLUMNS}
-        except KeyError as error:
-            raise ArtifactError(f"{source}: table {error} is missing") from error
+        columns: dict[str, Any] = {
+            name: artifact.numbers(name, needed, source) for name, needed in _COLUMNS.items()
+        }
         topology = Topology.from_head(head.at("topology").found, f"{source}: field 'topology'")
         groups = head.at("groups").read(_groups, "lists of ranks")
         columns |= {name: head.at(name).read(fields.number, "seconds") for name in _TIMES}
@@ -212,19 +211,6 @@ def _check_ranges(table: Mapping[str, np.ndarray]) -> None:
 
 def _groups(found: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(fields.integer, fields.items(group))) for group in fields.items(found))
-
-
-def _columns(artifact: Artifact, table: str, source: str) -> Mapping[str, np.ndarray]:
-    columns = artifact.tables[table]
-    for name in _COLUMNS[table]:
-        if name not in columns:
-            raise ArtifactError(f"{source}: column '{table}.{name}' is missing")
-    for name, column in columns.items():
-        if column.dtype.kind not in "iuf":
-            raise ArtifactError(
-                f"{source}: column '{table}.{name}' has type {column.dtype}, needs numbers"
-            )
-    return columns
 
 
 def _spread(values: list[float], unit: str) -> str:

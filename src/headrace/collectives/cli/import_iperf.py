@@ -29,10 +29,11 @@ def import_iperf_command(
     ] = None,
 ) -> None:
     """Make a profile from bandwidths that iperf3 measured, one rank for every host."""
-    from headrace.collectives.measure.imports import iperf
+    from headrace.collectives.measure.imports.iperf.profile import profile_from_iperf
+    from headrace.collectives.measure.imports.iperf.read import read_round_trips
 
-    round_trips = None if rtt is None else iperf.read_round_trips(rtt)
-    save_profile(iperf.profile_from_iperf(files, round_trips=round_trips), output)
+    round_trips = None if rtt is None else read_round_trips(rtt)
+    save_profile(profile_from_iperf(files, round_trips=round_trips), output)
     Console(stderr=True).print(
         "Runs of one pair at a time do not show what several hosts share; 'headrace collectives "
         "measure' does.",

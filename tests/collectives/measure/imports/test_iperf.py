@@ -14,11 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.measure import Profile
-from headrace.collectives.measure.imports.iperf import (
-    profile_from_iperf,
-    read_round_trips,
-    read_run,
-)
+from headrace.collectives.measure.imports.iperf.profile import profile_from_iperf
+from headrace.collectives.measure.imports.iperf.read import read_round_trips, read_run
 from headrace.errors import InputError
 from tests.collectives.measure.imports.iperf_json import result, write
 

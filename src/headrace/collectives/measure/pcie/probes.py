@@ -164,12 +164,8 @@ class HardwareProbes:
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str) -> "HardwareProbes":
         """Return the probes that an artifact holds; raises ArtifactError naming a wrong column."""
-        made: dict[str, Any] = {}
-        for name in _COLUMNS:
-            column = artifact.tables.get("rows", {}).get(name)
-            if column is None or column.dtype.kind not in "iuf":
-                raise ArtifactError(f"{source}: column 'rows.{name}' is missing or no numbers")
-            made[name] = column
+        rows = artifact.numbers("rows", _COLUMNS, source)
+        made: dict[str, Any] = {name: rows[name] for name in _COLUMNS}
         made |= _counts(Field(artifact.head, source, ArtifactError))
         return _named(source, lambda: cls(provenance=artifact.provenance, **made))
 

@@ -30,7 +30,7 @@ _LEAST_FLOWS = 8
 
 
 class Runner(Protocol):
-    """Executor interface of measuring; optional `statistics` give the kernel's round trips."""
+    """Executor interface of measuring; `statistics_reader`, if any, has kernel round trips."""
 
     rank: int
 
@@ -53,20 +53,13 @@ class Runner(Protocol):
         ...
 
 
-class Regroup(Protocol):
-    """Formation of the next executor group after a loss."""
+Regroup = Callable[[Sequence[int], str], tuple[Runner, Sequence[int]]]
+"""Formation of the next executor group after a loss, called at every survivor.
 
-    def __call__(self, members: Sequence[int], reason: str) -> tuple[Runner, Sequence[int]]:
-        """Leave the group of `members`, which failed for `reason`, and join that of the survivors.
-
-        Called at every survivor. Returns its executor there, connected, and the members that
-        remain, ascending; place k of the new group is the k-th of them.
-
-        Raises
-        ------
-        CommunicationError : if no group can be formed.
-        """
-        ...
+Leaves the group of these members, which failed for this reason, and joins that of the survivors.
+Returns its executor there, connected, and the members that remain, ascending; place k of the new
+group is the k-th of them. Raises CommunicationError if no group can be formed.
+"""
 
 
 class Prober(Protocol):
@@ -277,9 +270,9 @@ class GroupProber:
     def _round_trips(self) -> np.ndarray:
         """Return the kernel's recent least round trip to every member (TCP_INFO), us or nan."""
         found = np.full(len(self._members), np.nan)
-        statistics = getattr(self._runner, "statistics", None)
-        if statistics is not None:
-            seen = statistics()
+        reader = getattr(self._runner, "statistics_reader", None)
+        if reader is not None:
+            seen = reader().read()
             found[seen.peer] = seen.min_rtt_us
         return found
 
