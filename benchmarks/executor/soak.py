@@ -122,7 +122,7 @@ def measure_threads(report: Report, *, quick: bool) -> None:
                 timeout_s=TIMEOUT_S,
             )
             done = [line for line in lines if line["event"] == "done"]
-            errors = [line["error"] for line in done if line["error"]]
+            errors = [line["failure"] for line in done if line["failure"]]
             wrong += sum(line["wrong"] for line in done)
             timeouts += len(errors)
             report.row(

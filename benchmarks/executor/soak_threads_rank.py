@@ -65,7 +65,7 @@ def main() -> None:
         dist.barrier()
     except CommunicationError as caught:
         error = f"{caught} (after collective {first})"
-    emit("done", rank=soak.rank, wrong=wrong + len(soak.wrong), error=error)
+    emit("done", rank=soak.rank, wrong=wrong + len(soak.wrong), failure=error)
     dist.destroy_process_group()
 
 
