@@ -49,5 +49,5 @@ def per_rank(request: Request) -> int:
 
 
 def chunk_mb_of(demand: Demand, total_bytes: int) -> float:
-    """Return the size of a chunk in MB, as searches take it: never 0."""
+    """Return the size of a chunk in MB, as searches take it: never 0, as a message costs alpha."""
     return max(demand.chunk_bytes(total_bytes), 1e-3) / BYTES_PER_MB

@@ -22,13 +22,13 @@ from headrace.collectives.plan.engine import (
     SearchInterrupted,
     SearchSettings,
 )
-from headrace.collectives.plan.generators.limits import check_size, limit_s, per_rank
+from headrace.collectives.plan.generators.limits import check_size, chunk_mb_of, limit_s, per_rank
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends, deliveries_of, realize
 from headrace.collectives.plan.ir.sends import concatenated
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
 from headrace.errors import InputError
-from headrace.topology import BYTES_PER_MB, Topology, transposed
+from headrace.topology import Topology, transposed
 from headrace.topology.refinement import automorphism_generators
 from headrace.topology.symmetry import (
     generated_group,
@@ -159,10 +159,6 @@ class _Job:
     backwards: bool = False
     before: Sends | None = None
 
-    def chunk_mb(self, demand: Demand) -> float:
-        # A message of no bytes still costs alpha, so the size is next to nothing instead of 0.
-        return max(demand.chunk_bytes(self.total_bytes), 1e-3) / BYTES_PER_MB
-
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Candidate:
@@ -267,7 +263,7 @@ def _try(
         found = job.engine.search(
             job.topology,
             candidate.deliveries,
-            job.chunk_mb(candidate.demand),
+            chunk_mb_of(candidate.demand, job.total_bytes),
             routes=candidate.routes,
             symmetry=candidate.symmetry,
             backwards=job.backwards,
@@ -316,7 +312,7 @@ def _flow_routes(job: _Job, candidate: _Candidate, packed: "list[Packing]") -> R
     from headrace.collectives.plan.flows.rounding import rounded, tree_routes
 
     if not packed:
-        mb = job.chunk_mb(candidate.demand)
+        mb = chunk_mb_of(candidate.demand, job.total_bytes)
         left = max(0.1, job.ends - time.monotonic())
         settings = PackSettings(limit_s=left)
         packed.append(pack(job.topology, candidate.deliveries, mb, settings=settings))
@@ -401,7 +397,7 @@ def _allreduce(job: _Job) -> Match:
     gather = _carrying(second, Collective.ALLGATHER, 0)
     demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks * chunks)
     both = concatenated(scatter.sends, gather.sends)
-    timed = job.engine.retime(job.topology, both, job.chunk_mb(demand))
+    timed = job.engine.retime(job.topology, both, chunk_mb_of(demand, job.total_bytes))
     return Match(
         demand=demand,
         sends=timed.sends,

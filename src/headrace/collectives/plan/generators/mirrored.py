@@ -21,11 +21,12 @@ from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import CostModel
 from headrace.collectives.plan.engine import SearchEngine, SearchSettings
+from headrace.collectives.plan.generators.limits import chunk_mb_of
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends, realize
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
-from headrace.topology import BYTES_PER_MB, SharedCapacity, Topology
+from headrace.topology import SharedCapacity, Topology
 
 Edge = tuple[int, int]
 
@@ -83,7 +84,7 @@ def mirrored(
     network = half_duplex(topology, latency=not model.streaming)
     for chunks in _allowed_counts(ranks, chunk_counts, max_chunks):
         demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=chunks)
-        chunk_mb = max(demand.chunk_bytes(total_bytes), 1e-3) / BYTES_PER_MB
+        chunk_mb = chunk_mb_of(demand, total_bytes)
         best_us, best = float("inf"), None
         for roots, batch_share in product(_root_choices(topology), (0.0, 1.0)):
             settings = SearchSettings(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.engine import SearchEngine, SearchSettings
-from headrace.collectives.plan.generators.limits import check_size
+from headrace.collectives.plan.generators.limits import check_size, chunk_mb_of
 from headrace.collectives.plan.generators.taccl.effort import EFFORTS, GuidedEffort
 from headrace.collectives.plan.generators.taccl.routing import RouteProblem
 from headrace.collectives.plan.generators.taccl.sketch import LogicalTopology, Sketch, apply_sketch
@@ -29,7 +29,6 @@ from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
 from headrace.errors import HeadraceError
 from headrace.solver import SolverProgress
-from headrace.topology import BYTES_PER_MB
 
 _TRIAL_RESTARTS = 8
 _RELAYED = 3.0
@@ -318,7 +317,7 @@ class _Search:
                 sides = [row.logical, row.logical.transposed()]
             case _:
                 sides = [row.logical]
-        mb = max(demand.chunk_bytes(self.total_bytes), 1e-3) / BYTES_PER_MB
+        mb = chunk_mb_of(demand, self.total_bytes)
         deliveries = deliveries_of(demand)
         settings = SearchSettings(seed=self.request.method.seed, restarts=_TRIAL_RESTARTS)
         return sum(
