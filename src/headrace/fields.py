@@ -129,7 +129,7 @@ class Field:
                 there, missing = f"{here.path}[{key}]", key >= len(values)
             else:
                 values = here.read(table)
-                there, missing = f"{here.path}.{key}".removeprefix("."), key not in values
+                there, missing = f"{here.path}.{key[:_SHOWN]}".removeprefix("."), key not in values
             found = default if missing else values[key]
             here = Field(found, self.source, self.error, there)
             if missing and default is _REQUIRED:

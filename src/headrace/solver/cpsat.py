@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError, ModelError
-from headrace.solver.parameters import Parameters, SolverProgress
-from headrace.solver.result import Proved, Result, Stop, relative_gap
+from headrace.solver.parameters import Parameters
+from headrace.solver.result import Proved, Result, Stop
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -43,8 +43,8 @@ def solve_cpsat(
     Parameters
     ----------
     variables : those whose values are wanted, in the order of `Result.values`.
-    parameters : `start` gives hints for `variables`, `deterministic` limits counted work; equal
-        parameters give equal results, with several threads too (they are interleaved).
+    parameters : `deterministic`, `limit_s`, `gap`, `seed` and `threads` are used; equal ones give
+        equal results, with several threads too (they are interleaved).
 
     Raises
     ------
@@ -52,10 +52,6 @@ def solve_cpsat(
     KeyboardInterrupt : if interrupted by the user.
     """
     cp_model = import_cp_model()
-    if parameters.start is not None:
-        model.clear_hints()
-        for variable, value in zip(variables, parameters.start.tolist(), strict=True):
-            model.add_hint(variable, round(value))
     solver = cp_model.CpSolver()
     settings = solver.parameters
     settings.num_workers = parameters.threads
@@ -65,22 +61,17 @@ def solve_cpsat(
     settings.relative_gap_limit = parameters.gap
     if parameters.deterministic is not None:
         settings.max_deterministic_time = parameters.deterministic
-    if parameters.nodes is not None:
-        settings.max_number_of_conflicts = parameters.nodes
     settings.catch_sigint_signal = False  # it would take the signal from Python for good
     began = time.monotonic()
-    watch = _watch(parameters, began)
-    if parameters.interrupt is not None:
-        solver.best_bound_callback = lambda _bound: _poll_interrupt(solver, parameters)
-    status = _solved(solver, model, watch)
+    status = _solved(solver, model)
     if status == cp_model.MODEL_INVALID:
         raise ModelError(f"CP-SAT rejects the model: {model.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     values = np.array([solver.value(v) for v in variables], float) if found else None
-    return _result(solver, status, values, watch.stopped, parameters, time.monotonic() - began)
+    return _result(solver, status, values, parameters, time.monotonic() - began)
 
 
-def _solved(solver: Any, model: "cp_model.CpModel", watch: Any) -> Any:
+def _solved(solver: Any, model: "cp_model.CpModel") -> Any:
     """Solve in a thread of its own, so that this one receives the user's interrupt."""
     done: list[Any] = []
     failed: list[BaseException] = []
@@ -88,7 +79,7 @@ def _solved(solver: Any, model: "cp_model.CpModel", watch: Any) -> Any:
 
     def work() -> None:
         try:
-            done.append(solver.solve(model, watch))
+            done.append(solver.solve(model))
         except BaseException as error:
             failed.append(error)
         finally:
@@ -112,44 +103,8 @@ def _solved(solver: Any, model: "cp_model.CpModel", watch: Any) -> Any:
     return done[0]
 
 
-def _poll_interrupt(solver: Any, parameters: Parameters) -> None:
-    if parameters.interrupt is not None and parameters.interrupt():
-        solver.stop_search()
-
-
-def _watch(parameters: Parameters, began: float) -> Any:
-    cp_model = import_cp_model()
-
-    class Watch(cp_model.CpSolverSolutionCallback):  # pyright: ignore[reportUntypedBaseClass]
-        stopped = False
-
-        def on_solution_callback(self) -> None:
-            incumbent, bound = self.objective_value, self.best_objective_bound
-            if parameters.progress is not None:
-                parameters.progress(
-                    SolverProgress(
-                        incumbent=incumbent,
-                        bound=bound,
-                        gap=relative_gap(incumbent, bound),
-                        nodes=int(self.num_branches),
-                        iterations=int(self.num_conflicts),
-                        seconds=time.monotonic() - began,
-                    )
-                )
-            if parameters.interrupt is not None and parameters.interrupt():
-                self.stopped = True
-                self.stop_search()
-
-    return Watch()
-
-
 def _result(
-    solver: Any,
-    status: Any,
-    values: np.ndarray | None,
-    stopped: bool,
-    parameters: Parameters,
-    seconds: float,
+    solver: Any, status: Any, values: np.ndarray | None, parameters: Parameters, seconds: float
 ) -> Result:
     cp_model = import_cp_model()
     proofs = {
@@ -162,12 +117,8 @@ def _result(
     bound = float(solver.best_objective_bound)
     if proved in (Proved.OPTIMAL, Proved.INFEASIBLE):
         stop = Stop.DONE
-    elif stopped or (parameters.interrupt is not None and parameters.interrupt()):
-        stop = Stop.INTERRUPT
     elif seconds >= parameters.limit_s:
         stop = Stop.TIME
-    elif parameters.nodes is not None and solver.num_conflicts >= parameters.nodes:
-        stop = Stop.NODES
     else:
         stop = Stop.DETERMINISTIC
     return Result(

@@ -18,8 +18,8 @@ class SolverProgress:
     incumbent : objective of the best solution so far; infinite without one.
     bound : lower bound of all solutions.
     gap : (incumbent - bound) / |incumbent|; infinite without an incumbent.
-    nodes, iterations : work done: branch-and-bound nodes (CP-SAT: branches); simplex iterations
-        (CP-SAT: conflicts; -1 where HiGHS reports none).
+    nodes, iterations : work done: branch-and-bound nodes; simplex iterations (-1 where HiGHS
+        reports none).
     seconds : since the start.
     """
 
@@ -41,9 +41,11 @@ class SolverProgress:
 class Parameters:
     """Parameters of a solve: equal counted limits and seeds give equal results.
 
+    CP-SAT uses `deterministic`, `limit_s`, `gap`, `seed` and `threads`.
+
     Attributes
     ----------
-    nodes : limit on branch-and-bound nodes (CP-SAT: conflicts).
+    nodes : limit on branch-and-bound nodes.
     iterations : limit on simplex iterations of a linear program (with integers: see `work`).
     work : limit on HiGHS's interrupt checks, the finest unit of work that it counts while it
         branches; others ignore it.

@@ -112,7 +112,7 @@ def changed(path: str, value: object) -> str:
         ("internode_sketch.gpus_to_sender_rev_map", {"1": [0], "3": [0]}, "GPU 0 to senders 1"),
         ("internode_sketch.chunk_to_relay_map", [2, 1], "define the same: give one"),
         ("internode_sketch.beta_split", {"1": 0}, "0.0 needs to be 0.001 to"),
-        ("internode_sketch.enforce_ordering", 1, "needs to be true or false"),
+        ("internode_sketch.enforce_ordering", 1, "is not true or false"),
         ("internode_sketch.speed", 1, "field 'internode_sketch.speed' is unknown"),
         ("symmetry_offsets", [[2]], "needs two numbers"),
         ("symmetry_offsets", [[4, 4]], "offset 4 needs to be less than the group size 4"),
@@ -146,7 +146,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(SketchError, match=r"missing\.json: cannot be read"):
         load_sketch(tmp_path / "missing.json")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SketchError, match=r"binary\.json: cannot be read"):
+    with pytest.raises(SketchError, match=r"binary\.json: byte 0 is no UTF-8"):
         load_sketch(tmp_path / "binary.json")
     (tmp_path / "mine.json").write_text(APPENDIX)
     assert load_sketch(tmp_path / "mine.json").name == "mine"

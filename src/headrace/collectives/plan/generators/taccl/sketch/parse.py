@@ -17,6 +17,7 @@ from headrace.collectives.plan.generators.taccl.sketch.sketch import (
     Strategy,
     Symmetry,
 )
+from headrace.fields import Field
 from headrace.files import read_text
 
 _T = TypeVar("_T")
@@ -48,150 +49,118 @@ def parse_sketch(text: str, *, name: str = "sketch", source: str = "sketch") -> 
     ------
     SketchError : naming `source` and the field, what was found and what is allowed.
     """
-    top = _Table(load_commented(text, source), source, "")
-    top.known(
-        {"name", "nnodes", "intranode_sketch", "internode_sketch", "symmetry_offsets",
-         "symmetries", "automorphism", "partition", "hyperparameters"}
+    top = Field(load_commented(text, source), source, SketchError)
+    top.allow(
+        "name", "nnodes", "intranode_sketch", "internode_sketch", "symmetry_offsets",
+        "symmetries", "automorphism", "partition", "hyperparameters",
     )  # fmt: skip
-    top.require("intranode_sketch")
-    intranode = _intranode(top.table("intranode_sketch"))
-    internode = _internode(top.table("internode_sketch")) if "internode_sketch" in top else None
-    nodes = top.get("nnodes", _count, 2 if internode else 1)
+    intranode = _intranode(top.at("intranode_sketch"))
+    between = top.at("internode_sketch", default=None)
+    internode = _internode(between) if "internode_sketch" in top.found else None
+    nodes = _get(top, "nnodes", _count, 2 if internode else 1)
     if nodes > 1 and internode is None:
-        top.fail("internode_sketch", f"is missing, a sketch of {nodes} nodes needs it")
-    hyper = top.table("hyperparameters") if "hyperparameters" in top else None
-    if hyper:
-        hyper.known({"input_chunkup", "input_size", "heuristic"})
+        raise between.fail(f"is missing, a sketch of {nodes} nodes needs it")
+    hyper = top.at("hyperparameters", default={})
+    hyper.allow("input_chunkup", "input_size", "heuristic")
     return Sketch(
-        name=top.get("name", fields.text, name),
+        name=_get(top, "name", fields.text, name),
         nodes=nodes,
         intranode=intranode,
         internode=internode if nodes > 1 else None,
         symmetries=_symmetries(top),
-        chunkup=hyper.get("input_chunkup", _count, 1) if hyper else 1,
-        input_bytes=hyper.get("input_size", _size, None) if hyper else None,
+        chunkup=_get(hyper, "input_chunkup", _count, 1),
+        input_bytes=_get(hyper, "input_size", _size, None),
     )
 
 
-class _Table:
-    """JSON object of the file; errors name its path."""
-
-    def __init__(self, value: Any, source: str, path: str) -> None:
-        self.source, self.path = source, path
-        try:
-            self._row: Mapping[str, Any] = fields.table(value)
-        except TypeError as error:
-            what = f"field '{path}'" if path else "the sketch"
-            raise SketchError(f"{source}: {what}: {error}") from error
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._row
-
-    def _full(self, name: str) -> str:
-        return f"{self.path}.{name}" if self.path else name
-
-    def fail(self, name: str, why: str) -> None:
-        raise SketchError(f"{self.source}: field '{self._full(name)}' {why}")
-
-    def known(self, names: set[str]) -> None:
-        for name in self._row:
-            if name not in names:
-                self.fail(name[:40], f"is unknown, needs one of {', '.join(sorted(names))}")
-
-    def require(self, name: str) -> None:
-        if name not in self._row:
-            self.fail(name, "is missing")
-
-    def table(self, name: str) -> "_Table":
-        return _Table(self._row[name], self.source, self._full(name))
-
-    def get(self, name: str, read: Callable[[Any], _T], default: Any) -> _T:
-        if name not in self._row:
-            return default
-        try:
-            return read(self._row[name])
-        except (TypeError, ValueError) as error:
-            if isinstance(error, SketchError):
-                raise
-            raise SketchError(f"{self.source}: field '{self._full(name)}': {error}") from error
+def _get(table: Field, name: str, read: Callable[[Any], _T], default: Any) -> _T:
+    return table.at(name).read(read) if name in table.found else default
 
 
-def _intranode(table: _Table) -> Intranode:
-    table.known({"strategy", "switches", "switch_hyperedge_strategy"})
-    table.require("strategy")
-    strategy = table.get("strategy", _one_of({s.value: s for s in Strategy}), None)
-    switches = table.get("switches", _few(_ranks), ())
-    policies = table.get(
-        "switch_hyperedge_strategy", _list(_one_of(_POLICIES)), (Policy.AUTO,) * len(switches)
+def _intranode(table: Field) -> Intranode:
+    table.allow("strategy", "switches", "switch_hyperedge_strategy")
+    strategy = table.at("strategy").read(_one_of({s.value: s for s in Strategy}))
+    switches = _get(table, "switches", _few(_ranks), ())
+    policies = _get(
+        table,
+        "switch_hyperedge_strategy",
+        _list(_one_of(_POLICIES)),
+        (Policy.AUTO,) * len(switches),
     )
     if strategy is Strategy.SWITCH and not switches:
-        table.fail("switches", "is missing or empty, strategy 'switch' needs the GPUs of each")
+        raise table.at("switches", default=None).fail(
+            "is missing or empty, strategy 'switch' needs the GPUs of each"
+        )
     if strategy is not Strategy.SWITCH and switches:
-        table.fail("switches", f"is given, strategy '{strategy}' has none: use 'switch'")
+        raise table.at("switches", default=None).fail(
+            f"is given, strategy '{strategy}' has none: use 'switch'"
+        )
     if len(policies) != len(switches):
-        table.fail(
-            "switch_hyperedge_strategy",
+        raise table.at("switch_hyperedge_strategy", default=None).fail(
             f"has {len(policies)} entries, needs one for each of {len(switches)} switches",
         )
     return Intranode(strategy=strategy, switches=switches, policies=policies)
 
 
-def _internode(table: _Table) -> Internode:
-    table.known(
-        {"strategy", "internode_conn", "gpus_to_sender_rev_map", "beta_split",
-         "chunk_to_relay_map", "enforce_ordering"}
+def _internode(table: Field) -> Internode:
+    table.allow(
+        "strategy", "internode_conn", "gpus_to_sender_rev_map", "beta_split",
+        "chunk_to_relay_map", "enforce_ordering",
     )  # fmt: skip
-    table.get("strategy", _one_of({"relay": "relay"}), "relay")
-    connections = table.get("internode_conn", _connections, "fully-connected")
-    senders = table.get("gpus_to_sender_rev_map", _per_gpu(_ranks), {})
-    relay = table.get("chunk_to_relay_map", _relay, None)
+    _get(table, "strategy", _one_of({"relay": "relay"}), "relay")
+    connections = _get(table, "internode_conn", _connections, "fully-connected")
+    senders = _get(table, "gpus_to_sender_rev_map", _per_gpu(_ranks), {})
+    relay = _get(table, "chunk_to_relay_map", _relay, None)
     if relay and senders:
-        table.fail("chunk_to_relay_map", "and gpus_to_sender_rev_map define the same: give one")
+        raise table.at("chunk_to_relay_map", default=None).fail(
+            "and gpus_to_sender_rev_map define the same: give one"
+        )
     seen: dict[int, int] = {}
     for sender, gpus in senders.items():
         for gpu in gpus:
             if seen.setdefault(gpu, sender) != sender:
-                table.fail(
-                    "gpus_to_sender_rev_map",
+                raise table.at("gpus_to_sender_rev_map", default=None).fail(
                     f"gives GPU {gpu} to senders {seen[gpu]} and {sender}, needs one",
                 )
     return Internode(
         connections=connections,
-        beta_split=table.get("beta_split", _per_gpu(_split), {}),
+        beta_split=_get(table, "beta_split", _per_gpu(_split), {}),
         relay=relay,
         senders=senders,
-        enforce_ordering=table.get("enforce_ordering", _boolean, False),
+        enforce_ordering=_get(table, "enforce_ordering", fields.boolean, False),
     )
 
 
-def _symmetries(top: _Table) -> tuple[Symmetry, ...]:
-    made = top.get("symmetry_offsets", _few(_offset), ())
-    if "automorphism" in top or "partition" in top:
+def _symmetries(top: Field) -> tuple[Symmetry, ...]:
+    made = _get(top, "symmetry_offsets", _few(_offset), ())
+    if "automorphism" in top.found or "partition" in top.found:
         made += (_general(top),)
-    if "symmetries" in top:
-        rows = top.get("symmetries", _few(fields.table), ())
-        for index, row in enumerate(rows):
-            table = _Table(row, top.source, f"symmetries[{index}]")
-            table.known({"automorphism", "partition"})
-            made += (_general(table),)
+    rows = top.at("symmetries", default=())
+    rows.read(_few(fields.table))
+    for table in rows.items():
+        table.allow("automorphism", "partition")
+        made += (_general(table),)
     return made
 
 
-def _general(table: _Table) -> Symmetry:
-    table.require("automorphism")
-    automorphism = table.get("automorphism", _list(_rank), ())
+def _general(table: Field) -> Symmetry:
+    automorphism = table.at("automorphism").read(_list(_rank))
     ranks = len(automorphism)
     if not ranks or sorted(automorphism) != list(range(ranks)):
-        table.fail("automorphism", f"needs each of 0 to {ranks - 1} once")
-    partition = table.get("partition", _list(_ranks), ())
+        raise table.at("automorphism", default=None).fail(f"needs each of 0 to {ranks - 1} once")
+    partition = _get(table, "partition", _list(_ranks), ())
     members = sorted(rank for part in partition for rank in part)
     if partition and members != list(range(ranks)):
-        table.fail("partition", f"needs each of 0 to {ranks - 1} in one part")
+        raise table.at("partition", default=None).fail(
+            f"needs each of 0 to {ranks - 1} in one part"
+        )
     parts = {frozenset(part) for part in partition}
     for part in partition:
         image = frozenset(automorphism[rank] for rank in part)
         if image not in parts:
-            table.fail("partition", f"has part {fields.shown(list(part))}, whose image is no part")
+            raise table.at("partition", default=None).fail(
+                f"has part {fields.shown(list(part))}, whose image is no part"
+            )
     return Symmetry(automorphism=automorphism, partition=partition)
 
 
@@ -283,12 +252,6 @@ def _split(value: Any) -> float:
     if not _SPLIT[0] <= found <= _SPLIT[1]:
         raise ValueError(f"{found} needs to be {_SPLIT[0]:g} to {_SPLIT[1]:g}")
     return found
-
-
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{fields.shown(value)} needs to be true or false")
-    return value
 
 
 def _size(value: Any) -> int:
