@@ -95,7 +95,7 @@ def fields_read() -> set[str]:
     """The names of fields that the sketch parser knows."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(inspect.getsource(parse))):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "known":
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "allow":
             names |= {c.value for c in ast.walk(node) if isinstance(c, ast.Constant)}
     return names
 

@@ -106,6 +106,19 @@ def test_a_bad_value_names_variable_finding_and_remedy(
     assert allowed in message
 
 
+@pytest.mark.parametrize("variable", ["HEADRACE_PACE", "HEADRACE_METRICS", "HEADRACE_CACHE"])
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + "/y", "a\0b"])
+def test_a_name_that_no_file_can_have_is_refused_or_not_looked_for(
+    variable: str, name: str
+) -> None:
+    """A name of 300 characters ended in an OSError that named no variable."""
+    if variable == "HEADRACE_CACHE" or (variable == "HEADRACE_METRICS" and "/" not in name):
+        Settings.from_environment({variable: name})
+        return
+    with pytest.raises(InputError, match=f"{variable} is 'x|{variable} is 'a"):
+        Settings.from_environment({variable: name})
+
+
 def test_the_rank_is_below_the_world_size() -> None:
     with pytest.raises(InputError, match=r"RANK is '4', needs 0 to 3"):
         Settings.from_environment({"RANK": "4", "WORLD_SIZE": "4"})

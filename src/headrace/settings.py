@@ -56,7 +56,7 @@ def on_or_off(variable: str, text: str) -> bool:
 def existing_file(variable: str, text: str) -> Path:
     """Parse the path of a file to read."""
     path = Path(text)
-    if not path.is_file():
+    if not _holds(path.is_file):
         raise InputError(f"{variable} is {text!r}, needs the path of a file that exists")
     return path
 
@@ -64,11 +64,18 @@ def existing_file(variable: str, text: str) -> Path:
 def writable_file(variable: str, text: str) -> Path:
     """Parse the path of a file to write."""
     path = Path(text)
-    if not path.parent.is_dir():
+    if not _holds(path.parent.is_dir):
         raise InputError(
             f"{variable} is {text!r}, needs the path of a file in a folder that exists"
         )
     return path
+
+
+def _holds(check: Callable[[], bool]) -> bool:
+    try:
+        return check()
+    except OSError:  # a name that no file can have: too long
+        return False
 
 
 def _seconds(variable: str, text: str) -> float:
@@ -94,7 +101,7 @@ def _folder(variable: str, text: str) -> Path:
         path = Path(text).expanduser()
     except RuntimeError as error:
         raise InputError(f"{variable} is {text!r}, needs a path without '~': {error}") from None
-    if path.exists() and not path.is_dir():
+    if _holds(path.exists) and not _holds(path.is_dir):
         raise InputError(f"{variable} is {text!r}, needs a folder, or a path where none is yet")
     return path
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from headrace.errors import ModelError
 from headrace.solver import LinearModel, Proved, Result, Stop
+from headrace.solver.model import Matrix
 
 _MAX_POINTS = 1 << 20
 _TOLERANCE = 1e-9
@@ -32,10 +33,28 @@ def enumerate_optimum(model: LinearModel) -> Result:
     best, values = float("inf"), None
     for point in product(*(row.tolist() for row in ranges)):
         x = np.array(point)
-        sums = matrix.activity(x)
+        sums = activity(matrix, x)
         fits = (sums >= matrix.lower - _TOLERANCE) & (sums <= matrix.upper + _TOLERANCE)
         objective = float(costs @ x) + model.offset
         if fits.all() and objective < best:
             best, values = objective, x
     proved = Proved.INFEASIBLE if values is None else Proved.OPTIMAL
     return Result(stop=Stop.DONE, proved=proved, values=values, objective=best, bound=best)
+
+
+def activity(matrix: Matrix, values: np.ndarray) -> np.ndarray:
+    """Return every row's sum at the variables' `values`."""
+    sums = np.zeros(len(matrix.first))
+    rows = np.repeat(np.arange(len(matrix.first) - 1), np.diff(matrix.first))
+    np.add.at(sums, rows, matrix.values * values[matrix.columns])
+    return sums[:-1]
+
+
+def violation(model: LinearModel, values: np.ndarray) -> float:
+    """Return by how much `values` break a bound, a row or integrality at most; 0 if not."""
+    low, high = model.bounds()
+    matrix = model.matrix()
+    sums = activity(matrix, values)
+    whole = np.where(model.integers(), np.abs(values - np.round(values)), 0.0)
+    gaps = (low - values, values - high, matrix.lower - sums, sums - matrix.upper, whole)
+    return max(float(np.max(gap, initial=0.0)) for gap in gaps)

@@ -25,13 +25,6 @@ class Matrix:
     lower: np.ndarray
     upper: np.ndarray
 
-    def activity(self, values: np.ndarray) -> np.ndarray:
-        """Return every row's sum at the variables' `values`."""
-        sums = np.zeros(len(self.first))
-        rows = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
-        np.add.at(sums, rows, self.values * values[self.columns])
-        return sums[:-1]
-
 
 class LinearModel:
     """Minimise ``costs @ x + offset`` where ``lower <= A x <= upper`` and x is within its bounds.
@@ -228,15 +221,6 @@ class LinearModel:
             lower=_joined(self._row_lower),
             upper=_joined(self._row_upper),
         )
-
-    def violation(self, values: np.ndarray) -> float:
-        """Return by how much `values` break a bound, a row or integrality at most; 0 if not."""
-        low, high = self.bounds()
-        matrix = self.matrix()
-        sums = matrix.activity(values)
-        whole = np.where(self.integers(), np.abs(values - np.round(values)), 0.0)
-        gaps = (low - values, values - high, matrix.lower - sums, sums - matrix.upper, whole)
-        return max(float(np.max(gap, initial=0.0)) for gap in gaps)
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
