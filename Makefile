@@ -4,9 +4,9 @@
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-# one more than processors, as many tests wait; torch processes are memory-hungry: more than four
-# at once helps nobody
-TEST_JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 3 ] && echo 4 || echo $$((n + 1)))
+# twice the processors, as many tests wait; torch processes are memory-hungry: more than four at
+# once helps nobody
+TEST_JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 2 ] && echo 4 || echo $$((2 * n)))
 PYTEST_ARGS ?=
 
 VENV := .venv
