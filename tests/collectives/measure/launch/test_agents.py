@@ -67,6 +67,7 @@ def loopback():
         yield testbed
 
 
+@pytest.mark.timing  # a transport that others keep waiting looks slower than its rate
 def test_without_namespaces_the_transport_keeps_the_rates(loopback: Testbed) -> None:
     profile = measure_testbed(loopback, hosts_in([0, 2, 1, 3]), effort=QUICK)
     assert profile.groups == ((0, 2), (1, 3))
