@@ -256,6 +256,11 @@ def start_owner(own_state: Path) -> tuple["subprocess.Popen[str]", str, int, int
     )
     assert owner.stdout is not None
     run, guardian, job = owner.stdout.readline().split()
+    until = time.monotonic() + 10
+    # it is started outside, and enters its namespace a moment later
+    while int(job) not in teardown.processes_in(teardown.namespaces_of(run)):
+        assert time.monotonic() < until
+        time.sleep(0.01)
     return owner, run, int(guardian), int(job)
 
 
