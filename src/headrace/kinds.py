@@ -130,14 +130,14 @@ def load_artifact(path: Path) -> "Artifact":
     """
     import headrace.artifact as artifact_io  # it loads Arrow, and the settings load this module
 
-    if (form := format_of(path)) is not None:
+    if (form := foreign_format_of(path)) is not None:
         raise ArtifactError(
             f"{path}: looks like {form.name} and is no headrace artifact; headrace verify checks it"
         )
     return artifact_io.load(path)
 
 
-def format_of(file: Path) -> ForeignFormat | None:
+def foreign_format_of(file: Path) -> ForeignFormat | None:
     """Return the other tool's format that a file begins as; None for an artifact.
 
     Raises

@@ -11,7 +11,7 @@ import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
 from headrace.cli.tables import facts
 from headrace.errors import InputError
-from headrace.kinds import artifact_kinds, format_of, function_of, load_artifact
+from headrace.kinds import artifact_kinds, foreign_format_of, function_of, load_artifact
 
 _File = Annotated[Path, typer.Argument(help="An artifact that headrace wrote.", metavar="FILE")]
 
@@ -47,7 +47,7 @@ def verify_command(file: _File) -> None:
 
 
 def _verified(file: Path) -> Iterator[str]:
-    form = format_of(file)
+    form = foreign_format_of(file)
     if form is None:
         artifact = artifact_io.load(file)
         needs = "needs one of {}: other kinds hold no program to verify"

@@ -7,10 +7,10 @@ from torch.distributed import ReduceOp
 
 from headrace._native import DataType, Operator
 from headrace.collectives.run.torch import buffers as binding
-from headrace.collectives.run.torch.buffers import Layout
+from headrace.collectives.run.torch.buffers import BlockLayout
 from headrace.errors import InputError
 
-KEPT = Layout(1, 3, 1, keeps_inputs=True)
+KEPT = BlockLayout(1, 3, 1, keeps_inputs=True)
 
 
 def test_contiguous_tensors_are_bound_where_they_are() -> None:
@@ -37,7 +37,7 @@ def test_other_tensors_are_staged_and_copied_back() -> None:
 def test_blocks_of_an_allgather_stay_where_they_are() -> None:
     blocks = [torch.zeros(4) for _ in range(3)]
     own = torch.ones(4)
-    bound = binding.gathered(blocks, own, Layout(1, 3, 2))
+    bound = binding.gathered(blocks, own, BlockLayout(1, 3, 2))
     assert bound.segments == tuple((block.data_ptr(), 16, 1, 2) for block in blocks)
     assert torch.equal(blocks[1], own)
     assert bound.after is None
@@ -45,7 +45,7 @@ def test_blocks_of_an_allgather_stay_where_they_are() -> None:
 
 def test_blocks_are_brought_together_for_a_program_that_reaches_across() -> None:
     blocks = [torch.zeros(4) for _ in range(3)]
-    bound = binding.gathered(blocks, torch.ones(4), Layout(1, 3, 2, blockwise=False))
+    bound = binding.gathered(blocks, torch.ones(4), BlockLayout(1, 3, 2, blockwise=False))
     ((address, size, count, chunks),) = bound.segments
     (whole,) = bound.keep
     assert (address, size, count, chunks) == (whole.data_ptr(), 16, 3, 2)
@@ -58,7 +58,7 @@ def test_blocks_are_brought_together_for_a_program_that_reaches_across() -> None
 
 def test_the_input_of_a_reduce_scatter_is_copied() -> None:
     source, output = torch.arange(6.0), torch.zeros(2)
-    bound = binding.scattered([source], output, Layout(1, 3, 1), moved=False)
+    bound = binding.scattered([source], output, BlockLayout(1, 3, 1), moved=False)
     (whole,) = bound.keep
     assert bound.segments == ((whole.data_ptr(), 2, 3, 1),)
     whole *= 10
@@ -108,13 +108,13 @@ def test_a_scatter_lands_in_a_tensor_that_is_not_contiguous(moved: bool) -> None
 
 def test_an_all_to_all_in_place_sends_from_a_copy() -> None:
     tensor = torch.arange(4.0)
-    sent, landing = binding.exchanged(tensor, tensor, Layout(0, 2, 1)).segments
+    sent, landing = binding.exchanged(tensor, tensor, BlockLayout(0, 2, 1)).segments
     assert landing[0] == tensor.data_ptr() != sent[0]
 
 
 def test_uneven_blocks_have_a_row_each() -> None:
     source, output = torch.zeros(5, 2), torch.zeros(3, 2)
-    rows = binding.exchanged(output, source, Layout(0, 2, 1), ([0, 3], [4, 1])).segments
+    rows = binding.exchanged(output, source, BlockLayout(0, 2, 1), ([0, 3], [4, 1])).segments
     assert [size for _, size, _, _ in rows] == [32, 8, 0, 24]
     assert rows[1][0] == rows[0][0] + 32
 
@@ -162,7 +162,7 @@ def test_other_devices_and_layouts_are_refused() -> None:
 @pytest.mark.parametrize("moved", [True, False])
 def test_a_parameter_takes_the_result_of_a_scatter_and_of_a_reduce_scatter(moved: bool) -> None:
     parameter = nn.Parameter(torch.zeros(2))
-    bound = binding.scattered([torch.arange(6.0)], parameter, Layout(1, 3, 1), moved=moved)
+    bound = binding.scattered([torch.arange(6.0)], parameter, BlockLayout(1, 3, 1), moved=moved)
     assert bound.after is not None
     bound.after()
     assert parameter.tolist() == [2.0, 3.0]
@@ -175,12 +175,12 @@ def test_a_lazy_conjugate_takes_no_result() -> None:
     plain = lazy.resolve_conj()
     for bind in (
         lambda: binding.in_place(lazy, 1),
-        lambda: binding.gathered([lazy], plain[:2], Layout(0, 2, 1)),
-        lambda: binding.gathered([plain, lazy], plain, Layout(0, 2, 1)),
-        lambda: binding.gathered([plain, lazy], plain, Layout(0, 2, 1, blockwise=False)),
-        lambda: binding.gathered([plain, lazy], plain[:2], Layout(0, 2, 1)),
-        lambda: binding.scattered([plain], lazy[:2], Layout(0, 2, 1), moved=False),
-        lambda: binding.exchanged(lazy, plain, Layout(0, 2, 1)),
+        lambda: binding.gathered([lazy], plain[:2], BlockLayout(0, 2, 1)),
+        lambda: binding.gathered([plain, lazy], plain, BlockLayout(0, 2, 1)),
+        lambda: binding.gathered([plain, lazy], plain, BlockLayout(0, 2, 1, blockwise=False)),
+        lambda: binding.gathered([plain, lazy], plain[:2], BlockLayout(0, 2, 1)),
+        lambda: binding.scattered([plain], lazy[:2], BlockLayout(0, 2, 1), moved=False),
+        lambda: binding.exchanged(lazy, plain, BlockLayout(0, 2, 1)),
         lambda: binding.exchanged_lists([plain, lazy], [plain, plain]),
         lambda: binding.flattened([plain, lazy]),
     ):
@@ -194,7 +194,7 @@ def test_a_lazy_conjugate_is_read_as_what_it_stands_for() -> None:
     assert not staged.is_conj()
     assert staged.tolist() == [1 - 2j, 3 + 4j]
     whole = torch.zeros(4, dtype=torch.complex64)
-    binding.gathered([whole], lazy, Layout(1, 2, 1))
+    binding.gathered([whole], lazy, BlockLayout(1, 2, 1))
     assert whole[2:].tolist() == [1 - 2j, 3 + 4j]
 
 

@@ -22,7 +22,7 @@ from headrace.errors import InputError
 Tensors = Sequence[torch.Tensor]
 
 
-class Layout(NamedTuple):
+class BlockLayout(NamedTuple):
     """Blocks of a call's buffers: one per rank.
 
     Attributes
@@ -219,7 +219,9 @@ def read_only(tensor: torch.Tensor, chunks: int) -> Binding:
     return Binding(((staged.data_ptr(), _size(staged, False), 1, chunks),), None, (staged,))
 
 
-def gathered(outputs: Sequence[torch.Tensor] | None, own: torch.Tensor, layout: Layout) -> Binding:
+def gathered(
+    outputs: Sequence[torch.Tensor] | None, own: torch.Tensor, layout: BlockLayout
+) -> Binding:
     """Bind one block per rank, the own one in place: allgather and gather.
 
     `outputs` are the tensors for the blocks in rank order, or one tensor for all of them; None
@@ -253,7 +255,7 @@ def gathered(outputs: Sequence[torch.Tensor] | None, own: torch.Tensor, layout: 
 
 
 def scattered(
-    inputs: Sequence[torch.Tensor] | None, output: torch.Tensor, layout: Layout, *, moved: bool
+    inputs: Sequence[torch.Tensor] | None, output: torch.Tensor, layout: BlockLayout, *, moved: bool
 ) -> Binding:
     """Bind one block per rank of which the own one is the result: reduce_scatter and scatter.
 
@@ -278,7 +280,7 @@ def scattered(
 
 
 def _scattered_in_place(
-    inputs: Sequence[torch.Tensor] | None, output: torch.Tensor, layout: Layout, moved: bool
+    inputs: Sequence[torch.Tensor] | None, output: torch.Tensor, layout: BlockLayout, moved: bool
 ) -> Binding:
     """Bind without staging: the own block is the output, the others are the inputs in place."""
     rank, ranks, chunks, _, _ = layout
@@ -304,7 +306,7 @@ def _scattered_in_place(
 def exchanged(
     output: torch.Tensor,
     source: torch.Tensor,
-    layout: Layout,
+    layout: BlockLayout,
     splits: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> Binding:
     """Bind an all-to-all of equal blocks, or of blocks of the given sizes.

@@ -22,7 +22,7 @@ from headrace.collectives.run.torch.buffers import (
     MOVED,
     Arithmetic,
     Binding,
-    Layout,
+    BlockLayout,
     Tensors,
 )
 from headrace.collectives.run.torch.callbacks import Callbacks
@@ -59,7 +59,7 @@ class Ready(NamedTuple):
 
     program: LoadedProgram
     priority: Priority
-    layout: Layout
+    layout: BlockLayout
 
 
 class Reduction(NamedTuple):
@@ -311,7 +311,7 @@ class Caller:
         if program is None:
             program = self._programs[digest] = self.executor.load(choice.program, choice.proof)
         rank, ranks = self.executor.rank, self.executor.ranks
-        layout = Layout(rank, ranks, choice.chunks, choice.blockwise, choice.keeps_inputs)
+        layout = BlockLayout(rank, ranks, choice.chunks, choice.blockwise, choice.keeps_inputs)
         return Ready(program, priority, layout)
 
     def _loaded(self, book: "PlanBook") -> Activation:
