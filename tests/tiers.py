@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How much of itself a test runs; `seed` is None for the whole."""
+    """Part of a sampled test that is run; the whole if `seed` is None."""
 
     seed: int | None
 
