@@ -73,6 +73,17 @@ def test_02_plan_on_a_laptop(tmp_path: Path) -> None:
     assert "programs proven" in proven
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.mark.parametrize("start", [(), pytest.param(TORCHRUN, marks=pytest.mark.slow)])
+def test_05_compress(installed: None, tmp_path: Path, start: tuple[str, ...]) -> None:
+    said = run(sys.executable, *start, EXAMPLES / "05-compress.py", cwd=tmp_path)
+    assert accuracy(said) > 85
+    (share,) = [line for line in said.splitlines() if line.startswith("minmax:4: ")]
+    assert float(share.split()[1].rstrip("%")) < 15  # 4 bits of 32, and what is left alone
+
+
 @pytest.mark.slow
 @pytest.mark.root
 def test_03_testbed(installed: None, tmp_path: Path) -> None:

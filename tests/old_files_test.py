@@ -18,6 +18,8 @@ from headrace.collectives.plan.book import PlanBook
 WRITTEN = Path(__file__).parent / "golden" / "written"
 ROOT = Path(__file__).parent.parent
 DIGESTS = {
+    "compression-plan": "de678f51ad222160738a409e60f03fb85b18c5142f98cb0e9fea4a3512bb3006",
+    "compression-profile": "286e84317906cf6a179379df7a62f52cf70f367d2f0b262f5a5202ba9d8b63b9",
     "hardware-probes": "b00a46100bc28c5dbf3d68467771e2d3c2635d43d80da0a0cc8401fa185d1e5a",
     "orbit-plan": "83d4ab93b05036979c4ce9e25149d6b4e4886f3c2b6f2da960e73742aa02e2ba",
     "plan": "921f7cf10a88e22018fdee1e0a19462ff8b3e46e9f1253f9550cf295e064865f",
@@ -57,10 +59,17 @@ def test_plans_are_proven_anew(kind: str) -> None:
     assert PROVEN.get(kind, "1 of 1") in done("verify", file(kind))
 
 
-@pytest.mark.parametrize("kind", ["plan", "plan-book", "profile", "topology"])
+@pytest.mark.parametrize(
+    "kind",
+    ["compression-plan", "compression-profile", "plan", "plan-book", "profile", "topology"],
+)
 def test_pages_are_drawn(kind: str, tmp_path: Path) -> None:
     done("report", file(kind), "-o", tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size > 0
+
+
+def test_a_compression_plan_is_computed_again() -> None:
+    assert "4 steps computed again" in done("verify", file("compression-plan"))
 
 
 def test_a_plan_keeps_its_generators_name() -> None:

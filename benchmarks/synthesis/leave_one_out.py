@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 from benchmarks.harness import ROOT, Report
+from benchmarks.instruments.perturbed import perturbed
 from benchmarks.ranks import Case as Call
 from benchmarks.ranks import time_cases
-from benchmarks.synthesis import links
+from benchmarks.synthesis import links, nccl
 from benchmarks.synthesis.cases import CASES, TORI
 from benchmarks.synthesis.irregular import COLLECTIVES, MACHINES
 from benchmarks.synthesis.random_cases import EFFORTS
 from benchmarks.synthesis.random_topologies import random_topology
 from benchmarks.synthesis.random_worker import SAME
-from benchmarks.synthesis.table import MODELS
+from benchmarks.synthesis.table import MODELS, SEEDS
 from headrace.collectives.demand import Collective
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.book import build_book
@@ -53,6 +54,18 @@ SCALE: dict[str, Callable[[], Topology]] = {
 }
 """As in section `scale`, with a torus of a quarter of its ranks: templates are tried there, too."""
 
+_PERTURBED_ROWS = (*CASES[:2], CASES[6])
+"""Rows of one machine, whose costs are perturbed as in section `table`."""
+
+_PERTURBED: dict[str, Callable[[], Topology]] = {
+    "dgx1": lambda: presets.dgx1(1),
+    "hub-and-spoke-6": lambda: presets.hub_and_spoke(6),
+    "mesh-2x3": lambda: presets.mesh((2, 3)),
+    "ring-6": lambda: presets.torus((6,)),
+}
+"""Small machines beside them, of which every link gets random costs."""
+
+_PERTURBED_COLLECTIVES = (Collective.ALLGATHER, Collective.ALL_TO_ALL, Collective.BROADCAST)
 _RANDOM_SEEDS = range(12)
 _ALL = "all"
 """Name of the portfolio that leaves nothing out."""
@@ -72,7 +85,7 @@ _TASKS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A case: `name` is a table row, machine, shape or seed; `model` one of the cost models."""
+    """A case: `name` is a table row, machine, shape or seed, or `<row or machine>/<seed>`."""
 
     family: str
     name: str
@@ -83,9 +96,17 @@ class Case:
 
     def make(self) -> tuple[Topology, int | None]:
         """Return the topology, and chunks a block if the row fixes them."""
+        if self.family == "perturbed":
+            name, _, seed = self.name.rpartition("/")
+            if name in _PERTURBED:
+                return perturbed(_PERTURBED[name](), int(seed)), None
+            row = next(row for row in _PERTURBED_ROWS if row.name == name)
+            return MODELS[self.model](perturbed(row.make(), int(seed))), row.chunks
         if self.family == "table":
             row = next(row for row in (*CASES, *TORI) if row.name == self.name)
             return MODELS[self.model](row.make()), row.chunks
+        if self.family == "nccl":
+            return nccl.MACHINES[self.name].make(), None
         if self.family == "irregular":
             return MACHINES[self.name](), None
         if self.family == "random":
@@ -126,6 +147,17 @@ def cases(*, quick: bool) -> Iterator[Case]:
                 model=model,
                 effort="quick" if quick else "normal",
             )
+    yield from _perturbed_cases(quick=quick)
+    for name in ("ndv2-x2",) if quick else ("dgx2-x2", "ndv2-x2"):
+        for collective in nccl.COLLECTIVES:
+            for total in nccl.QUICK_SIZES[1:2] if quick else nccl.QUICK_SIZES:
+                yield Case(
+                    family="nccl",
+                    name=name,
+                    collective=collective,
+                    total_bytes=total,
+                    effort="quick",
+                )
     for name in ("mesh-3x4",) if quick else MACHINES:
         for collective in COLLECTIVES:
             yield Case(
@@ -162,6 +194,27 @@ def cases(*, quick: bool) -> Iterator[Case]:
                 )
 
 
+def _perturbed_cases(*, quick: bool) -> Iterator[Case]:
+    for seed in SEEDS[:1] if quick else SEEDS:
+        for row in _PERTURBED_ROWS[:1] if quick else _PERTURBED_ROWS:
+            for model in ("full",) if quick else MODELS:
+                yield Case(
+                    family="perturbed",
+                    name=f"{row.name}/{seed}",
+                    collective=row.collective,
+                    total_bytes=row.total_bytes,
+                    model=model,
+                )
+        for name, make in () if quick else _PERTURBED.items():
+            for collective in _PERTURBED_COLLECTIVES:
+                yield Case(
+                    family="perturbed",
+                    name=f"{name}/{seed}",
+                    collective=collective,
+                    total_bytes=_whole(16, make().ranks),
+                )
+
+
 def measure(report: Report, *, quick: bool) -> None:
     """Add a row per family and generator, and the measured times beside those on real links."""
     found: dict[Case, Times] = {}
@@ -180,6 +233,8 @@ def measure(report: Report, *, quick: bool) -> None:
     _measured(report, {case: found[case] for case in asked if case.family == "links"}, quick=quick)
     report.note(
         f"leave one out: {len(asked)} cases; table rows in both models (tori in the full one), "
+        f"small machines with costs perturbed by up to 30% (seeds {SEEDS[0]} to {SEEDS[-1]}), two "
+        "machines of section `nccl` with quick effort, "
         f"irregular machines at 16 MiB, random topologies 0 to {_RANDOM_SEEDS[-1]} with sizes in "
         "turn; 80 GPUs, and 1,024 ranks, where only orbits and templates are applicable (1e9: no "
         "template is); on real links under the executor's model, where search has no pruning anyway"

@@ -2,11 +2,13 @@
 
 namespace nb = nanobind;
 
+void bind_codec(nb::module_& module);
 void bind_executor(nb::module_& module);
 void bind_synthesis(nb::module_& module);
 
 NB_MODULE(_native, module) {
-  module.doc() = "The native core of headrace: transport, executor, reductions, synthesis.";
+  module.doc() = "The native core of headrace: transport, executor, reductions, codecs, synthesis.";
   bind_executor(module);
+  bind_codec(module);
   bind_synthesis(module);
 }

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 
+import benchmarks.compression.run
 import benchmarks.executor.run
 import benchmarks.network.run
 import benchmarks.synthesis.run
@@ -13,7 +14,12 @@ from benchmarks import harness
 from benchmarks.harness import Options, Report
 from benchmarks.sections import not_in_quick, parse, run_sections, section_name
 
-RUNS = (benchmarks.executor.run, benchmarks.network.run, benchmarks.synthesis.run)
+RUNS = (
+    benchmarks.compression.run,
+    benchmarks.executor.run,
+    benchmarks.network.run,
+    benchmarks.synthesis.run,
+)
 
 
 class Fake:

@@ -17,7 +17,7 @@ class Records:
 
     Parameters
     ----------
-    path : file to append to (HEADRACE_ADAPT_LOG); None: none. If it cannot be written to, a
+    path : file to append to (as of HEADRACE_ADAPT_LOG); None: none. If it cannot be written to, a
         warning is logged, and no more is written: training goes on.
     """
 
@@ -35,5 +35,5 @@ class Records:
             with self._path.open("a") as file:
                 file.write(json.dumps(row, default=str) + "\n")
         except OSError as error:
-            log.warning("HEADRACE_ADAPT_LOG is %s: %s; no more is written", self._path, error)
+            log.warning("log %s: %s; no more is written", self._path, error)
             self._path = None

@@ -64,11 +64,6 @@ class Change:
         """True if steps take longer now."""
         return self.after_s > self.before_s
 
-    @property
-    def ratio(self) -> float:
-        """After over before."""
-        return self.after_s / self.before_s
-
 
 class StepClock:
     """Detector of steps in the sequence of calls.

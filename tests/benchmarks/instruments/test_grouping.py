@@ -15,6 +15,7 @@ from benchmarks.instruments.grouping import (
 from headrace.collectives.measure.embed.clusters import square_root
 from headrace.collectives.plan.generators.templates.two_level import spread_masters
 from headrace.errors import InputError
+from tests.collectives.plan.load import load_bytes
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 100))
@@ -26,7 +27,7 @@ def test_the_load_is_that_of_masters_spread_evenly(sizes: list[int], seed: int) 
     cuts = np.cumsum(sizes)[:-1]
     groups = tuple(tuple(sorted(part.tolist())) for part in np.split(order, cuts))
     chunks = n * math.lcm(*sizes)
-    planned = spread_masters(groups, chunks).load_bytes(1 / chunks)
+    planned = load_bytes(spread_masters(groups, chunks), 1 / chunks)
     foreseen = aggregation_load(groups)
     assert foreseen.sum() == pytest.approx(planned.sum())
     # which local master meets which global one is a matter of turns; how much each moves is not

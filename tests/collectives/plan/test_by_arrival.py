@@ -16,7 +16,6 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.ir.sends import (
     by_arrival,
     concatenated,
-    reversed_sends,
     with_arrivals,
 )
 from headrace.collectives.plan.verify import verify
@@ -26,6 +25,7 @@ from headrace.errors import TopologyError
 from headrace.topology import Link, Topology, transposed
 from tests.collectives.plan.overlapped import overlapped
 from tests.collectives.plan.random_sends import random_sends, random_topology
+from tests.collectives.plan.reversal import reversed_sends
 
 ENGINE = NativeSearch()
 MB = 0.25

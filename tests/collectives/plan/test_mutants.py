@@ -16,7 +16,7 @@ from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.chunks import deliveries_of, realize
 from headrace.collectives.plan.ir.lower import lower
-from headrace.collectives.plan.ir.sends import concatenated, reversed_sends
+from headrace.collectives.plan.ir.sends import concatenated
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program, Schedule
 from headrace.errors import VerificationError
@@ -24,6 +24,7 @@ from tests.collectives.plan.chaos import misbehaves
 from tests.collectives.plan.handmade import Draft, all_drafts
 from tests.collectives.plan.mutate import MUTATIONS
 from tests.collectives.plan.random_sends import random_sends, random_topology
+from tests.collectives.plan.reversal import reversed_sends
 from tests.tiers import Sample
 
 _NEEDED = 10_000

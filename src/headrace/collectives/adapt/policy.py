@@ -262,15 +262,20 @@ def _diagnosing(state: State, seen: Observation) -> _Decided:
 
 
 def _planning(state: State, seen: Observation) -> _Decided:
+    if seen.outcome is ActionOutcome.KEPT:
+        return _finished(state, seen)
+    return _awaited(state, seen) or _watch(state)
+
+
+def _awaited(state: State, seen: Observation) -> _Decided | None:
+    """Wait for the action's outcome and then for steps of its plan; None if it has none."""
     match seen.outcome:
         case None:
             return state, Action.WAIT
         case ActionOutcome.SWAPPED:
             return replace(state, phase=Phase.SETTLING), Action.WAIT
-        case ActionOutcome.KEPT:
-            return _finished(state, seen)
         case _:
-            return _watch(state)
+            return None
 
 
 def _judging(state: State, seen: Observation) -> _Decided:
@@ -296,13 +301,7 @@ def _judging(state: State, seen: Observation) -> _Decided:
 def _finetuning(state: State, seen: Observation) -> _Decided:
     if seen.found:  # a changed port, not Finetune, made steps shorter or longer
         return _plan(_fresh(state, seen.step_s))
-    match seen.outcome:
-        case None:
-            return state, Action.WAIT
-        case ActionOutcome.SWAPPED:
-            return replace(state, phase=Phase.SETTLING), Action.WAIT
-        case _:
-            return _finished(state, seen)
+    return _awaited(state, seen) or _finished(state, seen)
 
 
 def _reverting(state: State, seen: Observation) -> _Decided:

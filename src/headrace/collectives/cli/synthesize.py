@@ -32,6 +32,7 @@ from headrace.units import duration, parse_size, size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.collectives.plan.generators.orbits import OrbitFound
     from headrace.collectives.plan.plan import Plan
     from headrace.collectives.plan.request import Method
     from headrace.topology import Topology
@@ -198,33 +199,34 @@ def _synthesize_orbits(
         "bound_us": found.bound.total_us,
     }
     found.plan.save(output, certificate)
-    table = Table(box=None, show_header=False)
-    for name, text in (
-        ("plan", f"{collective} of {topology.ranks} ranks, {size(total_bytes)}"),
-        ("made by", f"orbits, the best of {found.tried}"),
-        ("predicted", f"{duration(found.predicted_us)} (full model)"),
-        ("bound", f"{duration(found.bound.total_us)}, so at most {found.gap:z.1%} above the best"),
-        ("proof", found.proof.plan_digest[:12]),
-    ):
-        table.add_row(name, text)
-    console.print(table)
+    made = f"orbits, the best of {found.tried}"
+    demand = f"{collective} of {topology.ranks} ranks"
+    console.print(_facts(demand, total_bytes, made, "full", found, found.proof.plan_digest))
     console.print(f"Wrote [bold]{escape(str(output))}[/].", soft_wrap=True)
 
 
 def _summary(plan: "Plan") -> Table:
     demand = plan.program.demand
-    table = Table(box=None, show_header=False)
-    if cut := [row.generator for row in plan.candidates if row.note == "interrupted"]:
-        table.add_row("interrupted", f"not finished, or skipped: {', '.join(cut)}")
+    made = f"{plan.generator}, {demand.chunks} chunks a block: {plan.why}"
+    of = f"{demand.collective} of {demand.ranks} ranks"
+    digest = plan.proof.program_digest
+    table = _facts(of, plan.total_bytes, made, plan.model.name, plan, digest)
     for row in plan.candidates:
         if row.note.startswith(("failed:", "stopped:")):
             table.add_row(row.generator, row.note)
-    for name, text in (
-        ("plan", f"{demand.collective} of {demand.ranks} ranks, {size(plan.total_bytes)}"),
-        ("made by", f"{plan.generator}, {demand.chunks} chunks a block: {plan.why}"),
-        ("predicted", f"{duration(plan.predicted_us)} ({plan.model.name} model)"),
-        ("bound", f"{duration(plan.bound.total_us)}, so at most {plan.gap:z.1%} above the best"),
-        ("proof", plan.proof.program_digest[:12]),
-    ):
-        table.add_row(name, text)
+    if cut := [row.generator for row in plan.candidates if row.note == "interrupted"]:
+        table.add_row("interrupted", f"not finished, or skipped: {', '.join(cut)}")
+    return table
+
+
+def _facts(
+    of: str, total_bytes: int, made: str, model: str, found: "Plan | OrbitFound", digest: str
+) -> Table:
+    table = Table(box=None, show_header=False)
+    table.add_row("plan", f"{of}, {size(total_bytes)}")
+    table.add_row("made by", made)
+    table.add_row("predicted", f"{duration(found.predicted_us)} ({model} model)")
+    above = f"so at most {found.gap:z.1%} above the best"
+    table.add_row("bound", f"{duration(found.bound.total_us)}, {above}")
+    table.add_row("proof", digest[:12])
     return table

@@ -23,7 +23,6 @@ from headrace.errors import InputError
 from headrace.units import duration, parse_size, size
 
 if TYPE_CHECKING:
-    from headrace.collectives.plan.book import PlanBook
     from headrace.collectives.run.choose import Choice
     from headrace.collectives.trace import Times
     from headrace.collectives.trace.job import TraceJob, TraceResult
@@ -72,9 +71,11 @@ def trace_command(
     the file in ui.perfetto.dev or chrome://tracing: a process is a rank, a row is a lane, arrows
     lead from sends to receives; where the network is known, what was predicted stands below.
     """
+    from headrace.collectives.run.book import load_book
+
     settings = CollectiveSettings.from_environment()
     _check(collective, ranks, testbed, settings)
-    book = _book(plan_book)
+    book = load_book(plan_book)
     known = None if topology is None else read_network(topology)[0]
     if known is None and book is not None:
         known = book.topology
@@ -140,14 +141,6 @@ def _check(
             "--ranks is for processes of this machine: a testbed has a rank for each host, and "
             "torchrun starts its own; leave it out"
         )
-
-
-def _book(path: Path | None) -> "PlanBook | None":
-    if path is None:
-        return None
-    from headrace.collectives.plan.book import PlanBook
-
-    return PlanBook.load(path)
 
 
 def _write_trace(

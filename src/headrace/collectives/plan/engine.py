@@ -1,6 +1,6 @@
 """Interface of search engines; an engine is passed in, so that planning stays pure Python."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -53,14 +53,12 @@ class SearchResult:
     sends : with `start_us` and `arrive_us`.
     total_us : arrival of the last message, under the full cost model.
     restarts : number of restarts done.
-    history_us : the best after each restart that improved on it, as (restart, us) pairs.
     struck : the time limit ended the search.
     """
 
     sends: Sends
     total_us: float
     restarts: int
-    history_us: tuple[tuple[int, float], ...] = field(default=())
     struck: bool = False
 
 

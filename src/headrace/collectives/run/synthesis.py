@@ -147,7 +147,6 @@ def _result(
         sends=with_arrivals(there, sends, chunk_mb),
         total_us=outcome.total_us,
         restarts=outcome.restarts,
-        history_us=tuple(outcome.history),
         struck=outcome.struck,
     )
 

@@ -1,6 +1,6 @@
 """All ranks' records of one call, at rank 0 and on its clock."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,15 +18,14 @@ _HEAD = 4  # two words of the clock's identity, called_ns, ended_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trace:
-    """One call of a program at all ranks, in ns on the clock of rank 0.
+class Times:
+    """Times in ns from the first rank's call on, for charts: the steps of a lane never overlap.
 
     Attributes
     ----------
     called_ns, ended_ns : int64, by rank.
-    began_ns, passed_ns, bytes : int64, by step of the program; see `Recorded`.
-    uncertainty_ns : int64, by rank: the times of a rank may be wrong by so much against those of
-        rank 0.
+    began_ns, passed_ns, bytes : int64, by step of the program. A step that moves something takes
+        at least 1 ns.
     """
 
     called_ns: np.ndarray
@@ -34,21 +33,34 @@ class Trace:
     began_ns: np.ndarray
     passed_ns: np.ndarray
     bytes: np.ndarray
-    uncertainty_ns: np.ndarray
 
     @property
     def total_us(self) -> float:
         """From the first rank's call to the last rank's end."""
         return float(self.ended_ns.max() - self.called_ns.min()) / 1e3
 
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trace(Times):
+    """One call of a program at all ranks, in ns on the clock of rank 0.
+
+    Attributes
+    ----------
+    uncertainty_ns : int64, by rank: the times of a rank may be wrong by so much against those of
+        rank 0.
+    """
+
+    uncertainty_ns: np.ndarray
+
     def to_json(self) -> dict[str, list[int]]:
         """Return the columns as lists."""
-        return {name: getattr(self, name).tolist() for name in self.__slots__}
+        return {each.name: getattr(self, each.name).tolist() for each in fields(self)}
 
     @classmethod
     def from_json(cls, columns: dict[str, Any]) -> "Trace":
         """Rebuild what `to_json` returned."""
-        return cls(**{name: np.array(columns[name], dtype=np.int64) for name in cls.__slots__})
+        names = [each.name for each in fields(cls)]
+        return cls(**{name: np.array(columns[name], dtype=np.int64) for name in names})
 
 
 def gather(executor: "Executor", program: Program, recorded: Recorded) -> Trace | None:

@@ -1,6 +1,5 @@
 """Times at which a program's steps moved, in order within every lane: measured or predicted."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -9,34 +8,11 @@ from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR
 from headrace.collectives.program import Program
-from headrace.collectives.trace.gathering import Trace
+from headrace.collectives.trace.gathering import Times, Trace
 from headrace.topology import Topology
 
 _ONE_CALL_NS = 1000
 """Steps passed within so little time of each other, all begun before, were moved by one call."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Times:
-    """Times in ns from the first rank's call on, for charts: the steps of a lane never overlap.
-
-    Attributes
-    ----------
-    called_ns, ended_ns : int64, by rank.
-    began_ns, passed_ns, bytes : int64, by step of the program. A step that moves something takes
-        at least 1 ns.
-    """
-
-    called_ns: np.ndarray
-    ended_ns: np.ndarray
-    began_ns: np.ndarray
-    passed_ns: np.ndarray
-    bytes: np.ndarray
-
-    @property
-    def total_us(self) -> float:
-        """From the first rank's call to the last rank's end."""
-        return float(self.ended_ns.max() - self.called_ns.min()) / 1e3
 
 
 def measured(program: Program, trace: Trace) -> Times:

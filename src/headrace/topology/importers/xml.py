@@ -74,11 +74,9 @@ def parse_xml(content: bytes, source: str) -> Element:
         raise TopologyError(
             f"{source}:{error.lineno}: is no XML: {expat.errors.messages[error.code]}"
         ) from error
-    except (LookupError, UnicodeError) as error:
-        raise TopologyError(f"{source}: is no XML: {error}") from error
-    except ValueError as error:
-        if isinstance(error, TopologyError):
-            raise
+    except TopologyError:
+        raise
+    except (LookupError, ValueError) as error:  # of encodings
         raise TopologyError(f"{source}: is no XML: {error}") from error
     if reader.root is None:
         raise TopologyError(f"{source}: has no element, needs 'system'")

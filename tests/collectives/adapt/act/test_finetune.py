@@ -26,6 +26,7 @@ from headrace.collectives.plan.locality import RankGroups
 from headrace.errors import InputError
 from tests.collectives.adapt.networks import imbalance
 from tests.collectives.plan.generators.templates.two_level.test_masters import check, groupings
+from tests.collectives.plan.load import load_bytes
 
 FLAT: RankGroups = tuple((rank,) for rank in range(4))
 
@@ -91,7 +92,7 @@ def test_moves_keep_groups_and_no_rank_becomes_slower_than_the_slowest(
     rates, rtt = 10 ** random.uniform(6, 7, (n, n)), np.zeros((n, n))
     tuner, before = Finetune(), np.inf
     for _ in range(4):
-        sent = masters.load_bytes(1e4)
+        sent = load_bytes(masters, 1e4)
         if n > 1:
             now = slowest(sent, rates)
             assert now <= before * (1 + BETA / GAMMA)
@@ -120,7 +121,7 @@ def test_the_same_rank_again_gives_twice_as_much() -> None:
     tuner = Finetune()
     given_: list[int] = []
     for _ in range(3):
-        better = tuner.step(masters, masters.load_bytes(1e4), even(4), np.zeros((4, 4)))
+        better = tuner.step(masters, load_bytes(masters, 1e4), even(4), np.zeros((4, 4)))
         assert better is not None
         given_.append(int(masters.global_counts[0] - better.global_counts[0]))
         masters = better
@@ -133,9 +134,9 @@ def run(masters: Masters, rates: np.ndarray, most: int = 40) -> tuple[Masters, i
     tuner = Finetune()
     none = np.zeros_like(rates)
     for number in range(most):
-        better = tuner.step(masters, masters.load_bytes(1e4), rates, none)
+        better = tuner.step(masters, load_bytes(masters, 1e4), rates, none)
         if better is None:
-            assert tuner.step(masters, masters.load_bytes(1e4), rates, none) is None
+            assert tuner.step(masters, load_bytes(masters, 1e4), rates, none) is None
             return masters, number
         masters = better
     raise AssertionError("does not stop")
@@ -146,7 +147,7 @@ def test_equals_end_within_five_percent() -> None:
         FLAT, 256, group_weights=[10, 1, 1, 1], rank_weights=[1, 1, 1, 1]
     )
     done, steps = run(masters, even(4))
-    assert imbalance(done.load_bytes(1.0)) < 1.05
+    assert imbalance(load_bytes(done, 1.0)) < 1.05
     assert steps < 10
     balanced = spread_masters(FLAT, 256)
     assert run(balanced, even(4)) == (balanced, 0)
@@ -159,7 +160,7 @@ def test_without_masters_left_the_next_one_is_looked_at() -> None:
     masters = masters_from_weights(FLAT, 240, group_weights=[0, 4, 1, 1], rank_weights=[1] * 4)
     done, steps = run(masters, rates)
     assert done.global_counts[0] == 0
-    assert imbalance(done.load_bytes(1.0)[1:]) < imbalance(masters.load_bytes(1.0)[1:])
+    assert imbalance(load_bytes(done, 1.0)[1:]) < imbalance(load_bytes(masters, 1.0)[1:])
     assert steps == MAX_STALE  # the step waits for rank 0 all the same
 
 
@@ -168,7 +169,7 @@ def test_what_made_steps_slower_is_taken_back_and_then_it_stops() -> None:
     tuner, none = Finetune(), np.zeros((4, 4))
 
     def step(now: Masters, step_us: float) -> Masters | None:
-        return tuner.step(now, now.load_bytes(1e4), even(4), none, step_us=step_us)
+        return tuner.step(now, load_bytes(now, 1e4), even(4), none, step_us=step_us)
 
     moved = step(masters, 100.0)
     assert moved is not None

@@ -14,6 +14,7 @@ from headrace.topology.presets import racks
 from tests.collectives.adapt.networks import slow_host
 from tests.collectives.adapt.printed import printed
 from tests.collectives.plan.generators.templates.two_level.test_masters import check, groupings
+from tests.collectives.plan.load import load_bytes
 
 FLAT: RankGroups = tuple((rank,) for rank in range(8))
 TWO: RankGroups = ((0, 1, 2, 3), (4, 5, 6, 7))
@@ -54,7 +55,7 @@ def test_the_slowest_rank_is_done_earlier_than_with_the_printed_shares(groups: R
     masters, rates = spread_masters(groups, 256), bandwidth(topology)
 
     def slowest(tuned: Masters) -> float:
-        return float((tuned.load_bytes(1.0).sum(axis=1) / rates.max(axis=1)).max())
+        return float((load_bytes(tuned, 1.0).sum(axis=1) / rates.max(axis=1)).max())
 
     ours = slowest(quicktune(masters, rates))
     assert ours <= 0.8 * slowest(printed(masters, rates))

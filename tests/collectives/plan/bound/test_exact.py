@@ -1,4 +1,4 @@
-"""Bounds of whole chunks against the exhaustive oracle, and known optima."""
+"""Exact schedules and bounds against the exhaustive oracle, and known optima."""
 
 import math
 
@@ -11,11 +11,13 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.bound.counting import most_urgent_cut
-from headrace.collectives.plan.bound.exact import proved_us, time_unit_us
+from headrace.collectives.plan.bound.exact import exact_sends, proved_us, time_unit_us
 from headrace.collectives.plan.bound.unsplit import unsplit_bound
 from headrace.collectives.plan.ir.chunks import Deliveries, deliveries_of
 from headrace.collectives.plan.ir.permutations import chunk_images, link_images
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import TopologyError
+from headrace.solver import Parameters
 from headrace.topology import SharedCapacity, Topology
 from headrace.topology.transforms import transposed
 from tests.collectives.plan.oracle import best_us
@@ -29,6 +31,7 @@ from tests.collectives.plan.sends_check import (
     ring,
 )
 
+LIMITS = Parameters(deterministic=10.0)
 MB = 1_000_000
 
 
@@ -83,6 +86,10 @@ def test_exact_is_the_best_of_all_schedules_and_no_bound_exceeds_it(
     assert lower_bound(topology, demand, total_bytes).total_us <= together * (1 + 1e-9)
     assert unsplit_bound(topology, demand, total_bytes).total_us <= together * (1 + 1e-9)
     assert proved_us(graph, deliveries, mb, alone=True, deterministic=10) == pytest.approx(alone)
+    sends, bound_us = exact_sends(graph, deliveries, mb, LIMITS)
+    assert bound_us == pytest.approx(alone)
+    assert sends is not None
+    assert NativeSearch().retime(graph, sends, mb).total_us == pytest.approx(alone)
 
 
 @settings(max_examples=10, deadline=None)
@@ -110,6 +117,29 @@ def test_known_optima_are_proved(topology: Topology, deliveries: Deliveries, us:
     mb = 1.0 if deliveries.chunks != 4 or deliveries.ranks != 8 else 0.5
     proved = proved_us(topology, deliveries, mb, alone=True, deterministic=10)
     assert proved == pytest.approx(us)
+    sends, _ = exact_sends(topology, deliveries, mb, LIMITS)
+    assert sends is not None
+    assert NativeSearch().retime(topology, sends, mb).total_us == pytest.approx(us)
+
+
+def test_nothing_is_sent_without_need() -> None:
+    # Found by hypothesis: a chunk that a relay might get late made the schedule look long.
+    rows = [(0, 1, 0.0, 15.0), (0, 2, 0.0, 10.0), (1, 2, 0.0, 10.0), (2, 0, 0.0, 10.0)]
+    deliveries = deliveries_of(Demand(collective=Collective.SCATTER, ranks=3))
+    sends, _ = exact_sends(network(3, rows), deliveries, 1.0, LIMITS)
+    assert sends is not None
+    assert len(sends.chunk) == 2
+    timed = NativeSearch().retime(network(3, rows), sends, 1.0)
+    assert timed.total_us == pytest.approx(15.0)
+
+
+def test_equal_limits_give_equal_schedules() -> None:
+    limits = Parameters(deterministic=0.5)
+    one, other = (exact_sends(ndv2_node(0.3), allgather(8), 1.0, limits)[0] for _ in range(2))
+    assert one is not None
+    assert other is not None
+    assert one.chunk.tolist() == other.chunk.tolist()
+    assert one.src.tolist() == other.src.tolist()
 
 
 def test_costs_without_a_common_unit_leave_a_small_gap() -> None:
@@ -166,3 +196,6 @@ def test_what_cannot_be_is_an_error() -> None:
 
 def test_nothing_to_do_takes_no_time() -> None:
     assert proved_us(network(1, []), allgather(1), 1.0) == 0.0
+    sends, bound_us = exact_sends(network(1, []), allgather(1), 1.0, LIMITS)
+    assert sends is not None
+    assert (len(sends.chunk), bound_us) == (0, 0.0)

@@ -188,6 +188,7 @@ def test_the_table_is_frozen() -> None:
         "matching",
         "mirrored",
         "placed",
+        "exact",
         "packing",
         "sketches",
     ]

@@ -12,13 +12,14 @@ from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.ir.chunks import Sends, deliveries_of, realize, sends_of
 from headrace.collectives.plan.ir.lower import lower
-from headrace.collectives.plan.ir.sends import concatenated, reversed_sends
+from headrace.collectives.plan.ir.sends import concatenated
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Schedule, Transfer
 from headrace.topology import Topology
 from tests.collectives.plan.chaos import misbehaves
 from tests.collectives.plan.overlapped import overlapped
 from tests.collectives.plan.random_sends import random_sends, random_topology
+from tests.collectives.plan.reversal import reversed_sends
 
 
 def _transposed(topology: Topology) -> Topology:

@@ -164,7 +164,7 @@ def lower_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound:
         latency_us=max((term.us for kind in terms[-1:] for term in kind), default=0.0),
         formula=found.formula,
         terms=tuple(max(kind, key=lambda term: term.us) for kind in terms),
-        topology_digest=found.digest,
+        topology_digest=topology.digest,
     )
 
 

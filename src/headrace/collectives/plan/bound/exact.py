@@ -1,4 +1,4 @@
-"""A lower bound for whole chunks in small cases, by CP-SAT, under the full cost model.
+"""Exact scheduling of small cases by CP-SAT, under the full cost model.
 
 For every chunk and rank the solver chooses the incoming link and the time; every chunk is a
 message of its own. Over link l, chunk c is an optional interval; the intervals of a resource (a
@@ -10,7 +10,8 @@ link, or a capacity that links share) do not overlap; a send begins when its chu
 
 This is routing (TACCL 5.1-5.15), ordering and scheduling (5.16-5.21 without contiguity) in one
 model, without their relaxations. Time is an integer in a unit that divides all costs, where there
-is one of use; else costs are rounded *down*, so that the solver's bound stays a bound.
+is one of use; else costs are rounded *down*, so that the solver's bound stays a bound; of the
+schedule found, the order of sends counts.
 
 The model has no messages of several chunks, which pay alpha once. They are bounded by the same
 model with alpha in the arrival only, not in the time that a send holds resources. Let a message of
@@ -29,7 +30,7 @@ import numpy as np
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.bound.counting import most_urgent_cut
 from headrace.collectives.plan.cost.resources import resource_routes
-from headrace.collectives.plan.ir.chunks import Deliveries
+from headrace.collectives.plan.ir.chunks import Deliveries, Sends
 from headrace.solver import Parameters, Proved, import_cp_model, solve_cpsat
 from headrace.topology import Topology
 
@@ -62,7 +63,28 @@ def proved_us(
     if not deliveries.targets.any():
         return 0.0
     model = _Exact(topology, deliveries, chunk_mb, alpha_holds=alone)
-    return model.bound_us(Parameters(deterministic=deterministic))
+    return model.solve(Parameters(deterministic=deterministic))[1]
+
+
+def exact_sends(
+    topology: Topology, deliveries: Deliveries, chunk_mb: float, parameters: Parameters
+) -> tuple[Sends | None, float]:
+    """Return the fastest schedule found, and a lower bound in us of those of its kind.
+
+    Each chunk is a message of its own; rows are in order of their starts. None if none was found.
+
+    Parameters
+    ----------
+    chunk_mb : size of every chunk in MB; above 0.
+    parameters : limits of the search.
+
+    Raises
+    ------
+    ProgramError : if a chunk cannot reach a target.
+    """
+    if not deliveries.targets.any():
+        return Sends.of((), (), ()), 0.0
+    return _Exact(topology, deliveries, chunk_mb, alpha_holds=True).solve(parameters)
 
 
 def time_unit_us(costs_us: np.ndarray) -> float | None:
@@ -202,9 +224,27 @@ class _Exact:
             ]
             self._model.add_no_overlap(intervals)
 
-    def bound_us(self, parameters: Parameters) -> float:
-        result = solve_cpsat(self._model, (), parameters)
+    def solve(self, parameters: Parameters) -> tuple[Sends | None, float]:
+        variables = [*self._x.values(), *self._start.values()]
+        result = solve_cpsat(self._model, variables, parameters)
         assert result.proved is not Proved.INFEASIBLE, "always feasible"
-        if math.isfinite(result.bound):
-            return max(self._cut_us, result.bound * self._unit)
-        return self._cut_us
+        bound = result.bound * self._unit if math.isfinite(result.bound) else 0.0
+        sends = None if result.values is None else self._sends(result.values)
+        return sends, max(self._cut_us, bound)
+
+    def _sends(self, values: np.ndarray) -> Sends:
+        """Sends that lead to a target, by start; the model permits others, which take time."""
+        chosen, starts = values.reshape(2, -1).tolist()
+        into = {
+            (chunk, self._ends[k][1]): (start, chunk, *self._ends[k])
+            for (chunk, k), used, start in zip(self._x, chosen, starts, strict=True)
+            if used > 0.5
+        }
+        rows: list[tuple[float, int, int, int]] = []
+        for chunk, rank in np.argwhere(self._deliveries.targets).tolist():
+            end = len(rows)
+            while (chunk, rank) in into:
+                rows.insert(end, into.pop((chunk, rank)))
+                rank = rows[end][2]
+        rows.sort(key=lambda row: row[0])  # stable: where a send takes 0 units, in their order
+        return Sends.of(*np.array(rows)[:, 1:].T)

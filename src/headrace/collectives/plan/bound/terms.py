@@ -48,7 +48,6 @@ class Kinds:
 
     kinds: tuple[tuple[Share, ...], ...]
     formula: str
-    digest: str
 
 
 _Pairs = list[tuple[int, int]]
@@ -84,19 +83,8 @@ _DISTANCES = {
 }
 
 
-@lru_cache(maxsize=32)
-def _flows(topology: Topology) -> Flows:
-    return Flows(topology)
-
-
-@lru_cache(maxsize=32)
-def _large(topology: Topology) -> LargeTopology:
-    return LargeTopology(topology)
-
-
-@lru_cache(maxsize=32)
-def _digest(topology: Topology) -> str:
-    return topology.digest
+_flows = lru_cache(maxsize=32)(Flows)
+_large = lru_cache(maxsize=32)(LargeTopology)
 
 
 @lru_cache(maxsize=256)
@@ -107,9 +95,8 @@ def kinds(topology: Topology, demand: Demand) -> Kinds:
     ------
     TopologyError : for a pair that cannot reach each other.
     """
-    digest = _digest(topology)
     if topology.ranks == 1:
-        return Kinds(kinds=(), formula="one rank needs no time", digest=digest)
+        return Kinds(kinds=(), formula="one rank needs no time")
     known = demand.collective in _FLOWS
     if known and is_large(topology, all_pairs=demand.collective is Collective.ALL_TO_ALL):
         made, formula = _of_large(topology, demand)
@@ -117,7 +104,7 @@ def kinds(topology: Topology, demand: Demand) -> Kinds:
         made, formula = (_of_flows if known else _of_deliveries)(topology, demand)
         if _flows(topology).struck:
             formula += "; a time limit ended the packing of trees or paths"
-    return Kinds(kinds=tuple(tuple(kind) for kind in made if kind), formula=formula, digest=digest)
+    return Kinds(kinds=tuple(tuple(kind) for kind in made if kind), formula=formula)
 
 
 def _of_flows(topology: Topology, demand: Demand) -> tuple[list[list[Share]], str]:

@@ -16,12 +16,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.engine import (
-    Routes,
-    SearchEngine,
-    SearchInterrupted,
-    SearchSettings,
-)
+from headrace.collectives.plan.engine import Routes, SearchEngine, SearchInterrupted, SearchSettings
 from headrace.collectives.plan.generators.limits import check_size, chunk_mb_of, limit_s, per_rank
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends, deliveries_of, realize
 from headrace.collectives.plan.ir.sends import concatenated
@@ -63,10 +58,7 @@ _MOST_IMAGES = 4_000_000
 _MOST_COMMODITIES = 300
 """Most pairs of origin and set of targets for which routes are computed."""
 
-_DUALS = {
-    Collective.REDUCE: Collective.BROADCAST,
-    Collective.REDUCE_SCATTER: Collective.ALLGATHER,
-}
+_DUALS = {Collective.REDUCE: Collective.BROADCAST, Collective.REDUCE_SCATTER: Collective.ALLGATHER}
 
 _COARSE = (1, 2, 3, 4, 6, 8, 12)
 
@@ -313,8 +305,7 @@ def _flow_routes(job: _Job, candidate: _Candidate, packed: "list[Packing]") -> R
 
     if not packed:
         mb = chunk_mb_of(candidate.demand, job.total_bytes)
-        left = max(0.1, job.ends - time.monotonic())
-        settings = PackSettings(limit_s=left)
+        settings = PackSettings(limit_s=max(0.1, job.ends - time.monotonic()))
         packed.append(pack(job.topology, candidate.deliveries, mb, settings=settings))
     tree = rounded(job.topology, packed[0], candidate.deliveries, exact=False)
     return tree_routes(packed[0], tree)
@@ -362,13 +353,7 @@ def _reducing(job: _Job, collective: Collective, root: int) -> Match:
     """The dual on the transposed topology, reversed."""
     dual = replace(job, topology=transposed(job.topology), backwards=True)
     there = _carrying(dual, _DUALS[collective], root)
-    demand = Demand(
-        collective=collective,
-        ranks=there.demand.ranks,
-        chunks=there.demand.chunks,
-        root=root,
-    )
-    return replace(there, demand=demand)
+    return replace(there, demand=replace(there.demand, collective=collective))
 
 
 def _allreduce(job: _Job) -> Match:
@@ -377,21 +362,12 @@ def _allreduce(job: _Job) -> Match:
     Two halves searched for separately would contend, as list scheduling never delays a send.
     """
     now = time.monotonic()
-    share = _SCATTER_SHARE
-    first = replace(
-        job,
-        work=job.work * share,
-        ends=now + (job.ends - now) * share,
-        bound_us=0.0,
-    )
+    ends = now + (job.ends - now) * _SCATTER_SHARE
+    first = replace(job, work=job.work * _SCATTER_SHARE, ends=ends, bound_us=0.0)
     scatter = _reducing(first, Collective.REDUCE_SCATTER, 0)
     ranks, chunks = scatter.demand.ranks, scatter.demand.chunks
-    second = replace(
-        job,
-        work=job.work * (1 - share),
-        chunk_counts=(chunks,),
-        before=scatter.sends,
-    )
+    work = job.work * (1 - _SCATTER_SHARE)
+    second = replace(job, work=work, chunk_counts=(chunks,), before=scatter.sends)
     if scatter.interrupted:  # the other half is needed too: only its shortest search
         second = replace(second, ends=time.monotonic())
     gather = _carrying(second, Collective.ALLGATHER, 0)
@@ -413,11 +389,10 @@ def matching_schedules(request: Request) -> Iterator[Schedule]:
     if method.engine is None:
         raise ProgramError("needs a search engine")
     check_size(request)
-    effort = method.effort
+    counts = _COARSE if method.effort == "quick" else ()
+    if method.chunks is not None:
+        counts = (per_rank(request),)
     for aim in request.aims:
-        counts = {} if method.chunks is None else {"chunk_counts": (per_rank(request),)}
-        if method.chunks is None and effort == "quick":
-            counts = {"chunk_counts": _COARSE}
         found = match(
             request.topology,
             request.collective,
@@ -425,10 +400,10 @@ def matching_schedules(request: Request) -> Iterator[Schedule]:
             method.engine,
             root=request.root,
             seed=method.seed,
-            effort=effort,
-            max_seconds=limit_s(effort),
+            effort=method.effort,
+            max_seconds=limit_s(method.effort),
             bound_us=request.bound(request.demand(method.chunks or 1), aim).total_us,
-            **counts,
+            chunk_counts=counts,
         )
         request.report(f"{found.total_us:.4g} us with {found.demand.chunks} chunks a block")
         yield realize(found.demand, found.sends)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.collectives.plan.generators.custom import custom_schedules
+from headrace.collectives.plan.generators.exact import exact_schedules
 from headrace.collectives.plan.generators.matching import matching_schedules
 from headrace.collectives.plan.generators.mirrored import mirrored_schedules
 from headrace.collectives.plan.generators.orbits.build import orbit_schedules
@@ -24,6 +25,7 @@ SEARCH_GENERATORS: tuple[Generator, ...] = (
     Generator("matching", matching_schedules, min_gap=0.015),
     Generator("mirrored", mirrored_schedules, min_gap=0.015),
     Generator("placed", rank_order_schedules, min_gap=0.02),
+    Generator("exact", exact_schedules, min_gap=0.02),
     Generator("packing", packing_schedules, min_gap=0.03),
     Generator("sketches", sketch_schedules, min_gap=0.03),
 )

@@ -3,8 +3,8 @@
 A search generator solves a delivery problem: chunk c is at ``origin[c]`` at first and has to reach
 every rank of ``targets[c]`` (`deliveries_of`). Its result is a list of sends in one order, grouped
 into messages: TACCL's abstract algorithm. `realize` turns it into a `Schedule`, allocating a slot
-for every chunk wherever it passes; `reversed_sends` turns a multicast of chunks into their
-reduction. Chunks have the numbers of the demand's items.
+for every chunk wherever it passes; sends that are reversed and combine (`Sends.reduce`)
+make a reduction of a multicast. Chunks have the numbers of the demand's items.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ from headrace.collectives.program import Schedule, Transfer
 def deliveries_of(demand: Demand) -> Deliveries:
     """Return the delivery problem of `demand`; chunk numbers are its item numbers.
 
-    For a combining collective it is that of its dual, whose sends `reversed_sends` reverses:
+    For a combining collective it is that of its dual, whose sends are to be reversed:
     broadcast for reduce, allgather for reduce_scatter and for allreduce. In an allreduce rank
     ``c * ranks // chunks`` owns chunk c. An item that several ranks hold at first has the lowest
     of them for its origin, and the others are no targets. An item that no rank holds (of an uneven

@@ -409,12 +409,7 @@ class _Search:
 
 _RELAYING = frozenset({Collective.ALL_TO_ALL, Collective.SCATTER, Collective.GATHER})
 _SYMMETRIC = frozenset(
-    {
-        Collective.ALLGATHER,
-        Collective.REDUCE_SCATTER,
-        Collective.ALLREDUCE,
-        Collective.ALL_TO_ALL,
-    }
+    {Collective.ALLGATHER, Collective.REDUCE_SCATTER, Collective.ALLREDUCE, Collective.ALL_TO_ALL}
 )
 
 

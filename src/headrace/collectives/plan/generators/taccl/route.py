@@ -38,7 +38,6 @@ class RouteModel:
     used : (links,) the variable of ``is_util``; -1 where no policy applies.
     time : the variable of ``time``.
     extreme : the variable of the largest (smallest) load within nodes; -1 without.
-    gamma : weight of a used link in the objective (5.11), or of the extreme load.
     """
 
     problem: RouteProblem
@@ -48,7 +47,6 @@ class RouteModel:
     used: np.ndarray
     time: int
     extreme: int
-    gamma: float
     loads: _Loads
 
     def values(self, trees: np.ndarray) -> np.ndarray | None:
@@ -96,17 +94,6 @@ class RouteModel:
         made[~wanted] = -1
         return made
 
-    def time_bound(self, result: Result) -> float:
-        """Return the proven lower bound of ``time`` alone, without the policy's term."""
-        spare = max(0.0, self.gamma) * float(np.count_nonzero(np.unique(self.used) >= 0))
-        return result.bound - spare if self.extreme < 0 else result.bound - self.horizon_share
-
-    @property
-    def horizon_share(self) -> float:
-        """Return the largest value of the policy's term."""
-        _, upper = self.model.bounds()
-        return _POLICY_SHARE * float(upper[self.time])
-
 
 def encode_routes(problem: RouteProblem, horizon: float) -> RouteModel:
     """Encode 5.1 to 5.15 and the text beside them; `horizon` bounds all times (us).
@@ -131,8 +118,8 @@ def encode_routes(problem: RouteProblem, horizon: float) -> RouteModel:
     _causality(model, problem, sent, start)
     _delivery(model, problem, sent)
     loads = _loads(model, problem, sent, time)
-    used, gamma = _policies(model, problem, sent, horizon)
-    extreme, weight = _extremes(model, problem, loads, horizon)
+    used = _policies(model, problem, sent, horizon)
+    extreme = _extremes(model, problem, loads, horizon)
     return RouteModel(
         problem=problem,
         model=model,
@@ -141,7 +128,6 @@ def encode_routes(problem: RouteProblem, horizon: float) -> RouteModel:
         used=used,
         time=time,
         extreme=extreme,
-        gamma=gamma or weight,
         loads=loads,
     )
 
@@ -342,7 +328,7 @@ def _loads(model: LinearModel, problem: RouteProblem, sent: np.ndarray, time: in
 
 def _policies(
     model: LinearModel, problem: RouteProblem, sent: np.ndarray, horizon: float
-) -> tuple[np.ndarray, float]:
+) -> np.ndarray:
     """5.9 to 5.11: use of a switched link, weighted by the policy.
 
     Of the two halves that define is_util only the one that the objective pulls against is
@@ -350,7 +336,6 @@ def _policies(
     """
     used = np.full(len(problem.costs.src), -1, np.int64)
     chunk_bytes = problem.chunk_mb * 1e6
-    gamma = 0.0
     for policy in (Policy.MIN, Policy.MAX):
         edges = [e for e in problem.logical.hyperedges if e.chosen(chunk_bytes) is policy]
         links = np.unique(np.array([at for e in edges for at in e.links], np.int64))
@@ -377,7 +362,7 @@ def _policies(
                 lower=0.0,
                 count=len(names),
             )
-    return used, gamma
+    return used
 
 
 def _tied_links(problem: RouteProblem) -> np.ndarray:
@@ -391,11 +376,11 @@ def _extremes(
     problem: RouteProblem,
     loads: _Loads,
     horizon: float,
-) -> tuple[int, float]:
+) -> int:
     """Strategies minmax and maxmin: the largest load in a node small, or the smallest large."""
     strategy = problem.logical.strategy
     if strategy not in (Strategy.MINMAX, Strategy.MAXMIN) or not len(loads[0]):
-        return -1, 0.0
+        return -1
     sign = 1.0 if strategy is Strategy.MINMAX else -1.0
     link, columns, us = loads
     extreme = int(model.add_variables(1, upper=horizon, cost=sign * _POLICY_SHARE)[0])
@@ -407,4 +392,4 @@ def _extremes(
         lower=0.0,
         count=len(names),
     )
-    return extreme, sign * _POLICY_SHARE
+    return extreme

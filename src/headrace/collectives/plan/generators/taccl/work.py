@@ -100,8 +100,7 @@ class Work:
         for at in order:
             reach = until[at] + lats[at]
             for other in self.after[at]:
-                if until[other] < reach:
-                    until[other] = reach
+                until[other] = max(until[other], reach)
         for at in reversed(order):
             rest = max((onward[other] for other in self.after[at]), default=0.0)
             onward[at] = lats[at] + rest

@@ -19,6 +19,7 @@ from headrace.collectives.plan.generators.templates.two_level import (
 from headrace.collectives.plan.generators.templates.two_level.masters import turns
 from headrace.collectives.plan.locality import RankGroups
 from headrace.topology.presets import racks, torus
+from tests.collectives.plan.load import load_bytes
 
 UNEVEN: RankGroups = ((0, 1, 2, 3, 4), (5, 6), (7,))
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -108,10 +109,10 @@ def test_load_is_what_the_four_stages_send(groups: RankGroups, chunks: int) -> N
             if local != top:
                 wanted[local, top] += size
                 wanted[top, local] += size
-    load = masters.load_bytes(sizes)
+    load = load_bytes(masters, sizes)
     assert np.array_equal(load, wanted)
     assert load.sum() == 2 * (n - 1) * sizes.sum()  # PLink, table 1
-    assert np.array_equal(masters.load_bytes(2.0), spread_masters(groups, chunks).load_bytes(2.0))
+    assert np.array_equal(load_bytes(masters, 2.0), load_bytes(spread_masters(groups, chunks), 2.0))
 
 
 def test_balanced_ranks_end_together() -> None:
@@ -122,7 +123,7 @@ def test_balanced_ranks_end_together() -> None:
     assert shares.sum() == pytest.approx(1)
     assert shares[1] < 0.01  # half the uplink: its own partial sums are all that it can send
     masters = balanced_masters(groups, 2000, rank_rates=rates, group_shares=shares)
-    time = masters.load_bytes(1.0).sum(axis=1) / rates
+    time = load_bytes(masters, 1.0).sum(axis=1) / rates
     for group in groups:
         busy = [rank for rank in group if masters.local_counts[rank] > 0]
         assert max(time[busy]) <= 1.01 * min(time[busy])

@@ -31,11 +31,6 @@ class RankSymmetry:
     image: np.ndarray
     part: np.ndarray
 
-    @property
-    def total(self) -> bool:
-        """Return whether all sends must follow it."""
-        return bool((self.part == self.part[0]).all())
-
 
 def rank_symmetry(topology: Topology, symmetry: Symmetry, name: str) -> RankSymmetry:
     """Return `symmetry` on the ranks of `topology`.

@@ -83,27 +83,6 @@ class Masters:
         """Return (ranks,) int64, number of chunks of which each is the global master."""
         return np.bincount(self.global_master, minlength=self.ranks)
 
-    def load_bytes(self, chunk_bytes: float | np.ndarray) -> np.ndarray:
-        """Return (ranks, ranks) float64: the bytes one allreduce sends from i to j.
-
-        D(i, j) of PLink 4.3.2. It is symmetric: data goes up and down the same links.
-
-        Parameters
-        ----------
-        chunk_bytes : of every chunk, or one number for all.
-        """
-        n = self.ranks
-        each = np.broadcast_to(np.asarray(chunk_bytes, dtype=np.float64), (self.chunks,))
-        load = np.zeros((n, n))
-        for index, group in enumerate(self.groups):
-            local, members = self.local_master[:, index], np.array(group)
-            mastered = np.bincount(local, weights=each, minlength=n)[members]
-            load[np.ix_(members, members)] += mastered[:, None] + mastered[None, :]
-            np.add.at(load, (local, self.global_master), each)
-            np.add.at(load, (self.global_master, local), each)
-        np.fill_diagonal(load, 0.0)
-        return load
-
 
 def _check(column: np.ndarray, good: np.ndarray, needs: str, level: str) -> None:
     if not good.all():

@@ -1,0 +1,20 @@
+"""Compression: speed of the codecs, and what they are worth."""
+
+import sys
+
+from benchmarks.compression import accuracy, auto, crossover, detector, model, sent, speed, stock
+from benchmarks.sections import run_sections
+
+SECTIONS = (
+    accuracy,
+    detector,
+    crossover,
+    model,
+    auto,
+    speed,
+    sent,
+    stock,
+)
+
+if __name__ == "__main__":
+    sys.exit(run_sections("compression", __doc__, SECTIONS))

@@ -1,0 +1,2 @@
+#define HEADRACE_ISA avx2
+#include "codec/kernels.inc.hpp"

@@ -1,0 +1,122 @@
+"""Gradient compression: fewer bytes between ranks, where that makes training faster."""
+
+from typing import TYPE_CHECKING, Any, overload
+
+from headrace.compression.adapt.accordion import Accordion
+from headrace.compression.adapt.auto import Auto
+from headrace.compression.adapt.controls import AdaQS, HandSet
+from headrace.compression.errors import CompressionError, PayloadError
+from headrace.compression.families import CodecSpec
+from headrace.compression.policy import Policy
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.nn import Module
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.optim import Optimizer
+
+    from headrace.compression.adapt.schedule import LevelSchedule
+    from headrace.compression.adapt.scheduled import ScheduledHook
+    from headrace.compression.run.fsdp import FsdpHook
+    from headrace.compression.run.hook import Hook
+
+__all__ = [
+    "Accordion",
+    "AdaQS",
+    "Auto",
+    "CodecSpec",
+    "CompressionError",
+    "HandSet",
+    "PayloadError",
+    "Policy",
+    "ddp_hook",
+    "fsdp_hook",
+]
+
+
+@overload
+def ddp_hook(
+    model: "DistributedDataParallel",
+    policy: Policy | CodecSpec | str | Auto,
+    *,
+    when: str = "after",
+    optimizer: "Optimizer | None" = None,
+    scaler: Any = None,
+) -> "Hook": ...
+
+
+@overload
+def ddp_hook(
+    model: "DistributedDataParallel",
+    policy: "LevelSchedule",
+    *,
+    when: str = "after",
+    optimizer: "Optimizer | None" = None,
+    scaler: Any = None,
+) -> "ScheduledHook": ...
+
+
+def ddp_hook(
+    model: "DistributedDataParallel",
+    policy: "Policy | CodecSpec | str | Auto | LevelSchedule",
+    *,
+    when: str = "after",
+    optimizer: "Optimizer | None" = None,
+    scaler: Any = None,
+) -> "Hook":
+    """Compress a model's gradients from the next backward pass on; called on all its ranks.
+
+    Parameters
+    ----------
+    model : with float32 parameters on the CPU.
+    policy : codec of each parameter; a codec's text such as ``powersgd:4`` stands for a policy. A
+        schedule such as `Accordion` changes codecs as training goes on: the hook (a
+        `ScheduledHook`) is told of the end of each epoch by its `epoch()`. ``"auto"`` or an `Auto`
+        chooses among levels by the times of steps, and follows the network: an `AutomaticHook`,
+        which exchanges after the backward pass, or as DDP does where no compression is fastest.
+    when : "after": exchange when the backward pass has ended, in as few exchanges as possible;
+        "during": exchange each bucket as soon as it is ready.
+    optimizer : whose learning rates a schedule follows; else not needed.
+    scaler : `torch.amp.GradScaler`, whose changes of scale residuals follow.
+
+    Raises
+    ------
+    CompressionError : no such codec; the model cannot be compressed, or has a hook; ranks differ.
+    """
+    if policy == "auto":
+        policy = Auto()
+    if isinstance(policy, Auto):
+        from headrace.compression.adapt.automatic import AutomaticHook
+
+        return AutomaticHook(model, policy, optimizer=optimizer, scaler=scaler)
+    if not isinstance(policy, Policy | CodecSpec | str):
+        from headrace.compression.adapt.scheduled import ScheduledHook
+
+        return ScheduledHook(model, policy, when=when, optimizer=optimizer, scaler=scaler)
+    from headrace.compression.run.hook import register_hook
+
+    return register_hook(model, policy, when=when, optimizer=optimizer, scaler=scaler)
+
+
+def fsdp_hook(
+    model: "Module", policy: Policy | CodecSpec | str, *, replicas: "ProcessGroup | None" = None
+) -> "FsdpHook":
+    """Compress the gradients of a model that `fully_shard` shards; called on all its ranks.
+
+    Parameters
+    ----------
+    model : with float32 parameters on the CPU, after all calls of `fully_shard`.
+    policy : codec of each parameter; a codec's text such as ``minmax:4`` stands for a policy.
+    replicas : process group of the ranks that hold the same shard, if hosts shard inside and
+        replicate across slow links: shards are then averaged in it, by any codec, and exchanged
+        uncompressed within the host. None: the reduce-scatter is compressed, by a codec whose
+        encoded shards can be exchanged (casts, quantisers, sign).
+
+    Raises
+    ------
+    CompressionError : no such codec, or not for sharded models; the model cannot be compressed;
+        ranks differ.
+    """
+    from headrace.compression.run.fsdp import FsdpHook
+
+    return FsdpHook(model, policy, replicas)

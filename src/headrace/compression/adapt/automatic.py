@@ -1,0 +1,262 @@
+"""The hook of ``"auto"``: measures steps, and uses the level that `auto.decide` chooses.
+
+Without compression a bucket's allreduce begins as soon as it is ready, as DDP's own do; with it,
+gradients are exchanged after the backward pass.
+"""
+
+# the hook is extended where a step begins and ends
+# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from headrace.compression.adapt import auto as choice
+from headrace.compression.adapt.auto import Auto, AutoState, SeenWindow
+from headrace.compression.adapt.binding import ScheduleBinding, decision_log
+from headrace.compression.adapt.detector import compare_ranks
+from headrace.compression.adapt.schedule import LevelSchedule
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import CodecSpec
+from headrace.compression.run.hook import Gradients, Hook
+from headrace.job.metrics import RankMetrics
+from headrace.job.records import Records
+
+_FIRST_STEPS = 3  # connections open, and DDP forms its buckets anew
+_MAD_TO_SIGMA = 1.4826
+_MEDIAN_ERROR = 1.2533  # of a median over that of a mean
+
+
+class AutomaticHook(Hook):
+    """Hook that chooses among the levels of an `Auto`; see `headrace.compression.ddp_hook`.
+
+    The averages of a window's times over the ranks, from one allreduce of three numbers, decide on
+    all ranks alike. Decisions are in `records`, and `metrics` has the level and its times.
+
+    Attributes
+    ----------
+    state : of the choice.
+    binding : of the schedule among the levels; None: there is none.
+    steps : ended, at any level; without those that `pause` left out.
+    records : log of trials, changes and choices.
+    """
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        auto: Auto,
+        *,
+        optimizer: torch.optim.Optimizer | None,
+        scaler: Any,
+        records: Records | None = None,
+    ) -> None:
+        policy = replace(auto.rules, codec=auto.levels[0])
+        super().__init__(model, policy, when="after", optimizer=optimizer, scaler=scaler)
+        compare_ranks(repr(auto), "levels of compression", self._group)
+        self.auto = auto
+        self.records = decision_log(self.averager.rank) if records is None else records
+        self.state: AutoState = choice.start(auto)
+        self.steps = 0
+        self._skip = _FIRST_STEPS
+        self._steps: list[float] = []
+        self._exposed: list[float] = []
+        self._began_s = 0.0  # of the present step's first bucket; 0: none yet
+        self._exposed_s = 0.0
+        self._direct = False  # whether the present step's buckets are sent as they are
+        self._ready_s = 0.0
+        self._trained = False  # a step that has ended and that the schedule has not counted
+        self.binding = None if auto.schedule is None else self._bound(auto.schedule)
+
+    @property
+    def level(self) -> str:
+        """The level in force: a codec, or the schedule's name."""
+        return self.auto.names[self.state.level]
+
+    def epoch(self) -> None:
+        """End an epoch of the schedule; see `ScheduledHook.epoch`."""
+        self._count()
+        if self.binding is not None:
+            self.binding.end_epoch(self._rates)
+
+    def pause(self) -> None:
+        """Leave out the last step and the time until the next one; called on all ranks.
+
+        For an evaluation or a checkpoint between them. It is not needed where these are rare: a
+        single long step has no effect.
+        """
+        self._began_s = 0.0
+
+    def on_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Take a bucket: see `Hook`; without compression its allreduce begins at once."""
+        if bucket.index() == 0:
+            self._count()
+            self._end_step()
+            # residuals that are left go out with the first step of another level
+            self._direct = self._open and self.averager.plain
+            if self._direct and self._scaler is not None:  # no residuals that would follow it
+                self._scale = float(self._scaler.get_scale())
+        if not self._direct:
+            return super().on_bucket(bucket)
+        buffer = bucket.buffer()
+        self._ready_s = time.perf_counter()
+        work: Any = dist.all_reduce(
+            buffer.div_(self.averager.ranks), group=self._group, async_op=True
+        )
+        self._trained = self._trained or bucket.is_last()
+        return work.get_future().then(partial(self._sent, bucket))
+
+    def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Continue from saved states; levels are tried anew, as the network may be another."""
+        super().load_state_dict(states)
+        first = states if isinstance(states, Mapping) else states[0]
+        if self.binding is not None and first.get("schedule") is not None:
+            self.binding.load_state_dict(first["schedule"])
+        self._use_level()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank keeps, the schedule's state included."""
+        schedule = None if self.binding is None else self.binding.state_dict()
+        return {**super().state_dict(), "schedule": schedule}
+
+    def _bound(self, schedule: LevelSchedule) -> ScheduleBinding:
+        if self.optimizer is None:
+            raise CompressionError(
+                f"optimizer is None, needs that of the model: {type(schedule).__name__} follows "
+                "its learning rates"
+            )
+        binding = ScheduleBinding(
+            schedule,
+            {name: tuple(parameter.shape) for name, parameter in self._parameters.items()},
+            self._follow,
+            compare=lambda text: compare_ranks(text, "levels of compression", self._group),
+            records=self.records,
+        )
+        self.observers.append(self._observe)
+        return binding
+
+    @property
+    def _rates(self) -> list[float]:
+        assert self.optimizer is not None
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def _count(self) -> None:
+        if self._trained and self.binding is not None:
+            self.binding.end_step(self._rates)
+        self._trained = False
+
+    def _observe(self, name: str, mean: Tensor) -> None:
+        if self.binding is not None:
+            self.binding.observe(name, mean, scale=self._scale or 1.0)
+
+    def _follow(self, codecs: Mapping[str, CodecSpec]) -> None:
+        """Take the schedule's codecs: they are used if it is the level in force."""
+        if self.state.level == len(self.auto.levels):
+            for name, codec in codecs.items():
+                self.set_codec(name, codec)
+            self.state = choice.restart(self.state)
+            self._steps, self._exposed = [], []
+            self._skip = choice.SWITCH_STEPS
+
+    def _use_level(self) -> None:
+        if self.state.level < len(self.auto.levels):
+            self.set_codec(None, self.level)
+        elif self.binding is not None:
+            for name, codec in self.binding.levels.codecs.items():
+                self.set_codec(name, codec)
+
+    def _sent(self, bucket: dist.GradBucket, future: torch.futures.Future[Any]) -> Tensor:
+        # buckets end in order, or nearly: the last one's end counts
+        self._exposed_s = time.perf_counter() - self._ready_s
+        mean: Tensor = future.value()[0]
+        if self.observers and bool(torch.isfinite(mean).all()):
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                for observer in self.observers:
+                    observer(self._names[parameter], gradient)
+        return mean
+
+    def _finish(self, gradients: Gradients) -> None:
+        super()._finish(gradients)
+        self._trained = True
+        self._exposed_s = self.last.exchange_s
+
+    def _end_step(self) -> None:
+        """Count the step that ended before this one began, and decide at a window's end."""
+        now, began = time.perf_counter(), self._began_s
+        self._began_s = now
+        if not began:
+            return
+        self.steps += 1
+        if self._skip:
+            self._skip -= 1
+            return
+        self._steps.append(now - began)
+        self._exposed.append(self._exposed_s)
+        if len(self._steps) >= self.auto.window:
+            seen = self._averaged()
+            self._steps, self._exposed = [], []
+            self._decide(seen)
+
+    def _averaged(self) -> SeenWindow:
+        """Return the window's times, averaged over the ranks."""
+        step_s = statistics.median(self._steps)
+        spread = statistics.median(abs(each - step_s) for each in self._steps)
+        error_s = _MEDIAN_ERROR * _MAD_TO_SIGMA * spread / math.sqrt(len(self._steps))
+        numbers = torch.tensor([step_s, error_s, statistics.median(self._exposed)])
+        dist.all_reduce(numbers, group=self._group)
+        mean = (numbers / self.averager.ranks).tolist()
+        return SeenWindow(step_s=mean[0], error_s=mean[1], exposed_s=mean[2])
+
+    def _decide(self, seen: SeenWindow) -> None:
+        before = self.state.level
+        self.state, decision = choice.decide(self.auto, self.state, seen)
+        if decision.level != before:
+            self._use_level()
+            self._skip = choice.SWITCH_STEPS
+        if decision.event:
+            self.records.add(
+                decision.event,
+                step=self.steps,
+                level=self.level,
+                before=self.auto.names[before],
+                step_s=seen.step_s,
+                exposed_s=seen.exposed_s,
+                reason=decision.reason,
+            )
+
+    def metrics(self) -> "LevelMetrics":
+        """Return a collector for `headrace.job.metrics.start_metrics`."""
+        return LevelMetrics(self)
+
+
+class LevelMetrics(RankMetrics):
+    """The level in force and its times, for Prometheus."""
+
+    def __init__(self, hook: AutomaticHook) -> None:
+        super().__init__(hook.averager.rank)
+        self._hook = hook
+
+    def collect(self) -> Any:
+        """Yield the metrics."""
+        state = self._hook.state
+        known = state.times[state.level]
+        yield self.gauge("compression_level", "index of the level in force", state.level)
+        yield self.gauge(
+            "compression_step_seconds", "time of a step at this level", known.step_s if known else 0
+        )
+        yield self.gauge(
+            "compression_exposed_seconds",
+            "time of its exchanges that no computation hides",
+            known.exposed_s if known else 0,
+        )
+        yield self.count(
+            "compression_decisions", "trials, changes and choices", len(self._hook.records.events)
+        )

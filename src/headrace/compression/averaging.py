@@ -1,0 +1,535 @@
+"""Mean gradients among ranks: the codec of each parameter, its residual and its state.
+
+An `Averager` is one rank's part. It makes the exchanges of a step as generators and leaves their
+execution to others: a process group (`headrace.compression.run.exchanger`), or ranks that are
+objects of one process (`headrace.compression.codecs.requests.run_together`)::
+
+    for generator_list in (averager.add(gradients, last=True), averager.finish()):
+        run(generator_list)   # on all ranks: round by round, in the order of the list
+
+Everything is kept by parameter name, and each parameter is encoded by itself, so that neither the
+order nor the size of buckets has an effect.
+
+A step is atomic: residuals and states change in `finish` alone, when the exchanges are complete
+and the gradients of all ranks are known to be finite. Until then the sum of gradient and residual
+is in the gradient's memory and the residual's is untouched; the codec then writes the mean over the
+residual, and the two are exchanged block by block. So no copy of a gradient is needed.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.compression.codecs.codec import Codec, State
+from headrace.compression.codecs.requests import AllReduce, Context, Exchanges, lockstep
+from headrace.compression.codecs.table import make_codec
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import FAMILIES, CodecSpec, codec_spec
+from headrace.compression.policy import Policy, matrix_shape
+from headrace.compression.traffic import transfers
+
+PIECE = 1 << 20
+"""Elements that a vector codec encodes at a time, and so an upper bound of its scratch memory."""
+
+_BLOCK = (
+    1 << 15
+)  # elements exchanged at a time between mean and residual: 128 KiB stay in the cache
+
+Gradients = Sequence[tuple[str, Tensor]]
+"""Gradients by parameter name, which are overwritten with their means."""
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """Return a dense tensor's memory as a vector, in whatever order its dimensions are stored.
+
+    Raises
+    ------
+    CompressionError : its elements do not lie side by side.
+    """
+    if tensor.is_contiguous():
+        return tensor.view(-1)
+    whole = tensor.as_strided((tensor.numel(),), (1,))
+    if sorted(zip(tensor.stride(), tensor.shape, strict=True))[0][0] != 1 or (
+        sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        != tensor.numel()
+    ):
+        raise CompressionError(
+            f"a gradient of shape {tuple(tensor.shape)} has strides {tensor.stride()}, "
+            "needs elements side by side"
+        )
+    return whole
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    """Encoding of one parameter, or of a run of parameters that keep nothing.
+
+    Attributes
+    ----------
+    sums : gradient plus residual, in the gradient's memory.
+    mean : where codecs write the mean: the residual's memory if there is feedback, else `sums`.
+    rounds : number of exchanges that follow each other.
+    generators : the codec's, one per piece, and their `states`: copies until the step is complete.
+    """
+
+    name: str
+    family: str
+    sums: Tensor
+    mean: Tensor
+    rounds: int
+    generators: list[Exchanges]
+    states: list[State] = field(default_factory=list[State])
+
+
+class Averager:
+    """One rank's part in averaging gradients.
+
+    Parameters
+    ----------
+    policy : codec of each parameter; a codec's text stands for a policy of this codec.
+    shapes : of all parameters, by name.
+    rank, ranks : of the group.
+    seed : of codecs that use random numbers; equal on all ranks.
+
+    Attributes
+    ----------
+    step : number of steps begun; equal on all ranks.
+    finite : whether the last step's gradients were finite on all ranks. If not, the means are NaN,
+        and residuals and states are as before it.
+    torn : names of the parameters whose residuals moved on in a step that failed after it had been
+        exchanged (a payload was refused, or codecs with different numbers of exchanges are mixed);
+        all others are as before the step.
+
+    Raises
+    ------
+    CompressionError : no such codec, policy or rank.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | CodecSpec | str,
+        shapes: Mapping[str, Sequence[int]],
+        *,
+        rank: int,
+        ranks: int,
+        seed: int = 0,
+    ) -> None:
+        if not 0 <= rank < ranks:
+            raise CompressionError(f"rank is {rank}, needs 0 to {ranks - 1}")
+        self.policy = policy if isinstance(policy, Policy) else Policy(codec=policy)
+        self.rank, self.ranks, self.seed = rank, ranks, seed
+        self.step = 0
+        self.finite = True
+        self.torn: tuple[str, ...] = ()
+        self._shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        self._codecs = {name: self.policy.codec_of(name, s) for name, s in self._shapes.items()}
+        self._made: dict[CodecSpec, Codec] = {}
+        for spec in set(self._codecs.values()):
+            self._codec(spec)
+        self._residuals: dict[str, Tensor] = {}
+        self._states: dict[str, dict[str, list[State]]] = {}
+        self._open = False
+        self._jobs: list[_Job] = []
+        self._done: list[str] = []
+        self._plain: list[Tensor] = []
+        self._spent: set[str] = set()  # residuals that went out with this step
+        self._bad: Tensor = torch.zeros(1)
+
+    # ---- a step ----------------------------------------------------------------------------
+
+    def add(self, gradients: Gradients, *, last: bool = True) -> list[Exchanges]:
+        """Return the exchanges of some gradients of a step, to be run together.
+
+        Parameters
+        ----------
+        gradients : a bucket's, or all. They hold intermediate values until `finish`.
+        last : whether they are the step's last ones: tells all ranks whether the step is finite.
+
+        Raises
+        ------
+        CompressionError : an unknown name, or another shape.
+        """
+        if not self._open:
+            self._begin()
+        coded: list[tuple[str, Tensor]] = []
+        plain: list[Tensor] = []
+        merged: dict[CodecSpec, list[Tensor]] = {}
+        for name, gradient in gradients:
+            if self._shapes.get(name) != tuple(gradient.shape):
+                raise CompressionError(
+                    f"gradient {name!r} has shape {tuple(gradient.shape)}, "
+                    f"needs {self._shapes.get(name, 'the name of a parameter')}"
+                )
+            vector, spec = flat(gradient), self._codecs[name]
+            if spec.family == "none":
+                self._spend(name, vector)
+                plain.append(vector)
+            elif _keeps_nothing(spec) and not self.policy.feeds_back(spec):
+                self._spend(name, vector)
+                merged.setdefault(spec, []).append(vector)
+            else:
+                coded.append((name, vector))
+        exchanges: list[Exchanges] = [_sum_of(run, self.ranks) for run in self._runs(plain)]
+        for spec, vectors in merged.items():
+            for number, run in enumerate(_joined(vectors)):
+                job = self._job(f"{spec} {number}", run, spec)
+                self._plain.append(run)  # finite or not, with the uncompressed ones
+                self._jobs.append(job)
+                exchanges += job.generators
+        for name, vector in coded:
+            job = self._coded(name, vector)
+            exchanges += [_until_last(generator, job.rounds) for generator in job.generators]
+        if last:
+            exchanges.append(_requests(AllReduce(self._bad)))
+        return exchanges
+
+    def finish(self) -> list[Exchanges]:
+        """Return what is left of the step when all exchanges of `add` are complete.
+
+        When it has been run, the gradients are the means, and residuals and states the next step's.
+        The generators make no exchanges but those of codecs that have several.
+        """
+        coded = [job for job in self._jobs if job.states]
+        if coded:
+            self.finite = not self._bad.item() and all(map(_is_finite, self._plain))
+        if not self.finite:
+            for job in coded:
+                for generator in job.generators:
+                    generator.close()
+                job.sums.fill_(torch.nan)
+            self._close()
+            return []
+        for name in self._spent:
+            self._residuals.pop(name, None)
+        rest = [self._complete(job) for job in coded]
+        if not coded:
+            self._close()
+        return rest
+
+    def average(self, gradients: Gradients) -> Exchanges:
+        """Average the gradients of a whole step; for `run_together`.
+
+        As `add` and `finish`; a generator that is closed or fails undoes the step (`abort`).
+        """
+        try:
+            yield from lockstep(self.add(gradients, last=True))
+            yield from lockstep(self.finish())
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Give up a step that failed: residuals and states are those before it; see `torn`."""
+        pending = {job.name for job in self._jobs if job.states} - set(self._done)
+        if self._open and pending:
+            self.torn = tuple(self._done)
+        for job in self._jobs:
+            for generator in job.generators:
+                generator.close()
+        self._close()
+
+    # ---- what is kept ----------------------------------------------------------------------
+
+    @property
+    def codecs(self) -> Mapping[str, CodecSpec]:
+        """Codec of each parameter."""
+        return self._codecs
+
+    @property
+    def plain(self) -> bool:
+        """True if the next step is an uncompressed average that changes nothing that is kept."""
+        return not self._residuals and all(c.family == "none" for c in self._codecs.values())
+
+    def set_codec(self, name: str | None, codec: CodecSpec | str) -> None:
+        """Use another codec from the next step on; called on all ranks between the same steps.
+
+        Residuals are kept: a codec without feedback sends them with its first gradient. So are
+        warm starts, which codecs of one family share.
+
+        Parameters
+        ----------
+        name : of a parameter; None: all. Those that the policy leaves alone stay as they are.
+
+        Raises
+        ------
+        CompressionError : no such codec or parameter.
+        """
+        spec = codec_spec(codec)
+        self._codec(spec)
+        if name is not None and name not in self._shapes:
+            raise CompressionError(f"parameter is {name!r}, needs the name of a parameter")
+        if self._open:
+            raise CompressionError("set_codec was called in a step, needs the time between steps")
+        for one in self._shapes if name is None else [name]:
+            self._codecs[one] = self.policy.codec_of(one, self._shapes[one], spec)
+
+    def rescale(self, factor: float) -> None:
+        """Multiply all residuals by `factor`, as the scale of the gradients changes by it.
+
+        So are the states of vector codecs, which are sums of gradients; matrix codecs keep
+        directions.
+        """
+        for residual in self._residuals.values():
+            residual.mul_(factor)
+        for states in self._states.values():
+            for family, pieces in states.items():
+                for piece in () if FAMILIES[family].matrices else pieces:
+                    for kept in piece.values():
+                        if isinstance(kept, Tensor):
+                            kept.mul_(factor)
+
+    def residual(self, name: str) -> Tensor:
+        """Return a parameter's residual (a copy), in its shape."""
+        found = self._residuals.get(name)
+        shape = self._shapes[name]
+        return torch.zeros(shape) if found is None else found.clone().view(shape)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank keeps, by parameter name: tensors are not copied.
+
+        To be saved by every rank, as residuals are different on each.
+        """
+        names = sorted({*self._residuals, *self._states})
+        return {
+            "rank": self.rank,
+            "ranks": self.ranks,
+            "step": self.step,
+            "torn": list(self.torn),
+            "codecs": {name: str(spec) for name, spec in self._codecs.items()},
+            "parameters": {
+                name: {
+                    "residual": self._shaped(name),
+                    "states": self._states.get(name, {}),
+                }
+                for name in names
+            },
+        }
+
+    def load_state_dict(self, states: "Mapping[str, Any] | Sequence[Mapping[str, Any]]") -> None:
+        """Continue from saved states.
+
+        Parameters
+        ----------
+        states : this rank's own, if the group has as many ranks as when it was saved; else those
+            of all ranks. Old rank r's residual then goes to rank r modulo the number of ranks, so
+            that their sum is kept, and its codecs' state to each rank that is r modulo the old
+            number.
+
+        Raises
+        ------
+        CompressionError : states are missing, or of other parameters.
+        """
+        given = [states] if isinstance(states, Mapping) else sorted(states, key=lambda s: s["rank"])
+        old = int(given[0]["ranks"])
+        own = [s for s in given if s["rank"] == self.rank and old == self.ranks]
+        if not own and [s["rank"] for s in given] != list(range(old)):
+            raise CompressionError(
+                f"states are of ranks {[s['rank'] for s in given]} of {old}, this is rank "
+                f"{self.rank} of {self.ranks}: needs this rank's of as many, or the list of all"
+            )
+        sources = own or given[self.rank :: self.ranks]
+        model = own[0] if own else given[self.rank % old]
+        for state in [*sources, model]:
+            self._check(state)
+        residuals: dict[str, Tensor] = {}
+        for source in sources:
+            for name, kept in source["parameters"].items():
+                if kept["residual"] is not None:
+                    part = flat(kept["residual"])
+                    residuals[name] = residuals[name] + part if name in residuals else part.clone()
+        self._residuals = residuals
+        self._states = {
+            name: {f: _copies(s) for f, s in kept["states"].items()}
+            for name, kept in model["parameters"].items()
+            if kept["states"]
+        }
+        self._codecs = {n: CodecSpec.parse(text) for n, text in model["codecs"].items()}
+        self.step, self.torn = int(model["step"]), tuple(model.get("torn", ()))
+
+    # ---- parts -----------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._open, self.finite = True, True
+        self.step += 1
+        self._bad = torch.zeros(1)
+
+    def _close(self) -> None:
+        self._open = False
+        self._jobs, self._done, self._plain, self._spent = [], [], [], set()
+
+    def _codec(self, spec: CodecSpec) -> Codec:
+        if spec not in self._made:
+            self._made[spec] = make_codec(spec)
+        return self._made[spec]
+
+    def _spend(self, name: str, vector: Tensor) -> None:
+        """Add a residual that is left from another codec to a gradient that is sent in whole."""
+        if name in self._residuals:
+            vector.add_(self._residuals[name])
+            self._spent.add(name)
+
+    def _runs(self, plain: Sequence[Tensor]) -> list[Tensor]:
+        runs = _joined(plain)
+        self._plain += runs
+        return runs
+
+    def _coded(self, name: str, vector: Tensor) -> _Job:
+        """Return the job of a parameter that keeps something from step to step."""
+        spec = self._codecs[name]
+        if not _is_finite(vector):
+            self._bad.fill_(1.0)
+            vector.zero_()  # encoded instead: ranks make the same exchanges in any case
+        feeds = self.policy.feeds_back(spec)
+        residual = self._residuals.get(name)
+        if residual is not None:
+            vector.add_(residual)
+            if not feeds:
+                self._spent.add(name)
+        elif feeds:
+            residual = self._residuals[name] = torch.zeros_like(vector)
+        mean = residual if feeds and residual is not None else vector
+        job = self._job(name, vector, spec, mean, self._states.get(name, {}).get(spec.family))
+        self._jobs.append(job)
+        return job
+
+    def _job(
+        self,
+        name: str,
+        sums: Tensor,
+        spec: CodecSpec,
+        mean: Tensor | None = None,
+        states: Sequence[State] | None = None,
+    ) -> _Job:
+        """Return the encoding of a vector: as a matrix, or in pieces."""
+        mean = sums if mean is None else mean
+        keeps = not _keeps_nothing(spec) or mean is not sums
+        if spec.traits.matrices:
+            shape = matrix_shape(self._shapes[name])
+            pairs = [(sums.view(shape), mean.view(shape))]
+        else:
+            pairs = list(zip(sums.split(PIECE), mean.split(PIECE), strict=True))
+        current = _copies(states) if states else [State() for _ in pairs]
+        codec = self._codec(spec)
+        generators: list[Exchanges] = []
+        for number, ((given, result), state) in enumerate(zip(pairs, current, strict=True)):
+            context = Context(
+                rank=self.rank,
+                ranks=self.ranks,
+                step=self.step,
+                seed=zlib.crc32(f"{self.seed} {number} {name}".encode()),
+                feedback=mean is not sums,
+            )
+            generators.append(codec.average([given], [result], [state], context))
+        return _Job(
+            name=name,
+            family=spec.family,
+            sums=sums,
+            mean=mean,
+            rounds=_rounds(spec, pairs[0][0].shape, self.ranks),
+            generators=generators,
+            states=current if keeps else [],
+        )
+
+    def _complete(self, job: _Job) -> Exchanges:
+        """Run a job's codec to its end, and keep what it leaves."""
+        yield from lockstep(job.generators)
+        if any(job.states):
+            self._states.setdefault(job.name, {})[job.family] = job.states
+        if job.mean is not job.sums:
+            _swap(job.sums, job.mean)
+        self._done.append(job.name)
+        if len(self._done) == sum(bool(job.states) for job in self._jobs):
+            self._close()
+
+    def _shaped(self, name: str) -> Tensor | None:
+        found = self._residuals.get(name)
+        return None if found is None else found.view(self._shapes[name])
+
+    def _check(self, state: Mapping[str, Any]) -> None:
+        for name, text in state["codecs"].items():
+            if name not in self._shapes:
+                raise CompressionError(f"state has parameter {name!r}, the model has not")
+            self._codec(CodecSpec.parse(text))
+        if missing := sorted(set(self._shapes) - set(state["codecs"])):
+            raise CompressionError(f"state lacks parameter {missing[0]!r}, which the model has")
+        for name, kept in state["parameters"].items():
+            found = None if kept["residual"] is None else tuple(kept["residual"].shape)
+            if found not in (None, self._shapes[name]):
+                raise CompressionError(
+                    f"residual of {name!r} has shape {found}, needs {self._shapes[name]}"
+                )
+
+
+def _keeps_nothing(spec: CodecSpec) -> bool:
+    """Return whether a codec rounds element by element, so that any run can be encoded at once."""
+    return spec.family in ("bf16", "fp16")
+
+
+def _copies(states: Sequence[State]) -> list[State]:
+    return [
+        {k: v.clone() if isinstance(v, Tensor) else v for k, v in state.items()} for state in states
+    ]
+
+
+def _is_finite(vector: Tensor) -> bool:
+    """Return whether all elements are finite; the sum tells without memory, unless it overflows."""
+    if bool(torch.isfinite(vector.sum())):
+        return True
+    return all(bool(torch.isfinite(piece).all()) for piece in vector.split(_BLOCK))
+
+
+def _joined(vectors: Sequence[Tensor]) -> list[Tensor]:
+    """Return vectors with runs that follow each other in memory joined.
+
+    The order stays: it is the order of the exchanges, and addresses differ among ranks.
+    """
+    runs: list[Tensor] = []
+    for vector in vectors:
+        last = runs[-1] if runs else None
+        if (
+            last is not None
+            and last.dtype == vector.dtype
+            and last.untyped_storage().data_ptr() == vector.untyped_storage().data_ptr()
+            and last.storage_offset() + last.numel() == vector.storage_offset()
+        ):
+            runs[-1] = last.as_strided((last.numel() + vector.numel(),), (1,))
+        else:
+            runs.append(vector)
+    return runs
+
+
+def _swap(one: Tensor, other: Tensor) -> None:
+    scratch = torch.empty(min(_BLOCK, one.numel()), dtype=one.dtype)
+    for left, right in zip(one.split(_BLOCK), other.split(_BLOCK), strict=True):
+        kept = scratch[: left.numel()].copy_(left)
+        left.copy_(right)
+        right.copy_(kept)
+
+
+def _requests(*requests: AllReduce) -> Exchanges:
+    yield list(requests)
+
+
+def _sum_of(vector: Tensor, ranks: int) -> Exchanges:
+    """Average uncompressed: divided first, as DDP does, so that the sum does not overflow."""
+    yield [AllReduce(vector.div_(ranks))]
+
+
+@cache
+def _rounds(spec: CodecSpec, shape: Sequence[int], ranks: int) -> int:
+    """Return the number of a codec's exchanges that follow each other."""
+    return 1 + max((each.phase for each in transfers(spec, [shape], ranks)), default=0)
+
+
+def _until_last(generator: Exchanges, rounds: int) -> Exchanges:
+    """Run a codec's first exchanges, and leave what follows them to `Averager.finish`."""
+    for _ in range(rounds):
+        batch = next(generator, None)
+        if batch is None:
+            return
+        yield batch

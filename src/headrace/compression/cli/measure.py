@@ -1,0 +1,56 @@
+"""``headrace compression measure``: profile a model's step and codecs, on ranks of this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.cli.options import output_option
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import CodecSpec
+from headrace.compression.measure.local import EXAMPLE, measure_locally
+from headrace.compression.profile import CompressionProfile
+from headrace.units import size
+
+
+def profile_command(
+    output: Annotated[Path, output_option("File for the compression profile.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="module:function; the function returns a model and a batch, or a model and a "
+            "function from it to the loss.",
+            show_default="a small perceptron",
+        ),
+    ] = None,
+    ranks: Annotated[int, typer.Option(help="To start on this machine, at least 2.")] = 2,
+    codecs: Annotated[
+        str | None, typer.Option(help="Codecs to time, by commas.", show_default="one of each kind")
+    ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            help="Time codecs alone, on the parameters of this profile; the rest is kept from it."
+        ),
+    ] = None,
+    bucket_mb: Annotated[float, typer.Option(help="DDP's bucket_cap_mb.")] = 25.0,
+    steps: Annotated[int, typer.Option(help="That count, of each kind.")] = 10,
+) -> None:
+    """Measure a training step without and with communication, and codecs with all ranks encoding.
+
+    In a job of your own, headrace.compression.measure.job.profile_model does so among its ranks.
+    """
+    if model is not None and like is not None:
+        raise CompressionError("--model and --like given, needs one: --like has its model")
+    wanted = [str(CodecSpec.parse(text)) for text in (codecs or "").split(",") if text.strip()]
+    found = measure_locally(
+        model or EXAMPLE,
+        ranks=ranks,
+        codecs=wanted,
+        like=None if like is None else CompressionProfile.load(like),
+        bucket_cap_mb=bucket_mb,
+        steps=steps,
+    )
+    found.save(output)
+    Console().print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)

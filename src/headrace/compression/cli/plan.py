@@ -1,0 +1,145 @@
+"""``headrace compression plan``: which codec makes a job's step shortest, on which network."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from headrace.cli.options import output_option
+from headrace.compression.cli.show import advice_tables
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import CodecSpec
+from headrace.compression.plan.advice import LOCAL_STEPS
+from headrace.compression.plan.models import MODELS, bundled_profile
+from headrace.compression.plan.network import BookNetwork, FormulaNetwork, parse_bandwidth
+from headrace.compression.profile import CompressionProfile
+from headrace.units import parse_size, size
+
+if TYPE_CHECKING:
+    from headrace.compression.plan.network import NetworkTimes
+
+_Book = Annotated[
+    Path | None,
+    typer.Option(
+        help="Predict for this plan book, or for templates on this profile or topology, in place "
+        "of a formula: it has the workers and their links."
+    ),
+]
+_Memory = Annotated[
+    str | None,
+    typer.Option(help="Memory of the device: 16GiB; 0: any.", show_default="the profile's"),
+]
+
+
+def advise_command(
+    output: Annotated[Path, output_option("File for the compression plan.")],
+    profile: Annotated[
+        Path | None, typer.Argument(help="A compression profile.", metavar="PROFILE")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help=f"A bundled profile in place of a file: {', '.join(MODELS)}."),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="With --model: examples of one rank in a step.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of ranks.")] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(help="Rate of a link in each direction: 10Gbit/s, 1.25GB/s.")
+    ] = None,
+    network: Annotated[
+        str, typer.Option(help="How gradients are summed: ring, tree or server (Table 4.2).")
+    ] = "ring",
+    latency: Annotated[float, typer.Option(help="Of a message, in us.")] = 0.0,
+    ranks_per_host: Annotated[int, typer.Option(help="Ranks that share a link.")] = 1,
+    book: _Book = None,
+    codecs: Annotated[
+        str | None,
+        typer.Option(help="Codecs to compare, by commas.", show_default="the profile's"),
+    ] = None,
+    memory: _Memory = None,
+    local_steps: Annotated[
+        int, typer.Option(help="For the row of fewer exchanges: steps between averages.")
+    ] = LOCAL_STEPS,
+) -> None:
+    """Predict a step's time with every codec, and say which is fastest and why.
+
+    From a measured profile, or a bundled one; on equal links with a formula for the collectives,
+    or on a network that is known.
+    """
+    from headrace.compression.plan.plan import CompressionPlan
+
+    found = _profile(profile, model, batch)
+    wanted = tuple(CodecSpec.parse(text) for text in (codecs or "").split(",") if text.strip())
+    if book is not None:
+        times, origin = _book_network(book, workers, bandwidth)
+    else:
+        times, origin = _formula(network, workers, bandwidth, latency, ranks_per_host), {}
+    plan = CompressionPlan.make(
+        found,
+        times,
+        codecs=wanted,
+        memory_bytes=None if memory is None else parse_size(memory),
+        local_steps=local_steps,
+        provenance={"profile": found.digest, **origin},
+    )
+    plan.save(output)
+    console = Console()
+    for table in advice_tables(plan, False):
+        console.print(table)
+    console.print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
+
+
+def _profile(file: Path | None, model: str | None, batch: int | None) -> CompressionProfile:
+    if (file is None) == (model is None):
+        given = "neither" if file is None else "both"
+        raise CompressionError(
+            f"profile: {given} of PROFILE and --model given, needs one; headrace compression "
+            f"measure writes a profile, and the bundled models are {', '.join(MODELS)}"
+        )
+    if model is not None:
+        return bundled_profile(model, batch)
+    if batch is not None:
+        raise CompressionError("--batch is for --model alone: a profile holds for its own batch")
+    assert file is not None
+    return CompressionProfile.load(file)
+
+
+def _formula(
+    scheme: str,
+    workers: int | None,
+    bandwidth: str | None,
+    latency: float,
+    ranks_per_host: int,
+) -> FormulaNetwork:
+    for name, value in (("workers", workers), ("bandwidth", bandwidth)):
+        if value is None:
+            raise CompressionError(
+                f"--{name} is missing, needs a value such as "
+                f"{'64' if name == 'workers' else '10Gbit/s'}, or --book with a plan book"
+            )
+    assert workers is not None
+    assert bandwidth is not None
+    return FormulaNetwork(
+        scheme=scheme,
+        workers=workers,
+        bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
+        alpha_us=latency,
+        ranks_per_host=ranks_per_host,
+    )
+
+
+def _book_network(
+    file: Path, workers: int | None, bandwidth: str | None
+) -> "tuple[NetworkTimes, dict[str, Any]]":
+    from headrace.collectives import predictor
+
+    found = BookNetwork(predictor=predictor(file))
+    if workers not in (None, found.workers):
+        raise CompressionError(
+            f"--workers is {workers}, needs {found.workers} as in {file}, or nothing"
+        )
+    if bandwidth is not None:
+        raise CompressionError("--bandwidth and --book given, needs one: the book has its links")
+    return found, {"book": str(file)}

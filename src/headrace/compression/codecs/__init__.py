@@ -1,0 +1,1 @@
+"""Codecs: from gradients to payloads and back, as generators of the exchanges that they need."""

@@ -1,0 +1,188 @@
+"""Times of codecs: what an averager computes for a bucket, without the exchanges.
+
+The computation is that of a training step (`headrace.compression.averaging`): residuals, packing
+and checks are part of it. Exchanges are replaced by copies that are not timed.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from headrace.compression.averaging import Averager
+from headrace.compression.codecs.requests import AllGather, AllToAll, Exchanges, Request
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import NONE, CodecSpec, codec_spec
+from headrace.compression.policy import Policy
+from headrace.compression.profile import CodecTiming, ModelTensor
+from headrace.compression.traffic import transfers
+
+Barrier = Callable[[], object]
+"""Returns when all ranks have called it: then all encode at once."""
+
+_WARM_UP = 2
+_SCALE = 1e-3
+
+
+@dataclass(slots=True)
+class Computed:
+    """Times of one step's computation, in us: before the first exchanges, the last ones, and all.
+
+    They are of one rank, which has `ranks` others' payloads to decode.
+    """
+
+    first: float
+    last: float
+    whole: float
+
+
+def averaging_us(averager: Averager, gradients: Sequence[tuple[str, torch.Tensor]]) -> Computed:
+    """Return the times of one averaging of gradients, whose exchanges are copies of its own."""
+    spent: list[float] = []
+    for part in (lambda: averager.add(gradients), averager.finish):
+        began = time.perf_counter()
+        running = part()
+        while running:
+            rest: list[Exchanges] = []
+            asked: list[Request] = []
+            for generator in running:
+                batch = next(generator, None)
+                if batch is not None:
+                    asked += batch
+                    rest.append(generator)
+            spent.append((time.perf_counter() - began) * 1e6)
+            if not asked:
+                spent[-1] = -spent[-1]  # followed by no exchange
+            for request in asked:
+                _echo(request)
+            running = rest
+            began = time.perf_counter()
+    exchanges = [index for index, took in enumerate(spent) if took > 0]
+    whole = sum(map(abs, spent))
+    if not exchanges:
+        return Computed(first=whole, last=whole, whole=whole)
+    return Computed(
+        first=sum(map(abs, spent[: exchanges[0] + 1])),
+        last=sum(map(abs, spent[: exchanges[-1] + 1])),
+        whole=whole,
+    )
+
+
+def _echo(request: Request) -> None:
+    """Complete an exchange as if all ranks had sent the same."""
+    if isinstance(request, AllToAll):
+        request.received.copy_(request.sent)
+    elif isinstance(request, AllGather):
+        request.received.copy_(request.sent.expand_as(request.received))
+
+
+def time_codecs(
+    codecs: Sequence[CodecSpec | str],
+    buckets: Sequence[Sequence[ModelTensor]],
+    *,
+    ranks: int,
+    rank: int = 0,
+    policy: Policy | None = None,
+    barrier: Barrier = lambda: None,
+    repeats: int = 7,
+) -> dict[str, CodecTiming]:
+    """Time codecs on each bucket, and on all of them together.
+
+    All ranks of a host call it at once, with a `barrier` of theirs: their processors and memory are
+    then shared as in a training step.
+
+    Parameters
+    ----------
+    buckets : parameters that are encoded together.
+    ranks : of the job: how many payloads are decoded, and the number of shards.
+    policy : which parameters are compressed (default: `Policy`'s rules).
+    repeats : of each computation; medians count.
+
+    Returns
+    -------
+    By the codec's text; codecs that compress none of the parameters are left out.
+
+    Raises
+    ------
+    CompressionError : no such codec, or fewer than two ranks.
+    """
+    if ranks < 2:
+        raise CompressionError(f"ranks is {ranks}, needs at least 2: one rank exchanges nothing")
+    rules = policy or Policy()
+    groups = [list(bucket) for bucket in buckets]
+    if len(groups) > 1:
+        groups.append([tensor for bucket in groups for tensor in bucket])
+    found: dict[str, CodecTiming] = {}
+    for spec in map(codec_spec, codecs):
+        if spec == NONE:
+            continue
+        rows: dict[int, tuple[float, float]] = {}
+        for group in groups:
+            coded = [t for t in group if rules.codec_of(t.name, t.shape, spec) != NONE]
+            elements = sum(tensor.elements for tensor in coded)
+            if not elements or elements in rows:
+                continue
+            kinds = {each.collective for each in transfers(spec, [t.shape for t in coded], ranks)}
+            averager = Averager(
+                _coding(rules, spec),
+                {tensor.name: tensor.shape for tensor in coded},
+                rank=rank,
+                ranks=ranks,
+            )
+            rows[elements] = _parts(_median(averager, coded, barrier, repeats), kinds, ranks)
+        if rows:
+            sizes = sorted(rows)
+            found[str(spec)] = CodecTiming(
+                elements=tuple(sizes),
+                encode_us=tuple(rows[size][0] for size in sizes),
+                decode_us=tuple(rows[size][1] for size in sizes),
+            )
+    return found
+
+
+def _coding(rules: Policy, spec: CodecSpec) -> Policy:
+    return Policy(
+        codec=spec,
+        except_for=rules.except_for,
+        smallest=rules.smallest,
+        one_dimension=rules.one_dimension,
+        feedback=rules.feedback,
+    )
+
+
+def _median(
+    averager: Averager, tensors: Sequence[ModelTensor], barrier: Barrier, repeats: int
+) -> Computed:
+    """Return the medians of repeated computations, each begun by all ranks at once."""
+    generator = torch.Generator().manual_seed(1)
+    fresh = [torch.randn(t.shape, generator=generator) * _SCALE for t in tensors]
+    gradients = [(t.name, torch.empty(t.shape)) for t in tensors]
+    taken: list[Computed] = []
+    for number in range(_WARM_UP + repeats):
+        for (_, gradient), values in zip(gradients, fresh, strict=True):
+            gradient.copy_(values)
+        barrier()
+        computed = averaging_us(averager, gradients)
+        if number >= _WARM_UP:
+            taken.append(computed)
+    return Computed(
+        first=statistics.median(each.first for each in taken),
+        last=statistics.median(each.last for each in taken),
+        whole=statistics.median(each.whole for each in taken),
+    )
+
+
+def _parts(computed: Computed, kinds: set[str], ranks: int) -> tuple[float, float]:
+    """Return (encode, decode) us of a payload, see `CodecTiming`: how often each happens is known.
+
+    A sharded codec encodes all elements and decodes its shard of every rank's, then encodes the
+    shard again and decodes all; a gathered one decodes every rank's payload.
+    """
+    if "all_to_all" in kinds:
+        rest = computed.whole - computed.first * (1 + 1 / ranks)
+        return computed.first, max(0.0, rest / 2)
+    if "allgather" in kinds:
+        return computed.first, max(0.0, (computed.whole - computed.first) / ranks)
+    return computed.last, max(0.0, computed.whole - computed.last)

@@ -1,0 +1,244 @@
+"""A compression profile, measured by the ranks of a job."""
+
+import copy
+import os
+import resource
+import socket
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from headrace.compression.averaging import Averager
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import CodecSpec
+from headrace.compression.measure.computing import averaging_us, time_codecs
+from headrace.compression.measure.step import (
+    WARM_UP,
+    LossOf,
+    ObservedModel,
+    OptimizerOf,
+    StepTimes,
+    contention_of,
+    typical,
+)
+from headrace.compression.policy import Policy
+from headrace.compression.profile import (
+    MEASURED,
+    CodecTiming,
+    CompressionProfile,
+    GradientBucket,
+    ModelTensor,
+)
+
+CODECS = ("bf16", "minmax:4", "sign", "topk:1%", "powersgd:2", "powersgd:4")
+"""Codecs that are timed unless others are named: one of each kind."""
+
+_BESIDE = "bf16"  # computes as long as wished, on any tensors
+
+
+def profile_model(
+    model: nn.Module,
+    loss_of: LossOf,
+    *,
+    name: str,
+    batch: int,
+    codecs: Sequence[CodecSpec | str] = CODECS,
+    optimizer: OptimizerOf | None = None,
+    group: Any = None,
+    policy: Policy | None = None,
+    bucket_cap_mb: float = 25.0,
+    ranks_per_host: int = 0,
+    steps: int = 10,
+) -> CompressionProfile:
+    """Measure a model's step, and codecs on its gradients; all ranks of the group call it.
+
+    The model is copied, so its parameters do not change. The copy is trained under
+    DistributedDataParallel: without communication, for the times of computing, then with it, for
+    gamma, and with a codec beside it, for the contention. Then all ranks encode at once.
+
+    Parameters
+    ----------
+    model : not wrapped; the same on all ranks.
+    loss_of : the forward pass of a batch through the model that it is given.
+    name, batch : of the model, and examples of a rank's batch, for the profile.
+    optimizer : made for the copy's parameters, so that its time is in `other_us`.
+    group : of the ranks (default: all); with other backends than Gloo, too.
+    policy : which parameters are compressed.
+    bucket_cap_mb : as DistributedDataParallel's.
+    ranks_per_host : of the group (default: by the ranks' host names).
+    steps : that count, of each kind.
+
+    Returns
+    -------
+    CompressionProfile
+        The same on all ranks: medians of steps, then of ranks.
+
+    Raises
+    ------
+    CompressionError : fewer than two ranks or three steps, or no such codec.
+    """
+    if steps < 3:
+        raise CompressionError(f"steps is {steps}, needs at least 3")
+    ranks = dist.get_world_size(group)
+    if ranks < 2:
+        raise CompressionError(f"the group has {ranks} rank, needs at least 2 to measure a job")
+    options: dict[str, Any] = {"group": group, "bucket_cap_mb": bucket_cap_mb}
+    observed = {
+        kind: ObservedModel(
+            copy.deepcopy(model), loss_of, optimizer=optimizer, communicate=kind, **options
+        )
+        for kind in (False, True)
+    }
+    taken = _take_turns(observed, steps, group)
+    tensors, buckets = _layout(model, observed[False].buckets)
+    alone, beside = _over_ranks(typical(taken[False]), group), typical(taken[True])
+    gamma = statistics.median(_gathered(beside.ready[-1], group)) / max(alone.ready[-1], 1e-9)
+    held = [[tensors[index] for index in bucket] for bucket in buckets]
+    timings = time_codecs(
+        codecs,
+        held,
+        ranks=ranks,
+        rank=dist.get_rank(group),
+        policy=policy,
+        barrier=lambda: dist.barrier(group=group),
+    )
+    contention = _contention(observed[False], tensors, ranks, steps, group)
+    return CompressionProfile(
+        model=name,
+        device=_device(model),
+        batch=batch,
+        tensors=tuple(tensor for bucket in held for tensor in bucket),
+        buckets=tuple(
+            GradientBucket(tensors=len(bucket), ready_us=ready)
+            for bucket, ready in zip(held, _ascending(alone), strict=True)
+        ),
+        forward_us=alone.forward,
+        backward_us=alone.backward,
+        other_us=alone.other,
+        gamma=max(1.0, gamma),
+        contention=contention,
+        ranks_per_host=min(ranks, 1024, ranks_per_host or _most_on_a_host(group)),
+        **_memory(model),
+        codecs=agreed_timings(timings, group),
+        provenance={
+            "kind": MEASURED,
+            "source": f"headrace compression: {ranks} ranks, {steps} steps of each kind",
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+        },
+    )
+
+
+def agreed_timings(timings: Mapping[str, CodecTiming], group: Any = None) -> dict[str, CodecTiming]:
+    """Return the medians over ranks; all ranks of the group call it, with the same codecs."""
+    every = _gathered({name: asdict(timing) for name, timing in timings.items()}, group)
+    return {
+        name: CodecTiming(
+            elements=timing.elements,
+            encode_us=_medians([each[name]["encode_us"] for each in every]),
+            decode_us=_medians([each[name]["decode_us"] for each in every]),
+        )
+        for name, timing in timings.items()
+    }
+
+
+def _take_turns(
+    observed: Mapping[bool, ObservedModel], steps: int, group: Any
+) -> dict[bool, list[StepTimes]]:
+    """Return the steps' times without and with communication, measured by turns."""
+    taken: dict[bool, list[StepTimes]] = {False: [], True: []}
+    for number in range(WARM_UP + steps):
+        for kind, each in observed.items():
+            dist.barrier(group=group)
+            times = each.step()
+            if number >= WARM_UP:
+                taken[kind].append(times)
+    return taken
+
+
+def _layout(
+    model: nn.Module, names: Sequence[Sequence[str]]
+) -> tuple[list[ModelTensor], list[list[int]]]:
+    """Return the parameters in the order of the buckets, and the buckets' indices in them."""
+    shapes = {name: tuple(each.shape) for name, each in model.named_parameters()}
+    tensors: list[ModelTensor] = []
+    buckets: list[list[int]] = []
+    for bucket in names:
+        start = len(tensors)
+        tensors += [ModelTensor(name=name, shape=shapes[name]) for name in bucket]
+        buckets.append(list(range(start, len(tensors))))
+    return tensors, buckets
+
+
+def _contention(
+    observed: ObservedModel, tensors: Sequence[ModelTensor], ranks: int, steps: int, group: Any
+) -> float:
+    """Return the median of the ranks' contention, with all of them encoding."""
+    averager = Averager(
+        Policy(codec=_BESIDE, smallest=0, one_dimension=True),
+        {tensor.name: tensor.shape for tensor in tensors},
+        rank=0,
+        ranks=ranks,
+    )
+    gradients = [(tensor.name, torch.zeros(tensor.shape)) for tensor in tensors]
+
+    def work() -> None:
+        averaging_us(averager, gradients)
+
+    dist.barrier(group=group)
+    found = contention_of(observed, work, steps)
+    return min(100.0, statistics.median(_gathered(found, group)))
+
+
+def _over_ranks(times: StepTimes, group: Any) -> StepTimes:
+    return typical([StepTimes(**each) for each in _gathered(asdict(times), group)])
+
+
+def _gathered(value: Any, group: Any) -> list[Any]:
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def _medians(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(statistics.median(column) for column in zip(*rows, strict=True))
+
+
+def _ascending(times: StepTimes) -> list[float]:
+    """Return the times of readiness, in order: medians of noisy times need not be."""
+    ready: list[float] = []
+    for each in times.ready:
+        ready.append(min(times.backward, max(each, ready[-1] if ready else 0.0)))
+    return ready
+
+
+def _most_on_a_host(group: Any) -> int:
+    return max(Counter(_gathered(socket.gethostname(), group)).values())
+
+
+def _device(model: nn.Module) -> str:
+    device = next(model.parameters()).device
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{named[0] if named else 'CPU'}, {torch.get_num_threads()} threads"
+
+
+def _memory(model: nn.Module) -> dict[str, int]:
+    """Return the device's memory, and the most of it that this process has used."""
+    device = next(model.parameters()).device
+    if device.type == "cuda":
+        _, whole = torch.cuda.mem_get_info(device)
+        return {"memory_bytes": whole, "used_bytes": torch.cuda.max_memory_allocated(device)}
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # KiB on Linux
+    return {"memory_bytes": pages, "used_bytes": min(used, pages)}

@@ -1,0 +1,132 @@
+"""Measurement among ranks that are started on this machine: the parent's and the ranks' side."""
+
+import importlib
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headrace.compression.errors import CompressionError
+from headrace.compression.profile import CompressionProfile
+from headrace.launch.roles import Role, Roles
+from headrace.launch.worker import Receive, Send, run_worker
+
+EXAMPLE = "headrace.compression.measure.example:perceptron"
+_ANSWER_S = 1800.0
+
+
+def measure_locally(
+    model: str = EXAMPLE,
+    *,
+    ranks: int,
+    codecs: Sequence[str] = (),
+    like: CompressionProfile | None = None,
+    bucket_cap_mb: float = 25.0,
+    steps: int = 10,
+) -> CompressionProfile:
+    """Start ranks on this machine, and return the profile that they measure.
+
+    Parameters
+    ----------
+    model : ``module:function``; the function returns a model and a batch, or a model and a function
+        from the model to the loss. A batch's loss is the output's mean square.
+    codecs : to be timed (default: `headrace.compression.measure.job.CODECS`).
+    like : time codecs alone, on this profile's parameters and buckets: the rest is kept.
+
+    Raises
+    ------
+    CompressionError : fewer than two ranks, no such function, or no such codec.
+    CommunicationError : a rank failed.
+    """
+    if not 2 <= ranks <= 1024:
+        raise CompressionError(f"ranks is {ranks}, needs 2 to 1024")
+    with tempfile.TemporaryDirectory() as folder:
+        if like is not None:
+            like.save(Path(folder, "like"))
+        task = {
+            "folder": folder,
+            "model": model,
+            "ranks": ranks,
+            "codecs": list(codecs),
+            "like": like is not None,
+            "bucket_cap_mb": bucket_cap_mb,
+            "steps": steps,
+        }
+        argv = [sys.executable, "-m", "headrace.compression.measure.local"]
+        env = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        roles = {rank: Role(name=f"rank {rank}", argv=argv, env=env) for rank in range(ranks)}
+        with Roles(roles) as running:
+            for rank in roles:
+                running.send(rank, {**task, "rank": rank})
+            while running.expect("the measurement", _ANSWER_S):
+                pass
+        return CompressionProfile.load(Path(folder, "profile"))
+
+
+def named_function(text: str) -> Callable[..., Any]:
+    """Return the function that ``module:function`` names.
+
+    Raises
+    ------
+    CompressionError : there is none.
+    """
+    module, colon, name = text.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), name) if colon and name else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise CompressionError(f"model is {text!r}: {error}") from error
+    if not callable(found):
+        raise CompressionError(f"model is {text!r}, needs module:function")
+    return found
+
+
+def _work(receive: Receive, send: Send) -> None:
+    # torch takes seconds to import: the parent does without
+    import torch
+    import torch.distributed as dist
+
+    from headrace.compression.measure.computing import time_codecs
+    from headrace.compression.measure.job import CODECS, agreed_timings, profile_model
+
+    task = receive()
+    folder, ranks, rank = Path(task["folder"]), task["ranks"], task["rank"]
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=ranks
+    )
+    codecs = task["codecs"] or CODECS
+    if task["like"]:
+        like = CompressionProfile.load(folder / "like")
+        timings = time_codecs(
+            codecs, like.bucket_tensors(), ranks=ranks, rank=rank, barrier=dist.barrier
+        )
+        found = replace(
+            like,
+            codecs={**like.codecs, **agreed_timings(timings)},
+            ranks_per_host=ranks,
+            provenance={**like.provenance, "codecs": f"measured: {', '.join(timings)}"},
+        )
+    else:
+        model, given = named_function(task["model"])()
+        is_batch = isinstance(given, torch.Tensor)
+        found = profile_model(
+            model,
+            (lambda each: each(given).square().mean()) if is_batch else given,
+            name=task["model"],
+            batch=len(given) if is_batch else 1,
+            codecs=codecs,
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
+            bucket_cap_mb=task["bucket_cap_mb"],
+            steps=task["steps"],
+        )
+    if rank == 0:
+        found.save(folder / "profile")
+    send(done=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run_worker(_work)

@@ -1,0 +1,315 @@
+"""The compression plan: predictions, with all that they were computed from."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import headrace.artifact as artifact_io
+from headrace import fields
+from headrace.artifact import Artifact
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import CodecSpec
+from headrace.compression.plan.advice import Advice, AdviceRow, advise, known_codecs
+from headrace.compression.plan.network import FormulaNetwork, NetworkTimes
+from headrace.compression.policy import Policy
+from headrace.compression.profile import KIND as PROFILE_KIND
+from headrace.compression.profile import PROFILE_SCHEMA, CompressionProfile
+from headrace.errors import ArtifactError, VerificationError
+from headrace.fields import Field
+
+PLAN_KIND = "compression-plan"
+PLAN_SCHEMA = 1
+
+_CLOSE = 1e-5
+"""Relative difference of figures that count as equal: break-even bandwidths are found to 1e-6."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedNetwork:
+    """Times of a plan book's collectives as they were when a plan was made.
+
+    Attributes
+    ----------
+    book : the network's name; `digest`: of the book or topology.
+    times : (collective, payload bytes) to us.
+    """
+
+    book: str
+    workers: int
+    bandwidth_bytes_per_s: float
+    times: Mapping[tuple[str, int], float]
+
+    def exchange_us(self, collective: str, payload_bytes: float) -> float:
+        """Return the recorded time.
+
+        Raises
+        ------
+        CompressionError : if there is none.
+        """
+        found = self.times.get((collective, round(payload_bytes)))
+        if found is None:
+            raise CompressionError(
+                f"the plan has no time of {collective} with {round(payload_bytes)} bytes: make it "
+                "again from the plan book"
+            )
+        return found
+
+    def at_bandwidth(self, bytes_per_s: float) -> "RecordedNetwork":
+        """Raise CompressionError: other bandwidths need the plan book."""
+        raise CompressionError(
+            f"no times are recorded for {bytes_per_s:g} bytes/s: make the plan again"
+        )
+
+    def describe(self) -> str:
+        """Return the name of the book's network."""
+        return f"plans for {self.book}"
+
+
+class RecordingNetwork:
+    """A network that records the times that it is asked for."""
+
+    def __init__(self, network: NetworkTimes) -> None:
+        self._network = network
+        self.times: dict[tuple[str, int], float] = {}
+
+    @property
+    def workers(self) -> int:
+        """The network's."""
+        return self._network.workers
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """The network's."""
+        return self._network.bandwidth_bytes_per_s
+
+    def exchange_us(self, collective: str, payload_bytes: float) -> float:
+        """Return the network's time, and keep it."""
+        found = self._network.exchange_us(collective, payload_bytes)
+        self.times[collective, round(payload_bytes)] = found
+        return found
+
+    def at_bandwidth(self, bytes_per_s: float) -> NetworkTimes:
+        """Return the network at another bandwidth, which is not recorded."""
+        return self._network.at_bandwidth(bytes_per_s)
+
+    def describe(self) -> str:
+        """Return the network's description."""
+        return self._network.describe()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionPlan:
+    """Advice for a profile on a network, with both.
+
+    Attributes
+    ----------
+    codecs : texts of those that were compared.
+    memory_bytes : of the device; None: the profile's.
+    """
+
+    profile: CompressionProfile
+    network: FormulaNetwork | RecordedNetwork
+    codecs: tuple[str, ...]
+    memory_bytes: int | None
+    local_steps: int
+    advice: Advice
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def make(
+        cls,
+        profile: CompressionProfile,
+        network: NetworkTimes,
+        *,
+        codecs: tuple[CodecSpec, ...],
+        memory_bytes: int | None,
+        local_steps: int,
+        provenance: Mapping[str, Any],
+    ) -> "CompressionPlan":
+        """Advise, and keep what the advice was computed from; see `advise`."""
+        recorder, codecs = RecordingNetwork(network), codecs or tuple(known_codecs(profile))
+        advice = advise(
+            profile, recorder, codecs=codecs, memory_bytes=memory_bytes, local_steps=local_steps
+        )
+        if isinstance(network, FormulaNetwork):
+            kept = network
+        else:
+            kept = RecordedNetwork(
+                book=network.describe().removeprefix("plans for "),
+                workers=network.workers,
+                bandwidth_bytes_per_s=network.bandwidth_bytes_per_s,
+                times=recorder.times,
+            )
+        return cls(
+            profile=profile,
+            network=kept,
+            codecs=tuple(map(str, codecs)),
+            memory_bytes=memory_bytes,
+            local_steps=local_steps,
+            advice=advice,
+            provenance=provenance,
+        )
+
+    def verify(self) -> None:
+        """Compute all predictions again; break-even bandwidths only where a formula gives times.
+
+        Raises
+        ------
+        VerificationError : naming the first figure that differs.
+        """
+        formula = isinstance(self.network, FormulaNetwork)
+        again = advise(
+            self.profile,
+            self.network,
+            codecs=[CodecSpec.parse(codec) for codec in self.codecs],
+            memory_bytes=self.memory_bytes,
+            local_steps=self.local_steps,
+            break_evens=formula,
+            policy=Policy(),
+        )
+        kept, found = _advice_head(self.advice), _advice_head(again)
+        if not formula:
+            for head in (kept, found):
+                for row in (*head["rows"], head["winner"]):
+                    row.pop("break_even_bytes_per_s")
+        _compare(kept, found, "advice")
+
+    def to_artifact(self) -> Artifact:
+        """Return the plan as an artifact of kind "compression-plan"."""
+        if isinstance(self.network, FormulaNetwork):
+            network = asdict(self.network)
+        else:
+            network = {
+                "book": self.network.book,
+                "workers": self.network.workers,
+                "bandwidth_bytes_per_s": self.network.bandwidth_bytes_per_s,
+                "times": [[kind, size, us] for (kind, size), us in self.network.times.items()],
+            }
+        return Artifact(
+            kind=PLAN_KIND,
+            schema=PLAN_SCHEMA,
+            head={
+                "profile": self.profile.to_head(),
+                "origin": dict(self.profile.provenance),
+                "network": network,
+                "codecs": list(self.codecs),
+                "memory_bytes": self.memory_bytes,
+                "local_steps": self.local_steps,
+                "advice": _advice_head(self.advice),
+            },
+            provenance=self.provenance,
+        )
+
+    @classmethod
+    def from_artifact(
+        cls, artifact: Artifact, source: str = "compression plan"
+    ) -> "CompressionPlan":
+        """Rebuild a plan; `verify` computes it again.
+
+        Raises
+        ------
+        ArtifactError : naming the field, what was found and what is needed.
+        """
+        whole = Field(artifact.head, source, ArtifactError)
+        profile = Artifact(
+            kind=PROFILE_KIND,
+            schema=PROFILE_SCHEMA,
+            head=whole.at("profile").read(fields.table),
+            provenance=whole.at("origin").read(fields.table),
+        )
+        memory = whole.at("memory_bytes")
+        try:
+            codecs = tuple(str(CodecSpec.parse(c.text())) for c in whole.at("codecs").items())
+            network = _network(whole.at("network"))
+        except CompressionError as error:
+            raise ArtifactError(f"{source}: {error}") from error
+        return cls(
+            profile=CompressionProfile.from_artifact(profile, f"{source}: profile"),
+            network=network,
+            codecs=codecs,
+            memory_bytes=None if memory.found is None else memory.integer(0, 1 << 50),
+            local_steps=whole.at("local_steps").integer(1, 1 << 20),
+            advice=_advice(whole.at("advice")),
+            provenance=artifact.provenance,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to `path`."""
+        self.to_artifact().save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "CompressionPlan":
+        """Read a plan; see `from_artifact`."""
+        return cls.from_artifact(artifact_io.load(path, PLAN_KIND, PLAN_SCHEMA), str(path))
+
+
+def _advice_head(advice: Advice) -> dict[str, Any]:
+    head = asdict(advice)
+    return {**head, "rows": [dict(row) for row in head["rows"]]}
+
+
+def _network(found: Field) -> FormulaNetwork | RecordedNetwork:
+    workers = found.at("workers").integer(2, 1 << 20)
+    rate = found.at("bandwidth_bytes_per_s").read(fields.number)
+    if "book" not in found.read(fields.table):
+        return FormulaNetwork(
+            scheme=found.at("scheme").text(),
+            workers=workers,
+            bandwidth_bytes_per_s=rate,
+            alpha_us=found.at("alpha_us").read(fields.number),
+            ranks_per_host=found.at("ranks_per_host").integer(1, 1 << 20),
+        )
+    return RecordedNetwork(
+        book=found.at("book").text(),
+        workers=workers,
+        bandwidth_bytes_per_s=rate,
+        times={
+            (row.at(0).text(), row.at(1).integer(0, 1 << 50)): row.at(2).read(fields.number)
+            for row in found.at("times").items()
+        },
+    )
+
+
+def _advice(found: Field) -> Advice:
+    needed = found.at("needed_compression")
+    rows = tuple(_advice_row(row) for row in found.at("rows").items())
+    if not rows:
+        raise found.at("rows").wrong("one row at least")
+    return Advice(
+        rows=rows,
+        winner=_advice_row(found.at("winner")),
+        alone_us=found.at("alone_us").read(fields.number),
+        needed_compression=None if needed.found is None else needed.read(fields.number),
+        why=found.at("why").text(),
+    )
+
+
+def _advice_row(row: Field) -> AdviceRow:
+    even = row.at("break_even_bytes_per_s")
+    times = ("step_us", "codec_us", "communication_us", "exposed_us", "sent_bytes")
+    return AdviceRow(
+        codec=row.at("codec").text(),
+        mode=row.at("mode").text(),
+        **{name: row.at(name).read(fields.number) for name in times},
+        memory_bytes=row.at("memory_bytes").integer(0, 1 << 50),
+        fits=row.at("fits").read(fields.boolean),
+        break_even_bytes_per_s=None if even.found is None else even.read(fields.number),
+    )
+
+
+def _compare(kept: Any, found: Any, path: str) -> None:
+    """Raise VerificationError unless two values are equal, numbers within rounding."""
+    if isinstance(found, dict):
+        for name in found:
+            _compare(kept[name], found[name], f"{path}.{name}")
+    elif isinstance(found, list):
+        if len(kept) != len(found):
+            raise VerificationError(f"{path} has {len(kept)} rows, computed again {len(found)}")
+        for index, (a, b) in enumerate(zip(kept, found, strict=True)):
+            _compare(a, b, f"{path}[{index}]")
+    elif isinstance(found, float) and isinstance(kept, float):
+        if abs(kept - found) > _CLOSE * max(abs(kept), abs(found)):
+            raise VerificationError(f"{path} is {kept!r}, computed again {found!r}")
+    elif kept != found:
+        raise VerificationError(f"{path} is {kept!r}, computed again {found!r}")

@@ -1,0 +1,71 @@
+"""Policies: which codec compresses which parameter."""
+
+import fnmatch
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import NONE, CodecSpec, codec_spec
+
+SMALLEST = 1024
+"""Elements below which a tensor is sent as it is: its share of the bytes is not worth encoding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Codec of each parameter, by its name and shape.
+
+    Biases and the weights of norms have one dimension and are left alone, as are tensors of few
+    elements: their gradients are few bytes, and training is sensitive to them.
+
+    Attributes
+    ----------
+    codec : of all parameters that no rule leaves alone; a text as `CodecSpec.parse` reads it.
+    except_for : patterns (as in shells) of names of parameters that are sent as they are.
+    smallest : elements below which a tensor is sent as it is.
+    one_dimension : compress tensors of one dimension, too.
+    feedback : add what was not sent to the next gradient; None: as the codec's family does.
+    """
+
+    codec: CodecSpec | str = NONE
+    except_for: Sequence[str] = ()
+    smallest: int = SMALLEST
+    one_dimension: bool = False
+    feedback: bool | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codec", codec_spec(self.codec))
+        object.__setattr__(self, "except_for", tuple(self.except_for))
+        if self.smallest < 0:
+            raise CompressionError(f"smallest is {self.smallest}, needs 0 or more elements")
+
+    def codec_of(
+        self, name: str, shape: Sequence[int], codec: CodecSpec | None = None
+    ) -> CodecSpec:
+        """Return the codec of a parameter; `codec`, if given, is used in place of the policy's.
+
+        A matrix codec leaves tensors of one dimension alone in any case.
+        """
+        chosen = codec_spec(self.codec) if codec is None else codec
+        alone = (
+            math.prod(shape) < self.smallest
+            or (len(shape) < 2 and (chosen.traits.matrices or not self.one_dimension))
+            or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.except_for)
+        )
+        return NONE if alone else chosen
+
+    def feeds_back(self, codec: CodecSpec) -> bool:
+        """Return whether a parameter with this codec keeps a residual."""
+        return codec.traits.feedback if self.feedback is None else self.feedback
+
+
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Return the (rows, columns) in which matrix codecs see a tensor: all but the first joined."""
+    return shape[0], math.prod(shape[1:])
+
+
+def low_rank(rows: int, columns: int, rank: int) -> int:
+    """Return the rank of a matrix's factors: at most its own, 0 if they are not fewer values."""
+    rank = min(rank, rows, columns)
+    return rank if rank * (rows + columns) < rows * columns else 0

@@ -1,0 +1,335 @@
+"""The compression profile: what a step of one training job computes, and what codecs cost there.
+
+The values are few, so all are in the artifact's head, and the same fields in a plain JSON file are
+read too: measurements of others need no headrace (docs/compression.md).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import headrace.artifact as artifact_io
+from headrace import fields
+from headrace.artifact import Artifact
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import CodecSpec
+from headrace.errors import ArtifactError
+from headrace.fields import Field
+from headrace.files import decoded, parse_json, read_bytes
+
+KIND = "compression-profile"
+PROFILE_SCHEMA = 1
+
+MEASURED, LITERATURE = "measured", "literature"
+
+_REMEDY = "make one with headrace compression measure"
+_ENVELOPE_BYTES = 4096
+"""Beginning of an artifact, which has its format; plain JSON does not."""
+
+_MOST_US = 86_400e6
+"""A day: a longer step is a mistake in units."""
+_MOST_ELEMENTS = 1 << 42
+_MOST_RANKS_PER_HOST = 1024
+_FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTensor:
+    """A parameter of the model: its name and shape."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Product of the shape."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientBucket:
+    """Gradients that are exchanged together, as DDP forms them.
+
+    Attributes
+    ----------
+    tensors : how many of the profile's parameters, following those of the bucket before.
+    ready_us : when the last of them is computed, after the backward pass began, without any
+        communication beside it.
+    """
+
+    tensors: int
+    ready_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecTiming:
+    """Time of a codec on one rank while all ranks of its host encode at once.
+
+    Attributes
+    ----------
+    elements : of the vector, ascending; for a matrix codec the elements of this model's matrices
+        (or of some of them) together.
+    encode_us : from a gradient of so many elements to this rank's payload; for codecs with two
+        exchanges (PowerSGD), all that is computed before the last one begins.
+    decode_us : of one rank's payload of so many elements, added to the result; for associative
+        codecs of the summed payload.
+    """
+
+    elements: tuple[int, ...]
+    encode_us: tuple[float, ...]
+    decode_us: tuple[float, ...]
+
+    def encoding_us(self, elements: float) -> float:
+        """Return the time to encode so many elements, see `_interpolated`."""
+        return _interpolated(elements, self.elements, self.encode_us)
+
+    def decoding_us(self, elements: float) -> float:
+        """Return the time to decode a payload of so many elements, see `_interpolated`."""
+        return _interpolated(elements, self.elements, self.decode_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionProfile:
+    """Times of a training step without communication, and of codecs, on one kind of device.
+
+    Attributes
+    ----------
+    model, device : names, for people.
+    batch : examples of one rank in a step.
+    tensors : the parameters in the order in which the backward pass computes their gradients.
+    buckets : of consecutive parameters; all together have every parameter once.
+    forward_us, backward_us : of one rank, without communication; `other_us`: what else is in a
+        step (the optimizer, zeroed gradients).
+    gamma : the backward pass takes so many times longer while communication runs beside it.
+    contention : the backward pass is delayed by so many us for each us that a codec computes
+        beside it: 1 where both need the whole device, 0 where the codec has a processor of its own,
+        above 1 where both slow each other.
+    ranks_per_host : that encoded at once while codecs were timed.
+    memory_bytes : of the device; 0: not known. `used_bytes`: the step's peak with gradients and
+        without compression.
+    codecs : by the specification's text.
+    provenance : "kind" is "measured" or "literature", "source" says where and how; others are free.
+
+    Raises
+    ------
+    ArtifactError : naming the field, what was found and what is needed.
+    """
+
+    model: str
+    device: str
+    batch: int
+    tensors: tuple[ModelTensor, ...]
+    buckets: tuple[GradientBucket, ...]
+    forward_us: float
+    backward_us: float
+    other_us: float = 0.0
+    gamma: float = 1.0
+    contention: float = 1.0
+    ranks_per_host: int = 1
+    memory_bytes: int = 0
+    used_bytes: int = 0
+    codecs: Mapping[str, CodecTiming] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        try:
+            _profile_parts(self.to_head(), self.provenance, "compression profile")
+        except (TypeError, ValueError) as error:
+            if isinstance(error, ArtifactError):
+                raise
+            raise ArtifactError(f"compression profile: {error}") from error
+
+    @property
+    def elements(self) -> int:
+        """Elements of all parameters."""
+        return sum(tensor.elements for tensor in self.tensors)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of all gradients, in float32."""
+        return _FLOAT32_BYTES * self.elements
+
+    def bucket_tensors(self) -> tuple[tuple[ModelTensor, ...], ...]:
+        """Return the parameters of each bucket."""
+        ends = np.cumsum([bucket.tensors for bucket in self.buckets]).tolist()
+        return tuple(
+            self.tensors[end - bucket.tensors : end]
+            for end, bucket in zip(ends, self.buckets, strict=True)
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content."""
+        return self.to_artifact().digest
+
+    def to_head(self) -> dict[str, Any]:
+        """Return the fields as JSON, without the provenance."""
+        simple = {
+            name: getattr(self, name)
+            for name in self.__dataclass_fields__
+            if name not in ("tensors", "buckets", "codecs", "provenance")
+        }
+        return {
+            **simple,
+            "tensors": [[tensor.name, list(tensor.shape)] for tensor in self.tensors],
+            "buckets": [[bucket.tensors, bucket.ready_us] for bucket in self.buckets],
+            "codecs": {
+                name: {key: list(column) for key, column in asdict(timing).items()}
+                for name, timing in self.codecs.items()
+            },
+        }
+
+    def to_artifact(self) -> Artifact:
+        """Return the profile as an artifact of kind "compression-profile"."""
+        return Artifact(
+            kind=KIND, schema=PROFILE_SCHEMA, head=self.to_head(), provenance=self.provenance
+        )
+
+    @classmethod
+    def from_artifact(
+        cls, artifact: Artifact, source: str = "compression profile"
+    ) -> "CompressionProfile":
+        """Rebuild a profile.
+
+        Raises
+        ------
+        ArtifactError : naming the field, what was found and what is needed.
+        """
+        return cls(**_profile_parts(artifact.head, artifact.provenance, source))
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile to `path`."""
+        self.to_artifact().save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "CompressionProfile":
+        """Read a profile: an artifact, or its fields and "provenance" as plain JSON.
+
+        Raises
+        ------
+        ArtifactError : naming the file and the field.
+        """
+        content = read_bytes(path, ArtifactError)
+        if b'"format":"headrace-artifact"' in content[:_ENVELOPE_BYTES]:
+            found = artifact_io.from_bytes(
+                content, source=str(path), kind=KIND, schema=PROFILE_SCHEMA, remedy=_REMEDY
+            )
+            return cls.from_artifact(found, str(path))
+        head = parse_json(decoded(content, str(path), ArtifactError), str(path), ArtifactError)
+        whole = Field(head, str(path), ArtifactError)
+        provenance = whole.at("provenance").read(fields.table)
+        rest = {name: value for name, value in head.items() if name != "provenance"}
+        return cls(**_profile_parts(rest, provenance, str(path)))
+
+
+def _interpolated(at: float, elements: Sequence[int], times: Sequence[float]) -> float:
+    """Return the time at a size: linear between the sizes measured, in proportion beyond the last.
+
+    Below the first size it follows the line through the first two, but not below half of the
+    proportional part, so that it stays positive; with one size it is proportional.
+    """
+    if at <= 0:
+        return 0.0
+    if at >= elements[-1]:
+        return times[-1] * at / elements[-1]
+    if at >= elements[0]:
+        return float(np.interp(at, elements, times))
+    proportional = times[0] * at / elements[0]
+    if len(elements) == 1:
+        return proportional
+    slope = (times[1] - times[0]) / (elements[1] - elements[0])
+    return max(min(times[0] - slope * (elements[0] - at), times[0]), proportional / 2)
+
+
+def _profile_parts(head: Any, provenance: Any, source: str) -> dict[str, Any]:
+    """Return the checked fields of a profile, by the names of its dataclass."""
+    whole = Field(head, source, ArtifactError)
+    whole.allow(*(name for name in CompressionProfile.__dataclass_fields__ if name != "provenance"))
+    tensors = tuple(_tensor(row) for row in whole.at("tensors").items())
+    counts = Counter(tensor.name for tensor in tensors)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise whole.at("tensors").fail(f"names {fields.shown(twice[0])} twice, needs it once")
+    found: dict[str, Any] = {
+        "model": whole.at("model").text(),
+        "device": whole.at("device").text(),
+        "batch": whole.at("batch").integer(1, 1 << 31),
+        "tensors": tensors,
+        "forward_us": _time(whole.at("forward_us")),
+        "backward_us": _time(whole.at("backward_us")),
+        "other_us": _time(whole.at("other_us", default=0.0)),
+        "gamma": _between(whole.at("gamma", default=1.0), 1.0, 100.0),
+        "contention": _between(whole.at("contention", default=1.0), 0.0, 100.0),
+        "ranks_per_host": whole.at("ranks_per_host", default=1).integer(1, _MOST_RANKS_PER_HOST),
+        "memory_bytes": whole.at("memory_bytes", default=0).integer(0, 1 << 50),
+        "used_bytes": whole.at("used_bytes", default=0).integer(0, 1 << 50),
+    }
+    found["buckets"] = _buckets(whole.at("buckets"), len(tensors), found["backward_us"])
+    timings = whole.at("codecs", default={})
+    found["codecs"] = {name: _timing(timings, name) for name in timings.read(fields.table)}
+    origin = Field(provenance, f"{source}: provenance", ArtifactError)
+    kind = origin.at("kind").text()
+    if kind not in (MEASURED, LITERATURE):
+        raise origin.at("kind").wrong(f"'{MEASURED}' or '{LITERATURE}'")
+    origin.at("source").text()
+    return {**found, "provenance": provenance}
+
+
+def _tensor(row: Field) -> ModelTensor:
+    name, shape = row.at(0).text(), row.at(1).items()
+    sizes = tuple(size.integer(1, _MOST_ELEMENTS) for size in shape)
+    if math.prod(sizes) > _MOST_ELEMENTS:
+        raise row.wrong(f"at most {_MOST_ELEMENTS} elements")
+    return ModelTensor(name=name, shape=sizes)
+
+
+def _buckets(rows: Field, tensors: int, backward_us: float) -> tuple[GradientBucket, ...]:
+    found = tuple(
+        GradientBucket(tensors=row.at(0).integer(1, tensors), ready_us=_time(row.at(1)))
+        for row in rows.items()
+    )
+    held = sum(bucket.tensors for bucket in found)
+    if not found or held != tensors:
+        raise rows.fail(f"hold {held} parameters, needs all {tensors} of 'tensors', at least one")
+    last = 0.0
+    for index, bucket in enumerate(found):
+        if not last <= bucket.ready_us <= backward_us:
+            raise rows.at(index, 1).wrong(f"{last:g} to {backward_us:g} (backward_us), ascending")
+        last = bucket.ready_us
+    return found
+
+
+def _timing(timings: Field, name: str) -> CodecTiming:
+    try:
+        canonical = str(CodecSpec.parse(name))
+    except CompressionError as error:
+        raise timings.fail(f"names an unknown codec: {error}") from error
+    row = timings.at(name)
+    if canonical != name:
+        raise row.fail(f"needs the name {canonical!r}")
+    row.allow(*CodecTiming.__dataclass_fields__)
+    elements = tuple(each.integer(1, _MOST_ELEMENTS) for each in row.at("elements").items())
+    if not elements or any(b <= a for a, b in pairwise(elements)):
+        raise row.at("elements").wrong("sizes, ascending, at least one")
+    columns: dict[str, tuple[float, ...]] = {}
+    for column in ("encode_us", "decode_us"):
+        columns[column] = tuple(_time(each) for each in row.at(column).items())
+        if len(columns[column]) != len(elements):
+            raise row.at(column).wrong(f"{len(elements)} times, one for each of 'elements'")
+    return CodecTiming(elements=elements, **columns)
+
+
+def _time(value: Field) -> float:
+    return _between(value, 0.0, _MOST_US)
+
+
+def _between(value: Field, low: float, high: float) -> float:
+    found = value.read(fields.number)
+    if not low <= found <= high:
+        raise value.wrong(f"{low:g} to {high:g}")
+    return found

@@ -1,0 +1,1 @@
+"""Compression inside PyTorch: hooks, and exchanges on process groups."""

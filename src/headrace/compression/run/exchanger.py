@@ -1,0 +1,198 @@
+"""Execution of codecs' exchanges on a process group of torch, of whatever backend.
+
+The generators of a list run round by round: each is resumed in order, and what it asks for begins
+at once, so that one encodes while another's payload is on its way. Small payloads of a round travel
+together. The order of the collectives is that of the list, and so the same on all ranks.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from headrace.compression.codecs.requests import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Exchanges,
+    Request,
+)
+from headrace.errors import CommunicationError
+
+TOGETHER_BYTES = 1 << 18
+"""Payloads below this travel with others: copying them takes less time than a collective."""
+
+_PACK_BYTES = 1 << 20  # a pack of this size begins at once, while the rest of the round is encoded
+
+
+@dataclass(slots=True, kw_only=True)
+class ExchangeStatistics:
+    """Sums over steps.
+
+    Attributes
+    ----------
+    steps : number of them.
+    sent_bytes : bytes that this rank sends: 2(n-1)/n of an allreduce's payload, (n-1)/n of an
+        all-to-all's, n-1 of an allgather's, for n ranks.
+    encode_s : seconds of encoding, and of what codecs compute between their exchanges.
+    exchange_s : seconds of waiting for exchanges.
+    decode_s : seconds of decoding.
+    """
+
+    steps: int = 0
+    sent_bytes: float = 0.0
+    encode_s: float = 0.0
+    exchange_s: float = 0.0
+    decode_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Pack:
+    """Small requests of one kind and type, which travel together."""
+
+    requests: list[Request] = field(default_factory=list[Request])
+    payload_bytes: int = 0
+
+    def joined(self) -> Request:
+        """Return one request for all."""
+        first = self.requests[0]
+        if len(self.requests) == 1:
+            return first
+        sent = [_sent(request) for request in self.requests]
+        if isinstance(first, AllToAll):
+            return AllToAll(torch.cat(sent, dim=1))
+        whole = torch.cat([tensor.reshape(-1) for tensor in sent])
+        if isinstance(first, AllReduce):
+            return AllReduce(whole)
+        return AllGather(whole, whole.new_empty(first.received.shape[0], whole.numel()))
+
+    def take(self, joined: Request) -> None:
+        """Copy the results of `joined` to the requests."""
+        if len(self.requests) == 1:
+            return
+        start = 0
+        for request in self.requests:
+            into = request.tensor if isinstance(request, AllReduce) else request.received
+            if isinstance(joined, AllReduce):
+                part = joined.tensor[start : start + into.numel()].view(into.shape)
+                start += into.numel()
+            else:
+                part = joined.received[:, start : start + into.shape[1]]
+                start += into.shape[1]
+            into.copy_(part)
+
+
+class Exchanger:
+    """Runs generators of exchanges on a process group.
+
+    Parameters
+    ----------
+    group : of CPU tensors. While `run` runs, nothing else may begin collectives on it.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self._ranks = group.size()
+        self.sent_bytes = 0.0
+        self.compute_s = 0.0
+        self.exchange_s = 0.0
+
+    def run(self, generators: Sequence[Exchanges]) -> None:
+        """Run generators to their end.
+
+        Raises
+        ------
+        CommunicationError : an exchange failed; with headrace's backend it names the rank.
+        PayloadError : what arrived is not what an encoder makes.
+        """
+        running = list(generators)
+        while running:
+            running = self._round(running)
+
+    def _round(self, running: Sequence[Exchanges]) -> list[Exchanges]:
+        """Resume each generator, and complete what they ask for; returns those that go on."""
+        waits: list[Callable[[], None]] = []
+        packs: dict[tuple[type, torch.dtype], _Pack] = {}
+        rest: list[Exchanges] = []
+        started = time.perf_counter()
+        try:
+            for generator in running:
+                batch = next(generator, None)
+                if batch is None:
+                    continue
+                rest.append(generator)
+                for request in batch:
+                    self._take(request, waits, packs)
+            for pack in packs.values():
+                waits.append(self._send(pack))
+        except BaseException:  # memory of collectives under way is needed until they end
+            for wait in waits:
+                with contextlib.suppress(RuntimeError):
+                    wait()
+            raise
+        begun = time.perf_counter()
+        errors: list[RuntimeError] = []
+        for wait in waits:
+            try:
+                wait()
+            except RuntimeError as error:
+                errors.append(error)
+        if errors:
+            raise CommunicationError(f"exchange of gradients: {errors[0]}") from errors[0]
+        self.compute_s += begun - started
+        self.exchange_s += time.perf_counter() - begun
+        return rest
+
+    def _take(
+        self,
+        request: Request,
+        waits: list[Callable[[], None]],
+        packs: dict[tuple[type, torch.dtype], _Pack],
+    ) -> None:
+        """Begin a request, or put it into a pack."""
+        key = (type(request), _sent(request).dtype)
+        pack = packs.setdefault(key, _Pack())
+        pack.requests.append(request)
+        pack.payload_bytes += request.payload_bytes
+        alone = request.payload_bytes >= TOGETHER_BYTES
+        if alone and len(pack.requests) > 1:  # keep those before it for the next one
+            pack.requests.pop()
+            pack.payload_bytes -= request.payload_bytes
+            waits.append(self._send(_Pack([request], request.payload_bytes)))
+        elif pack.payload_bytes >= _PACK_BYTES or alone:
+            waits.append(self._send(packs.pop(key)))
+
+    def _send(self, pack: _Pack) -> Callable[[], None]:
+        """Begin the collective of a pack; returns the function that waits for it."""
+        joined = pack.joined()
+        payload = joined.payload_bytes
+        others = self._ranks - 1
+        match joined:
+            case AllReduce(tensor):
+                self.sent_bytes += 2 * others / self._ranks * payload
+                work = dist.all_reduce(tensor, group=self._group, async_op=True)
+            case AllToAll():
+                self.sent_bytes += others / self._ranks * payload
+                work = dist.all_to_all_single(
+                    joined.received, joined.sent, group=self._group, async_op=True
+                )
+            case AllGather(sent, received):
+                self.sent_bytes += others * payload
+                work = dist.all_gather_into_tensor(
+                    received.view(-1), sent, group=self._group, async_op=True
+                )
+
+        def wait() -> None:
+            if work is not None:
+                work.wait()
+            pack.take(joined)
+
+        return wait
+
+
+def _sent(request: Request) -> Tensor:
+    return request.tensor if isinstance(request, AllReduce) else request.sent

@@ -1,0 +1,346 @@
+"""Compressed gradients of fully sharded models (FSDP2, `torch.distributed.fsdp.fully_shard`).
+
+Fully sharded, a rank needs the mean of its own shard alone. So a codec's all-to-all of encoded
+shards is the whole exchange: nothing is encoded again, and a rank sends (n-1)/n of the encoded
+gradient. Error feedback keeps what a rank's own encoding left of its whole gradient.
+
+Where hosts shard inside and replicate across slow links (hybrid sharding), gradients are sharded
+uncompressed within the host, and each shard is averaged among its replicas by an `Averager`: any
+codec.
+"""
+
+# torch does not export GradBucket or FSDP's parts from its stubs, and offers no list of a module's
+# parameters in the order in which they are reduced.
+# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+
+from headrace.compression.averaging import Averager
+from headrace.compression.codecs.quantizers import Float8, MinMax, SignVote, Stochastic
+from headrace.compression.codecs.requests import Context
+from headrace.compression.codecs.sharded import Coder
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import NONE, CodecSpec
+from headrace.compression.policy import Policy
+from headrace.compression.run.exchanger import Exchanger
+from headrace.compression.run.hook import compare_configurations
+from headrace.compression.traffic import Encoding
+
+_TYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_FLAG_BYTES = 8  # at the end of each row: whether the sender's gradient is finite; keeps alignment
+
+
+class _Cast:
+    """Elements rounded to a type; the aggregate is their mean in float32."""
+
+    sums = True
+
+    def __init__(self, spec: CodecSpec) -> None:
+        self._type = _TYPES[spec.family]
+        self.encoding = Encoding(bits=8 * self._type.itemsize, numbers=0)
+
+    def _values(self, payload: Tensor, elements: int) -> Tensor:
+        return payload[: elements * self._type.itemsize].view(self._type)
+
+    def scale(self, whole: Tensor) -> Tensor:
+        return whole.new_empty(0)
+
+    def encode(self, vector: Tensor, _scale: Tensor, payload: Tensor, _random: object, /) -> None:
+        self._values(payload, len(vector)).copy_(vector)
+
+    def decode(self, payload: Tensor, out: Tensor) -> None:
+        out.copy_(self._values(payload, len(out)))
+
+    def aggregate(
+        self, payloads: Tensor, mean: Tensor, _payload: Tensor, _random: object, /
+    ) -> None:
+        mean.zero_()
+        for payload in payloads:
+            mean.add_(self._values(payload, len(mean)))
+        mean.div_(len(payloads))
+
+
+_CODERS: Mapping[str, Callable[[CodecSpec], Coder]] = {
+    "none": _Cast,
+    "bf16": _Cast,
+    "fp16": _Cast,
+    "fp8": Float8,
+    "minmax": MinMax,
+    "qsgd": Stochastic,
+    "terngrad": Stochastic,
+    "sign": SignVote,
+}
+"""Coders of the families that a reduce-scatter can use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Segment:
+    """Elements of every shard with one codec, and their bytes in every row of the payload."""
+
+    elements: slice
+    payload: slice
+    coder: Coder
+    feedback: bool
+
+
+class _Group:
+    """The parameters that one module shards together.
+
+    Attributes
+    ----------
+    name : of the module.
+    columns : (name, shape of the padded shard, shape of this rank's shard) of each parameter, in
+        the order of the reduced gradient.
+    """
+
+    def __init__(self, name: str, module: FSDPModule, names: Mapping[nn.Parameter, str]) -> None:
+        groups = module._get_fsdp_state()._fsdp_param_groups
+        if len(groups) > 1:
+            raise CompressionError(f"module {name!r} has parameters on several meshes, needs one")
+        self.name, self.module = name, module
+        self.inner: Any = groups[0] if groups else None
+        parts = self.inner.fsdp_params if groups else []
+        self.columns = [
+            (names[p.sharded_param], tuple(p.padded_sharded_param_size), tuple(p.sharded_size))
+            for p in parts
+        ]
+        self.sizes = [math.prod(padded) for _, padded, _ in self.columns]
+        for part, (parameter, *_) in zip(parts, self.columns, strict=True):
+            found = part.sharded_param
+            if found.device.type != "cpu" or found.dtype != torch.float32:
+                raise CompressionError(
+                    f"parameter {parameter!r} is {found.dtype} on {found.device}, needs "
+                    "torch.float32 on the CPU"
+                )
+
+
+class CompressedReduceScatter(ReduceScatter):
+    """Reduce-scatter of one module's gradients by coders, with this rank's residual.
+
+    Attributes
+    ----------
+    residual : what was not sent of this rank's gradients, in the layout of the reduced gradient:
+        (ranks, elements of a shard). None before the first step, and without feedback.
+    sent_bytes : bytes that this rank has sent.
+    """
+
+    def __init__(self, group: _Group, policy: Policy) -> None:
+        self._name, self._elements = group.name, sum(group.sizes)
+        self.step, self.residual, self.sent_bytes = 0, None, 0.0
+        self._segments: list[_Segment] = []
+        begin = at = 0
+        runs: list[tuple[CodecSpec, int]] = []
+        for (name, padded, _), size in zip(group.columns, group.sizes, strict=True):
+            spec = policy.codec_of(name, padded)
+            if spec.family not in _CODERS:
+                raise CompressionError(
+                    f"codec {spec} of parameter {name!r} has no encoded shards, a fully sharded "
+                    f"model needs one of {', '.join(_CODERS)}; with replicas=, any codec"
+                )
+            if runs and runs[-1][0] == spec:
+                runs[-1] = (spec, runs[-1][1] + size)
+            else:
+                runs.append((spec, size))
+        for spec, size in runs:
+            coder = _CODERS[spec.family](spec)
+            end = at + coder.encoding.payload_bytes(size)
+            self._segments.append(
+                _Segment(
+                    elements=slice(begin, begin + size),
+                    payload=slice(at, end),
+                    coder=coder,
+                    feedback=spec != NONE and policy.feeds_back(spec),
+                )
+            )
+            begin, at = begin + size, end
+        self._row_bytes = at + _FLAG_BYTES
+
+    residual: Tensor | None
+
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return memory for FSDP: of each call, as the input becomes the residual."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,  # noqa: ARG002 - it is complete when it returns
+    ) -> None:
+        """Write the mean (or sum) of the ranks' inputs' own row to `output_tensor`.
+
+        If the gradient of a rank is not finite, all outputs are NaN and residuals stay.
+
+        Raises
+        ------
+        CompressionError : another type than float32, or another operator than mean and sum.
+        """
+        if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM) or input_tensor.dtype != torch.float32:
+            raise CompressionError(
+                f"module {self._name!r} reduces {input_tensor.dtype} by {op}: needs torch.float32 "
+                "(reduce_dtype) and no gradient divide factor"
+            )
+        ranks = group.size()
+        rows = input_tensor.view(ranks, -1)
+        if rows.shape[1] != self._elements:  # not all parameters took part in this step
+            dist.reduce_scatter_tensor(
+                output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=group
+            )
+        else:
+            self._average(output_tensor, rows, group)
+        if (op == dist.ReduceOp.SUM) != (rows.shape[1] != self._elements):
+            output_tensor.mul_(ranks) if op == dist.ReduceOp.SUM else output_tensor.div_(ranks)
+
+    def _average(self, mean: Tensor, rows: Tensor, group: dist.ProcessGroup) -> None:
+        ranks, rank = group.size(), group.rank()
+        context = Context(
+            rank=rank, ranks=ranks, step=self.step, seed=zlib.crc32(self._name.encode())
+        )
+        random = context.generator(own=True)
+        finite = bool(torch.isfinite(rows.sum())) or bool(torch.isfinite(rows).all())
+        if not finite:
+            rows.zero_()
+        elif self.residual is not None:
+            rows.add_(self.residual)
+        sent = torch.zeros((ranks, self._row_bytes), dtype=torch.uint8)
+        sent[:, -1] = not finite
+        decoded = torch.empty_like(mean)
+        for row, payload in zip(rows, sent, strict=True):
+            for part in self._segments:
+                vector = row[part.elements]
+                scale = part.coder.scale(vector)
+                part.coder.encode(vector, scale, payload[part.payload], random)
+                if part.feedback:
+                    left = decoded[part.elements]
+                    part.coder.decode(payload[part.payload], left)
+                    vector.sub_(left)
+                else:
+                    vector.zero_()
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=group)
+        self.sent_bytes += (ranks - 1) / ranks * sent.nbytes
+        self.step += 1
+        if bool(received[:, -1].any()):
+            mean.fill_(torch.nan)
+            return
+        if any(part.feedback for part in self._segments):
+            self.residual = rows
+        for part in self._segments:
+            own, again = mean[part.elements], sent[0][part.payload]
+            part.coder.aggregate(received[:, part.payload], own, again, random)
+            if not part.coder.sums:
+                part.coder.decode(again, own)
+
+
+class _Replicas:
+    """All-reduce hook of one module: averages this rank's shard among its replicas."""
+
+    def __init__(self, group: _Group, policy: Policy, replicas: dist.ProcessGroup) -> None:
+        self._group, self._replicas = group, replicas
+        self.exchanger = Exchanger(replicas)
+        shapes = {name: shape for name, _, shape in group.columns}
+        self.averager = Averager(policy, shapes, rank=replicas.rank(), ranks=replicas.size())
+
+    def __call__(self, reduced: Tensor) -> None:
+        """Replace the reduced gradient with its mean."""
+        sizes, columns = self._group.sizes, self._group.columns
+        if reduced.numel() != sum(sizes):  # not all parameters took part in this step
+            dist.all_reduce(reduced, group=self._replicas)
+            reduced.div_(self._replicas.size())
+            return
+        gradients = [
+            (name, part[: math.prod(shape)].view(shape))
+            for part, (name, _, shape) in zip(reduced.split(sizes), columns, strict=True)
+        ]
+        try:
+            self.exchanger.run(self.averager.add(gradients, last=True))
+            self.exchanger.run(self.averager.finish())
+        except BaseException:
+            self.averager.abort()
+            raise
+
+
+class FsdpHook:
+    """Hooks of a model's modules; see `headrace.compression.fsdp_hook`."""
+
+    def __init__(
+        self, model: nn.Module, policy: Policy | CodecSpec | str, replicas: dist.ProcessGroup | None
+    ) -> None:
+        rules = policy if isinstance(policy, Policy) else Policy(codec=policy)
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        found = [
+            _Group(name, module, names)
+            for name, module in model.named_modules()
+            if isinstance(module, FSDPModule)
+        ]
+        groups = [group for group in found if group.columns]
+        if not groups:
+            raise CompressionError(
+                f"model is a {type(model).__name__} without sharded modules, needs fully_shard"
+            )
+        if replicas is not None and any(group.inner._is_hsdp for group in groups):
+            raise CompressionError(
+                "the model's mesh has replicas, which torch averages itself: needs fully_shard "
+                "over the ranks of one host, and the replicas' process group here"
+            )
+        everyone = replicas or groups[0].inner.mesh_info.shard_process_group
+        shapes = [(name, shape) for group in groups for name, shape, _ in group.columns]
+        compare_configurations(everyone, repr((rules, replicas is None, shapes)))
+        self._parts = {
+            group.name: CompressedReduceScatter(group, rules)
+            if replicas is None
+            else _Replicas(group, rules, replicas)
+            for group in groups
+        }
+        for group in groups:
+            part = self._parts[group.name]
+            if isinstance(part, _Replicas):
+                group.module.set_all_reduce_hook(part)
+            else:
+                group.module.set_custom_reduce_scatter(part)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes of gradients that this rank has sent."""
+        return sum(
+            part.exchanger.sent_bytes if isinstance(part, _Replicas) else part.sent_bytes
+            for part in self._parts.values()
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank keeps, by module; to be saved by every rank."""
+        return {
+            name: part.averager.state_dict()
+            if isinstance(part, _Replicas)
+            else {"step": part.step, "residual": part.residual}
+            for name, part in self._parts.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from this rank's state, in a group of as many ranks.
+
+        Raises
+        ------
+        CompressionError : the state is of other modules or other shards.
+        """
+        if set(state) != set(self._parts):
+            raise CompressionError(f"state has modules {list(state)}, needs {list(self._parts)}")
+        for name, part in self._parts.items():
+            if isinstance(part, _Replicas):
+                part.averager.load_state_dict(state[name])
+                continue
+            residual = state[name]["residual"]
+            part.step = int(state[name]["step"])
+            part.residual = None if residual is None else residual.clone()

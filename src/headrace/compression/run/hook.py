@@ -1,0 +1,323 @@
+"""Communication hook of DistributedDataParallel: averages gradients by a policy's codecs.
+
+The work is done when a step's last bucket is ready: in the call of that bucket on the thread that
+runs the backward pass, so that its errors are raised there. With ``when="during"`` a thread encodes
+and exchanges the other buckets before, on a process group of its own; what they decode to is
+still written in that call, when it is known that the whole step went well.
+"""
+
+# torch does not export GradBucket from its stubs, and offers no list of a model's hooks.
+# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from headrace.compression.averaging import Averager, Gradients
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import CodecSpec
+from headrace.compression.policy import Policy
+from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
+
+_FIRST_COUNT = 1 << 20  # of groups: above those that a program makes
+_groups_made = 0
+
+GradientObserver = Callable[[str, Tensor], None]
+"""Called with the name and the mean gradient of every parameter, after each finite step."""
+
+
+def register_hook(
+    model: DistributedDataParallel,
+    policy: Policy | CodecSpec | str,
+    *,
+    when: str = "after",
+    optimizer: torch.optim.Optimizer | None = None,
+    scaler: Any = None,
+) -> "Hook":
+    """Average a model's gradients by a policy's codecs from the next backward pass on.
+
+    All ranks of the model's process group have to call it.
+
+    Parameters
+    ----------
+    model : with float32 parameters on the CPU.
+    policy : codec of each parameter; a codec's text such as ``powersgd:4`` stands for a policy.
+    when : "after": exchange when the backward pass has ended, in as few exchanges as possible;
+        "during": exchange each bucket as soon as it is ready.
+    optimizer : kept as `Hook.optimizer`, for what follows its learning rate.
+    scaler : `torch.amp.GradScaler`, whose changes of scale residuals follow.
+
+    Raises
+    ------
+    CompressionError : no such codec; the model cannot be compressed, or has a hook; ranks differ.
+    """
+    return Hook(model, policy, when=when, optimizer=optimizer, scaler=scaler)
+
+
+class Hook:
+    """Hook of one model; see `register_hook`.
+
+    Attributes
+    ----------
+    averager : codecs, residuals and states by parameter name.
+    observers : called after each finite step, on the thread of the backward pass.
+    statistics : sums over all steps; `last` are the last step's.
+    """
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        policy: Policy | CodecSpec | str,
+        *,
+        when: str,
+        optimizer: torch.optim.Optimizer | None,
+        scaler: Any,
+    ) -> None:
+        parameters = _checked_parameters(model)
+        if when not in ("after", "during"):
+            raise CompressionError(f'when is {when!r}, needs "after" or "during"')
+        if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
+            raise CompressionError(f"scaler is {scaler!r}, needs a torch.amp.GradScaler")
+        group = model.process_group
+        assert group is not None
+        self.optimizer = optimizer
+        self.observers: list[GradientObserver] = []
+        self.statistics, self.last = ExchangeStatistics(), ExchangeStatistics()
+        self.averager = Averager(
+            policy,
+            {name: tuple(p.shape) for name, p in parameters.items()},
+            rank=group.rank(),
+            ranks=group.size(),
+        )
+        for name, spec in self.averager.codecs.items():
+            _check_type(name, parameters[name], spec)
+        self._parameters = parameters
+        self._names: dict[Tensor, str] = {p: name for name, p in parameters.items()}
+        self._scaler, self._scale = scaler, None if scaler is None else float(scaler.get_scale())
+        compare_configurations(group, repr((self.averager.policy, when, self.averager.codecs)))
+        self._own = when == "during" and group.size() > 1
+        self._group: dist.ProcessGroup = _same_ranks(group) if self._own else group
+        self._exchanger = Exchanger(self._group)
+        self._worker = ThreadPoolExecutor(1, "headrace-compression") if self._own else None
+        self._buckets: list[tuple[torch.futures.Future[Tensor], Tensor, Gradients]] = []
+        self._begun: list[Future[None]] = []
+        self._open = True
+        model.register_comm_hook(self, _on_bucket)
+
+    @property
+    def step(self) -> int:
+        """Number of steps averaged; equal on all ranks."""
+        return self.averager.step
+
+    @property
+    def codecs(self) -> Mapping[str, CodecSpec]:
+        """Codec of each parameter."""
+        return self.averager.codecs
+
+    def set_codec(self, name: str | None, codec: CodecSpec | str) -> None:
+        """Use another codec from the next step on; see `Averager.set_codec`."""
+        self.averager.set_codec(name, codec)
+        for one, spec in self.codecs.items():
+            _check_type(one, self._parameters[one], spec)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank keeps, by parameter name; to be saved by every rank.
+
+        Tensors are not copied. Other bucket sizes or another bucket order make no difference.
+        """
+        return {**self.averager.state_dict(), "scale": self._scale}
+
+    def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Continue from this rank's state, or from the list of all ranks' states.
+
+        The list may be of another number of ranks: the residuals' sum is kept. With a scaler,
+        residuals follow the difference of its scale to the saved one.
+
+        Raises
+        ------
+        CompressionError : states are missing, or of other parameters.
+        """
+        self.averager.load_state_dict(states)
+        first = states if isinstance(states, Mapping) else states[0]
+        if first.get("scale") is not None:
+            self._scale = float(first["scale"])
+
+    def close(self) -> None:
+        """End the thread and the process group of this hook; gradients are then sent as they are.
+
+        torch cannot take a hook back: the model goes on calling it.
+        """
+        if not self._open:
+            return
+        self._open = False
+        if self._worker is not None:
+            self._worker.shutdown()
+        if self._own:
+            dist.destroy_process_group(self._group)
+
+    def __reduce__(self) -> NoReturn:
+        raise CompressionError(
+            "a model with a compression hook cannot be pickled or copied, as its process group "
+            "cannot: save model.module and the hook's state_dict(), and call ddp_hook again"
+        )
+
+    # ---- called by torch -------------------------------------------------------------------
+
+    def on_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Take a bucket, and average the step's gradients at the last one."""
+        buffer = bucket.buffer()
+        if not self._open:
+            raise CompressionError("the hook was closed: wrap the module in a new model")
+        if bucket.index() == 0:
+            self._begin()
+        names = [self._names[parameter] for parameter in bucket.parameters()]
+        gradients = list(zip(names, bucket.gradients(), strict=True))
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        self._buckets.append((future, buffer, gradients))
+        try:
+            if bucket.is_last():
+                self._finish(gradients)
+            elif self._worker is not None:
+                self._begun.append(self._worker.submit(self._exchange, gradients))
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        return future
+
+    def _begin(self) -> None:
+        if self._buckets:  # a backward pass that ended half-way
+            self._give_up(None)
+        if self._scaler is not None:
+            scale = float(self._scaler.get_scale())
+            if self._scale and scale != self._scale:
+                self.averager.rescale(scale / self._scale)
+            self._scale = scale
+        self._exchanger.sent_bytes = self._exchanger.compute_s = self._exchanger.exchange_s = 0.0
+
+    def _exchange(self, gradients: Gradients) -> None:
+        """Encode and exchange a bucket that is not the last one; on the worker's thread."""
+        self._exchanger.run(self.averager.add(gradients, last=False))
+
+    def _finish(self, gradients: Gradients) -> None:
+        """Do what is left of a step."""
+        if self._worker is None:
+            gradients = [pair for _, _, bucket in self._buckets for pair in bucket]
+        for begun in self._begun:
+            begun.result()
+        exchanger = self._exchanger
+        exchanger.run(self.averager.add(gradients, last=True))
+        encode_s = exchanger.compute_s
+        exchanger.run(self.averager.finish())
+        self.last = ExchangeStatistics(
+            steps=1,
+            sent_bytes=exchanger.sent_bytes,
+            encode_s=encode_s,
+            exchange_s=exchanger.exchange_s,
+            decode_s=exchanger.compute_s - encode_s,
+        )
+        self.statistics = ExchangeStatistics(
+            **{
+                key: getattr(self.statistics, key) + getattr(self.last, key)
+                for key in ExchangeStatistics.__slots__
+            }
+        )
+        buckets, self._buckets, self._begun = self._buckets, [], []
+        for future, buffer, means in buckets:
+            if self.averager.finite:
+                for observer in self.observers:
+                    for name, mean in means:
+                        observer(name, mean)
+            future.set_result(buffer)
+
+    def _give_up(self, error: BaseException | None) -> None:
+        """Undo a step: residuals are as before it, or the error says which are not."""
+        for begun in self._begun:
+            begun.exception()
+        self.averager.abort()
+        self._buckets, self._begun = [], []
+        if error is not None and self.averager.torn:
+            error.add_note(
+                f"residuals of {len(self.averager.torn)} parameters are those after this step, "
+                f"{self.averager.torn[0]!r} among them; the others are those before it"
+            )
+
+
+def _on_bucket(hook: Hook, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    return hook.on_bucket(bucket)
+
+
+def _checked_parameters(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
+    """Return a model's parameters that have gradients, by name, if it can be compressed."""
+    if not isinstance(model, DistributedDataParallel):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CompressionError(
+            f"model is a {type(model).__name__}, needs a DistributedDataParallel; for a fully "
+            "sharded model see headrace.compression.fsdp_hook"
+        )
+    if model._comm_hooks:
+        raise CompressionError("the model has a communication hook already, needs one without")
+    if model.mixed_precision is not None:
+        raise CompressionError("the model has mixed_precision, needs torch.autocast in its place")
+    module = model.module
+    for name, part in module.named_modules():
+        if getattr(part, "sparse", False) and isinstance(
+            part, torch.nn.Embedding | torch.nn.EmbeddingBag
+        ):
+            raise CompressionError(f"module {name!r} has sparse gradients, needs sparse=False")
+    parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
+    for name, parameter in parameters.items():
+        if parameter.device.type != "cpu":
+            raise CompressionError(
+                f"parameter {name!r} is on {parameter.device}, needs the CPU: gradients of other "
+                "devices are not compressed yet"
+            )
+    return parameters
+
+
+def _check_type(name: str, parameter: Tensor, spec: CodecSpec) -> None:
+    if spec.family != "none" and parameter.dtype != torch.float32:
+        raise CompressionError(
+            f"parameter {name!r} is {parameter.dtype}, codec {spec} needs torch.float32: name it "
+            "in except_for of a Policy"
+        )
+
+
+def compare_configurations(group: dist.ProcessGroup, configuration: str) -> None:
+    """Raise CompressionError unless all ranks have the same configuration."""
+    digest = hashlib.sha256(configuration.encode()).hexdigest()
+    digests: list[Any] = [None] * group.size()
+    dist.all_gather_object(digests, digest, group=group)
+    if others := [rank for rank, found in enumerate(digests) if found != digests[0]]:
+        raise CompressionError(
+            f"policy, when or parameters of ranks {others} differ from rank 0's, needs the same"
+        )
+
+
+def _same_ranks(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """Return another process group of a group's ranks and backend.
+
+    torch names it after the number of groups that a rank made before, which ranks outside of this
+    group need not share: it is set to one that its ranks agree on, and restored for later groups.
+    """
+    global _groups_made
+    world = dist.distributed_c10d._world
+    counts: list[Any] = [None] * group.size()
+    dist.all_gather_object(counts, _groups_made, group=group)
+    _groups_made = 1 + max(counts)
+    before = world.group_count
+    world.group_count = _FIRST_COUNT + _groups_made
+    try:
+        made = dist.new_group(
+            dist.get_process_group_ranks(group),
+            backend=dist.get_backend(group),
+            use_local_synchronization=True,
+        )
+    finally:
+        world.group_count = before
+    assert isinstance(made, dist.ProcessGroup)
+    return made

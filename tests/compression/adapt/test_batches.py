@@ -1,0 +1,77 @@
+"""Batch sizes that follow critical regimes."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
+
+from headrace.compression.adapt.accordion import CriticalRegimes
+from headrace.compression.adapt.batches import AccordionBatches, scaled_rate
+from headrace.compression.errors import CompressionError
+
+
+def test_the_rate_scales_with_the_batch_after_a_warm_up() -> None:
+    # 3.3: for a batch of 512, from 0.1 to 0.4 in five epochs
+    rates = [scaled_rate(0.1, 512, 128, epoch, 5) for epoch in range(7)]
+    assert rates == pytest.approx([0.1, 0.16, 0.22, 0.28, 0.34, 0.4, 0.4])
+    assert scaled_rate(0.1, 4096, 128, 9, 5) == pytest.approx(8 * rates[-1])
+    assert scaled_rate(0.1, 512, 128, 0, 0) == pytest.approx(0.4)
+
+
+def made(decay_at: int = 99) -> tuple[AccordionBatches, nn.Parameter, torch.optim.Optimizer]:
+    weight = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    batches = AccordionBatches(
+        SequentialSampler(range(70)),
+        optimizer,
+        small=8,
+        large=32,
+        decay=lambda epoch: 0.1 if epoch >= decay_at else 1.0,
+        regimes=CriticalRegimes(window=1),
+        reference=8,
+        warm_up=0,
+        ranks=2,
+    )
+    return batches, weight, optimizer
+
+
+def run(made_: tuple[AccordionBatches, nn.Parameter, torch.optim.Optimizer], norms: list[float]):
+    batches, weight, optimizer = made_
+    loader = DataLoader(TensorDataset(torch.arange(70)), batch_sampler=batches)
+    rows: list[tuple[int, int, float]] = []
+    for norm in norms:
+        sizes = [len(part) for (part,) in loader]
+        assert len(sizes) == len(loader) == 70 // sizes[0]
+        rows.append((batches.batch, sizes[0], round(optimizer.param_groups[0]["lr"], 6)))
+        for _ in sizes:
+            weight.grad = torch.tensor([norm, 0.0, 0.0])
+            optimizer.step()
+        batches.epoch()
+    return rows
+
+
+def test_large_batches_where_norms_are_steady() -> None:
+    small, large = (8, 4, 0.1), (32, 16, 0.4)
+    # more steps in an epoch of small batches: norms are those of a step, so that is no change
+    assert run(made(), [1.0, 1.0, 1.0, 0.4, 0.4]) == [small, small, large, large, small]
+    decayed = run(made(decay_at=4), [1.0] * 7)
+    assert decayed == [small, small, large, large, (8, 4, 0.01), (32, 16, 0.04), (32, 16, 0.04)]
+
+
+def test_it_goes_on_from_its_state() -> None:
+    whole = run(made(decay_at=4), [1.0] * 7)
+    first, second = made(decay_at=4), made(decay_at=4)
+    begun = run(first, [1.0] * 3)
+    second[0].load_state_dict(first[0].state_dict())
+    assert begun + run(second, [1.0] * 4) == whole
+
+
+def test_bad_sizes() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    for arguments, needed in (
+        ({"small": 9}, "small is 9, needs a multiple of 2 ranks"),
+        ({"small": 64, "large": 32}, "large is 32, needs at least small, 64"),
+        ({"regimes": CriticalRegimes(unit="steps")}, "needs one in epochs"),
+    ):
+        with pytest.raises(CompressionError, match=needed):
+            AccordionBatches(SequentialSampler([]), optimizer, ranks=2, **arguments)

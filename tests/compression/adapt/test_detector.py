@@ -1,0 +1,42 @@
+"""Norms of accumulated gradients."""
+
+import math
+
+import pytest
+import torch
+
+from headrace.compression.adapt.detector import Detector, fingerprint
+
+
+def test_norms_and_noise_of_the_mean_gradient() -> None:
+    generator = torch.Generator().manual_seed(1)
+    steps = torch.randn(7, 3, 5, generator=generator).double() + 0.5
+    detector = Detector({"w": (3, 5), "idle": (4,)}, noisy=True)
+    for number, step in enumerate(steps):
+        scale = 2.0**number  # a gradient scaler changes its factor between steps
+        detector.add("w", (step * scale).float(), scale=scale)
+    norms = detector.norms()
+    mean = steps.mean(0)
+    assert norms == {"w": pytest.approx(float(mean.norm()), rel=1e-6), "idle": 0.0}
+    deviation = math.sqrt(float(((steps - mean) ** 2).sum() / 7))
+    assert detector.noise(norms) == {"w": pytest.approx(deviation, rel=1e-5)}
+    assert detector.memory_bytes == 4 * 19
+
+
+def test_it_goes_on_from_its_state() -> None:
+    first, second = Detector({"w": (2,)}, noisy=True), Detector({"w": (2,)}, noisy=True)
+    first.add("w", torch.tensor([1.0, 2.0]))
+    first.add("w", torch.tensor([3.0, 2.0]))
+    second.load_state_dict(first.state_dict())
+    for each in (first, second):
+        each.add("w", torch.tensor([5.0, -1.0]))
+    assert first.norms() == second.norms() == {"w": pytest.approx(math.hypot(3, 1))}
+    assert first.noise(first.norms()) == second.noise(second.norms())
+    first.reset()
+    assert first.norms() == {"w": 0.0}
+
+
+def test_fingerprints_tell_decisions_apart() -> None:
+    assert fingerprint({"w": "powersgd:1"}) == fingerprint({"w": "powersgd:1"})
+    assert fingerprint({"w": "powersgd:1"}) != fingerprint({"w": "powersgd:2"})
+    assert 0 <= fingerprint("any") < 2**63

@@ -1,0 +1,145 @@
+"""``headrace compression plan``: its answer, its file, and errors that name what would do."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.artifact import Artifact
+from headrace.artifact import load as load_artifact
+from headrace.cli.app import app
+from headrace.collectives.plan.book import build_book
+from headrace.compression.plan.plan import CompressionPlan
+from headrace.errors import ArtifactError, VerificationError
+from headrace.topology.presets import uniform
+from tests.compression.plan.cells import profile
+
+RESNET = ("--model", "resnet50", "--workers", "64")
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        assert code != 0, result.exception
+        return str(result.exception)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def planned(*arguments: object, code: int = 0) -> str:
+    return run("compression", "plan", *arguments, code=code)
+
+
+def test_a_bundled_model_is_planned_shown_verified_and_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "plan"
+    text = planned(*RESNET, "--batch", 64, "--bandwidth", "1Gbit/s", "-o", file)
+    assert "64 workers at 1000 Mbit/s, ring" in text
+    assert re.search(r"powersgd:4 +(after|during) ", text)
+    assert "every 16 steps" in text
+    assert "367 images/s" in text
+    plan = CompressionPlan.load(file)
+    assert plan.advice.winner.codec != "none"
+    assert f"fastest {plan.advice.winner.codec}"[8:] in text
+    assert run("show", file).count("powersgd:4") == text.count("powersgd:4")
+    assert run("verify", file).startswith("ok ")
+    run("report", file, "-o", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    for figure in ("4.8", "4.10", "4.11", "4.12", "4.13", "4.14"):
+        assert figure in page
+    fast = planned(*RESNET, "--bandwidth", "1000Gbit/s", "-o", file, "--codecs", "powersgd:4,sign")
+    assert "none, during the backward pass" in fast
+    assert "topk" not in fast
+
+
+def test_a_profile_is_planned_for_a_plan_book_and_its_predictions_are_kept(tmp_path: Path) -> None:
+    profile().save(tmp_path / "profile")
+    topology = uniform(3, alpha_us=20.0, bytes_per_s=1e8)
+    build_book(topology, sizes=[1 << 20]).save(tmp_path / "book")
+    file = tmp_path / "plan"
+    text = planned(tmp_path / "profile", "--book", tmp_path / "book", "-o", file)
+    assert f"3 workers at 800 Mbit/s, plans for {topology.name}" in text
+    plan = CompressionPlan.load(file)
+    assert plan.advice.winner.codec == "sign"
+    assert plan.advice.winner.break_even_bytes_per_s is not None
+    assert "steps computed again" in run("verify", file)
+    run("report", file, "-o", tmp_path / "page.html")
+    text = planned(
+        tmp_path / "profile", "--book", tmp_path / "book", "--workers", 4, "-o", file, code=2
+    )
+    assert "--workers is 4, needs 3 as in " in text
+
+
+def test_a_changed_figure_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "plan"
+    planned(*RESNET, "--bandwidth", "10Gbit/s", "-o", file)
+    kept = load_artifact(file)
+    for place, value in (("step_us", 1.0), ("codec", "sign"), ("fits", False)):
+        head = json.loads(json.dumps(kept.head))
+        head["advice"]["rows"][3][place] = value
+        changed = Artifact(kind=kept.kind, schema=kept.schema, head=head)
+        with pytest.raises(VerificationError, match=rf"advice.rows\[3\].{place} is .* computed"):
+            CompressionPlan.from_artifact(changed).verify()
+    head = json.loads(json.dumps(kept.head))
+    del head["advice"]["rows"][3]
+    shorter = CompressionPlan.from_artifact(Artifact(kind=kept.kind, schema=1, head=head))
+    with pytest.raises(VerificationError, match=r"advice.rows has \d+ rows, computed again"):
+        shorter.verify()
+    for path, message in (
+        (("network", "workers"), "'network.workers' is 1.5|1.5 is not an integer"),
+        (("network", "scheme"), "1.5 is not a text"),
+        (("profile", "batch"), "1.5 is not an integer"),
+        (("advice", "winner"), "1.5 is not an object"),
+        (("codecs",), "1.5 is not a list"),
+    ):
+        head = json.loads(json.dumps(kept.head))
+        inner = head
+        for name in path[:-1]:
+            inner = inner[name]
+        inner[path[-1]] = 1.5
+        with pytest.raises(ArtifactError, match=message):
+            CompressionPlan.from_artifact(Artifact(kind=kept.kind, schema=1, head=head), "a.file")
+
+
+def test_memory_and_latency_change_the_answer(tmp_path: Path) -> None:
+    file = tmp_path / "plan"
+    whole = replace(profile(), used_bytes=1 << 30)
+    whole.save(tmp_path / "profile")
+    usual = (tmp_path / "profile", "--workers", 4, "--bandwidth", "800Mbit/s", "-o", file)
+    assert "sign, " in planned(*usual)
+    fast = CompressionPlan.load(file).advice.winner.step_us
+    text = planned(*usual, "--memory", "1025MiB")
+    assert "during (no memory)" in text or "after (no memory)" in text
+    assert "out of memory: " in text
+    planned(*usual, "--latency", 1000, "--network", "tree", "--memory", "0")
+    assert CompressionPlan.load(file).advice.winner.step_us > fast
+
+
+def test_wrong_arguments_name_what_would_do(tmp_path: Path) -> None:
+    file = tmp_path / "plan"
+    profile().save(tmp_path / "profile")
+    usual = ("--workers", 4, "--bandwidth", "1Gbit/s")
+    for arguments, message in (
+        (usual, "profile: neither of PROFILE and --model given"),
+        ((tmp_path / "profile", "--model", "resnet50", *usual), "both of PROFILE and --model"),
+        ((tmp_path / "none", *usual), "none: cannot be read: No such file"),
+        ((tmp_path / "profile", "--batch", 3, *usual), "--batch is for --model alone"),
+        (("--model", "vgg16", *usual), "model is 'vgg16', needs one of resnet50, resnet101, bert"),
+        (("--model", "resnet50", "--bandwidth", "1Gbit/s"), "--workers is missing, needs a value"),
+        (("--model", "resnet50", "--workers", 4), "--bandwidth is missing, needs a value such as"),
+        ((*RESNET, "--bandwidth", "10Gbps"), "bandwidth is '10Gbps', needs a number with"),
+        ((*RESNET, "--bandwidth", "1Gbit/s", "--network", "star"), "network is 'star', needs one"),
+        ((*RESNET, "--bandwidth", "1Gbit/s", "--codecs", "zip"), "codec is 'zip', needs one of"),
+        ((*RESNET, "--bandwidth", "1Gbit/s", "--codecs", "topk:3%"), "not in the profile"),
+        ((*RESNET, "--bandwidth", "1Gbit/s", "--memory", "much"), "size is 'much', needs"),
+        ((*RESNET, "--bandwidth", "1Gbit/s", "--local-steps", 0), "local steps is 0, needs 1"),
+        (("--model", "resnet50", "--book", tmp_path / "profile"), "needs plan-book, topology"),
+        (
+            (tmp_path / "profile", "--book", tmp_path / "profile", "--bandwidth", "1Gbit/s"),
+            "needs plan-book, topology",
+        ),
+    ):
+        assert message in planned(*arguments, "-o", file, code=2), arguments
+        assert not file.exists()

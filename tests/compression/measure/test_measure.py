@@ -1,0 +1,111 @@
+"""Profiles that are measured: a real job of two ranks, and codecs' times without exchanges."""
+
+import itertools
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from headrace.compression.averaging import Averager
+from headrace.compression.codecs.requests import run_together
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import CodecSpec
+from headrace.compression.measure import computing, example
+from headrace.compression.measure.local import measure_locally, named_function
+from headrace.compression.plan.advice import advise
+from headrace.compression.plan.network import FormulaNetwork
+from headrace.compression.profile import CompressionProfile, ModelTensor
+
+TENSORS = [
+    [ModelTensor(name="b", shape=(64,)), ModelTensor(name="w", shape=(64, 128))],
+    [ModelTensor(name="v", shape=(128, 256))],
+]
+CODECS = ["bf16", "minmax:4", "sign", "topk:1%", "powersgd:2", "randomk:1%", "fp8"]
+
+
+def test_a_profile_of_a_job_has_all_parameters_and_times_and_is_advised(tmp_path: Path) -> None:
+    found = measure_locally(ranks=2, codecs=["bf16", "minmax:4"], bucket_cap_mb=1.0, steps=3)
+    model, _ = example.perceptron()
+    shapes = {name: tuple(each.shape) for name, each in model.named_parameters()}
+    assert {tensor.name: tensor.shape for tensor in found.tensors} == shapes
+    assert found.tensors[0].name.startswith("4."), "the backward pass begins at the last layer"
+    assert len(found.buckets) > 1
+    ready = [bucket.ready_us for bucket in found.buckets]
+    assert 0 < ready[0] < ready[-1] <= found.backward_us
+    assert min(found.forward_us, found.other_us, found.used_bytes) > 0
+    assert found.gamma >= 1
+    assert found.contention >= 0
+    assert found.ranks_per_host == 2
+    assert set(found.codecs) == {"bf16", "minmax:4"}
+    found.save(tmp_path / "profile")
+    assert CompressionProfile.load(tmp_path / "profile").digest == found.digest
+    slow = FormulaNetwork(scheme="ring", workers=2, bandwidth_bytes_per_s=1e5)
+    assert advise(found, slow, break_evens=False).winner.codec == "minmax:4"
+    again = measure_locally(ranks=2, codecs=["sign"], like=found)
+    assert again.backward_us == found.backward_us
+    assert set(again.codecs) == {"bf16", "minmax:4", "sign"}
+
+
+def test_codecs_are_timed_on_every_bucket_and_on_all() -> None:
+    found = computing.time_codecs(CODECS, TENSORS, ranks=2, repeats=1)
+    assert list(found) == [str(CodecSpec.parse(text)) for text in CODECS]
+    for timing in found.values():
+        assert timing.elements == (64 * 128, 128 * 256, 64 * 128 + 128 * 256)
+        assert min(timing.encode_us) > 0
+
+
+def test_the_timed_computation_is_that_of_a_step() -> None:
+    """The copies that stand for exchanges give a rank the mean of equal ranks, bit by bit."""
+    for codec in CODECS:
+        shapes = {tensor.name: tensor.shape for bucket in TENSORS for tensor in bucket}
+        given = {name: torch.randn(shape) for name, shape in shapes.items()}
+        alone = Averager(codec, shapes, rank=0, ranks=1)
+        mine = {name: tensor.clone() for name, tensor in given.items()}
+        computed = computing.averaging_us(alone, list(mine.items()))
+        assert 0 < computed.first <= computed.last <= computed.whole
+        other = Averager(codec, shapes, rank=0, ranks=1)
+        run_together([other.average(list(given.items()))])
+        for name, tensor in given.items():
+            assert torch.equal(tensor, mine[name]), (codec, name)
+
+
+def test_times_of_parts_follow_from_how_often_each_happens() -> None:
+    computed = computing.Computed(first=100.0, last=160.0, whole=250.0)
+    parts = computing._parts  # pyright: ignore[reportPrivateUsage]
+    assert parts(computed, {"all_to_all", "allgather"}, 2) == (100.0, 50.0)
+    assert parts(computed, {"allgather"}, 3) == (100.0, 50.0)
+    assert parts(computed, {"allreduce"}, 2) == (160.0, 90.0)
+
+
+def test_all_ranks_begin_each_computation_at_once() -> None:
+    barrier = threading.Barrier(2)
+    order = itertools.count()
+    began: list[list[int]] = [[], []]
+
+    def rank(number: int) -> None:
+        def wait() -> None:
+            barrier.wait(10)
+            began[number].append(next(order))
+            barrier.wait(10)
+
+        computing.time_codecs(["bf16"], TENSORS[1:], ranks=2, rank=number, barrier=wait, repeats=2)
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(began[0]) == len(began[1]) == 4
+    pairs = [{a // 2, b // 2} for a, b in zip(*began, strict=True)]
+    assert all(len(pair) == 1 for pair in pairs)
+
+
+def test_bad_arguments_fail_before_ranks_are_started() -> None:
+    with pytest.raises(CompressionError, match="ranks is 1"):
+        measure_locally(ranks=1)
+    with pytest.raises(CompressionError, match="ranks is 1"):
+        computing.time_codecs(["bf16"], TENSORS, ranks=1)
+    for text in ("no.such.module:build", "math", "math:nothing", "math:pi"):
+        with pytest.raises(CompressionError, match="model is"):
+            named_function(text)

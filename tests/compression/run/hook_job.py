@@ -1,0 +1,350 @@
+"""One rank of a job whose gradients are compressed; run by test_hook.py. Arguments: what, more."""
+
+import copy
+import hashlib
+import io
+import json
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import headrace.torch  # noqa: F401 - registers the backend where headrace is not installed
+from headrace.compression import CompressionError, Policy, ddp_hook
+from headrace.compression.averaging import Averager
+from headrace.compression.codecs.requests import run_together
+from headrace.compression.run.exchanger import Exchanger
+from headrace.compression.run.hook import Hook
+from tests.compression.states import same
+
+BUCKET_MB = 0.02  # several buckets
+CODECS = ("powersgd:2", "powersgd:2+bf16", "minmax:4", "sign", "topk:5%", "dgc:5%", "randomk:10%",
+          "qsgd:4", "fp8", "bf16", "fp16", "none")  # fmt: skip
+RATE = 0.05
+
+
+class Net(nn.Module):
+    """Matrices, biases, a norm, and a branch that only some steps take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(40, 60)
+        self.norm = nn.LayerNorm(60)
+        self.middle = nn.Linear(60, 60)
+        self.branch = nn.Linear(60, 60)
+        self.last = nn.Linear(60, 30)
+
+    def forward(self, x: Tensor, branch: bool = True) -> Tensor:
+        x = self.middle(torch.tanh(self.norm(self.first(x))))
+        return self.last(torch.tanh(x + self.branch(x) if branch else x))
+
+
+def data(step: int, rank: int) -> Tensor:
+    return torch.randn(8, 40, generator=torch.Generator().manual_seed(1000 * step + rank))
+
+
+def parallel(**options: Any) -> DistributedDataParallel:
+    return DistributedDataParallel(Net(), **{"bucket_cap_mb": BUCKET_MB, **options})
+
+
+def backward(model: nn.Module, step: int, rank: int, **how: Any) -> None:
+    model.zero_grad()
+    model(data(step, rank), **how).square().mean().backward()
+
+
+def descend(model: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(parameter.grad, alpha=RATE)
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def digest(*tensors: Tensor) -> str:
+    return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()[:16]
+
+
+def simulated(codec: str, steps: int, ranks: int) -> Iterator[Tensor]:
+    """Weights after each step of training with the same codec in this process."""
+    model = Net()
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    group = [Averager(codec, shapes, rank=rank, ranks=ranks) for rank in range(ranks)]
+    for step in range(steps):
+        given: list[list[tuple[str, Tensor]]] = []
+        for rank in range(ranks):
+            backward(model, step, rank)
+            given.append([(n, p.grad.clone()) for n, p in model.named_parameters()])  # type: ignore[union-attr]
+        run_together([one.average(own) for one, own in zip(group, given, strict=True)])
+        for parameter, (_, mean) in zip(model.parameters(), given[0], strict=True):
+            parameter.grad = mean
+        descend(model)
+        yield weights(model)
+
+
+def equals_the_simulation(when: str) -> None:
+    """Every step, bit by bit: two ranks' sums commute."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for codec in CODECS:
+        steps = 50 if codec in ("powersgd:2", "minmax:4") and when == "after" else 6
+        model = parallel()
+        hook = ddp_hook(model, codec, when=when)
+        for step, expected in enumerate(simulated(codec, steps, ranks)):
+            backward(model, step, rank)
+            descend(model)
+            assert torch.equal(weights(model), expected), (codec, step)
+        assert hook.step == hook.statistics.steps == steps
+        assert hook.statistics.sent_bytes > 0
+        hook.close()
+
+
+def none_equals_plain() -> None:
+    for options in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True}):
+        plain, ours = parallel(**options), parallel(**options)
+        hook = ddp_hook(ours, "none", when="during")
+        for step in range(4):
+            for model in (plain, ours):
+                backward(model, step, dist.get_rank())
+                descend(model)
+            assert torch.equal(weights(plain), weights(ours)), (options, step)
+        hook.close()
+
+
+def not_finite_skips_on_all_ranks() -> None:
+    for when in ("after", "during"):
+        for codec in ("powersgd:2", "minmax:4", "dgc:5%"):
+            model = parallel()
+            optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+            scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+            hook = ddp_hook(model, codec, when=when, scaler=scaler)
+            for step in range(5):
+                before, kept = weights(model), copy.deepcopy(hook.state_dict()["parameters"])
+                optimizer.zero_grad()
+                loss = model(data(step, dist.get_rank())).square().mean()
+                if step == 3 and dist.get_rank() == 1:
+                    loss = loss * torch.nan
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                skipped = torch.equal(weights(model), before)
+                assert skipped == (step == 3), (codec, step)
+                if skipped:
+                    now = hook.state_dict()["parameters"]
+                    assert same(now, kept), codec
+                    assert scaler.get_scale() == 32.0
+            parts = [None, None]
+            dist.all_gather_object(parts, digest(weights(model)))
+            assert parts[0] == parts[1]
+            hook.close()
+
+
+def residuals_follow_the_scale() -> None:
+    """Whatever the scales, powers of 2, the weights are those without."""
+    found: list[Tensor] = []
+    for scales in ((1.0, 1.0, 1.0, 1.0), (64.0, 8.0, 256.0, 1.0)):
+        model = parallel()
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(torch.ones(()))  # it has no scale before
+        hook = ddp_hook(model, "topk:5%", scaler=scaler)
+        for step, scale in enumerate(scales):
+            scaler.update(scale)
+            model.zero_grad()
+            (scale * model(data(step, dist.get_rank())).square().mean()).backward()
+            for parameter in model.parameters():
+                parameter.grad.div_(scale)  # type: ignore[union-attr]
+            descend(model)
+        found.append(weights(model))
+        hook.close()
+    assert torch.equal(*found)
+
+
+def accumulates_without_synchronization() -> None:
+    model, alone = parallel(), Net()
+    hook = ddp_hook(model, "none")
+    with model.no_sync():
+        backward(model, 0, dist.get_rank())
+    assert hook.step == 0
+    model(data(1, dist.get_rank())).square().mean().backward()
+    assert hook.step == 1
+    for step in range(2):
+        for rank in range(2):
+            (alone(data(step, rank)).square().mean() / 2).backward()
+    for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    hook.close()
+
+
+def unused_parameters_keep_their_residual() -> None:
+    model = parallel(find_unused_parameters=True)
+    hook = ddp_hook(model, "powersgd:1")
+    name = "branch.weight"
+    backward(model, 0, dist.get_rank())
+    left = hook.averager.residual(name)
+    assert left.any()
+    backward(model, 1, dist.get_rank(), branch=dist.get_rank() == 0)  # one rank uses it
+    total = hook.averager.residual(name)
+    assert not torch.equal(total, left)
+    model.zero_grad(set_to_none=True)
+    model(data(2, dist.get_rank()), branch=False).square().mean().backward()  # none does
+    assert model.module.branch.weight.grad is None
+    sums = [torch.zeros(()), torch.zeros(())]
+    dist.all_gather(sums, hook.averager.residual(name).sum())
+    assert all(torch.isfinite(s) for s in sums)
+    hook.close()
+
+
+def codecs_change_between_steps() -> None:
+    model = parallel()
+    hook = ddp_hook(model, "powersgd:1", when="during")
+    seen: dict[str, Tensor] = {}
+    hook.observers.append(lambda name, mean: seen.update({name: mean.clone()}))
+    sent: list[float] = []
+    for step, codec in enumerate(("powersgd:1", "powersgd:4", "none", "none", "minmax:4")):
+        if step:
+            hook.set_codec(None, codec)
+        backward(model, step, dist.get_rank())
+        sent.append(hook.last.sent_bytes)
+        assert seen.keys() == dict(model.module.named_parameters()).keys()
+        for name, parameter in model.module.named_parameters():
+            assert parameter.grad is not None
+            assert torch.equal(parameter.grad, seen[name])
+    assert sent[0] < sent[1] < sent[2] == sent[3] > sent[4] > sent[0]
+    hook.close()
+
+
+def refuses(call: Callable[[], object], text: str) -> None:
+    try:
+        call()
+    except CompressionError as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(text)
+
+
+def bad_arguments_are_refused() -> None:
+    rank = dist.get_rank()
+    refuses(lambda: ddp_hook(Net(), "none"), "needs a DistributedDataParallel")  # type: ignore[arg-type]
+    model = parallel()
+    refuses(lambda: ddp_hook(model, "zip"), "needs one of none")
+    refuses(lambda: ddp_hook(model, "none", when="before"), 'needs "after" or "during"')
+    refuses(lambda: ddp_hook(model, "none", scaler=3), "needs a torch.amp.GradScaler")
+    refuses(lambda: ddp_hook(model, f"powersgd:{1 + rank}"), "of ranks [1] differ from rank 0's")
+    hook = ddp_hook(model, "none")
+    refuses(lambda: ddp_hook(model, "none"), "has a communication hook already")
+    refuses(lambda: pickle.dumps(model), "call ddp_hook again")
+    refuses(lambda: copy.deepcopy(model), "call ddp_hook again")
+    hook.close()
+    double = DistributedDataParallel(Net().double())
+    refuses(lambda: ddp_hook(double, "topk:5%"), "'first.weight' is torch.float64")
+    policy = Policy(codec="topk:5%", except_for=["*"])
+    ddp_hook(double, policy).close()
+    sparse = DistributedDataParallel(nn.Sequential(nn.Embedding(9, 9, sparse=True)))
+    refuses(lambda: ddp_hook(sparse, "none"), "needs sparse=False")
+
+
+def checks() -> None:
+    for check in (
+        none_equals_plain,
+        not_finite_skips_on_all_ranks,
+        residuals_follow_the_scale,
+        accumulates_without_synchronization,
+        unused_parameters_keep_their_residual,
+        codecs_change_between_steps,
+        bad_arguments_are_refused,
+    ):
+        check()
+    equals_the_simulation("after")
+    equals_the_simulation("during")
+
+
+def resumable(folder: str, how: str) -> None:
+    """Six steps, of which the last three can be another job's, of other buckets."""
+    found: dict[str, str] = {}
+    path = Path(folder, f"{dist.get_rank()}.pt")
+    for number, codec in enumerate(("powersgd:2", "minmax:4", "dgc:5%")):
+        model = parallel(bucket_cap_mb=BUCKET_MB if how == "whole" else 1.0)
+        hook = ddp_hook(model, codec)
+        saved = path.with_suffix(f".{number}")
+        first = 0
+        if how == "rest":
+            state = torch.load(saved)
+            model.module.load_state_dict(state["model"])
+            hook.load_state_dict(state["hook"])
+            first = 3
+        for step in range(first, 6):
+            backward(model, step, dist.get_rank())
+            descend(model)
+            if how == "whole" and step == 2:
+                kept = io.BytesIO()
+                torch.save({"model": model.module.state_dict(), "hook": hook.state_dict()}, kept)
+                saved.write_bytes(kept.getvalue())
+        found[codec] = digest(weights(model))
+        hook.close()
+    say("RESULTS", json.dumps(found))
+    if how == "whole":
+        say("ready", os.getpid())
+        time.sleep(60)  # killed meanwhile
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def dies_between_phases(when: str) -> None:
+    """The last rank is killed when the first exchange of a step is complete, on any thread."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    parts = [dist.new_group([0, 1]), dist.new_group([2])]
+    small = parallel(process_group=parts[rank // 2])  # of its own: others do not wait for it
+    alone = ddp_hook(small, "topk:5%", when=when)
+    backward(small, 0, rank)
+    sizes = [None] * ranks
+    dist.all_gather_object(sizes, digest(*(p.grad for p in small.parameters())))  # type: ignore[misc]
+    assert sizes[0] == sizes[1] != sizes[2]
+    alone.close()
+    model = parallel()
+    hook: Hook = ddp_hook(model, "minmax:4", when=when)
+    for step in range(2):
+        backward(model, step, rank)
+    before = copy.deepcopy(hook.state_dict()["parameters"])
+    if rank == ranks - 1:
+        run_round, rounds = Exchanger._round, [0]
+
+        def die(self: Exchanger, running: Any) -> Any:
+            rounds[0] += 1
+            if rounds[0] == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return run_round(self, running)
+
+        Exchanger._round = die  # type: ignore[method-assign]
+    try:
+        backward(model, 2, rank)
+    except RuntimeError as error:
+        say("failed:", type(error).__name__, error)
+    now = hook.state_dict()["parameters"]
+    say("unchanged" if same(now, before) else "changed", hook.averager.torn)
+    os._exit(0)
+
+
+def main(what: str, backend: str, *more: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, timeout=timedelta(seconds=30))
+    {"checks": checks, "resumable": resumable, "dies": dies_between_phases}[what](*more)
+    dist.destroy_process_group()
+    say("all done")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,52 @@
+"""Compressed training of real processes."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.launch import outputs, ranks, results
+
+JOB = Path(__file__).with_name("hook_job.py")
+DEADLINE_S = 150
+
+
+@pytest.mark.parametrize("backend", ["headrace", "gloo"])
+def test_training_on_two_ranks(backend: str) -> None:
+    with ranks(2, JOB, "checks", backend) as processes:
+        texts = outputs(processes, DEADLINE_S)
+    assert [process.returncode for process in processes] == [0, 0], texts
+    assert all("all done" in text for text in texts)
+
+
+def test_saved_killed_and_resumed_with_other_buckets_equals_uninterrupted(tmp_path: Path) -> None:
+    with ranks(2, JOB, "resumable", "headrace", str(tmp_path), "whole") as processes:
+        job = processes[0].job
+        arrived = job.read_until(
+            lambda: all(rank.has_printed("ready ") or rank.has_ended() for rank in processes),
+            DEADLINE_S,
+        )
+        lines = ["\n".join(rank.lines) for rank in processes]
+        assert arrived, lines
+        for text in lines:
+            found = re.search(r"^ready (\d+)$", text, re.M)
+            assert found is not None, text
+            os.kill(int(found[1]), signal.SIGKILL)
+        whole = results(lines)
+    with ranks(2, JOB, "resumable", "headrace", str(tmp_path), "rest") as processes:
+        texts = outputs(processes, DEADLINE_S)
+        assert [process.returncode for process in processes] == [0, 0], texts
+    assert results(texts) == whole
+    assert whole[0] == whole[1]
+
+
+@pytest.mark.parametrize("when", ["after", "during"])
+def test_a_rank_killed_between_phases_is_named_and_residuals_are_as_before(when: str) -> None:
+    with ranks(3, JOB, "dies", "headrace", when) as processes:
+        texts = outputs(processes, DEADLINE_S)
+    assert processes[2].returncode == -signal.SIGKILL
+    for text in texts[:2]:
+        assert re.search(r"^failed: CommunicationError .*\brank 2\b", text, re.M), text
+        assert re.search(r"^unchanged \(\)$", text, re.M), text

@@ -1,0 +1,210 @@
+"""Averaging among ranks that are objects of one process."""
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from headrace.compression.averaging import Averager
+from headrace.compression.codecs.requests import lockstep, run_together
+from headrace.compression.codecs.table import CODECS
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import CodecSpec
+from headrace.compression.policy import Policy
+from tests.compression.states import same
+
+SHAPES = {"a.weight": (70, 40), "a.bias": (40,), "b.weight": (30, 40, 3), "norm": (5,)}
+SPECS = [str(CodecSpec.parse(family)) for family in CODECS]
+KEEPING = [s for s in SPECS if CodecSpec.parse(s).traits.feedback]
+
+
+def averagers(policy: Policy | str, ranks: int) -> list[Averager]:
+    return [Averager(policy, SHAPES, rank=rank, ranks=ranks) for rank in range(ranks)]
+
+
+def gradients(seed: int, rank: int, scale: float = 1.0) -> list[tuple[str, Tensor]]:
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    return [
+        (name, scale * torch.randn(shape, generator=generator)) for name, shape in SHAPES.items()
+    ]
+
+
+def run_step(
+    group: Sequence[Averager], given: Sequence[Sequence[tuple[str, Tensor]]]
+) -> list[dict[str, Tensor]]:
+    run_together([one.average(own) for one, own in zip(group, given, strict=True)])
+    return [dict(own) for own in given]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_means_are_equal_on_all_ranks_and_what_is_not_sent_is_kept(spec: str, ranks: int) -> None:
+    group = averagers(spec, ranks)
+    feeds = CodecSpec.parse(spec).traits.feedback
+    for step in range(4):
+        given = [gradients(step, rank) for rank in range(ranks)]
+        before = [dict(copy.deepcopy(own)) for own in given]
+        kept = [{name: one.residual(name) for name in SHAPES} for one in group]
+        means = run_step(group, given)
+        assert all(one.step == step + 1 and one.finite for one in group)
+        for name in SHAPES:
+            assert all(torch.equal(mean[name], means[0][name]) for mean in means)
+            total = sum(b[name] + k[name] for b, k in zip(before, kept, strict=True))
+            assert isinstance(total, Tensor)
+            if feeds and spec != "sign" and "dgc" not in spec:  # a vote, and momentum
+                left = sum(one.residual(name) for one in group)
+                torch.testing.assert_close(left + ranks * means[0][name], total, rtol=0, atol=1e-4)
+            if name in ("a.bias", "norm") or spec == "none":
+                torch.testing.assert_close(means[0][name], total / ranks, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("spec", KEEPING)
+def test_a_step_that_is_not_finite_on_one_rank_is_nan_on_all_and_changes_nothing(spec: str) -> None:
+    group = averagers(spec, 3)
+    run_step(group, [gradients(0, rank) for rank in range(3)])
+    for name, value in (("b.weight", torch.nan), ("a.weight", -torch.inf), ("a.bias", torch.inf)):
+        before = copy.deepcopy([one.state_dict()["parameters"] for one in group])
+        given = [gradients(1, rank) for rank in range(3)]
+        dict(given[1])[name].view(-1)[3] = value
+        means = run_step(group, given)
+        for mean in means:
+            assert not mean[name].isfinite().all()
+        assert not any(one.finite for one in group)
+        assert same(before, [one.state_dict()["parameters"] for one in group])
+    means = run_step(group, [gradients(2, rank) for rank in range(3)])
+    assert all(value.isfinite().all() for mean in means for value in mean.values())
+
+
+@pytest.mark.parametrize("spec", KEEPING)
+def test_a_step_that_fails_between_its_exchanges_changes_nothing(spec: str) -> None:
+    group = averagers(spec, 2)
+    run_step(group, [gradients(0, rank) for rank in range(2)])
+    before = copy.deepcopy([one.state_dict()["parameters"] for one in group])
+    for done in range(3):  # exchanges that are complete before one fails
+        given = [gradients(1, rank) for rank in range(2)]
+        running = [one.average(own) for one, own in zip(group, given, strict=True)]
+        left = [4 * done]
+
+        def fail(_rank: int, _request: object, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise ConnectionError
+
+        try:
+            run_together(running, fail)
+        except ConnectionError:
+            for one in running:
+                one.close()
+            assert same(before, [one.state_dict()["parameters"] for one in group])
+            assert not any(one.torn for one in group)
+        else:
+            before = copy.deepcopy([one.state_dict()["parameters"] for one in group])
+
+
+@pytest.mark.parametrize("spec", KEEPING)
+def test_buckets_make_no_difference(spec: str) -> None:
+    whole, parts = averagers(spec, 2), averagers(spec, 2)
+    for step in range(3):
+        given = [gradients(step, rank) for rank in range(2)]
+        other = copy.deepcopy(given)
+        run_step(whole, given)
+        for bucket, last in (([3, 2], False), ([1], False), ([0], True)):
+            run_together(
+                [
+                    lockstep(one.add([own[i] for i in bucket], last=last))
+                    for one, own in zip(parts, other, strict=True)
+                ]
+            )
+        run_together([lockstep(one.finish()) for one in parts])
+        assert same([dict(own) for own in given], [dict(own) for own in other])
+    assert same([one.state_dict() for one in whole], [one.state_dict() for one in parts])
+
+
+@pytest.mark.parametrize("spec", KEEPING)
+def test_saved_and_loaded_equals_uninterrupted(spec: str) -> None:
+    group = averagers(spec, 2)
+    for step in range(2):
+        run_step(group, [gradients(step, rank) for rank in range(2)])
+    states = copy.deepcopy([one.state_dict() for one in group])
+    again = averagers(spec, 2)
+    again[0].load_state_dict(states[0])  # its own
+    again[1].load_state_dict(states)  # that of all
+    for step in range(2, 4):
+        given = [gradients(step, rank) for rank in range(2)]
+        other = copy.deepcopy(given)
+        assert same(run_step(group, given), run_step(again, other))
+    assert same([one.state_dict() for one in group], [one.state_dict() for one in again])
+
+
+@pytest.mark.parametrize(("old", "new"), [(2, 1), (3, 2), (2, 3), (1, 2)])
+def test_another_number_of_ranks_keeps_the_residuals_sum(old: int, new: int) -> None:
+    group = averagers("powersgd:2", old)
+    run_step(group, [gradients(0, rank) for rank in range(old)])
+    states = [one.state_dict() for one in group]
+    again = averagers("powersgd:2", new)
+    for one in again:
+        if old > 1:
+            with pytest.raises(CompressionError, match="list of all"):
+                one.load_state_dict(states[0])
+        one.load_state_dict(states)
+    for name in SHAPES:
+        total, left = (sum(one.residual(name) for one in g) for g in (group, again))
+        torch.testing.assert_close(left, total, rtol=0, atol=1e-6)
+    means = run_step(again, [gradients(1, rank) for rank in range(new)])
+    assert all(same(mean, means[0]) for mean in means)
+
+
+def test_a_change_of_codec_keeps_residuals_and_sends_them_with_a_codec_without_feedback() -> None:
+    group = averagers("powersgd:1", 2)
+    run_step(group, [gradients(0, rank) for rank in range(2)])
+    kept = [one.residual("a.weight") for one in group]
+    for one in group:
+        one.set_codec("a.weight", "none")
+        assert str(one.codecs["a.weight"]) == "none"
+        assert str(one.codecs["b.weight"]) == "powersgd:1"
+    given = [gradients(1, rank) for rank in range(2)]
+    total = sum(dict(own)["a.weight"].clone() + k for own, k in zip(given, kept, strict=True))
+    means = run_step(group, given)
+    assert isinstance(total, Tensor)
+    torch.testing.assert_close(means[0]["a.weight"], total / 2)
+    assert not group[0].residual("a.weight").any()
+    for one in group:
+        one.set_codec(None, "powersgd:2")
+        assert str(one.codecs["a.bias"]) == "none"
+    run_step(group, [gradients(2, rank) for rank in range(2)])
+    assert group[0].residual("a.weight").any()
+
+
+@pytest.mark.parametrize("spec", ["powersgd:1", "dgc:20%"])
+def test_residuals_follow_the_scale(spec: str) -> None:
+    one, other = (averagers(spec, 2) for _ in range(2))
+    previous = 1.0
+    for step, scale in enumerate((1.0, 8.0, 0.5)):
+        plain = run_step(one, [gradients(step, rank) for rank in range(2)])
+        for each in other:
+            each.rescale(scale / previous)
+        scaled = run_step(other, [gradients(step, rank, scale) for rank in range(2)])
+        previous = scale
+        for name in SHAPES:
+            torch.testing.assert_close(scaled[0][name] / scale, plain[0][name])
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(CompressionError, match="rank is 2, needs 0 to 1"):
+        Averager("none", SHAPES, rank=2, ranks=2)
+    (one,) = averagers("powersgd:2", 1)
+    with pytest.raises(CompressionError, match=r"'c', needs the name of a parameter"):
+        one.set_codec("c", "none")
+    with pytest.raises(CompressionError, match="needs one of"):
+        one.set_codec(None, "zip")
+    with pytest.raises(
+        CompressionError, match=r"gradient 'a.bias' has shape \(3,\), needs \(40,\)"
+    ):
+        one.add([("a.bias", torch.ones(3))])
+    one.abort()
+    state = one.state_dict()
+    state["codecs"] = {"c": "none"}
+    with pytest.raises(CompressionError, match="'c', the model has not"):
+        one.load_state_dict(state)
