@@ -2,8 +2,11 @@
 
 import itertools
 import math
+from collections import defaultdict
 
-from headrace.collectives.plan.ir.chunks import Deliveries
+import numpy as np
+
+from headrace.collectives.plan.ir.chunks import Deliveries, Sends
 from headrace.topology import Topology
 
 EPS = 1e-9
@@ -18,6 +21,29 @@ def best_us(
     `batching` several chunks may go as one message, which pays alpha once.
     """
     return _Search(topology, deliveries, chunk_mb, batching).run()
+
+
+def in_order_us(topology: Topology, sends: Sends, chunk_mb: float, origin: np.ndarray) -> float:
+    """Time of single sends that begin in the order of their rows, each as early as it can.
+
+    List scheduling begins a send as soon as its link is free, and may so miss the optimum: the
+    optimum can keep a capacity idle for a send that becomes possible a little later.
+    """
+    there = {(chunk, int(rank)): 0.0 for chunk, rank in enumerate(origin)}
+    free: dict[int, float] = defaultdict(float)
+    ends = [(link.src, link.dst) for link in topology.links]
+    last = 0.0
+    for chunk, src, dst in zip(sends.chunk, sends.src, sends.dst, strict=True):
+        k = ends.index((int(src), int(dst)))
+        betas = {k: topology.links[k].beta_us_per_mb}
+        for i, shared in enumerate(topology.shared):
+            if k in shared.links:
+                betas[len(ends) + i] = shared.beta_us_per_mb
+        last = max(last, there[int(chunk), int(src)], *(free[resource] for resource in betas))
+        for resource, beta in betas.items():
+            free[resource] = last + topology.links[k].alpha_us + beta * chunk_mb
+        there[int(chunk), int(dst)] = max(free[resource] for resource in betas)
+    return max(there.values())
 
 
 class _Search:
