@@ -70,7 +70,7 @@ def cells(*, quick: bool) -> list[AutoCell]:
     if quick:
         return [
             AutoCell(workers=2, network="convolutional", mbit=FAST),
-            AutoCell(workers=4, network="perceptron", mbit=GAIN_MBIT),
+            AutoCell(workers=4, network="convolutional", mbit=GAIN_MBIT),
         ]
     return [
         AutoCell(workers=workers, network=network, mbit=rate)

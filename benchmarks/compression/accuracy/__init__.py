@@ -1,10 +1,10 @@
 """Accuracy with four workers: Accordion against its gentle and its harsh codec, alone.
 
-The runs themselves are made by `study`, in hours; this section summarizes those that are finished,
-and in a quick run makes the first ones if there are none.
+The runs themselves are made by `study`, in hours; this section makes the first seed's if they are
+missing, and summarizes all that are finished.
 """
 
-import time
+import os
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
@@ -14,8 +14,6 @@ from benchmarks.compression.accuracy.tasks import TASKS
 from benchmarks.harness import Report
 
 SECTION = "accuracy"
-QUICK_S = 90.0
-"""Time in which a quick run starts trainings that the bars still need."""
 
 
 def bars() -> dict[str, str]:
@@ -28,8 +26,11 @@ def bars() -> dict[str, str]:
 
 
 def measure(report: Report, *, quick: bool) -> None:
-    """Summarize the finished runs; first make those that the bars need, as time allows."""
-    _make_first_runs(QUICK_S)
+    """Summarize the finished runs; first make those of one seed that the bars need."""
+    first = [run for run in study.planned() if run[1] == study.SEEDS[0]]
+    study.run_left(
+        [run for run in first if run[2] in study.REGIMES[: study.COMPARED]], os.cpu_count() or 1
+    )
     rows = study.results()
     by_task = {name: [row for row in rows if row["task"] == name] for name in TASKS}
     summaries = {name: _summarize(report, name, found) for name, found in by_task.items()}
@@ -46,16 +47,6 @@ def measure(report: Report, *, quick: bool) -> None:
     harsh = [summary["harsh"]["points"] for summary in summaries.values() if "harsh" in summary]
     if harsh:
         report.bar("tasks-where-harsh-loses-a-point", sum(points <= -1 for points in harsh))
-
-
-def _make_first_runs(limit_s: float) -> None:
-    """Run what is missing of the first seed's three compared regimes."""
-    began, seed = time.monotonic(), study.SEEDS[0]
-    done = {(row["task"], row["seed"], row["regime"]) for row in study.results()}
-    for name in TASKS:
-        for regime in study.REGIMES[: study.COMPARED]:
-            if (name, seed, regime) not in done and time.monotonic() - began < limit_s:
-                study.run_one(name, seed, regime)
 
 
 def _summarize(

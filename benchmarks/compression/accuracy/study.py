@@ -11,7 +11,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from hashlib import sha256
@@ -112,8 +112,23 @@ def run_one(name: str, seed: int, regime: str, folder: Path = FOLDER) -> Mapping
     return row
 
 
+def run_left(runs: Iterable[tuple[str, int, str]], jobs: int) -> None:
+    """Run those of `runs` that are not done, `jobs` at a time, each in a process of its own."""
+    done = {(row["task"], row["seed"], row["regime"]) for row in results()}
+    left = [run for run in runs if run not in done]
+    print(f"{len(done)} runs are done, {len(left)} are left", file=sys.stderr, flush=True)
+
+    def start(run: tuple[str, int, str]) -> None:
+        command = [sys.executable, "-m", __package__, "--one", *map(str, run)]
+        if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
+            print(f"failed: {run}", file=sys.stderr, flush=True)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(start, left))
+
+
 def main() -> None:
-    """Run what is left, `jobs` at a time, each in a process of its own."""
+    """Run what is left, by the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="the first so many")
@@ -124,14 +139,4 @@ def main() -> None:
         shown = {key: value for key, value in row.items() if key != "decisions"}
         print(json.dumps(shown), flush=True)
         return
-    done = {(row["task"], row["seed"], row["regime"]) for row in results()}
-    left = [run for run in planned() if run not in done and run[1] in SEEDS[: given.seeds]]
-    print(f"{len(done)} runs are done, {len(left)} are left", flush=True)
-
-    def start(run: tuple[str, int, str]) -> None:
-        command = [sys.executable, "-m", __package__, "--one", *map(str, run)]
-        if subprocess.run(command, check=False).returncode:
-            print(f"failed: {run}", flush=True)
-
-    with ThreadPoolExecutor(given.jobs) as pool:
-        list(pool.map(start, left))
+    run_left([run for run in planned() if run[1] in SEEDS[: given.seeds]], given.jobs)
