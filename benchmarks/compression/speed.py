@@ -53,6 +53,7 @@ PAPER_MS: Mapping[str, float | None] = {
 """Codecs, and what Table 4.1 of the paper says for a V100."""
 
 RATES = {"sign": "sign", "4 bits": "4bit", "8 bits": "8bit", "bf16": "bf16"}
+"""Loops with a bar, and its name."""
 
 
 def bars() -> dict[str, str]:
@@ -126,12 +127,20 @@ def _rates(report: Report, rounds: int) -> None:
             lambda b=bits, c=packed: loops.quantize(given, b, BUCKET, c, ranges),
             lambda b=bits, c=packed: loops.dequantize(c, ranges, b, BUCKET, decoded),
         )
+    norms, levels = torch.zeros(len(ranges)), torch.zeros(-(-ELEMENTS // 4), dtype=torch.uint8)
+    for name, euclidean in (("qsgd 2 bits", True), ("terngrad", False)):
+        touched[name] = (
+            given.nbytes + levels.nbytes + norms.nbytes,
+            lambda e=euclidean: loops.encode_levels(given, 2, BUCKET, e, 16, levels, norms),
+            lambda: loops.decode_levels(levels, norms, 2, BUCKET, decoded),
+        )
     actions: dict[str, Callable[[], object]] = {
         "copy torch": lambda: other.copy_(given),
         "copy numpy": lambda: np.copyto(other.numpy(), given.numpy()),
     }
     for name, (_, encode, decode) in touched.items():
-        encode(), decode()
+        encode()
+        decode()
         _verify(name, given, decoded, scale)
         actions |= {f"{name} encode": encode, f"{name} decode": decode}
     spent = medians_s(actions, rounds)
@@ -151,7 +160,8 @@ def _rates(report: Report, rounds: int) -> None:
                 gb_per_s=touches / seconds / 1e9,
                 of_copy_rate=share,
             )
-        report.bar(f"{RATES[name]}-of-copy-rate", worst)
+        if name in RATES:
+            report.bar(f"{RATES[name]}-of-copy-rate", worst)
 
 
 def _verify(name: str, given: torch.Tensor, decoded: torch.Tensor, scale: float) -> None:
@@ -162,6 +172,10 @@ def _verify(name: str, given: torch.Tensor, decoded: torch.Tensor, scale: float)
         bound = np.zeros(1, np.float32)
     elif name == "bf16":
         expected, bound = values, np.abs(values) * 2**-8
+    elif name in ("qsgd 2 bits", "terngrad"):  # one level: 0 or the norm
+        buckets = np.pad(values, (0, -len(values) % BUCKET)).reshape(-1, BUCKET)
+        norm = np.linalg.norm(buckets, axis=1) if "qsgd" in name else np.abs(buckets).max(1)
+        expected, bound = values, np.repeat(1.0001 * norm, BUCKET)[: len(values)]
     else:
         buckets = np.pad(values, (0, -len(values) % BUCKET), "edge").reshape(-1, BUCKET)
         levels = 2 ** int(name.split()[0]) - 1

@@ -121,6 +121,29 @@ void decode_float8(Vector<const Byte> codes, Vector<const float> scales, std::si
   codec::decode_float8(codes.data(), scales.data(), bucket, out.data(), out.shape(0), add);
 }
 
+void check_levels(std::size_t count, int bits, std::size_t bucket, std::size_t codes,
+                  std::size_t norms) {
+  check_bits(bits, 2);
+  check_bucket(bucket);
+  check_size("codes", codes, codec::packed_bytes(count, bits));
+  check_size("norms", norms, buckets(count, bucket));
+}
+
+void encode_levels(Vector<const float> vector, int bits, std::size_t bucket, bool euclidean,
+                   std::uint64_t key, Vector<Byte> codes, Vector<float> norms) {
+  check_levels(vector.shape(0), bits, bucket, codes.shape(0), norms.shape(0));
+  nb::gil_scoped_release release;
+  codec::encode_levels(vector.data(), vector.shape(0), bits, bucket, euclidean, key, codes.data(),
+                       norms.data());
+}
+
+void decode_levels(Vector<const Byte> codes, Vector<const float> norms, int bits,
+                   std::size_t bucket, Vector<float> out, bool add) {
+  check_levels(out.shape(0), bits, bucket, codes.shape(0), norms.shape(0));
+  nb::gil_scoped_release release;
+  codec::decode_levels(codes.data(), norms.data(), bits, bucket, out.data(), out.shape(0), add);
+}
+
 void select_topk(Vector<const float> vector, std::size_t k, Vector<std::int32_t> indices,
                  Vector<float> values) {
   auto count = vector.shape(0);
@@ -154,6 +177,11 @@ void bind_codec(nb::module_& module) {
              nb::arg("codes").noconvert(), nb::arg("scales").noconvert());
   module.def("decode_float8", decode_float8, nb::arg("codes").noconvert(),
              nb::arg("scales").noconvert(), "bucket"_a, nb::arg("out").noconvert(),
+             "add"_a = false);
+  module.def("encode_levels", encode_levels, nb::arg("vector").noconvert(), "bits"_a, "bucket"_a,
+             "euclidean"_a, "key"_a, nb::arg("codes").noconvert(), nb::arg("norms").noconvert());
+  module.def("decode_levels", decode_levels, nb::arg("codes").noconvert(),
+             nb::arg("norms").noconvert(), "bits"_a, "bucket"_a, nb::arg("out").noconvert(),
              "add"_a = false);
   module.def("select_topk", select_topk, nb::arg("vector").noconvert(), "k"_a,
              nb::arg("indices").noconvert(), nb::arg("values").noconvert());

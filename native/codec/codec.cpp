@@ -68,6 +68,16 @@ void decode_float8(const std::uint8_t* codes, const float* scales, std::size_t b
   best_kernels().decode_float8(codes, scales, bucket, out, count, add);
 }
 
+void encode_levels(const float* vector, std::size_t count, int bits, std::size_t bucket,
+                   bool euclidean, std::uint64_t key, std::uint8_t* codes, float* norms) {
+  best_kernels().encode_levels(vector, count, bits, bucket, euclidean, key, codes, norms);
+}
+
+void decode_levels(const std::uint8_t* codes, const float* norms, int bits, std::size_t bucket,
+                   float* out, std::size_t count, bool add) {
+  best_kernels().decode_levels(codes, norms, bits, bucket, out, count, add);
+}
+
 void select_topk(const float* vector, std::size_t count, std::size_t chosen, std::int32_t* indices,
                  float* values) {
   best_kernels().select_topk(vector, count, chosen, indices, values);

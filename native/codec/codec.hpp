@@ -43,6 +43,19 @@ void encode_float8(const float* vector, std::size_t count, std::size_t bucket, s
 void decode_float8(const std::uint8_t* codes, const float* scales, std::size_t bucket, float* out,
                    std::size_t count, bool add);
 
+// Levels of each bucket's norm, rounded up or down at random without bias (stochastic rounding, 2
+// to 8 bits): of s = 2^(bits-1) - 1 levels an element x has one of the two beside s |x| / norm,
+// which is its expectation; its code is s plus or minus the level. `norms` gets every bucket's
+// Euclidean norm, or its largest magnitude; it is not finite, and levels are 0, where an element is
+// not. Element i is rounded by word i mod 4 of Philox4x32-10 (Salmon et al., 2011, "Parallel Random
+// Numbers: As Easy as 1, 2, 3") of this key and counter i / 4: codes are a function of key and
+// input, whatever the threads and the calls before.
+void encode_levels(const float* vector, std::size_t count, int bits, std::size_t bucket,
+                   bool euclidean, std::uint64_t key, std::uint8_t* codes, float* norms);
+// out = (code - s) / s * norm, or added to it.
+void decode_levels(const std::uint8_t* codes, const float* norms, int bits, std::size_t bucket,
+                   float* out, std::size_t count, bool add);
+
 // The `chosen` elements of largest magnitude, by ascending index; of equal ones those of lower
 // index. Magnitudes compare by their bits: a NaN is above infinity. count < 2^31, chosen <= count.
 void select_topk(const float* vector, std::size_t count, std::size_t chosen, std::int32_t* indices,

@@ -72,6 +72,16 @@ int main(int count, char** arguments) {
         table->dequantize(codes.data(), ranges.data(), bits, kBucket, out.data(), kCount, false);
       });
     }
+    for (bool euclidean : {false, true}) {
+      auto touched = bytes + codec::packed_bytes(kCount, 2) + 4 * (kCount / kBucket + 1);
+      row(table->name, euclidean ? "levels of norm" : "of the largest", touched, [&] {
+        table->encode_levels(vector.data(), kCount, 2, kBucket, euclidean, 16, codes.data(),
+                             ranges.data());
+      });
+      row(table->name, "from levels", touched, [&] {
+        table->decode_levels(codes.data(), ranges.data(), 2, kBucket, out.data(), kCount, false);
+      });
+    }
     auto narrow = bytes + kCount + 4 * (kCount / kBucket + 1);
     row(table->name, "float8", narrow,
         [&] { table->encode_float8(vector.data(), kCount, kBucket, codes.data(), ranges.data()); });

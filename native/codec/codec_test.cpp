@@ -2,6 +2,7 @@
 #include "codec/codec.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -169,6 +170,86 @@ void test_codes(const CodecTable& table, const Floats& vector, int bits, std::si
   CHECK(same(out.taken(), decoded));
 }
 
+// Word `word` of Philox4x32-10 of a key and a counter of 128 bits.
+std::uint32_t philox(std::array<std::uint32_t, 4> counter, std::uint32_t low, std::uint32_t high,
+                     std::size_t word) {
+  for (int round = 0; round < 10; ++round) {
+    auto even = std::uint64_t{0xd2511f53} * counter[0];
+    auto odd = std::uint64_t{0xcd9e8d57} * counter[2];
+    counter = {static_cast<std::uint32_t>(odd >> 32) ^ counter[1] ^ low,
+               static_cast<std::uint32_t>(odd),
+               static_cast<std::uint32_t>(even >> 32) ^ counter[3] ^ high,
+               static_cast<std::uint32_t>(even)};
+    low += 0x9e3779b9;
+    high += 0xbb67ae85;
+  }
+  return counter[word];
+}
+
+// Known answers, of the authors' Random123 library.
+void test_philox() {
+  constexpr std::uint32_t kOnes = ~std::uint32_t{0};
+  constexpr std::uint32_t kZeros[] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
+  constexpr std::uint32_t kOfOnes[] = {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd};
+  constexpr std::uint32_t kOfPi[] = {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1};
+  for (std::size_t word = 0; word < 4; ++word) {
+    CHECK(philox({0, 0, 0, 0}, 0, 0, word) == kZeros[word]);
+    CHECK(philox({kOnes, kOnes, kOnes, kOnes}, kOnes, kOnes, word) == kOfOnes[word]);
+    CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0xa4093822, 0x299f31d0, word) ==
+          kOfPi[word]);
+  }
+}
+
+void test_levels(const CodecTable& table, const Floats& vector, int bits, std::size_t bucket,
+                 bool euclidean) {
+  auto count = vector.size();
+  auto levels = (1 << (bits - 1)) - 1;
+  auto low = static_cast<std::uint32_t>(engine());
+  auto high = static_cast<std::uint32_t>(engine());
+  Bytes codes(packed_bytes(count, bits));
+  Floats norms;
+  Floats decoded;
+  for (std::size_t first = 0; first < count; first += bucket) {
+    auto last = std::min(count, first + bucket);
+    auto begin = vector.begin() + static_cast<std::ptrdiff_t>(first);
+    auto end = vector.begin() + static_cast<std::ptrdiff_t>(last);
+    float largest = 0;
+    for (auto i = begin; i < end; ++i) {
+      largest = std::isnan(*i) || std::isnan(largest) ? kNan : std::max(largest, std::abs(*i));
+    }
+    auto share = [&](float value) {
+      auto found = std::abs(value / largest);
+      return std::isnan(found) ? 0 : found;
+    };
+    double squares = 0;
+    for (auto i = begin; i < end; ++i) squares += double{share(*i)} * double{share(*i)};
+    auto length = euclidean ? std::max(1.0F, static_cast<float>(std::sqrt(squares))) : 1.0F;
+    norms.push_back(largest * length);
+    for (std::size_t i = first; i < last; ++i) {
+      auto scaled = share(vector[i]) / length * static_cast<float>(levels);
+      auto random = philox({static_cast<std::uint32_t>(i / 4), 0, 0, 0}, low, high, i % 4) >> 8;
+      auto level = static_cast<int>(std::floor(scaled));
+      if (random < (scaled - std::floor(scaled)) * 0x1p24) ++level;
+      if (vector[i] < 0) level = -level;
+      put(codes, i, bits, static_cast<unsigned>(levels + level));
+      decoded.push_back(static_cast<float>(level) / static_cast<float>(levels) * norms.back());
+    }
+  }
+  Guarded<std::uint8_t> made(codes.size());
+  Guarded<float> found(norms.size());
+  table.encode_levels(vector.data(), count, bits, bucket, euclidean,
+                      std::uint64_t{high} << 32 | low, made.data(), found.data());
+  CHECK(made.taken() == codes);
+  CHECK(same(found.taken(), norms));
+  Guarded<float> out(count);
+  table.decode_levels(codes.data(), norms.data(), bits, bucket, out.data(), count, false);
+  CHECK(same(out.taken(), decoded));
+  std::fill_n(out.data(), count, 0.5F);
+  table.decode_levels(codes.data(), norms.data(), bits, bucket, out.data(), count, true);
+  for (auto& value : decoded) value = 0.5F + value;
+  CHECK(same(out.taken(), decoded));
+}
+
 void test_packing(const CodecTable& table, std::size_t count) {
   for (int bits = 1; bits <= 8; ++bits) {
     Bytes codes(count);
@@ -258,7 +339,10 @@ void test_table(const CodecTable& table) {
       // Of the largest vectors one width, in turn.
       for (int bits = 2; bits <= 8; ++bits) {
         if (count > 1000 && bits != 2 + kind % 7) continue;
-        for (std::size_t bucket : {8, 64, 520, 1 << 16}) test_codes(table, vector, bits, bucket);
+        for (std::size_t bucket : {8, 64, 520, 1 << 16}) {
+          test_codes(table, vector, bits, bucket);
+          test_levels(table, vector, bits, bucket, (count + bucket / 8) % 2 == 0);
+        }
       }
     }
   }
@@ -267,6 +351,7 @@ void test_table(const CodecTable& table) {
 }  // namespace
 
 int main() {
+  test_philox();
   for (const auto* table : codec::codec_tables()) {
     test_table(*table);
     std::printf("%s: ok\n", table->name);

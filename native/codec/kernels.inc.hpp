@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "codec/bits.inc.hpp"
 #include "codec/kernels.hpp"
+#include "codec/levels.inc.hpp"
 #include "codec/packing.inc.hpp"
 #include "codec/signs.inc.hpp"
 #include "codec/topk.inc.hpp"
@@ -14,20 +16,6 @@
 
 namespace headrace::codec::HEADRACE_ISA {
 namespace {
-
-inline std::uint32_t bits_of(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-inline float float_of(std::int32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-constexpr std::int32_t kInfinity = 0x7f800000;
-constexpr std::int32_t kMagnitude = 0x7fffffff;
 
 // With the bits of negative ones turned over, floating-point numbers compare as integers, NaN
 // outside of the infinities; its own inverse. Unlike those of float, such minima can be vectorised.
@@ -153,14 +141,7 @@ void encode_float8(const float* vector, std::size_t count, std::size_t bucket, s
                    float* scales) {
   for (std::size_t first = 0; first < count; first += bucket) {
     auto last = count - first < bucket ? count : first + bucket;
-    std::int32_t largest = 0;
-    for (std::size_t i = first; i < last; ++i) {
-      std::int32_t bits;
-      std::memcpy(&bits, vector + i, sizeof bits);
-      bits &= kMagnitude;
-      largest = bits > largest ? bits : largest;
-    }
-    auto scale = float_of(largest) / kFloat8Largest;
+    auto scale = largest_magnitude(vector + first, last - first) / kFloat8Largest;
     scale = scale < float_of(kSmallestNormal) ? float_of(kSmallestNormal) : scale;
     *scales++ = scale;
     for (std::size_t i = first; i < last; ++i) {
@@ -200,7 +181,9 @@ constexpr CodecTable kTable = {HEADRACE_NAME(HEADRACE_ISA),
                                dequantize,
                                select_topk,
                                encode_float8,
-                               decode_float8};
+                               decode_float8,
+                               encode_levels,
+                               decode_levels};
 
 }  // namespace
 

@@ -1,5 +1,7 @@
 // Codes of 1 to 8 bits, one a byte, to packed ones and back: eight are a word of 64 bits, which is
 // squeezed in three steps. Compiled once per instruction set, like kernels.inc.hpp.
+#pragma once
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from headrace.compression.codecs import loops, sharded
+from headrace.compression.codecs import loops
 from headrace.compression.codecs.requests import Context, run_together
 from headrace.compression.codecs.table import CODECS, make_codec
 from headrace.compression.families import CodecSpec
@@ -37,10 +37,8 @@ def test_torch_operators_give_what_the_native_loops_give(
 
 
 @pytest.mark.parametrize("family", INDEPENDENT)
-def test_operators_get_tensors_of_one_device(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_get_tensors_of_one_device(family: str) -> None:
     """By tensors without memory, which check the operators' shapes and devices."""
-    # generators of a device need the device
-    monkeypatch.setattr(sharded, "_on_device", lambda random, _device: random)
     codec = make_codec(family)
     for feedback in (False, True):
         with FakeTensorMode():

@@ -109,6 +109,118 @@ def test_a_bucket_that_is_not_finite_decodes_to_nan_alone() -> None:
         assert int(nan.sum()) == 64
 
 
+def slow_uniform(key: int, n: int) -> np.ndarray:
+    """Return random numbers of n elements: words of Philox4x32-10, in whole numbers of Python."""
+    mask, words = 2**32 - 1, []
+    for counter in range(-(-n // 4)):
+        block, low, high = [counter, 0, 0, 0], key & mask, key >> 32
+        for _ in range(10):
+            even, odd = 0xD2511F53 * block[0], 0xCD9E8D57 * block[2]
+            block = [odd >> 32 ^ block[1] ^ low, odd & mask, even >> 32 ^ block[3] ^ high]
+            block.append(even & mask)
+            low, high = (low + 0x9E3779B9) & mask, (high + 0xBB67AE85) & mask
+        words += block
+    return np.array([word >> 8 for word in words[:n]], np.float32) / np.float32(2**24)
+
+
+def test_uniform_numbers_are_the_known_answers_of_philox() -> None:
+    """Those of the authors' Random123 library, for the counter and key 0; any element can begin."""
+    known = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    first = loops.uniform(0, 0, 4, torch.device("cpu"))
+    np.testing.assert_array_equal(first.numpy() * 2**24, [word >> 8 for word in known])
+    key = 0xFEDCBA9876543210
+    drawn = loops.uniform(key, 0, 1003, torch.device("cpu"))
+    np.testing.assert_array_equal(drawn.numpy(), slow_uniform(key, 1003))
+    assert torch.equal(loops.uniform(key, 400, 603, torch.device("cpu")), drawn[400:])
+
+
+def slow_levels(
+    values: np.ndarray, bits: int, bucket: int, euclidean: bool, uniform: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Signed levels, and norms of each bucket, of finite values."""
+    levels, norms = [], []
+    for begin in range(0, len(values), bucket):
+        part = values[begin : begin + bucket].astype(np.float64)
+        norm = np.sqrt((part**2).sum()) if euclidean else np.abs(part).max()
+        scaled = np.abs(part) / (norm or 1) * (2 ** (bits - 1) - 1)
+        level = np.floor(scaled) + (uniform[begin : begin + bucket] < scaled % 1)
+        levels.append(np.where(part < 0, -level, level))
+        norms.append(norm)
+    return np.concatenate(levels or [np.zeros(0)]), np.array(norms)
+
+
+def test_levels_are_those_of_the_definition_with_the_same_random_numbers() -> None:
+    for bits in range(2, 9):
+        for n in SIZES[:-1]:
+            for euclidean in (False, True):
+                given, key = vector(n, bits), 2**63 + 17 * bits + n
+                codes = torch.full((-(-n * bits // 8),), 255, dtype=torch.uint8)
+                norms = torch.empty(-(-n // 64))
+                loops.encode_levels(given, bits, 64, euclidean, key, codes, norms)
+                uniform = slow_uniform(key, n)
+                slow, slow_norms = slow_levels(given.numpy(), bits, 64, euclidean, uniform)
+                top = 2 ** (bits - 1) - 1
+                unpacked = np.unpackbits(codes.numpy(), bitorder="little")[: n * bits]
+                levels = (unpacked.reshape(n, bits) @ (1 << np.arange(bits))).astype(int) - top
+                # rounding in float32 moves an element to the other level where it is as close
+                assert np.sum(levels != slow) <= 1, (bits, n)
+                np.testing.assert_allclose(norms.numpy(), slow_norms, rtol=1e-6)
+                start = vector(n, 99)
+                for add in (False, True):
+                    out = start.clone()
+                    loops.decode_levels(codes, norms, bits, 64, out, add=add)
+                    values = levels / top * np.repeat(slow_norms, 64)[:n]
+                    expected = values + (start.numpy() if add else 0)
+                    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_levels_are_unbiased() -> None:
+    """The mean of draws is within five standard errors of each element, and of their sum."""
+    given, draws = vector(203, 3), 500
+    for bits, euclidean in ((2, False), (2, True), (4, True)):
+        codes, norms = torch.empty(-(-203 * bits // 8), dtype=torch.uint8), torch.empty(4)
+        out, total = torch.empty(203), torch.zeros(203, dtype=torch.float64)
+        for key in range(draws):
+            loops.encode_levels(given, bits, 64, euclidean, key << 40, codes, norms)
+            loops.decode_levels(codes, norms, bits, 64, out)
+            total += out.double() - given
+        unit = norms.double().repeat_interleave(64)[:203] / (2 ** (bits - 1) - 1)
+        share = (given.abs() / unit).frac()
+        variance = unit**2 * share * (1 - share) / draws
+        # a level that is hardly ever drawn may be once more: counts are not normal
+        bound = 5 * variance.sqrt() + 3 * unit / draws
+        assert bool((total.abs() / draws <= bound).all()), (bits, euclidean)
+        assert float(total.sum().abs()) / draws <= 5 * float(variance.sum().sqrt())
+        shrunk = float((total * given.sign()).sum().abs()) / draws
+        assert shrunk <= 5 * float(variance.sum().sqrt()), (bits, euclidean)
+
+
+def test_levels_of_a_part_do_not_depend_on_what_follows() -> None:
+    """Random numbers are a function of key and place: work can be split at buckets."""
+    given, key = vector(4096, 8), 77
+    for bits, euclidean in ((2, False), (5, True)):
+        codes, norms = torch.empty(512 * bits, dtype=torch.uint8), torch.empty(8)
+        loops.encode_levels(given, bits, 512, euclidean, key, codes, norms)
+        for n in (512, 2048, 3000):
+            some, few = torch.empty(-(-n * bits // 8), dtype=torch.uint8), torch.empty(-(-n // 512))
+            loops.encode_levels(given[:n], bits, 512, euclidean, key, some, few)
+            full = n // 512 * 512
+            assert torch.equal(some[: full * bits // 8], codes[: full * bits // 8])
+            assert torch.equal(few[: full // 512], norms[: full // 512])
+
+
+def test_levels_of_a_bucket_that_is_not_finite_are_zero_and_decode_to_nan() -> None:
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        given = vector(200)
+        given[70] = bad
+        codes, norms, out = torch.empty(100, dtype=torch.uint8), torch.empty(4), torch.empty(200)
+        loops.encode_levels(given, 4, 64, True, 1, codes, norms)
+        loops.decode_levels(codes, norms, 4, 64, out)
+        nan = out.isnan()
+        assert bool(nan[64:128].all())
+        assert int(nan.sum()) == 64
+
+
 def slow_topk(values: np.ndarray, k: int) -> np.ndarray:
     magnitudes = np.abs(values).view(np.int32)
     return np.sort(np.argsort(-magnitudes.astype(np.int64), kind="stable")[:k])
@@ -175,6 +287,10 @@ def results(given: torch.Tensor, bits: int, bucket: int) -> list[torch.Tensor]:
     loops.encode_float8(given, bucket, eighths, scales)
     loops.decode_float8(eighths, scales, bucket, rounded, add=bits % 2 == 0)
     found = [signs, unsigned, codes, ranges, decoded, scales, rounded]
+    for euclidean in (False, True):
+        found += [torch.empty_like(codes), torch.empty(len(ranges)), torch.ones(n)]
+        loops.encode_levels(given, bits, bucket, euclidean, 2**64 - 1 - n, *found[-3:-1])
+        loops.decode_levels(found[-3], found[-2], bits, bucket, found[-1], add=bits % 2 == 0)
     for k in (n // 100, n // 3):
         found += [torch.empty(k, dtype=torch.int32), torch.empty(k)]
         loops.select_topk(given, k, *found[-2:])
@@ -213,7 +329,7 @@ def test_tensors_that_are_not_contiguous_are_handled() -> None:
 def test_native_loops_refuse_sizes_that_do_not_fit() -> None:
     floats, whole = np.zeros(64, np.float32), np.zeros(64, np.int32)
     payload, ranges = np.zeros(32, np.uint8), np.zeros((1, 2), np.float32)
-    rows = payload.reshape(4, 8)
+    rows, short = payload.reshape(4, 8), (payload[:16], floats[:2])
     calls: list[tuple[str, Callable[[], None]]] = [
         ("out has 7 elements, needs 8", lambda: _native.pack_signs(floats, payload[:7])),
         ("bits has 7 elements, needs 8", lambda: _native.unpack_signs(payload[:7], 1, floats)),
@@ -227,6 +343,9 @@ def test_native_loops_refuse_sizes_that_do_not_fit() -> None:
         ("bucket is 12, needs a mult", lambda: _native.dequantize(payload, ranges, 4, 12, floats)),
         ("codes has 32 elements", lambda: _native.encode_float8(floats, 64, payload, floats[:1])),
         ("bucket is 0, needs", lambda: _native.decode_float8(payload, floats, 0, floats[:32])),
+        ("codes has 16 elements", lambda: _native.encode_levels(floats, 4, 64, True, 1, *short)),
+        ("norms has 2 elements", lambda: _native.decode_levels(payload, short[1], 4, 64, floats)),
+        ("bits is 1, needs 2", lambda: _native.decode_levels(payload, floats, 1, 64, floats)),
         ("k is 65, needs at most 64", lambda: _native.select_topk(floats, 65, whole, floats)),
         ("values has 64 elements", lambda: _native.select_topk(floats, 3, whole[:3], floats)),
     ]

@@ -19,6 +19,7 @@ _BLOCK = 1 << 16
 """Elements that a loop on a CPU handles at once: its scratch stays in the second-level cache."""
 _DEVICE_BLOCK = 1 << 24
 """The same on other devices, where starting a kernel takes longer than moving a block."""
+_WORD = 0xFFFFFFFF
 _E4M3_LARGEST = 448.0
 _SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 
@@ -174,6 +175,102 @@ def decode_float8(
         values = table.index_select(0, codes[begin : begin + rows.numel()].int()).view_as(rows)
         values.mul_(scales[begin // bucket : begin // bucket + len(rows), None])
         rows.add_(values) if add else rows.copy_(values)
+
+
+def encode_levels(
+    vector: Tensor,
+    bits: int,
+    bucket: int,
+    euclidean: bool,
+    key: int,
+    codes: Tensor,
+    norms: Tensor,
+) -> None:
+    """Round to levels of a bucket's norm, up or down at random without bias.
+
+    With ``s = 2^(bits-1) - 1``, an element's level is one of the two whole numbers beside
+    ``s |element| / norm``, which is its expectation; the code is s plus the level with the
+    element's sign. A bucket that holds infinite values or NaN has levels of 0 and a norm that is
+    not finite. Codes depend on key and input alone: see `uniform`.
+
+    Parameters
+    ----------
+    vector : float32 (n,).
+    bits : 2 to 8.
+    bucket : elements with a norm of their own, a multiple of 8; the last bucket may be shorter.
+    euclidean : the norm is Euclidean; else the largest magnitude.
+    key : of the random numbers, 0 to 2^64 - 1.
+    codes : uint8 (ceil(n * bits / 8),).
+    norms : float32 (ceil(n / bucket),).
+    """
+    if arrays := _arrays(vector, codes, norms):
+        _native.encode_levels(arrays[0], bits, bucket, euclidean, key, arrays[1], arrays[2])
+        return
+    levels = (1 << (bits - 1)) - 1
+    for rows, begin in bucket_rows(vector, bucket):
+        norm = rows.abs().amax(1, keepdim=True)
+        share = rows.abs().div_(norm).nan_to_num_(nan=0)
+        if euclidean:  # of shares: squares neither overflow nor vanish
+            squares = share.double().square_().sum(1, keepdim=True)
+            length = squares.sqrt_().float().clamp_(min=1)
+            share, norm = share.div_(length), norm.mul_(length)
+        scaled = share.mul_(levels)
+        level = scaled.floor()
+        up = uniform(key, begin, rows.numel(), rows.device).view_as(rows) < scaled.sub_(level)
+        level.add_(up).copysign_(rows).add_(levels)
+        at = begin // bucket
+        norms[at : at + len(rows)] = norm.view(-1)
+        pack_codes(level.flatten(), bits, codes[begin * bits // 8 :])
+
+
+def decode_levels(
+    codes: Tensor, norms: Tensor, bits: int, bucket: int, out: Tensor, add: bool = False
+) -> None:
+    """Write, or add, ``(code - s) / s * norm`` for each element.
+
+    Parameters
+    ----------
+    codes, norms : of `encode_levels`, with the same `bits` and `bucket`.
+    out : float32 (n,).
+    """
+    if arrays := _arrays(codes, norms, out):
+        _native.decode_levels(arrays[0], arrays[1], bits, bucket, arrays[2], add)
+        return
+    levels = (1 << (bits - 1)) - 1
+    for rows, begin in bucket_rows(out, bucket):
+        values = torch.empty_like(rows)
+        unpack_codes(codes[begin * bits // 8 :], bits, values.view(-1))
+        norm = norms[begin // bucket : begin // bucket + len(rows), None]
+        values.sub_(levels).div_(levels).mul_(norm)
+        rows.add_(values) if add else rows.copy_(values)
+
+
+def uniform(key: int, begin: int, count: int, device: torch.device) -> Tensor:
+    """Return the random numbers, of [0, 1), of elements from `begin` on: float32 (count,).
+
+    Element i has the upper 24 bits of word i mod 4 of Philox4x32-10 (Salmon et al., 2011, "Parallel
+    Random Numbers: As Easy as 1, 2, 3") with the counter i / 4: the same on all devices, whatever
+    was drawn before.
+
+    Parameters
+    ----------
+    key : 0 to 2^64 - 1.
+    begin : a multiple of 4.
+    """
+    counter = torch.arange(begin // 4, -(-(begin + count) // 4), device=device)
+    words = [counter & _WORD, counter >> 32, torch.zeros_like(counter), torch.zeros_like(counter)]
+    low, high = key & _WORD, key >> 32
+    for _ in range(10):
+        # products of two words are unsigned numbers of 64 bits, of which torch keeps the bits
+        even, odd = words[0] * 0xD2511F53, words[2] * 0xCD9E8D57
+        words = [
+            (odd >> 32 & _WORD) ^ words[1] ^ low,
+            odd & _WORD,
+            (even >> 32 & _WORD) ^ words[3] ^ high,
+            even & _WORD,
+        ]
+        low, high = (low + 0x9E3779B9) & _WORD, (high + 0xBB67AE85) & _WORD
+    return (torch.stack(words, 1).view(-1)[:count] >> 8).float().mul_(2.0**-24)
 
 
 def select_topk(vector: Tensor, k: int, indices: Tensor, values: Tensor) -> None:

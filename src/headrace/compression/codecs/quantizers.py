@@ -1,6 +1,7 @@
 """Families of codecs with a few bits per element, as coders of the sharded scheme."""
 
 from abc import ABC, abstractmethod
+from random import Random
 
 import torch
 from torch import Tensor
@@ -35,18 +36,14 @@ class _Summed(ABC):
         return whole[:0]
 
     @abstractmethod
-    def encode(
-        self, vector: Tensor, scale: Tensor, payload: Tensor, random: torch.Generator, /
-    ) -> None:
+    def encode(self, vector: Tensor, scale: Tensor, payload: Tensor, random: Random, /) -> None:
         """Encode (see `Coder`)."""
 
     @abstractmethod
     def decode(self, payload: Tensor, out: Tensor, add: bool = False) -> None:
         """Decode (see `Coder`), or add the decoded values."""
 
-    def aggregate(
-        self, payloads: Tensor, mean: Tensor, payload: Tensor, random: torch.Generator
-    ) -> None:
+    def aggregate(self, payloads: Tensor, mean: Tensor, payload: Tensor, random: Random) -> None:
         """Decode, average in the order of ranks, and encode."""
         for rank, each in enumerate(payloads):
             self.decode(each, mean, add=rank > 0)
@@ -62,9 +59,7 @@ class MinMax(_Summed):
     Communication-Efficient Deep Learning"), but to nearest: what is rounded off is in the residual.
     """
 
-    def encode(
-        self, vector: Tensor, _scale: Tensor, payload: Tensor, _random: torch.Generator
-    ) -> None:
+    def encode(self, vector: Tensor, _scale: Tensor, payload: Tensor, _random: Random) -> None:
         """Encode (see `Coder`)."""
         layout, n = self.encoding, len(vector)
         codes, ranges = _codes(payload, layout, n), _numbers(payload, layout, n)
@@ -85,9 +80,7 @@ class Float8(_Summed):
     et al., 2022, "FP8 Formats for Deep Learning", has one scale per tensor.)
     """
 
-    def encode(
-        self, vector: Tensor, _scale: Tensor, payload: Tensor, _random: torch.Generator
-    ) -> None:
+    def encode(self, vector: Tensor, _scale: Tensor, payload: Tensor, _random: Random) -> None:
         """Encode (see `Coder`)."""
         layout, n = self.encoding, len(vector)
         codes, scales = _codes(payload, layout, n), _numbers(payload, layout, n)
@@ -119,37 +112,18 @@ class Stochastic(_Summed):
     def __init__(self, spec: CodecSpec) -> None:
         super().__init__(spec)
         self._euclidean = spec.family == "qsgd"
-        self._levels = (1 << (self.encoding.bits - 1)) - 1
 
-    def encode(
-        self, vector: Tensor, _scale: Tensor, payload: Tensor, random: torch.Generator
-    ) -> None:
+    def encode(self, vector: Tensor, _scale: Tensor, payload: Tensor, random: Random) -> None:
         """Encode (see `Coder`)."""
-        layout, n, levels = self.encoding, len(vector), self._levels
-        codes, norms = _codes(payload, layout, n), _numbers(payload, layout, n)
-        for rows, begin in loops.bucket_rows(vector, layout.bucket):
-            norm = rows.abs().amax(1, keepdim=True)
-            share = (rows / norm).nan_to_num_(nan=0)
-            if self._euclidean:  # of shares: squares neither overflow nor vanish
-                length = torch.linalg.vector_norm(share, dim=1, keepdim=True).clamp_(min=1)
-                share, norm = share.div_(length), norm.mul_(length)
-            noise = torch.rand(rows.shape, generator=random, device=rows.device)
-            level = noise.add_(share.abs(), alpha=levels).floor_().clamp_(0, levels)
-            level.copysign_(share).add_(levels)
-            at = begin // layout.bucket
-            norms[at : at + len(rows)] = norm
-            loops.pack_codes(level.flatten(), layout.bits, codes[begin * layout.bits // 8 :])
+        layout, n, key = self.encoding, len(vector), random.getrandbits(64)
+        codes, norms = _codes(payload, layout, n), _numbers(payload, layout, n).view(-1)
+        loops.encode_levels(vector, layout.bits, layout.bucket, self._euclidean, key, codes, norms)
 
     def decode(self, payload: Tensor, out: Tensor, add: bool = False) -> None:
         """Decode (see `Coder`), or add the decoded values."""
-        layout, n, levels = self.encoding, len(out), self._levels
-        codes, norms = _codes(payload, layout, n), _numbers(payload, layout, n)
-        for rows, begin in loops.bucket_rows(out, layout.bucket):
-            values = torch.empty_like(rows)
-            loops.unpack_codes(codes[begin * layout.bits // 8 :], layout.bits, values.view(-1))
-            at = begin // layout.bucket
-            values.sub_(levels).div_(levels).mul_(norms[at : at + len(rows)])
-            rows.add_(values) if add else rows.copy_(values)
+        layout, n = self.encoding, len(out)
+        codes, norms = _codes(payload, layout, n), _numbers(payload, layout, n).view(-1)
+        loops.decode_levels(codes, norms, layout.bits, layout.bucket, out, add)
 
 
 class SignVote:
@@ -172,9 +146,7 @@ class SignVote:
         # block by block: without a copy of the vector, and sums of few elements are accurate
         return torch.stack([part.abs().sum() for part in whole.split(1 << 16)]).sum() / len(whole)
 
-    def encode(
-        self, vector: Tensor, scale: Tensor, payload: Tensor, _random: torch.Generator
-    ) -> None:
+    def encode(self, vector: Tensor, scale: Tensor, payload: Tensor, _random: Random) -> None:
         """Encode (see `Coder`)."""
         layout, n = self.encoding, len(vector)
         _numbers(payload, layout, n).copy_(scale)
@@ -187,9 +159,7 @@ class SignVote:
             scale = float(_numbers(payload, layout, n))
             loops.unpack_signs(_codes(payload, layout, n), scale, out)
 
-    def aggregate(
-        self, payloads: Tensor, mean: Tensor, payload: Tensor, _random: torch.Generator
-    ) -> None:
+    def aggregate(self, payloads: Tensor, mean: Tensor, payload: Tensor, _random: Random) -> None:
         """Vote by bits, and average the scales."""
         layout, n = self.encoding, len(mean)
         begin = layout.header_bytes(n)

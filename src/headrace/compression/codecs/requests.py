@@ -7,6 +7,7 @@ and goes on when all are complete. So one implementation runs on a process group
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 import torch
 from torch import Tensor
@@ -89,8 +90,15 @@ class Context:
 
     def generator(self, *, own: bool) -> torch.Generator:
         """Return a generator of random numbers: the same on all ranks, or this rank's `own`."""
+        return torch.Generator().manual_seed(self._seed(own=own))
+
+    def keys(self) -> Random:
+        """Return a generator of keys of counter-based random numbers: this rank's own."""
+        return Random(self._seed(own=True))
+
+    def _seed(self, *, own: bool) -> int:
         key = (self.seed, self.step, self.rank + 1 if own else 0)
-        return torch.Generator().manual_seed(hash(key) & (2**63 - 1))
+        return hash(key) & (2**63 - 1)
 
 
 def lockstep(generators: Iterable[Exchanges]) -> Exchanges:

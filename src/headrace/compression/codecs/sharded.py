@@ -7,6 +7,7 @@ n of ranks: an allgather of encoded vectors would send and hold n-1 times as muc
 """
 
 from collections.abc import Sequence
+from random import Random
 from typing import Protocol
 
 import torch
@@ -35,9 +36,7 @@ class Coder(Protocol):
         """Return what `encode` needs to know of a rank's whole vector: a number, or nothing."""
         ...
 
-    def encode(
-        self, vector: Tensor, scale: Tensor, payload: Tensor, random: torch.Generator, /
-    ) -> None:
+    def encode(self, vector: Tensor, scale: Tensor, payload: Tensor, random: Random, /) -> None:
         """Encode a shard.
 
         Parameters
@@ -45,7 +44,7 @@ class Coder(Protocol):
         vector : float32 (m,).
         scale : of the whole vector that the shard is a part of.
         payload : uint8, at least ``encoding.payload_bytes(m)``.
-        random : of this rank, on the vector's device.
+        random : of this rank: keys of random numbers.
         """
         ...
 
@@ -53,9 +52,7 @@ class Coder(Protocol):
         """Write the decoded values of a payload to `out` (m,)."""
         ...
 
-    def aggregate(
-        self, payloads: Tensor, mean: Tensor, payload: Tensor, random: torch.Generator, /
-    ) -> None:
+    def aggregate(self, payloads: Tensor, mean: Tensor, payload: Tensor, random: Random, /) -> None:
         """Encode the aggregate of the ranks' payloads.
 
         Parameters
@@ -94,7 +91,7 @@ class Sharded:
         shard = shard_elements(len(vector), ranks)
         shards, results = _split(vector, shard, ranks), _split(result, shard, ranks)
         row = coder.encoding.payload_bytes(shard)
-        random = _on_device(context.generator(own=True), vector.device)
+        random = context.keys()
         # zeros: bytes behind a shorter shard's payload are sent, too
         sent = torch.zeros((ranks, row), dtype=torch.uint8, device=vector.device)
         scale = coder.scale(vector)
@@ -130,9 +127,3 @@ def _subtract(coder: Coder, payloads: Tensor, shards: Sequence[Tensor]) -> None:
 
 def _split(vector: Tensor, shard: int, ranks: int) -> list[Tensor]:
     return [vector[rank * shard : (rank + 1) * shard] for rank in range(ranks)]
-
-
-def _on_device(random: torch.Generator, device: torch.device) -> torch.Generator:
-    if device.type == "cpu":
-        return random
-    return torch.Generator(device).manual_seed(random.initial_seed())
