@@ -6,8 +6,8 @@ and checks are part of it. Exchanges are replaced by copies that are not timed.
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -116,40 +116,32 @@ def time_codecs(
         groups.append([tensor for bucket in groups for tensor in bucket])
     found: dict[str, CodecTiming] = {}
     for spec in map(codec_spec, codecs):
-        if spec == NONE:
-            continue
         rows: dict[int, tuple[float, float]] = {}
         for group in groups:
             coded = [t for t in group if rules.codec_of(t.name, t.shape, spec) != NONE]
             elements = sum(tensor.elements for tensor in coded)
-            if not elements or elements in rows:
-                continue
-            kinds = {each.collective for each in transfers(spec, [t.shape for t in coded], ranks)}
-            averager = Averager(
-                _coding(rules, spec),
-                {tensor.name: tensor.shape for tensor in coded},
-                rank=rank,
-                ranks=ranks,
-            )
-            rows[elements] = _parts(_median(averager, coded, barrier, repeats), kinds, ranks)
+            if elements and elements not in rows:
+                averager = _averager(coded, replace(rules, codec=spec), rank, ranks)
+                kinds = {t.collective for t in transfers(spec, [t.shape for t in coded], ranks)}
+                rows[elements] = _parts(_median(averager, coded, barrier, repeats), kinds, ranks)
         if rows:
-            sizes = sorted(rows)
-            found[str(spec)] = CodecTiming(
-                elements=tuple(sizes),
-                encode_us=tuple(rows[size][0] for size in sizes),
-                decode_us=tuple(rows[size][1] for size in sizes),
-            )
+            found[str(spec)] = _timing(rows)
     return found
 
 
-def _coding(rules: Policy, spec: CodecSpec) -> Policy:
-    return Policy(
-        codec=spec,
-        except_for=rules.except_for,
-        smallest=rules.smallest,
-        one_dimension=rules.one_dimension,
-        feedback=rules.feedback,
+def _timing(rows: Mapping[int, tuple[float, float]]) -> CodecTiming:
+    """Return the timing of (encode, decode) us by elements."""
+    sizes = sorted(rows)
+    return CodecTiming(
+        elements=tuple(sizes),
+        encode_us=tuple(rows[size][0] for size in sizes),
+        decode_us=tuple(rows[size][1] for size in sizes),
     )
+
+
+def _averager(tensors: Sequence[ModelTensor], policy: Policy, rank: int, ranks: int) -> Averager:
+    shapes = {tensor.name: tensor.shape for tensor in tensors}
+    return Averager(policy, shapes, rank=rank, ranks=ranks)
 
 
 def _median(

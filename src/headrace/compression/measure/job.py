@@ -84,56 +84,101 @@ def profile_model(
     ------
     CompressionError : fewer than two ranks or three steps, or no such codec.
     """
+    _check(steps, group)
+    options: dict[str, Any] = {"optimizer": optimizer, "bucket_cap_mb": bucket_cap_mb}
+    plain, summed = (
+        ObservedModel(copy.deepcopy(model), loss_of, group=group, communicate=each, **options)
+        for each in (False, True)
+    )
+    return CompressionProfile(
+        model=name,
+        batch=batch,
+        **_step_fields(model, plain, summed, steps, group),
+        **_codec_fields(model, plain, codecs, policy, steps, group),
+        **_machine_fields(model, ranks_per_host, group),
+        provenance=_provenance(steps, group),
+    )
+
+
+def _check(steps: int, group: Any) -> None:
     if steps < 3:
         raise CompressionError(f"steps is {steps}, needs at least 3")
-    ranks = dist.get_world_size(group)
-    if ranks < 2:
+    if (ranks := dist.get_world_size(group)) < 2:
         raise CompressionError(f"the group has {ranks} rank, needs at least 2 to measure a job")
-    options: dict[str, Any] = {"group": group, "bucket_cap_mb": bucket_cap_mb}
-    observed = {
-        kind: ObservedModel(
-            copy.deepcopy(model), loss_of, optimizer=optimizer, communicate=kind, **options
-        )
-        for kind in (False, True)
+
+
+def _provenance(steps: int, group: Any) -> dict[str, Any]:
+    ranks = dist.get_world_size(group)
+    return {
+        "kind": MEASURED,
+        "source": f"headrace compression: {ranks} ranks, {steps} steps of each kind",
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
     }
-    taken = _take_turns(observed, steps, group)
-    tensors, buckets = _layout(model, observed[False].buckets)
-    alone, beside = _over_ranks(typical(taken[False]), group), typical(taken[True])
+
+
+def _step_fields(
+    model: nn.Module, plain: ObservedModel, summed: ObservedModel, steps: int, group: Any
+) -> dict[str, Any]:
+    """Measure steps; return the profile's parameters, buckets, times and gamma.
+
+    Parameters
+    ----------
+    plain, summed : copies of the model that communicate nothing, and that average gradients.
+    """
+    alone_steps, beside_steps = _take_turns(plain, summed, steps, group)
+    alone, beside = _over_ranks(typical(alone_steps), group), typical(beside_steps)
     gamma = statistics.median(_gathered(beside.ready[-1], group)) / max(alone.ready[-1], 1e-9)
-    held = [[tensors[index] for index in bucket] for bucket in buckets]
+    buckets = _buckets(model, plain)
+    return {
+        "tensors": tuple(tensor for bucket in buckets for tensor in bucket),
+        "buckets": tuple(
+            GradientBucket(tensors=len(bucket), ready_us=ready)
+            for bucket, ready in zip(buckets, _ascending(alone), strict=True)
+        ),
+        "forward_us": alone.forward,
+        "backward_us": alone.backward,
+        "other_us": alone.other,
+        "gamma": max(1.0, gamma),
+    }
+
+
+def _codec_fields(
+    model: nn.Module,
+    plain: ObservedModel,
+    codecs: Sequence[CodecSpec | str],
+    policy: Policy | None,
+    steps: int,
+    group: Any,
+) -> dict[str, Any]:
+    """Return the profile's times of codecs, all ranks encoding at once, and the contention.
+
+    Parameters
+    ----------
+    plain : the copy of the model that communicates nothing, after its first steps.
+    """
+    buckets, ranks = _buckets(model, plain), dist.get_world_size(group)
     timings = time_codecs(
         codecs,
-        held,
+        buckets,
         ranks=ranks,
         rank=dist.get_rank(group),
         policy=policy,
         barrier=lambda: dist.barrier(group=group),
     )
-    contention = _contention(observed[False], tensors, ranks, steps, group)
-    return CompressionProfile(
-        model=name,
-        device=_device(model),
-        batch=batch,
-        tensors=tuple(tensor for bucket in held for tensor in bucket),
-        buckets=tuple(
-            GradientBucket(tensors=len(bucket), ready_us=ready)
-            for bucket, ready in zip(held, _ascending(alone), strict=True)
-        ),
-        forward_us=alone.forward,
-        backward_us=alone.backward,
-        other_us=alone.other,
-        gamma=max(1.0, gamma),
-        contention=contention,
-        ranks_per_host=min(ranks, 1024, ranks_per_host or _most_on_a_host(group)),
+    tensors = [tensor for bucket in buckets for tensor in bucket]
+    contention = _contention(plain, tensors, ranks, steps, group)
+    return {"codecs": agreed_timings(timings, group), "contention": contention}
+
+
+def _machine_fields(model: nn.Module, ranks_per_host: int, group: Any) -> dict[str, Any]:
+    """Return the profile's device, its memory, and the ranks of a host (0: by host names)."""
+    on_a_host = ranks_per_host or _most_on_a_host(group)
+    return {
+        "device": _device(model),
+        "ranks_per_host": min(dist.get_world_size(group), 1024, on_a_host),
         **_memory(model),
-        codecs=agreed_timings(timings, group),
-        provenance={
-            "kind": MEASURED,
-            "source": f"headrace compression: {ranks} ranks, {steps} steps of each kind",
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-        },
-    )
+    }
 
 
 def agreed_timings(timings: Mapping[str, CodecTiming], group: Any = None) -> dict[str, CodecTiming]:
@@ -150,31 +195,26 @@ def agreed_timings(timings: Mapping[str, CodecTiming], group: Any = None) -> dic
 
 
 def _take_turns(
-    observed: Mapping[bool, ObservedModel], steps: int, group: Any
-) -> dict[bool, list[StepTimes]]:
+    plain: ObservedModel, summed: ObservedModel, steps: int, group: Any
+) -> tuple[list[StepTimes], list[StepTimes]]:
     """Return the steps' times without and with communication, measured by turns."""
-    taken: dict[bool, list[StepTimes]] = {False: [], True: []}
+    taken: tuple[list[StepTimes], list[StepTimes]] = ([], [])
     for number in range(WARM_UP + steps):
-        for kind, each in observed.items():
+        for each, kept in zip((plain, summed), taken, strict=True):
             dist.barrier(group=group)
             times = each.step()
             if number >= WARM_UP:
-                taken[kind].append(times)
+                kept.append(times)
     return taken
 
 
-def _layout(
-    model: nn.Module, names: Sequence[Sequence[str]]
-) -> tuple[list[ModelTensor], list[list[int]]]:
-    """Return the parameters in the order of the buckets, and the buckets' indices in them."""
+def _buckets(model: nn.Module, observed: ObservedModel) -> list[list[ModelTensor]]:
+    """Return the parameters of every bucket, in the order in which they become ready."""
     shapes = {name: tuple(each.shape) for name, each in model.named_parameters()}
-    tensors: list[ModelTensor] = []
-    buckets: list[list[int]] = []
-    for bucket in names:
-        start = len(tensors)
-        tensors += [ModelTensor(name=name, shape=shapes[name]) for name in bucket]
-        buckets.append(list(range(start, len(tensors))))
-    return tensors, buckets
+    return [
+        [ModelTensor(name=name, shape=shapes[name]) for name in bucket]
+        for bucket in observed.buckets
+    ]
 
 
 def _contention(
