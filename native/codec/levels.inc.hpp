@@ -6,37 +6,120 @@
 #include "codec/bits.inc.hpp"
 #include "codec/packing.inc.hpp"
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 namespace headrace::codec::HEADRACE_ISA {
 namespace {
 
 constexpr int kPhiloxRounds = 10;
 constexpr std::size_t kWords = 4;  // of a counter's random numbers, 32 bits each
+constexpr std::uint32_t kEvenFactor = 0xd2511f53;
+constexpr std::uint32_t kOddFactor = 0xcd9e8d57;
+constexpr std::uint32_t kLowStep = 0x9e3779b9;
+constexpr std::uint32_t kHighStep = 0xbb67ae85;
 
-// The words of the counters from `counter` on. The loop over them is the one to be vectorised.
+#ifdef __AVX2__
+// A vector of words, each the lower half of 64 bits: multiplication ignores the upper half, which
+// need not be 0.
+#ifdef __AVX512F__
+using Lanes = __m512i;
+constexpr __mmask8 kAll = 0xff;  // gcc 12 warns of uninitialized values without a mask
+inline Lanes lanes_of(std::uint64_t value) {
+  return _mm512_set1_epi64(static_cast<std::int64_t>(value));
+}
+inline Lanes counted(std::uint64_t first) {
+  return _mm512_add_epi64(lanes_of(first), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline Lanes times(Lanes a, Lanes b) { return _mm512_maskz_mul_epu32(kAll, a, b); }
+inline Lanes upper(Lanes a) { return _mm512_maskz_srli_epi64(kAll, a, 32); }
+inline Lanes differ(Lanes a, Lanes b, Lanes c) {
+  return _mm512_xor_si512(_mm512_xor_si512(a, b), c);
+}
+inline Lanes pairs(Lanes low, Lanes high) {
+  return _mm512_mask_blend_epi32(0xaaaa, low, _mm512_maskz_slli_epi64(kAll, high, 32));
+}
+inline void store_words(Lanes first, Lanes second, std::uint32_t* out) {
+  auto begin = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
+  auto end = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
+  _mm512_storeu_si512(out, _mm512_permutex2var_epi64(first, begin, second));
+  _mm512_storeu_si512(out + 16, _mm512_permutex2var_epi64(first, end, second));
+}
+#else
+using Lanes = __m256i;
+inline Lanes lanes_of(std::uint64_t value) {
+  return _mm256_set1_epi64x(static_cast<std::int64_t>(value));
+}
+inline Lanes counted(std::uint64_t first) {
+  return _mm256_add_epi64(lanes_of(first), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+inline Lanes times(Lanes a, Lanes b) { return _mm256_mul_epu32(a, b); }
+inline Lanes upper(Lanes a) { return _mm256_srli_epi64(a, 32); }
+inline Lanes differ(Lanes a, Lanes b, Lanes c) {
+  return _mm256_xor_si256(_mm256_xor_si256(a, b), c);
+}
+inline Lanes pairs(Lanes low, Lanes high) {
+  return _mm256_blend_epi32(low, _mm256_slli_epi64(high, 32), 0xaa);
+}
+inline void store_words(Lanes first, Lanes second, std::uint32_t* out) {
+  auto even = _mm256_unpacklo_epi64(first, second);
+  auto odd = _mm256_unpackhi_epi64(first, second);
+  auto* to = reinterpret_cast<__m256i*>(out);
+  _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+  _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+}
+#endif
+
+// The words of the counters from `counter` on, in the order of the elements.
 inline void philox(std::uint64_t key, std::uint64_t counter, std::uint32_t (&words)[kChunk]) {
-  for (std::size_t i = 0; i < kChunk / kWords; ++i) {
+  constexpr std::size_t kCounters = sizeof(Lanes) / 8;
+  for (std::size_t i = 0; i < kChunk; i += kWords * kCounters) {
     auto low = static_cast<std::uint32_t>(key);
     auto high = static_cast<std::uint32_t>(key >> 32);
-    auto word0 = static_cast<std::uint32_t>(counter + i);
-    auto word1 = static_cast<std::uint32_t>((counter + i) >> 32);
+    auto word0 = counted(counter + i / kWords);
+    auto word1 = upper(word0);
+    auto word2 = lanes_of(0);
+    auto word3 = lanes_of(0);
+    for (int round = 0; round < kPhiloxRounds; ++round) {
+      auto even = times(word0, lanes_of(kEvenFactor));
+      auto odd = times(word2, lanes_of(kOddFactor));
+      word0 = differ(upper(odd), word1, lanes_of(low));
+      word1 = odd;
+      word2 = differ(upper(even), word3, lanes_of(high));
+      word3 = even;
+      low += kLowStep;
+      high += kHighStep;
+    }
+    store_words(pairs(word0, word1), pairs(word2, word3), words + i);
+  }
+}
+#else
+inline void philox(std::uint64_t key, std::uint64_t counter, std::uint32_t (&words)[kChunk]) {
+  for (std::size_t i = 0; i < kChunk; i += kWords) {
+    auto low = static_cast<std::uint32_t>(key);
+    auto high = static_cast<std::uint32_t>(key >> 32);
+    auto word0 = static_cast<std::uint32_t>(counter + i / kWords);
+    auto word1 = static_cast<std::uint32_t>((counter + i / kWords) >> 32);
     std::uint32_t word2 = 0;
     std::uint32_t word3 = 0;
     for (int round = 0; round < kPhiloxRounds; ++round) {
-      auto even = std::uint64_t{0xd2511f53} * word0;
-      auto odd = std::uint64_t{0xcd9e8d57} * word2;
+      auto even = std::uint64_t{kEvenFactor} * word0;
+      auto odd = std::uint64_t{kOddFactor} * word2;
       word0 = static_cast<std::uint32_t>(odd >> 32) ^ word1 ^ low;
       word1 = static_cast<std::uint32_t>(odd);
       word2 = static_cast<std::uint32_t>(even >> 32) ^ word3 ^ high;
       word3 = static_cast<std::uint32_t>(even);
-      low += 0x9e3779b9;
-      high += 0xbb67ae85;
+      low += kLowStep;
+      high += kHighStep;
     }
-    words[kWords * i] = word0;
-    words[kWords * i + 1] = word1;
-    words[kWords * i + 2] = word2;
-    words[kWords * i + 3] = word3;
+    words[i] = word0;
+    words[i + 1] = word1;
+    words[i + 2] = word2;
+    words[i + 3] = word3;
   }
 }
+#endif
 
 inline float magnitude_share(float value, float largest) {
   auto share = value / largest;
