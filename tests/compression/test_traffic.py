@@ -1,13 +1,25 @@
-"""Predicted bytes and phases against the requests of the codecs, in groups of one process."""
+"""Predicted bytes and phases against the requests of the codecs, in groups of one process.
+
+Codecs take the sizes of their payloads from the module that predicts them. So they are compared,
+too, with what messages between ranks carry, and with the codecs' definitions, which stand here.
+"""
 
 import math
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
+from torch import Tensor
 
-from headrace.compression.codecs.requests import AllGather, AllReduce, AllToAll, Request
-from headrace.compression.codecs.table import CODECS
+from headrace.compression.codecs.requests import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Context,
+    Exchanges,
+    Request,
+)
+from headrace.compression.codecs.table import CODECS, make_codec
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import FAMILIES, CodecSpec
 from headrace.compression.traffic import (
@@ -92,6 +104,119 @@ def test_sharded_codecs_send_and_hold_the_same_at_any_number_of_ranks(
         assert set(every) == {buffer_bytes(spec, [(elements,)], ranks)}
         buffers[ranks] = every[0]
     assert max(buffers.values()) <= 1.01 * buffers[2]
+
+
+class Messages:
+    """Exchanges by messages between the ranks of a process, in rings; `sent` counts their bytes."""
+
+    def __init__(self, ranks: int) -> None:
+        self.sent = [0] * ranks
+
+    def run(self, running: list[Exchanges]) -> None:
+        """Run the generators of all ranks."""
+        while lists := [batch for batch in (next(each, None) for each in running) if batch]:
+            for together in zip(*lists, strict=True):
+                self._complete(together)
+
+    def _take(self, source: int, values: Tensor) -> Tensor:
+        message = values.contiguous().view(torch.uint8).numpy().tobytes()
+        self.sent[source] += len(message)
+        return torch.frombuffer(bytearray(message), dtype=values.dtype).view(values.shape)
+
+    def _complete(self, together: tuple[Request, ...]) -> None:
+        match together[0]:
+            case AllReduce():
+                self._sum([each.tensor for each in together if isinstance(each, AllReduce)])
+            case AllToAll():
+                exchanges = [each for each in together if isinstance(each, AllToAll)]
+                for (rank, to), (source, other) in product(enumerate(exchanges), repeat=2):
+                    row = other.sent[rank]
+                    to.received[source] = row if source == rank else self._take(source, row)
+            case AllGather():
+                gathers = [each for each in together if isinstance(each, AllGather)]
+                self._gather([each.sent for each in gathers], [each.received for each in gathers])
+
+    def _gather(self, sent: list[Tensor], received: list[Tensor]) -> None:
+        """Pass every rank's row around the ring."""
+        ranks = len(sent)
+        for rank in range(ranks):
+            received[rank][rank] = sent[rank]
+        for step, rank in product(range(1, ranks), range(ranks)):
+            row, source = (rank - step) % ranks, (rank - 1) % ranks
+            received[rank][row] = self._take(source, received[source][row])
+
+    def _sum(self, tensors: list[Tensor]) -> None:
+        """Sum by a reduce-scatter and an allgather around the ring."""
+        ranks = len(tensors)
+        bounds = [part * tensors[0].numel() // ranks for part in range(ranks + 1)]
+        parts = [[each.view(-1)[b:e] for b, e in pairwise(bounds)] for each in tensors]
+        for step, rank in product(range(ranks - 1), range(ranks)):
+            part, source = (rank - step - 2) % ranks, (rank - 1) % ranks
+            parts[rank][part] += self._take(source, parts[source][part])
+        for step, rank in product(range(ranks - 1), range(ranks)):
+            part, source = (rank - step - 1) % ranks, (rank - 1) % ranks
+            parts[rank][part].copy_(self._take(source, parts[source][part]))
+
+
+ELEMENTS, MATRIX = 40_000, (200, 120)
+KEPT = ELEMENTS // 100
+SUMMED: dict[str, float] = {
+    "none": 4 * ELEMENTS,
+    "bf16": 2 * ELEMENTS,
+    "fp16": 2 * ELEMENTS,
+    "fp8": ELEMENTS * (1 + 4 / 1024),  # a scale for each bucket
+    "minmax:4": ELEMENTS * (4 / 8 + 8 / 1024),  # minimum and step
+    "minmax:3": ELEMENTS * (3 / 8 + 8 / 1024),
+    "qsgd:2": ELEMENTS * (2 / 8 + 4 / 512),  # a norm
+    "terngrad": ELEMENTS * (2 / 8 + 4 / 1024),
+    "sign": ELEMENTS / 8,
+    "randomk:1%": 4 * KEPT,  # all ranks know the indices
+    "powersgd:4": 4 * 4 * sum(MATRIX),
+    "powersgd:2+bf16": 2 * 2 * sum(MATRIX),
+}
+"""Bytes of codecs of which a rank sends 2(n-1)/n, by their definitions."""
+GATHERED: dict[str, float] = {
+    "topk:1%": KEPT * (4 + 4),  # index and value
+    "mstopk:1%": KEPT * (4 + 4),
+    "dgc:1%+fp16": KEPT * (4 + 2),
+    "atomo:4": 4 * 4 * sum(MATRIX),
+}
+"""Bytes of codecs of which a rank sends n-1."""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_messages_carry_the_bytes_of_the_definitions_and_of_the_formula(ranks: int) -> None:
+    assert {CodecSpec.parse(name).family for name in (*SUMMED, *GATHERED)} == set(CODECS)
+    for name, payload in (*SUMMED.items(), *GATHERED.items()):
+        spec = CodecSpec.parse(name)
+        shape = MATRIX if spec.traits.matrices else (ELEMENTS,)
+        random = torch.Generator().manual_seed(ranks)
+        tensors = [[torch.randn(shape, generator=random)] for _ in range(ranks)]
+        expected, _ = average(name, tensors)
+        given = [[each.clone() for each in own] for own in tensors]
+        means = [[torch.empty(shape)] for _ in range(ranks)]
+        messages, codec = Messages(ranks), make_codec(name)
+        messages.run(
+            [
+                codec.average(
+                    given[rank],
+                    means[rank],
+                    [{}],
+                    Context(rank=rank, ranks=ranks, seed=7, feedback=False),
+                )
+                for rank in range(ranks)
+            ]
+        )
+        for (mean,) in means:  # sums in another order
+            close = torch.isclose(mean, expected[0][0], rtol=1e-2, atol=1e-2)
+            assert float(close.float().mean()) > 0.999, name
+        times = ranks - 1 if name in GATHERED else 2 * (ranks - 1) / ranks
+        padding = 64 * ranks * times  # buckets that are not full, numbers in front, alignment
+        out = sum(messages.sent) / ranks
+        assert payload * times <= out <= payload * times + padding, (name, ranks, out)
+        assert max(messages.sent) - min(messages.sent) <= padding
+        predicted = sum(sent_bytes(each, ranks) for each in transfers(spec, [shape], ranks))
+        assert out == pytest.approx(predicted, abs=1e-6), (name, ranks)
 
 
 def test_bytes_out_of_a_rank_are_those_of_the_bandwidth_optimal_algorithms() -> None:
