@@ -24,7 +24,7 @@ def step() -> None:
     Steps are otherwise detected in the sequence of collectives. After the first mark, only marks
     count.
     """
-    from headrace.collectives.run.torch.create import mark_step
+    from headrace.job.switch import mark_step
 
     mark_step()
 

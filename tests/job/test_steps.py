@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.job.period import find_period, regroup
-from headrace.job.steps import MARK, Change, ChangeDetector, StepClock, TrainingStep
+from headrace.job.steps import CHANGED, MARK, Change, ChangeDetector, StepClock, TrainingStep
 
 Calls = list[tuple[Hashable, float]]
 
@@ -114,6 +114,36 @@ def test_the_training_loop_may_say_where_steps_end() -> None:
     steps = clock.feed(calls)
     assert [step.duration_s for step in steps] == pytest.approx([1.0] * 5)
     assert clock.pattern == tuple(f"call {j}" for j in range(5))
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize("after_s", [0.3, 2.0])
+def test_an_announced_change_is_none(marked: bool, announced: bool, after_s: float) -> None:
+    clock, detector = StepClock(), ChangeDetector()
+    found: list[Change | None] = []
+    for step in range(60):
+        if step == 30 and announced:
+            found += [detector.add(each) for each in clock.feed([(CHANGED, 30.0)])]
+        start_s, took_s = (step, 1.0) if step < 30 else (30 + after_s * (step - 30), after_s)
+        calls: Calls = [(name, start_s + took_s * at) for name, at in (("a", 0.5), ("b", 0.7))]
+        calls += [(MARK, start_s + took_s)] * marked
+        found += [detector.add(each) for each in fed(clock, calls)]
+    assert any(found) != announced
+    assert detector.latest_s == pytest.approx(after_s)
+    assert detector.reference_s == pytest.approx(after_s)
+
+
+def test_a_step_that_an_announcement_falls_into_does_not_count() -> None:
+    clock, detector = StepClock(), ChangeDetector()
+    for step in range(5):
+        clock.feed([("a", step + 0.5), (MARK, step + 1.0)])
+    [mixed] = clock.feed([("a", 5.2), (CHANGED, 5.4), ("a", 5.6), (MARK, 6.0)])
+    assert detector.add(mixed) is None
+    assert detector.steps == 0
+    [whole] = clock.feed([("b", 6.5), (MARK, 7.0)])
+    detector.add(whole)
+    assert detector.steps == 1
 
 
 # ---- changes ----------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 A training loop makes the same calls in every step, so the sequence of (collective, bytes) repeats,
 and the time from one repetition to the next is the time of a step. A loop without a pattern marks
-its steps: `headrace.torch.step()` once a step (`MARK`).
+its steps: `headrace.torch.step()` once a step (`MARK`). A job that is going to make other calls, or
+to take another time for them, announces it (`switch.mark_step`, `CHANGED`).
 """
 
 import statistics
@@ -17,6 +18,9 @@ from headrace.job.period import find_period, regroup
 
 MARK: Final = None
 """Key that is no call: the training loop marks the end of a step."""
+
+CHANGED: Final = "changed"
+"""Key that is no call: steps are different from here on, and not comparable with those before."""
 
 CHANGE = 0.2
 """Least relative change of step times that counts (section 4.3)."""
@@ -72,12 +76,16 @@ class StepClock:
     into, which are not reported. A new pattern replaces the old one when it has repeated itself,
     or when the steps of the old one leave out much of the time: equal calls in a row pass for
     steps until other calls come.
+
+    Attributes
+    ----------
+    pattern : the calls of one step in order; empty while they are not known.
     """
 
     def __init__(self) -> None:
         self._keys: deque[Hashable] = deque(maxlen=_HISTORY)
         self._times: deque[float] = deque(maxlen=_HISTORY)
-        self._pattern: tuple[Hashable, ...] = ()
+        self.pattern: tuple[Hashable, ...] = ()
         self._found = 0
         self._at: int | None = None  # place in the pattern of the next call, if known
         self._began: float | None = None
@@ -90,17 +98,14 @@ class StepClock:
         self._sure = False  # whether times have confirmed the length of the pattern
         self._marked: float | None = None
 
-    @property
-    def pattern(self) -> tuple[Hashable, ...]:
-        """The calls of one step in order; empty while they are not known."""
-        return self._pattern
-
     def feed(self, calls: Iterable[tuple[Hashable, float]]) -> list[TrainingStep]:
         """Take calls (key, seconds of a steady clock) in their order; return finished steps."""
         steps: list[TrainingStep] = []
         for key, time_s in calls:
             if key is MARK:
                 self._mark(time_s, steps)
+            elif key == CHANGED:
+                self._found += 1
             elif self._marked is not None:
                 self._keys.append(key)
             else:
@@ -113,7 +118,7 @@ class StepClock:
             self._found += 1
             self._sure = True
         else:
-            self._pattern = tuple(self._keys)
+            self.pattern = tuple(self._keys)
             steps.append(self._step(self._marked, time_s))
         self._keys.clear()
         self._marked = time_s
@@ -121,18 +126,18 @@ class StepClock:
     def _call(self, key: Hashable, time_s: float, steps: list[TrainingStep]) -> None:
         self._keys.append(key)
         self._times.append(time_s)
-        if not self._pattern:
+        if not self.pattern:
             self._search()
-        elif self._at is not None and key == self._pattern[self._at]:
+        elif self._at is not None and key == self.pattern[self._at]:
             if self._at == 0:
                 if self._began is not None:
                     steps.append(self._step(self._began, time_s))
                     self._covered_s += time_s - self._began
                     self._whole += 1
                 self._began = time_s
-            self._at = (self._at + 1) % len(self._pattern)
+            self._at = (self._at + 1) % len(self.pattern)
             if self._at == 0 and self._whole in _REGROUPED_AT:
-                self._adopt(len(self._pattern), self._whole * len(self._pattern))
+                self._adopt(len(self.pattern), self._whole * len(self.pattern))
                 self._sure = True
         else:
             self._whole = 0
@@ -150,8 +155,8 @@ class StepClock:
             self._at = self._began = None
             self._unmatched = self._unsearched = 0
         self._unmatched += 1
-        size = len(self._pattern)
-        if self._keys[-1] == self._pattern[-1] and self._last(size) == self._pattern:
+        size = len(self.pattern)
+        if self._keys[-1] == self.pattern[-1] and self._last(size) == self.pattern:
             self._at = 0
         elif self._unmatched > _LOST_AFTER * size + _SEARCH_EVERY:
             while len(self._keys) > self._unmatched:
@@ -176,7 +181,7 @@ class StepClock:
             return
         self._unsearched = 0
         period = find_period(self._keys)
-        if period is None or period == len(self._pattern):
+        if period is None or period == len(self.pattern):
             return
         self._adopt(period, _REGROUPED_AT[-1] * period)
         self._sure = len(self._keys) >= _REGROUPED_AT[0] * period
@@ -185,11 +190,11 @@ class StepClock:
         """Adopt the last `period` calls as the pattern, or more if the last `count` show so."""
         times = np.array(self._times)
         size = period * regroup(times[-count:], period)
-        if size == len(self._pattern):
+        if size == len(self.pattern):
             return
         start = _first_of_step(times, size)
         recent = self._last(2 * size)
-        self._pattern = recent[size - start : 2 * size - start]
+        self.pattern = recent[size - start : 2 * size - start]
         # `start` calls of the pattern have been made
         self._at = start % size
         self._began, self._since = None, float(times[-1])
@@ -219,11 +224,13 @@ class ChangeDetector:
     beyond four standard deviations, where steps scatter more than that) on the same side; a single
     straggler, such as a step that writes a checkpoint, is none. After a change, or `restart`, the
     reference is made anew, and nothing is reported until it rests on `_FEWEST` steps: what has
-    just changed has to change by as much again to be reported once more.
+    just changed has to change by as much again to be reported once more. The first step of another
+    pattern does not count: it may be of both.
 
     Attributes
     ----------
     recovery : whether something got slow that may recover: then `EASED` is enough downwards.
+    steps : since the last restart.
     """
 
     def __init__(self) -> None:
@@ -232,7 +239,7 @@ class ChangeDetector:
         self._regime: list[float] = []
         self._suspects: list[float] = []
         self._latest: deque[float] = deque(maxlen=_LATEST)
-        self._steps = 0
+        self.steps = 0
         self._mixed = False
 
     @property
@@ -252,11 +259,6 @@ class ChangeDetector:
         return 0.0 if reference is None else self._scatter(reference)
 
     @property
-    def steps(self) -> int:
-        """Number of steps since the last restart."""
-        return self._steps
-
-    @property
     def suspects(self) -> bool:
         """True if the latest step was beyond the limit, so that one more makes a change."""
         return bool(self._suspects)
@@ -274,19 +276,18 @@ class ChangeDetector:
         self._mixed = True
         self._suspects.clear()
         self._latest.clear()
-        self._steps = 0
+        self.steps = 0
 
     def add(self, step: TrainingStep) -> Change | None:
         """Take a step; return the change, if it is the one that makes it certain."""
         if step.pattern != self._pattern:
             self._pattern = step.pattern
             self.restart()
-            self._mixed = False
         if self._mixed:
             self._mixed = False
             return None
         duration = step.duration_s
-        self._steps += 1
+        self.steps += 1
         self._latest.append(duration)
         reference = self.reference_s
         if reference is None or not step.sure:
@@ -304,7 +305,7 @@ class ChangeDetector:
         after = list(self._suspects)
         self.restart()
         self._mixed = False
-        self._regime, self._steps = after, len(after)
+        self._regime, self.steps = after, len(after)
         self._latest.extend(after)
         return Change(before_s=reference, after_s=statistics.median(after))
 

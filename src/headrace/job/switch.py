@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakSet
 
 from headrace.errors import CommunicationError, InputError
-from headrace.job.steps import MARK
+from headrace.job.steps import CHANGED, MARK
 
 MARGIN = 64
 """Bound on the calls from a promise to the promised one; if it is large enough, no rank waits."""
@@ -30,8 +31,10 @@ _POLL_S = 0.001
 
 log = logging.getLogger(__name__)
 
+_recording: "WeakSet[CallSwitch]" = WeakSet()
+
 RecordedCall = tuple[Hashable, float]
-"""(key, time of the call by `time.monotonic`); key `steps.MARK`: end of a step."""
+"""(key, time of the call by `time.monotonic`); or a key of `steps` that is no call."""
 
 Activation = Callable[[], None]
 """Puts a change in force, between two calls."""
@@ -60,6 +63,17 @@ class _Change:
     at: int
     activate: Activation
     until_s: float  # deadline of waiting for the verdict
+
+
+def mark_step(*, changed: bool = False) -> None:
+    """Record for all groups of this process that a training step has ended.
+
+    Parameters
+    ----------
+    changed : record instead that steps are different from here on (`steps.CHANGED`).
+    """
+    for switch in list(_recording):
+        switch.note(CHANGED if changed else MARK)
 
 
 class _Ended:
@@ -202,6 +216,7 @@ class CallSwitch:
 
     def record(self) -> None:
         """Begin to record the calls."""
+        _recording.add(self)
         with self._state:
             self._calls = deque(maxlen=_RECORDED_CALLS)
             self._rearm()
@@ -211,11 +226,10 @@ class CallSwitch:
         calls = self._calls
         return [] if calls is None else [calls.popleft() for _ in range(len(calls))]
 
-    def mark(self) -> None:
-        """Record the end of a training step, if calls are recorded."""
-        calls = self._calls
-        if calls is not None:
-            calls.append((MARK, time.monotonic()))
+    def note(self, key: Hashable) -> None:
+        """Record a key that is no call, if calls are recorded."""
+        if (calls := self._calls) is not None:
+            calls.append((key, time.monotonic()))
 
     def close(self) -> None:
         """Release all resources; a wait for a verdict ends in an error."""
@@ -235,9 +249,7 @@ class CallSwitch:
         ------
         CommunicationError : if the group is closed meanwhile; also errors of an activation.
         """
-        calls = self._calls
-        if calls is not None:
-            calls.append((key, time.monotonic()))
+        self.note(key)
         if self._promised is None and not self._due:
             return
         with self._turning:

@@ -26,6 +26,10 @@ class Testbed:
     One that this process owns is also removed when the process ends, even killed: a small guardian
     process waits for that.
 
+    Attributes
+    ----------
+    record : its record on disk.
+
     Examples
     --------
     >>> with Testbed.up(TestbedSpec.load("examples/testbed-2x2.toml")) as testbed:
@@ -43,7 +47,7 @@ class Testbed:
         guardian: "subprocess.Popen[bytes] | None" = None,
         fallback_reason: str | None = None,
     ) -> None:
-        self._record = record
+        self.record = record
         self._guardian = guardian
         self.fallback_reason = fallback_reason
 
@@ -91,8 +95,8 @@ class Testbed:
             else:
                 state.write_json(record.pace_file, loopback.pace_table(spec))
             if detached:  # last: a process killed earlier would leave it half built
-                testbed._record = replace(record, owner=None)
-                testbed._record.save()
+                testbed.record = replace(record, owner=None)
+                testbed.record.save()
         except BaseException:
             testbed.down()
             raise
@@ -106,22 +110,17 @@ class Testbed:
     @property
     def run(self) -> str:
         """The run id, which is part of every name it has in the kernel."""
-        return self._record.run
+        return self.record.run
 
     @property
     def spec(self) -> TestbedSpec:
         """Its specification, with the current rates."""
-        return self._record.spec
-
-    @property
-    def record(self) -> Record:
-        """Its record on disk."""
-        return self._record
+        return self.record.spec
 
     @property
     def is_fallback(self) -> bool:
         """True on loopback, where only headrace's transport is held to the rates."""
-        return self._record.mode == LOOPBACK
+        return self.record.mode == LOOPBACK
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -161,7 +160,7 @@ class Testbed:
         """
         index = [each.name for each in self.hosts].index(self.host(host).name)
         master = self.hosts[0].address
-        port = str(self._record.master_port)
+        port = str(self.record.master_port)
         interface = loopback.INTERFACE if self.is_fallback else network.INTERFACE
         variables = {
             "GLOO_SOCKET_IFNAME": interface,
@@ -181,7 +180,7 @@ class Testbed:
             "PET_RDZV_CONF": f"is_host={int(index == 0)}",
         }
         if self.is_fallback:
-            variables["HEADRACE_PACE"] = str(self._record.pace_file)
+            variables["HEADRACE_PACE"] = str(self.record.pace_file)
         return variables
 
     def popen(
@@ -200,7 +199,7 @@ class Testbed:
         options : as for `subprocess.Popen`.
         """
         command = self.command(host, argv)
-        if not self._record.directory.is_dir():
+        if not self.record.directory.is_dir():
             raise TestbedError(f"testbed {self.run} is down")
         if self.is_fallback:
             # a session of its own, so that `down` finds its children
@@ -209,14 +208,14 @@ class Testbed:
             command, env=child_environment({**self.environment(host), **(env or {})}), **options
         )
         if self.is_fallback:
-            teardown.note_process(self._record.directory, process.pid)
+            teardown.note_process(self.record.directory, process.pid)
         return process
 
     def replace_process(self, host: str, argv: Sequence[str]) -> None:
         """Replace this process by `argv` on a host; does not return."""
         command = self.command(host, argv)
         if self.is_fallback:
-            teardown.note_process(self._record.directory, os.getpid())
+            teardown.note_process(self.record.directory, os.getpid())
         sys.stdout.flush()
         sys.stderr.flush()
         try:
@@ -235,15 +234,15 @@ class Testbed:
         before = self.spec
         after = before.with_rate(target, parse_rate(rate))
         if self.is_fallback:
-            state.write_json(self._record.pace_file, loopback.pace_table(after))
+            state.write_json(self.record.pace_file, loopback.pace_table(after))
         else:
             network.change(self.run, before, after)
-        self._record = replace(self._record, spec=after)
-        self._record.save()
+        self.record = replace(self.record, spec=after)
+        self.record.save()
 
     def down(self, *, grace_s: float = teardown.GRACE_S) -> None:
         """End its processes (SIGTERM, after `grace_s` SIGKILL) and remove it entirely."""
-        teardown.remove(self._record.directory, grace_s)
+        teardown.remove(self.record.directory, grace_s)
         if self._guardian is not None and self._guardian.stdin is not None:
             with suppress(BrokenPipeError):
                 self._guardian.communicate(b"done", timeout=_GUARDIAN_DEADLINE_S)

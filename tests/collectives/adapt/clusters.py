@@ -13,6 +13,7 @@ from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.portfolio import predict_us
 from headrace.collectives.program import Direction, Op, Program
+from headrace.job.steps import CHANGED
 from headrace.testbed.spec import TestbedSpec
 from headrace.topology import Topology
 
@@ -95,6 +96,10 @@ class SimulatedJob:
     def slow(self, factors: Mapping[str, float]) -> None:
         """Change the network."""
         self.truth = PortRates(factors=dict(factors))
+
+    def announce(self) -> None:
+        """Announce that steps are different from here on."""
+        self._calls.append((CHANGED, self.now_s))
 
     def ideal_s(self, book: PlanBook | None = None) -> float:
         """A step's time without noise."""

@@ -222,6 +222,37 @@ def test_slower_computing_is_not_blamed_on_the_network(uniform: Topology) -> Non
     assert story.job.probes == 1
 
 
+@pytest.mark.parametrize("factor", [0.2, 8.0])
+def test_an_announced_change_of_steps_moves_nothing(uniform: Topology, factor: float) -> None:
+    """Another codec: other rates of connections, another time of steps, the same calls."""
+    story = Story(uniform)
+    story.run(40)
+    assert story.coordinator.phase is Phase.WATCHING
+    story.job.announce()
+    story.job.compute_s *= factor
+    story.job.slow({"host3-out": 0.5, "host3-in": 0.5})  # as small messages look, from the start
+    story.run(60)
+    assert [event["phase"] for event in story.events("announced")] == [Phase.WATCHING]
+    assert not any(story.events(name) for name in ("change", "look", "plan", "probe", "swap"))
+
+
+def test_a_diagnosis_under_way_goes_on_when_another_codec_is_announced(uniform: Topology) -> None:
+    story = Story(uniform, planner=InlinePlanner(turns=30))
+    story.run(40)
+    before_s = story.job.ideal_s()
+    story.job.slow({"host0-out": 0.4, "host0-in": 0.4})
+    story.run(10)
+    assert story.coordinator.phase is Phase.PLANNING
+    slow_s = story.job.ideal_s()
+    story.job.announce()
+    story.job.compute_s *= 1.5
+    story.run(60)
+    assert story.why
+    assert story.job.ideal_s() < slow_s < 10 * before_s
+    assert not story.job.probes
+    assert story.coordinator.phase is Phase.WATCHING
+
+
 def test_ranks_that_do_not_answer_stop_nothing(uniform: Topology) -> None:
     story = Story(uniform)
     story.run(40)

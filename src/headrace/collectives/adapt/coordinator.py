@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from headrace.collectives.adapt.act.background import RebookRequest, Response
@@ -31,7 +32,7 @@ from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.generators.templates.two_level import Masters
 from headrace.errors import HeadraceError
 from headrace.job.records import Records
-from headrace.job.steps import Change, ChangeDetector, StepClock
+from headrace.job.steps import CHANGED, Change, ChangeDetector, StepClock
 from headrace.topology import Topology
 
 log = logging.getLogger(__name__)
@@ -180,11 +181,15 @@ class Coordinator:
             self._window_from_s = now_s
         change: Change | None = None
         self.detector.recovery = bool(self._network.slow)
-        ended = self._clock.feed(self._job.calls())
+        calls = self._job.calls()
+        ended = self._clock.feed(calls)
         for step in ended:
             self.steps += 1
             self.step_s = step.duration_s
             change = self.detector.add(step) or change
+        if any(key == CHANGED for key, _ in calls):
+            change = None
+            self._start_anew()
         busy = self._planning or self._state.phase is Phase.DIAGNOSING
         if not ended and not busy and self._awaited is None:
             return self._pause_s()  # nothing is new
@@ -210,6 +215,16 @@ class Coordinator:
             if result is None:
                 return self._pause_s()
             seen = self._observe(now_s, **result)
+
+    def _start_anew(self) -> None:
+        """Drop what steps of another kind were compared with; a diagnosis under way keeps rates."""
+        self.records.add("announced", phase=self.phase)
+        self._forecast, self._tried = Forecast(), []
+        self._state = replace(self._state, began_s=None, best_s=None)
+        if self.phase is Phase.WATCHING:
+            self._state = State(limits=self._state.limits, probed_s=self._state.probed_s)
+            self._network.restart()
+            self._gather(hurry=True)
 
     @property
     def _planning(self) -> bool:

@@ -1,7 +1,6 @@
 """Metrics of collectives for Prometheus: plan, steps, and connections of every peer."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -67,21 +66,15 @@ class CollectiveMetrics(RankMetrics):
         yield swaps
 
     def _peers(self, found: ConnectionStatistics) -> Iterator[Metric]:
-        labels = ["rank", "peer"]
-        columns: list[tuple[Any, np.ndarray]] = [
-            (CounterMetricFamily("headrace_sent_bytes", "Sent to the peer", labels=labels),
-             found.sent_bytes),
-            (CounterMetricFamily("headrace_received_bytes", "Received from the peer",
-                                 labels=labels), found.received_bytes),
-            (CounterMetricFamily("headrace_retransmits", "Segments sent again", labels=labels),
-             found.retransmits),
-            (GaugeMetricFamily("headrace_rtt_seconds", "Smoothed round-trip time", labels=labels),
-             found.rtt_us / 1e6),
-            (GaugeMetricFamily("headrace_rate_bytes_per_second",
-                               "Bytes acknowledged over the time that there was something to send",
-                               labels=labels), found.rate_bytes_per_s),
-        ]  # fmt: skip
-        for family, values in columns:
+        rate = "Bytes acknowledged over the time that there was something to send"
+        for kind, name, text, values in (
+            (CounterMetricFamily, "sent_bytes", "Sent to the peer", found.sent_bytes),
+            (CounterMetricFamily, "received_bytes", "Received from the peer", found.received_bytes),
+            (CounterMetricFamily, "retransmits", "Segments sent again", found.retransmits),
+            (GaugeMetricFamily, "rtt_seconds", "Smoothed round-trip time", found.rtt_us / 1e6),
+            (GaugeMetricFamily, "rate_bytes_per_second", rate, found.rate_bytes_per_s),
+        ):
+            family = kind(f"headrace_{name}", text, labels=["rank", "peer"])
             for peer, value in zip(found.peer.tolist(), values.tolist(), strict=True):
                 if np.isfinite(value):
                     family.add_metric([str(self.rank), str(peer)], value)

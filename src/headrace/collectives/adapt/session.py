@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from headrace.collectives.adapt.act.background import BackgroundPlanner
@@ -117,18 +118,19 @@ class Adaptation:
         self._book = book
         self._executor = executor
         self._job: RunningJob | None = None
-        self._planner: BackgroundPlanner | None = None
         self.coordinator: Coordinator | None = None
+        targets: list[tuple[str, Callable[[], None]]] = []
         if executor.rank == 0:
             self._job = RunningJob(own_connection(store), executor, switch, self._stop)
-            self._planner = BackgroundPlanner()
+            planner = BackgroundPlanner()
             self.coordinator = Coordinator(
                 self._job,
                 book,
-                self._planner,
+                planner,
                 outdated=lambda reason: invalidate(book, settings, reason),
                 records=Records(settings.adapt_log),
             )
+            targets.append(("coordinator", partial(self._coordinate, self.coordinator, planner)))
             switch.record()
         self._metrics_output = self._metrics(switch, settings)
         self._agent = Agent(
@@ -139,9 +141,7 @@ class Adaptation:
             handlers={PROBE: lambda payload: switch.drained(self._probing(payload))},
             refresh=None if self._metrics_output is None else self._metrics_output.refresh,
         )
-        targets = [("agent", self._agent.run)]
-        if self.coordinator is not None:
-            targets.append(("coordinator", self._coordinate))
+        targets.append(("agent", self._agent.run))
         self._threads = [
             threading.Thread(target=target, name=f"headrace-{name}", daemon=True)
             for name, target in targets
@@ -160,19 +160,17 @@ class Adaptation:
             self._metrics_output.close()
             self._metrics_output = None
 
-    def _coordinate(self) -> None:
-        assert self.coordinator is not None
-        assert self._planner is not None
+    def _coordinate(self, coordinator: Coordinator, planner: BackgroundPlanner) -> None:
         pause_s = 0.0
         try:
-            self._planner.start()
+            planner.start()
             while not self._stop.wait(pause_s):
-                pause_s = self.coordinator.turn(time.monotonic())
+                pause_s = coordinator.turn(time.monotonic())
         except (HeadraceError, OSError, RuntimeError) as error:  # torch's store raises the latter
             if not self._stop.is_set():
                 log.info("adaptation stops: %s", error)
         finally:
-            self._planner.close()
+            planner.close()
 
     def _probing(self, payload: bytes) -> Activation:
         """Return the function that measures, for the thread that makes the calls."""

@@ -160,8 +160,7 @@ class AutomaticHook(Hook):
     def _follow(self, codecs: Mapping[str, CodecSpec]) -> None:
         """Take the schedule's codecs: they are used if it is the level in force."""
         if self.state.level == len(self.auto.levels):
-            for name, codec in codecs.items():
-                self.set_codec(name, codec)
+            self._set_codecs(codecs.items())
             self.state = choice.restart(self.state)
             self._steps, self._exposed = [], []
             self._skip = choice.SWITCH_STEPS
@@ -170,8 +169,7 @@ class AutomaticHook(Hook):
         if self.state.level < len(self.auto.levels):
             self.set_codec(None, self.level)
         elif self.binding is not None:
-            for name, codec in self.binding.levels.codecs.items():
-                self.set_codec(name, codec)
+            self._set_codecs(self.binding.levels.codecs.items())
 
     def _sent(self, bucket: dist.GradBucket, future: torch.futures.Future[Any]) -> Tensor:
         # buckets end in order, or nearly: the last one's end counts

@@ -107,8 +107,7 @@ class ScheduledHook(Hook):
         self.binding.observe(name, mean, scale=self._scale or 1.0)
 
     def _apply(self, codecs: Mapping[str, CodecSpec]) -> None:
-        for name, codec in codecs.items():
-            self.set_codec(name, codec)
+        self._set_codecs(codecs.items())
 
     def _compare(self, decision: str) -> None:
         compare_ranks(decision, "levels of compression", self._group)

@@ -86,6 +86,11 @@ class _Pack:
             into.copy_(part)
 
 
+def on_headrace(group: dist.ProcessGroup) -> bool:
+    """Return whether headrace's backend exchanges a group's CPU tensors."""
+    return "cpu:headrace" in dist.get_backend_config(group).split(",")
+
+
 class Exchanger:
     """Runs generators of exchanges on a process group.
 

@@ -10,7 +10,7 @@ still written in that call, when it is known that the whole step went well.
 # pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -24,6 +24,7 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
+from headrace.job.switch import mark_step
 
 _FIRST_COUNT = 1 << 20  # of groups: above those that a program makes
 _groups_made = 0
@@ -122,9 +123,20 @@ class Hook:
 
     def set_codec(self, name: str | None, codec: CodecSpec | str) -> None:
         """Use another codec from the next step on; see `Averager.set_codec`."""
-        self.averager.set_codec(name, codec)
-        for one, spec in self.codecs.items():
-            _check_type(one, self._parameters[one], spec)
+        self._set_codecs([(name, codec)])
+
+    def _set_codecs(self, codecs: Iterable[tuple[str | None, CodecSpec | str]]) -> None:
+        """Use other codecs, and announce it to headrace's adaptation of plans.
+
+        Adaptation would otherwise take the other times of steps for a changed network.
+        """
+        before = dict(self.codecs)
+        for name, codec in codecs:
+            self.averager.set_codec(name, codec)
+        for name, spec in self.codecs.items():
+            _check_type(name, self._parameters[name], spec)
+        if before != self.codecs:
+            mark_step(changed=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank keeps, by parameter name; to be saved by every rank.

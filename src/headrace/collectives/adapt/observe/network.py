@@ -71,6 +71,10 @@ class KnownNetwork:
         """Begin anew with a topology that was just measured."""
         self._measured = self.topology = topology
         self.rates = PortRates()
+        self.restart()
+
+    def restart(self) -> None:
+        """Drop all baselines: connections will have other rates, though the network is the same."""
         self._by_plan.clear()
         self._baseline = _Baseline(self.rates)
 

@@ -286,12 +286,6 @@ def _automatic(joined: _Joined, store: Any) -> "PlanBook | None":
         raise
 
 
-def mark_step() -> None:
-    """Record the end of a training step of this process."""
-    for group in list(_live):
-        group.switch.mark()
-
-
 def _hosts(rank_host: Sequence[int]) -> str:
     count = len(set(rank_host))
     return "1 host" if count == 1 else f"{count} hosts"
