@@ -13,6 +13,7 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.measure import computing, example
 from headrace.compression.measure.local import measure_locally, named_function
+from headrace.compression.measure.step import StepTimes, slowest
 from headrace.compression.plan.advice import advise
 from headrace.compression.plan.network import FormulaNetwork
 from headrace.compression.profile import CompressionProfile, ModelTensor
@@ -45,6 +46,18 @@ def test_a_profile_of_a_job_has_all_parameters_and_times_and_is_advised(tmp_path
     again = measure_locally(ranks=2, codecs=["sign"], like=found)
     assert again.backward_us == found.backward_us
     assert set(again.codecs) == {"bf16", "minmax:4", "sign"}
+
+
+def test_exchanges_wait_for_the_rank_that_is_last_at_each_point() -> None:
+    one = StepTimes(forward=10.0, backward=30.0, other=5.0, ready=[8.0, 30.0])
+    two = StepTimes(forward=14.0, backward=20.0, other=3.0, ready=[9.0, 20.0])
+    found = slowest([one, two])
+    assert found.other == 5.0
+    assert found.other + found.forward == max(5 + 10, 3 + 14)
+    ends = [found.other + found.forward + ready for ready in found.ready]
+    assert ends == [max(5 + 10 + 8, 3 + 14 + 9), max(5 + 10 + 30, 3 + 14 + 20)]
+    assert found.backward == found.ready[-1]
+    assert slowest([one]) == one
 
 
 def test_codecs_are_timed_on_every_bucket_and_on_all() -> None:

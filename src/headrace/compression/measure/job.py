@@ -26,6 +26,7 @@ from headrace.compression.measure.step import (
     OptimizerOf,
     StepTimes,
     contention_of,
+    slowest,
     typical,
 )
 from headrace.compression.policy import Policy
@@ -78,7 +79,8 @@ def profile_model(
     Returns
     -------
     CompressionProfile
-        The same on all ranks: medians of steps, then of ranks.
+        The same on all ranks: medians over steps of the rank that is the last at each point, as
+        exchanges wait for it; of codec times, medians over ranks.
 
     Raises
     ------
@@ -127,8 +129,8 @@ def _step_fields(
     plain, summed : copies of the model that communicate nothing, and that average gradients.
     """
     alone_steps, beside_steps = _take_turns(plain, summed, steps, group)
-    alone, beside = _over_ranks(typical(alone_steps), group), typical(beside_steps)
-    gamma = statistics.median(_gathered(beside.ready[-1], group)) / max(alone.ready[-1], 1e-9)
+    alone, beside = (typical(_slowest(each, group)) for each in (alone_steps, beside_steps))
+    gamma = beside.backward / max(alone.backward, 1e-9)
     buckets = _buckets(model, plain)
     return {
         "tensors": tuple(tensor for bucket in buckets for tensor in bucket),
@@ -237,8 +239,10 @@ def _contention(
     return min(100.0, statistics.median(_gathered(found, group)))
 
 
-def _over_ranks(times: StepTimes, group: Any) -> StepTimes:
-    return typical([StepTimes(**each) for each in _gathered(asdict(times), group)])
+def _slowest(steps: Sequence[StepTimes], group: Any) -> list[StepTimes]:
+    """Return each step's times of the rank that is the last."""
+    every = _gathered([asdict(each) for each in steps], group)
+    return [slowest([StepTimes(**each) for each in step]) for step in zip(*every, strict=True)]
 
 
 def _gathered(value: Any, group: Any) -> list[Any]:

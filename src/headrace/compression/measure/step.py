@@ -135,6 +135,27 @@ def typical(steps: Sequence[StepTimes]) -> StepTimes:
     )
 
 
+def slowest(ranks: Sequence[StepTimes]) -> StepTimes:
+    """Return one step's times of the rank that is the last at each point: exchanges wait for it.
+
+    Points are counted from the end of the exchange before, so that the parts add up to the time at
+    which the last rank is there: the optimizer's step, the forward pass, then each bucket.
+    """
+    other = max(each.other for each in ranks)
+    forward = max(each.other + each.forward for each in ranks) - other
+    before = other + forward
+    columns = zip(
+        *([each.other + each.forward + us for us in each.ready] for each in ranks), strict=True
+    )
+    ready = [max(column) - before for column in columns]
+    return StepTimes(
+        forward=forward,
+        backward=max(each.other + each.forward + each.backward for each in ranks) - before,
+        other=other,
+        ready=ready,
+    )
+
+
 def contention_of(observed: ObservedModel, work: Callable[[], None], steps: int) -> float:
     """Return by how many us the backward pass is delayed for each us of `work` beside it.
 
