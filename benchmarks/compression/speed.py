@@ -113,7 +113,7 @@ def _rates(report: Report, rounds: int) -> None:
         "sign": (
             given.nbytes + signs.nbytes,
             lambda: loops.pack_signs(given, signs),
-            lambda: loops.unpack_signs(signs, scale, decoded),
+            lambda: loops.unpack_signs(signs, torch.tensor([scale]), decoded),
         ),
         "bf16": (
             given.nbytes + half.nbytes,

@@ -68,7 +68,7 @@ def ddp_hook(
 
     Parameters
     ----------
-    model : with float32 parameters on the CPU.
+    model : with float32 parameters on the CPU or one GPU.
     policy : codec of each parameter; a codec's text such as ``powersgd:4`` stands for a policy. A
         schedule such as `Accordion` changes codecs as training goes on: the hook (a
         `ScheduledHook`) is told of the end of each epoch by its `epoch()`. ``"auto"`` or an `Auto`
@@ -105,7 +105,7 @@ def fsdp_hook(
 
     Parameters
     ----------
-    model : with float32 parameters on the CPU, after all calls of `fully_shard`.
+    model : with float32 parameters on the CPU or one GPU, after all calls of `fully_shard`.
     policy : codec of each parameter; a codec's text such as ``minmax:4`` stands for a policy.
     replicas : process group of the ranks that hold the same shard, if hosts shard inside and
         replicate across slow links: shards are then averaged in it, by any codec, and exchanged

@@ -7,8 +7,8 @@ objects of one process (`headrace.compression.codecs.requests.run_together`)::
     for generator_list in (averager.add(gradients, last=True), averager.finish()):
         run(generator_list)   # on all ranks: round by round, in the order of the list
 
-Everything is kept by parameter name, and each parameter is encoded by itself, so that neither the
-order nor the size of buckets has an effect.
+Everything is kept by parameter name, on the gradient's device, and each parameter is encoded by
+itself, so that neither the order nor the size of buckets has an effect.
 
 A step is atomic: residuals and states change in `finish` alone, when the exchanges are complete
 and the gradients of all ranks are known to be finite. Until then the sum of gradient and residual
@@ -26,11 +26,18 @@ import torch
 from torch import Tensor
 
 from headrace.compression.codecs.codec import Codec, State
-from headrace.compression.codecs.requests import AllReduce, Context, Exchanges, lockstep
+from headrace.compression.codecs.requests import (
+    AllReduce,
+    Context,
+    Exchanges,
+    lockstep,
+    requested,
+)
 from headrace.compression.codecs.table import make_codec
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import FAMILIES, CodecSpec, codec_spec
 from headrace.compression.policy import Policy, matrix_shape
+from headrace.compression.staging import all_finite, read
 from headrace.compression.traffic import transfers
 
 PIECE = 1 << 20
@@ -155,7 +162,7 @@ class Averager:
         CompressionError : an unknown name, or another shape.
         """
         if not self._open:
-            self._begin()
+            self._begin(gradients)
         coded: list[tuple[str, Tensor]] = []
         plain: list[Tensor] = []
         merged: dict[CodecSpec, list[Tensor]] = {}
@@ -185,7 +192,7 @@ class Averager:
             job = self._coded(name, vector)
             exchanges += [_until_last(generator, job.rounds) for generator in job.generators]
         if last:
-            exchanges.append(_requests(AllReduce(self._bad)))
+            exchanges.append(requested(AllReduce(self._bad)))
         return exchanges
 
     def finish(self) -> list[Exchanges]:
@@ -196,7 +203,8 @@ class Averager:
         """
         coded = [job for job in self._jobs if job.states]
         if coded:
-            self.finite = not self._bad.item() and all(map(_is_finite, self._plain))
+            fine = [self._bad[0] == 0, *map(all_finite, self._plain)]
+            self.finite = bool(read(torch.stack(fine)).all())
         if not self.finite:
             for job in coded:
                 for generator in job.generators:
@@ -341,7 +349,8 @@ class Averager:
             for name, kept in source["parameters"].items():
                 if kept["residual"] is not None:
                     part = flat(kept["residual"])
-                    residuals[name] = residuals[name] + part if name in residuals else part.clone()
+                    known = residuals.get(name)
+                    residuals[name] = part.clone() if known is None else known + part.to(known)
         self._residuals = residuals
         self._states = {
             name: {f: _copies(s) for f, s in kept["states"].items()}
@@ -353,10 +362,10 @@ class Averager:
 
     # ---- parts -----------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self, gradients: Gradients) -> None:
         self._open, self.finite = True, True
         self.step += 1
-        self._bad = torch.zeros(1)
+        self._bad = torch.zeros(1, device=gradients[0][1].device if gradients else None)
 
     def _close(self) -> None:
         self._open = False
@@ -369,8 +378,9 @@ class Averager:
 
     def _spend(self, name: str, vector: Tensor) -> None:
         """Add a residual that is left from another codec to a gradient that is sent in whole."""
-        if name in self._residuals:
-            vector.add_(self._residuals[name])
+        residual = self._residual_on(name, vector.device)
+        if residual is not None:
+            vector.add_(residual)
             self._spent.add(name)
 
     def _runs(self, plain: Sequence[Tensor]) -> list[Tensor]:
@@ -381,11 +391,12 @@ class Averager:
     def _coded(self, name: str, vector: Tensor) -> _Job:
         """Return the job of a parameter that keeps something from step to step."""
         spec = self._codecs[name]
-        if not _is_finite(vector):
-            self._bad.fill_(1.0)
-            vector.zero_()  # encoded instead: ranks make the same exchanges in any case
+        finite = all_finite(vector)
+        if not vector.is_cpu or not finite:  # a device's flag is not waited for
+            self._bad.masked_fill_(~finite, 1.0)
+            vector.masked_fill_(~finite, 0.0)  # so that ranks make the same exchanges in any case
         feeds = self.policy.feeds_back(spec)
-        residual = self._residuals.get(name)
+        residual = self._residual_on(name, vector.device)
         if residual is not None:
             vector.add_(residual)
             if not feeds:
@@ -413,7 +424,7 @@ class Averager:
             pairs = [(sums.view(shape), mean.view(shape))]
         else:
             pairs = list(zip(sums.split(PIECE), mean.split(PIECE), strict=True))
-        current = _copies(states) if states else [State() for _ in pairs]
+        current = _copies(states, sums.device) if states else [State() for _ in pairs]
         codec = self._codec(spec)
         generators: list[Exchanges] = []
         for number, ((given, result), state) in enumerate(zip(pairs, current, strict=True)):
@@ -446,6 +457,13 @@ class Averager:
         if len(self._done) == sum(bool(job.states) for job in self._jobs):
             self._close()
 
+    def _residual_on(self, name: str, device: torch.device) -> Tensor | None:
+        """Return a parameter's residual, moved to a device if it was loaded elsewhere."""
+        found = self._residuals.get(name)
+        if found is not None and found.device != device:
+            found = self._residuals[name] = found.to(device)
+        return found
+
     def _shaped(self, name: str) -> Tensor | None:
         found = self._residuals.get(name)
         return None if found is None else found.view(self._shapes[name])
@@ -470,17 +488,12 @@ def _keeps_nothing(spec: CodecSpec) -> bool:
     return spec.family in ("bf16", "fp16")
 
 
-def _copies(states: Sequence[State]) -> list[State]:
+def _copies(states: Sequence[State], device: torch.device | None = None) -> list[State]:
+    """Return copies of states, on a device if one is given."""
     return [
-        {k: v.clone() if isinstance(v, Tensor) else v for k, v in state.items()} for state in states
+        {k: v.to(device, copy=True) if isinstance(v, Tensor) else v for k, v in state.items()}
+        for state in states
     ]
-
-
-def _is_finite(vector: Tensor) -> bool:
-    """Return whether all elements are finite; the sum tells without memory, unless it overflows."""
-    if bool(torch.isfinite(vector.sum())):
-        return True
-    return all(bool(torch.isfinite(piece).all()) for piece in vector.split(_BLOCK))
 
 
 def _joined(vectors: Sequence[Tensor]) -> list[Tensor]:
@@ -504,15 +517,12 @@ def _joined(vectors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _swap(one: Tensor, other: Tensor) -> None:
-    scratch = torch.empty(min(_BLOCK, one.numel()), dtype=one.dtype)
-    for left, right in zip(one.split(_BLOCK), other.split(_BLOCK), strict=True):
+    block = _BLOCK if one.is_cpu else PIECE
+    scratch = one.new_empty(min(block, one.numel()))
+    for left, right in zip(one.split(block), other.split(block), strict=True):
         kept = scratch[: left.numel()].copy_(left)
         left.copy_(right)
         right.copy_(kept)
-
-
-def _requests(*requests: AllReduce) -> Exchanges:
-    yield list(requests)
 
 
 def _sum_of(vector: Tensor, ranks: int) -> Exchanges:

@@ -35,7 +35,7 @@ def test_signs_are_packed_from_the_lowest_bit_and_unpacked() -> None:
         expected = np.packbits(given.numpy() >= 0, bitorder="little")
         np.testing.assert_array_equal(bits.numpy(), expected)
         out = torch.empty(n)
-        loops.unpack_signs(bits, 0.3, out)
+        loops.unpack_signs(bits, torch.tensor([0.3]), out)
         scale = np.float32(0.3)
         np.testing.assert_array_equal(out.numpy(), np.where(given.numpy() >= 0, scale, -scale))
 
@@ -280,7 +280,7 @@ def results(given: torch.Tensor, bits: int, bucket: int) -> list[torch.Tensor]:
     codes = torch.empty(-(-n * bits // 8), dtype=torch.uint8)
     ranges, unsigned, decoded = torch.empty(-(-n // bucket), 2), torch.empty(n), torch.ones(n)
     loops.pack_signs(given, signs)
-    loops.unpack_signs(signs, -0.7, unsigned)
+    loops.unpack_signs(signs, torch.tensor([-0.7]), unsigned)
     loops.quantize(given, bits, bucket, codes, ranges)
     loops.dequantize(codes, ranges, bits, bucket, decoded, add=bits % 2 == 0)
     eighths, scales, rounded = signs.new_empty(n), torch.empty(len(ranges)), torch.ones(n)

@@ -1,4 +1,7 @@
-"""One rank of a job that shards a model fully, run by test_fsdp.py with a backend's name."""
+"""One rank of a job that shards a model fully; run by test_fsdp.py.
+
+Arguments: a backend, and "cpu", "cuda", or "double" for the CPU with payloads staged as a GPU's.
+"""
 
 import json
 import sys
@@ -14,8 +17,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from headrace.compression import CompressionError, Policy, fsdp_hook
+from tests.compression import device_double
 
 RANKS = 2
+DEVICE = torch.device("cuda:0" if sys.argv[2:] == ["cuda"] else "cpu")
 RULES = {"smallest": 64}
 STEPS = 30
 
@@ -25,7 +30,7 @@ def network() -> nn.Module:
     torch.manual_seed(7)
     return nn.Sequential(
         nn.Linear(12, 33), nn.Tanh(), nn.Linear(33, 24), nn.Tanh(), nn.Linear(24, 5)
-    )
+    ).to(DEVICE)
 
 
 def sharded(mesh: Any = None) -> nn.Module:
@@ -38,7 +43,7 @@ def sharded(mesh: Any = None) -> nn.Module:
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
     """Return a rank's share of a step's batch."""
     generator = torch.Generator().manual_seed(100 * step + rank)
-    inputs = torch.randn(16, 12, generator=generator)
+    inputs = torch.randn(16, 12, generator=generator).to(DEVICE)
     return inputs, inputs[:, :5].argmax(-1)
 
 
@@ -97,13 +102,13 @@ def residuals_are_what_was_not_sent() -> None:
     hook = fsdp_hook(model, Policy(codec="minmax:2", one_dimension=True, smallest=1))
     part = hook._parts[""]
     assert isinstance(part, CompressedReduceScatter)
-    kept = torch.zeros(RANKS * part._elements)
+    kept = torch.zeros(RANKS * part._elements, device=DEVICE)
     group = dist.group.WORLD
     assert group is not None
     for step in range(3):
         generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
-        given = torch.randn(len(kept), generator=generator)
-        mean = torch.empty(part._elements)
+        given = torch.randn(len(kept), generator=generator).to(DEVICE)
+        mean = torch.empty(part._elements, device=DEVICE)
         part(mean, given.clone(), group, dist.ReduceOp.AVG)
         total = given + kept
         assert part.residual is not None
@@ -152,7 +157,7 @@ def replicas_use_any_codec() -> None:
     assert group is not None
     plain = sharded()
     expected = train(plain)
-    mesh = init_device_mesh("cpu", (RANKS, 1), mesh_dim_names=("hosts", "shards"))
+    mesh = init_device_mesh(DEVICE.type, (RANKS, 1), mesh_dim_names=("hosts", "shards"))
     for codec in ("none", "powersgd:2", "topk:10%", "minmax:4"):
         ours = sharded(mesh["shards"])
         hook = fsdp_hook(ours, Policy(codec=codec, **RULES), replicas=mesh["hosts"].get_group())
@@ -211,18 +216,24 @@ CHECKS = [
 ]
 
 
+STAGED = [residuals_are_what_was_not_sent, not_finite_leaves_residuals]
+"""Checks for staged payloads."""
+
+
 def main() -> None:
-    backend = sys.argv[1]
+    backend, device = sys.argv[1:]
+    late = device_double.install() if device == "double" else None
     if backend == "headrace":
         import headrace.torch  # noqa: F401
     dist.init_process_group(backend, timeout=timedelta(seconds=60))
     found: dict[str, str] = {}
-    for check in CHECKS:
+    for check in CHECKS if late is None else STAGED:
         try:
             check()
             found[check.__name__] = ""
         except Exception:
             found[check.__name__] = traceback.format_exc()
+    assert late is None or late.copies > 0
     print("RESULTS", json.dumps(found), flush=True)
     dist.destroy_process_group()
 

@@ -9,7 +9,7 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from headrace.compression.averaging import Averager
 from headrace.compression.codecs.requests import run_together
 from headrace.compression.run.exchanger import Exchanger
 from headrace.compression.run.hook import Hook
+from tests.compression import device_double
 from tests.compression.states import same
 
 BUCKET_MB = 0.02  # several buckets
@@ -95,11 +96,11 @@ def simulated(codec: str, steps: int, ranks: int) -> Iterator[Tensor]:
         yield weights(model)
 
 
-def equals_the_simulation(when: str) -> None:
+def equals_the_simulation(when: str, codecs: Sequence[str] = CODECS, most: int = 50) -> None:
     """Every step, bit by bit: two ranks' sums commute."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    for codec in CODECS:
-        steps = 50 if codec in ("powersgd:2", "minmax:4") and when == "after" else 6
+    for codec in codecs:
+        steps = most if codec in ("powersgd:2", "minmax:4") and when == "after" else min(most, 6)
         model = parallel()
         hook = ddp_hook(model, codec, when=when)
         for step, expected in enumerate(simulated(codec, steps, ranks)):
@@ -270,6 +271,43 @@ def checks() -> None:
     equals_the_simulation("during")
 
 
+def staged() -> None:
+    """With payloads that are staged as a GPU's, and torch's operators in place of native loops."""
+    late = device_double.install()
+    codecs = ("powersgd:2+bf16", "minmax:4", "topk:5%")
+    equals_the_simulation("after", ("minmax:4",), 3)
+    assert late.copies
+    assert set(late.followed) == set(late.marks)
+    equals_the_simulation("during", codecs, 3)
+    assert set(late.followed) == set(late.marks)
+
+
+def on_gpu() -> None:
+    """One GPU, which the ranks share: training as on the CPU, and equal on the ranks."""
+    gpu = torch.device("cuda", 0)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    rank = dist.get_rank()
+    for codec in ("powersgd:2", "minmax:8", "sign", "topk:5%", "randomk:10%", "bf16", "none"):
+        for when in ("after", "during"):
+            models = [parallel(), DistributedDataParallel(Net().to(gpu), bucket_cap_mb=BUCKET_MB)]
+            hooks = [ddp_hook(model, codec, when=when) for model in models]
+            for step in range(4):
+                backward(models[0], step, rank)
+                models[1].zero_grad()
+                models[1](data(step, rank).to(gpu)).square().mean().backward()
+                for model in models:
+                    descend(model)
+            own, there = (weights(model).cpu() for model in models)
+            torch.testing.assert_close(there, own, rtol=1e-2, atol=1e-3)
+            digests: list[Any] = [None, None]
+            dist.all_gather_object(digests, digest(there))
+            assert digests[0] == digests[1], (codec, when)
+            for kept in hooks[1].state_dict()["parameters"].values():
+                assert kept["residual"] is None or kept["residual"].is_cuda
+            for hook in hooks:
+                hook.close()
+
+
 def resumable(folder: str, how: str) -> None:
     """Six steps, of which the last three can be another job's, of other buckets."""
     found: dict[str, str] = {}
@@ -341,7 +379,14 @@ def dies_between_phases(when: str) -> None:
 def main(what: str, backend: str, *more: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(backend, timeout=timedelta(seconds=30))
-    {"checks": checks, "resumable": resumable, "dies": dies_between_phases}[what](*more)
+    jobs: dict[str, Callable[..., None]] = {
+        "checks": checks,
+        "staged": staged,
+        "gpu": on_gpu,
+        "resumable": resumable,
+        "dies": dies_between_phases,
+    }
+    jobs[what](*more)
     dist.destroy_process_group()
     say("all done")
 

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.conformance.launch import outputs, ranks, results
 
@@ -13,9 +14,21 @@ JOB = Path(__file__).with_name("hook_job.py")
 DEADLINE_S = 150
 
 
-@pytest.mark.parametrize("backend", ["headrace", "gloo"])
-def test_training_on_two_ranks(backend: str) -> None:
-    with ranks(2, JOB, "checks", backend) as processes:
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+@pytest.mark.parametrize(
+    ("what", "backend"),
+    [
+        ("checks", "headrace"),
+        ("checks", "gloo"),
+        ("staged", "headrace"),
+        pytest.param("gpu", "headrace", marks=gpu),
+        pytest.param("gpu", "cpu:gloo,cuda:gloo", marks=gpu),
+    ],
+)
+def test_training_on_two_ranks(what: str, backend: str) -> None:
+    with ranks(2, JOB, what, backend) as processes:
         texts = outputs(processes, DEADLINE_S)
     assert [process.returncode for process in processes] == [0, 0], texts
     assert all("all done" in text for text in texts)

@@ -46,7 +46,7 @@ class Detector:
         gradient : of the layer's elements, in any shape and floating type.
         scale : factor that it carries (of a gradient scaler), taken out of the sum.
         """
-        if self._memory is None:
+        if self._memory is None or self._memory.device != gradient.device:
             self._allocate(gradient.device)
         gradient = gradient.detach()
         self._sums[name].add_(gradient.reshape(-1), alpha=1 / scale)
@@ -100,6 +100,8 @@ class Detector:
 
     def _allocate(self, device: torch.device) -> None:
         memory = torch.zeros(sum(self._sizes.values()), device=device)
+        if self._memory is not None:  # loaded elsewhere
+            memory.copy_(self._memory)
         self._squares = self._squares.to(device)
         self._sums = dict(zip(self._sizes, memory.split(list(self._sizes.values())), strict=True))
         self._memory = memory

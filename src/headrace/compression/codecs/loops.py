@@ -39,21 +39,22 @@ def pack_signs(vector: Tensor, out: Tensor) -> None:
         pack_codes(vector[begin:end] >= 0, 1, out[begin // 8 :])
 
 
-def unpack_signs(bits: Tensor, scale: float, out: Tensor) -> None:
+def unpack_signs(bits: Tensor, scale: Tensor, out: Tensor) -> None:
     """Write `scale` where the element's bit is 1, and its negative elsewhere.
 
     Parameters
     ----------
     bits : uint8 (ceil(n / 8),), of `pack_signs`.
+    scale : float32, one element.
     out : float32 (n,).
     """
     if arrays := _arrays(bits, out):
-        _native.unpack_signs(arrays[0], scale, arrays[1])
+        _native.unpack_signs(arrays[0], float(scale), arrays[1])
         return
     for begin, end in _blocks(out, 8):
         unpack_codes(bits[begin // 8 :], 1, out[begin:end])
     # 0 and 1 become exactly -scale and scale
-    out.mul_(2).sub_(1).mul_(scale)
+    out.mul_(2).sub_(1).mul_(scale.view(()))
 
 
 def majority(bits: Tensor, out: Tensor) -> None:
@@ -293,9 +294,10 @@ def select_topk(vector: Tensor, k: int, indices: Tensor, values: Tensor) -> None
         return
     magnitudes = vector.view(torch.int32) & 0x7FFFFFFF
     threshold = torch.topk(magnitudes, k, sorted=False).values.min()
-    above = (magnitudes > threshold).nonzero().view(-1)
-    equal = (magnitudes == threshold).nonzero().view(-1)[: k - len(above)]
-    chosen = torch.cat((above, equal)).sort().values
+    above, equal = magnitudes > threshold, magnitudes == threshold
+    equal &= equal.cumsum(0) <= k - above.sum()
+    # of a known size, for which a device is not waited for
+    chosen = torch.nonzero_static(above.logical_or_(equal), size=k).view(-1)
     indices.copy_(chosen)
     torch.index_select(vector, 0, chosen, out=values)
 

@@ -1,5 +1,6 @@
 """Codecs of matrices by factors of low rank: PowerSGD and ATOMO."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from headrace.compression.codecs.requests import (
 from headrace.compression.codecs.wire import WIRE_TYPES, from_wire, mean_from_wire, to_wire
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import low_rank
+from headrace.compression.staging import read, upload
 
 
 @dataclass(slots=True)
@@ -144,7 +146,8 @@ class PowerSGD:
                 if have < rank:
                     generator = generator or context.generator(own=False)
                     fresh = torch.randn(rank - have, columns, generator=generator)
-                    right[have:].copy_(torch.nn.functional.normalize(fresh))
+                    fresh = torch.nn.functional.normalize(fresh)
+                    right[have:].copy_(upload(fresh, right.device))
                     states[index]["right"] = right.clone()
 
 
@@ -279,22 +282,23 @@ def spectral_factors(
     random : samples singular values, so that the product is unbiased; None: takes the largest.
     """
     scale = matrix.abs().amax()
-    if not scale.isfinite():  # no decomposition: the product is not finite, either
+    largest = float(read(scale))
+    if not math.isfinite(largest):  # no decomposition: the product is not finite, either
         return matrix.new_full((len(matrix), rank), torch.nan), matrix.new_ones(
             (matrix.shape[1], rank)
         )
-    scaled = matrix / scale if scale > 0 else matrix
+    scaled = matrix / scale if largest > 0 else matrix
     squares, vectors = torch.linalg.eigh(scaled @ scaled.T)  # ascending
     if random is None:
         left = vectors[:, -rank:].flip(1)
         return left, matrix.T @ left
-    chances = sampling_chances(squares.clamp(min=0).sqrt().double().cpu(), rank)
+    chances = sampling_chances(read(squares.clamp(min=0).sqrt().double()), rank)
     ends = chances.cumsum(0)
     places = torch.arange(rank) + torch.rand(1, generator=random, dtype=torch.float64)
     chosen = torch.searchsorted(ends, places * (ends[-1] / rank), right=True)
     chosen.clamp_(max=len(chances) - 1)
-    left = vectors[:, chosen.to(matrix.device)]
-    weights = chances[chosen].reciprocal().float().to(matrix.device)
+    left = vectors[:, upload(chosen, matrix.device)]
+    weights = upload(chances[chosen].reciprocal().float(), matrix.device)
     return left, (matrix.T @ left).mul_(weights)
 
 

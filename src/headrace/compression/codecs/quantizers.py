@@ -156,8 +156,7 @@ class SignVote:
         """Decode (see `Coder`)."""
         layout, n = self.encoding, len(out)
         if n:
-            scale = float(_numbers(payload, layout, n))
-            loops.unpack_signs(_codes(payload, layout, n), scale, out)
+            loops.unpack_signs(_codes(payload, layout, n), _numbers(payload, layout, n), out)
 
     def aggregate(self, payloads: Tensor, mean: Tensor, payload: Tensor, _random: Random) -> None:
         """Vote by bits, and average the scales."""

@@ -5,6 +5,7 @@ and goes on when all are complete. So one implementation runs on a process group
 (`headrace.compression.run`), and among ranks that are objects of one process (`run_together`).
 """
 
+import hashlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -98,7 +99,13 @@ class Context:
 
     def _seed(self, *, own: bool) -> int:
         key = (self.seed, self.step, self.rank + 1 if own else 0)
-        return hash(key) & (2**63 - 1)
+        digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
+
+
+def requested(*requests: Request) -> Exchanges:
+    """Ask for the requests together."""
+    yield list(requests)
 
 
 def lockstep(generators: Iterable[Exchanges]) -> Exchanges:

@@ -12,6 +12,7 @@ from headrace.compression.codecs.requests import AllGather, AllReduce, Context, 
 from headrace.compression.codecs.wire import WIRE_TYPES, from_wire, mean_from_wire, to_wire
 from headrace.compression.errors import PayloadError
 from headrace.compression.families import CodecSpec
+from headrace.compression.staging import read, upload
 from headrace.compression.traffic import entries_bytes, kept_elements
 
 MOMENTUM = 0.9
@@ -105,22 +106,19 @@ class Sparse:
         ------
         PayloadError : a number of entries, or indices, that no encoder makes.
         """
+        fields = [_fields(row, k, WIRE_TYPES[self.spec.wire]) for row in received]
         parts: list[tuple[Tensor, Tensor]] = []
-        for rank, row in enumerate(received):
-            head, indices, values = _fields(row, k, WIRE_TYPES[self.spec.wire])
-            count = int(head[0])
+        counts = read(torch.cat([head for head, _, _ in fields])).tolist()
+        for rank, (count, (_, indices, values)) in enumerate(zip(counts, fields, strict=True)):
             if not 0 <= count <= k:
                 raise PayloadError(f"rank {rank} sent {count} entries, needs 0 to {k}")
-            indices, values = indices[:count], values[:count]
-            if count and not (
-                int(indices[0]) >= 0
-                and int(indices[-1]) < len(result)
-                and bool((indices[1:] > indices[:-1]).all())
-            ):
+            parts.append((indices[:count], values[:count]))
+        ascend = read(torch.stack([_ascend(indices, len(result)) for indices, _ in parts]))
+        for rank, good in enumerate(ascend.tolist()):
+            if not good:
                 raise PayloadError(
                     f"rank {rank} sent indices that do not ascend from 0 to {len(result) - 1}"
                 )
-            parts.append((indices, values))
         result.zero_()
         for indices, values in parts:
             result.index_add_(0, indices, values.float().div_(len(received)))
@@ -155,10 +153,10 @@ class RandomK:
         lengths = ends.diff()
         drawn = torch.rand(k, dtype=torch.float64, generator=context.generator(own=False))
         chosen = (drawn * lengths).long().clamp_(max=lengths - 1).add_(ends[:-1])
-        chosen = chosen.to(vector.device)
+        chosen = upload(chosen, vector.device)
         values = vector[chosen]
         if not context.feedback:
-            values *= lengths.to(vector.device)
+            values *= upload(lengths, vector.device)
         sent = to_wire(values, WIRE_TYPES[self.spec.wire], context.ranks)
         if context.feedback:
             from_wire(sent, values, context.ranks)
@@ -175,16 +173,16 @@ def select_by_bisection(vector: Tensor, k: int, generator: torch.Generator) -> T
     # a quarter more than k, as samples vary
     wanted = min(len(sample), 1 + 5 * k * len(sample) // (4 * len(vector)))
     while True:
-        low = int(torch.topk(sample, wanted, sorted=False).values.min()) if wanted else 0
+        low = _least_of(sample, wanted) if wanted else 0
         found = _at_least(vector, low)
         if len(found) >= k:
             break
         wanted = 2 * wanted if 2 * wanted <= len(sample) else 0
     magnitudes = vector[found].view(torch.int32) & _MAGNITUDE
-    high = int(magnitudes.max()) + 1
+    high = int(read(magnitudes.max())) + 1
     for _ in range(_BISECTIONS):  # at least k elements from `low` on, fewer from `high` on
         middle = (low + high) // 2
-        if int((magnitudes >= middle).sum()) >= k:
+        if int(read((magnitudes >= middle).sum())) >= k:
             low = middle
         else:
             high = middle
@@ -197,8 +195,7 @@ def select_by_sample(vector: Tensor, k: int, generator: torch.Generator) -> Tens
     """Return the ascending indices of at most k elements above a sample's quantile."""
     sample = _sample(vector, generator)
     wanted = max(1, k * len(sample) // len(vector))
-    threshold = int(torch.topk(sample, wanted, sorted=False).values.min())
-    found = _at_least(vector, max(threshold, 1))  # never zeros
+    found = _at_least(vector, max(_least_of(sample, wanted), 1))  # never zeros
     if len(found) <= k:
         return found
     places = torch.empty(k, dtype=torch.int32, device=vector.device)
@@ -211,8 +208,13 @@ def _sample(vector: Tensor, generator: torch.Generator) -> Tensor:
     if len(vector) > _SMALLEST_SAMPLE:
         size = max(len(vector) // _SAMPLED, _SMALLEST_SAMPLE)
         drawn = torch.randint(len(vector), (size,), generator=generator)
-        vector = vector[drawn.to(vector.device)]
+        vector = vector[upload(drawn, vector.device)]
     return vector.view(torch.int32) & _MAGNITUDE
+
+
+def _least_of(sample: Tensor, count: int) -> int:
+    """Return the least of the `count` largest."""
+    return int(read(torch.topk(sample, count, sorted=False).values.min()))
 
 
 def _at_least(vector: Tensor, threshold: int) -> Tensor:
@@ -223,6 +225,12 @@ def _at_least(vector: Tensor, threshold: int) -> Tensor:
             for i, block in enumerate(vector.split(_BLOCK))
         ]
     )
+
+
+def _ascend(indices: Tensor, end: int) -> Tensor:
+    """Return whether indices ascend from 0 or above to below `end`, as a tensor ()."""
+    first, last = (indices[:1] >= 0).all(), (indices[-1:] < end).all()
+    return (indices[1:] > indices[:-1]).all() & first & last
 
 
 def _velocity(vector: Tensor, state: State, context: Context) -> Tensor:

@@ -3,11 +3,14 @@
 The generators of a list run round by round: each is resumed in order, and what it asks for begins
 at once, so that one encodes while another's payload is on its way. Small payloads of a round travel
 together. The order of the collectives is that of the list, and so the same on all ranks.
+
+Payloads of a GPU are exchanged by way of host memory. Their copies there are waited for no sooner
+than necessary: while one is under way, the next payload is encoded.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +24,7 @@ from headrace.compression.codecs.requests import (
     Exchanges,
     Request,
 )
+from headrace.compression.staging import Arrival, Staging, staging_of
 from headrace.errors import CommunicationError
 
 TOGETHER_BYTES = 1 << 18
@@ -38,9 +42,10 @@ class ExchangeStatistics:
     steps : number of them.
     sent_bytes : bytes that this rank sends: 2(n-1)/n of an allreduce's payload, (n-1)/n of an
         all-to-all's, n-1 of an allgather's, for n ranks.
-    encode_s : seconds of encoding, and of what codecs compute between their exchanges.
+    encode_s : seconds of encoding, and of what codecs compute between their exchanges; of a GPU's
+        payloads with their copies to host memory.
     exchange_s : seconds of waiting for exchanges.
-    decode_s : seconds of decoding.
+    decode_s : seconds of decoding; of a GPU's payloads of starting its kernels.
     """
 
     steps: int = 0
@@ -76,7 +81,7 @@ class _Pack:
             return
         start = 0
         for request in self.requests:
-            into = request.tensor if isinstance(request, AllReduce) else request.received
+            into = _result(request)
             if isinstance(joined, AllReduce):
                 part = joined.tensor[start : start + into.numel()].view(into.shape)
                 start += into.numel()
@@ -91,12 +96,42 @@ def on_headrace(group: dist.ProcessGroup) -> bool:
     return "cpu:headrace" in dist.get_backend_config(group).split(",")
 
 
+@dataclass(slots=True)
+class _Transfer:
+    """A pack on its way.
+
+    Attributes
+    ----------
+    joined : the pack's request, on the device of its tensors.
+    staged : what is exchanged: `joined`, or the same in host memory.
+    staging, ready : of a device: its staging, and the event before which `staged` is not complete.
+    begun : whether the collective is; `work` is its handle.
+    """
+
+    pack: _Pack
+    joined: Request
+    staged: Request
+    staging: Staging | None = None
+    ready: Arrival | None = None
+    begun: bool = False
+    work: dist.Work | None = None
+
+    def wait(self) -> None:
+        """Wait for the collective, and copy its results to the requests."""
+        if self.work is not None:
+            self.work.wait()
+        if self.staging is not None:
+            self.staging.to_device(_result(self.staged), _result(self.joined))
+        self.pack.take(self.joined)
+
+
 class Exchanger:
     """Runs generators of exchanges on a process group.
 
     Parameters
     ----------
-    group : of CPU tensors. While `run` runs, nothing else may begin collectives on it.
+    group : with a backend for CPU tensors. While `run` runs, nothing else may begin collectives on
+        it.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -120,7 +155,7 @@ class Exchanger:
 
     def _round(self, running: Sequence[Exchanges]) -> list[Exchanges]:
         """Resume each generator, and complete what they ask for; returns those that go on."""
-        waits: list[Callable[[], None]] = []
+        transfers: list[_Transfer] = []
         packs: dict[tuple[type, torch.dtype], _Pack] = {}
         rest: list[Exchanges] = []
         started = time.perf_counter()
@@ -131,19 +166,21 @@ class Exchanger:
                     continue
                 rest.append(generator)
                 for request in batch:
-                    self._take(request, waits, packs)
+                    self._take(request, transfers, packs)
             for pack in packs.values():
-                waits.append(self._send(pack))
+                self._send(pack, transfers)
+            self._begin(transfers, wait=True)
         except BaseException:  # memory of collectives under way is needed until they end
-            for wait in waits:
-                with contextlib.suppress(RuntimeError):
-                    wait()
+            for transfer in transfers:
+                if transfer.begun:
+                    with contextlib.suppress(RuntimeError):
+                        transfer.wait()
             raise
         begun = time.perf_counter()
         errors: list[RuntimeError] = []
-        for wait in waits:
+        for transfer in transfers:
             try:
-                wait()
+                transfer.wait()
             except RuntimeError as error:
                 errors.append(error)
         if errors:
@@ -155,10 +192,10 @@ class Exchanger:
     def _take(
         self,
         request: Request,
-        waits: list[Callable[[], None]],
+        transfers: list[_Transfer],
         packs: dict[tuple[type, torch.dtype], _Pack],
     ) -> None:
-        """Begin a request, or put it into a pack."""
+        """Send a request, or put it into a pack."""
         key = (type(request), _sent(request).dtype)
         pack = packs.setdefault(key, _Pack())
         pack.requests.append(request)
@@ -167,37 +204,68 @@ class Exchanger:
         if alone and len(pack.requests) > 1:  # keep those before it for the next one
             pack.requests.pop()
             pack.payload_bytes -= request.payload_bytes
-            waits.append(self._send(_Pack([request], request.payload_bytes)))
+            self._send(_Pack([request], request.payload_bytes), transfers)
         elif pack.payload_bytes >= _PACK_BYTES or alone:
-            waits.append(self._send(packs.pop(key)))
+            self._send(packs.pop(key), transfers)
 
-    def _send(self, pack: _Pack) -> Callable[[], None]:
-        """Begin the collective of a pack; returns the function that waits for it."""
+    def _send(self, pack: _Pack, transfers: list[_Transfer]) -> None:
+        """Append the transfer of a pack, and begin those that are ready."""
         joined = pack.joined()
-        payload = joined.payload_bytes
+        staging = staging_of(_sent(joined).device)
+        if staging is None:
+            transfers.append(_Transfer(pack, joined, joined))
+        else:
+            host, ready = staging.to_host(_sent(joined))
+            transfers.append(_Transfer(pack, joined, _like(joined, host, staging), staging, ready))
+        self._begin(transfers, wait=False)
+
+    def _begin(self, transfers: Sequence[_Transfer], *, wait: bool) -> None:
+        """Begin the collectives of transfers, in order: of all, or until one is not ready."""
+        for transfer in transfers:
+            if transfer.begun:
+                continue
+            if transfer.ready is not None:
+                if not wait and not transfer.ready.query():
+                    return
+                transfer.ready.synchronize()
+            transfer.work = self._begun(transfer.staged)
+            transfer.begun = True
+
+    def _begun(self, request: Request) -> "dist.Work | None":
+        """Begin a collective."""
+        payload = request.payload_bytes
         others = self._ranks - 1
-        match joined:
+        match request:
             case AllReduce(tensor):
                 self.sent_bytes += 2 * others / self._ranks * payload
-                work = dist.all_reduce(tensor, group=self._group, async_op=True)
+                return dist.all_reduce(tensor, group=self._group, async_op=True)
             case AllToAll():
                 self.sent_bytes += others / self._ranks * payload
-                work = dist.all_to_all_single(
-                    joined.received, joined.sent, group=self._group, async_op=True
+                return dist.all_to_all_single(
+                    request.received, request.sent, group=self._group, async_op=True
                 )
             case AllGather(sent, received):
                 self.sent_bytes += others * payload
-                work = dist.all_gather_into_tensor(
+                return dist.all_gather_into_tensor(
                     received.view(-1), sent, group=self._group, async_op=True
                 )
-
-        def wait() -> None:
-            if work is not None:
-                work.wait()
-            pack.take(joined)
-
-        return wait
 
 
 def _sent(request: Request) -> Tensor:
     return request.tensor if isinstance(request, AllReduce) else request.sent
+
+
+def _result(request: Request) -> Tensor:
+    return request.tensor if isinstance(request, AllReduce) else request.received
+
+
+def _like(request: Request, host: Tensor, staging: Staging) -> Request:
+    """Return a request in host memory for a copy of what another one sends."""
+    if isinstance(request, AllReduce):
+        return AllReduce(host)
+    received = staging.room(request.received)
+    if isinstance(request, AllGather):
+        return AllGather(host, received)
+    made = AllToAll(host)
+    made.received = received
+    return made

@@ -27,13 +27,14 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from headrace.compression.averaging import Averager
 from headrace.compression.codecs.quantizers import Float8, MinMax, SignVote, Stochastic
-from headrace.compression.codecs.requests import Context
+from headrace.compression.codecs.requests import AllToAll, Context, requested
 from headrace.compression.codecs.sharded import Coder
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import Exchanger
-from headrace.compression.run.hook import compare_configurations
+from headrace.compression.run.hook import compare_configurations, one_device
+from headrace.compression.staging import all_finite, read, staging_of
 from headrace.compression.traffic import Encoding
 
 _TYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -114,14 +115,12 @@ class _Group:
             (names[p.sharded_param], tuple(p.padded_sharded_param_size), tuple(p.sharded_size))
             for p in parts
         ]
+        self.parameters = {names[p.sharded_param]: p.sharded_param for p in parts}
         self.sizes = [math.prod(padded) for _, padded, _ in self.columns]
         for part, (parameter, *_) in zip(parts, self.columns, strict=True):
             found = part.sharded_param
-            if found.device.type != "cpu" or found.dtype != torch.float32:
-                raise CompressionError(
-                    f"parameter {parameter!r} is {found.dtype} on {found.device}, needs "
-                    "torch.float32 on the CPU"
-                )
+            if found.dtype != torch.float32:
+                raise CompressionError(f"parameter {parameter!r} is {found.dtype}, needs float32")
 
 
 class CompressedReduceScatter(ReduceScatter):
@@ -209,13 +208,15 @@ class CompressedReduceScatter(ReduceScatter):
             rank=rank, ranks=ranks, step=self.step, seed=zlib.crc32(self._name.encode())
         )
         random = context.keys()
-        finite = bool(torch.isfinite(rows.sum())) or bool(torch.isfinite(rows).all())
-        if not finite:
-            rows.zero_()
-        elif self.residual is not None:
-            rows.add_(self.residual)
-        sent = torch.zeros((ranks, self._row_bytes), dtype=torch.uint8)
-        sent[:, -1] = not finite
+        if staging := staging_of(rows.device):  # FSDP made them for another stream than this one
+            staging.keep(rows)
+        finite = all_finite(rows.view(-1))
+        if not rows.is_cpu or not finite:  # a device's flag is not waited for
+            rows.masked_fill_(~finite, 0.0)
+        if self.residual is not None:
+            rows.add_(self.residual.to(rows.device))
+        sent = rows.new_zeros((ranks, self._row_bytes), dtype=torch.uint8)
+        sent[:, -1] = ~finite
         decoded = torch.empty_like(mean)
         for row, payload in zip(rows, sent, strict=True):
             for part in self._segments:
@@ -228,11 +229,12 @@ class CompressedReduceScatter(ReduceScatter):
                     vector.sub_(left)
                 else:
                     vector.zero_()
-        received = torch.empty_like(sent)
-        dist.all_to_all_single(received, sent, group=group)
-        self.sent_bytes += (ranks - 1) / ranks * sent.nbytes
+        exchange, exchanger = AllToAll(sent), Exchanger(group)
+        exchanger.run([requested(exchange)])
+        received = exchange.received
+        self.sent_bytes += exchanger.sent_bytes
         self.step += 1
-        if bool(received[:, -1].any()):
+        if bool(read(received[:, -1]).any()):
             mean.fill_(torch.nan)
             return
         if any(part.feedback for part in self._segments):
@@ -297,6 +299,8 @@ class FsdpHook:
             )
         everyone = replicas or groups[0].inner.mesh_info.shard_process_group
         shapes = [(name, shape) for group in groups for name, shape, _ in group.columns]
+        for group in groups:
+            one_device(group.parameters, everyone)
         compare_configurations(everyone, repr((rules, replicas is None, shapes)))
         self._parts = {
             group.name: CompressedReduceScatter(group, rules)

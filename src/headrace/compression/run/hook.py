@@ -24,6 +24,7 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
+from headrace.compression.staging import DEVICES, Arrival, staging_of
 from headrace.job.switch import mark_step
 
 _FIRST_COUNT = 1 << 20  # of groups: above those that a program makes
@@ -47,7 +48,7 @@ def register_hook(
 
     Parameters
     ----------
-    model : with float32 parameters on the CPU.
+    model : with float32 parameters on the CPU or one GPU.
     policy : codec of each parameter; a codec's text such as ``powersgd:4`` stands for a policy.
     when : "after": exchange when the backward pass has ended, in as few exchanges as possible;
         "during": exchange each bucket as soon as it is ready.
@@ -99,6 +100,8 @@ class Hook:
         for name, spec in self.averager.codecs.items():
             _check_type(name, parameters[name], spec)
         self._parameters = parameters
+        self._staging = staging_of(one_device(parameters, group))
+        self._marks: list[Arrival] = []  # on a device: of this step's buckets
         self._names: dict[Tensor, str] = {p: name for name, p in parameters.items()}
         self._scaler, self._scale = scaler, None if scaler is None else float(scaler.get_scale())
         compare_configurations(group, repr((self.averager.policy, when, self.averager.codecs)))
@@ -190,13 +193,18 @@ class Hook:
             self._begin()
         names = [self._names[parameter] for parameter in bucket.parameters()]
         gradients = list(zip(names, bucket.gradients(), strict=True))
-        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future: torch.futures.Future[Tensor] = torch.futures.Future(
+            devices=self._staging.devices if self._staging is not None else None
+        )
         self._buckets.append((future, buffer, gradients))
         try:
+            mark = None if self._staging is None else self._staging.mark()
+            if mark is not None:
+                self._marks.append(mark)
             if bucket.is_last():
                 self._finish(gradients)
             elif self._worker is not None:
-                self._begun.append(self._worker.submit(self._exchange, gradients))
+                self._begun.append(self._worker.submit(self._exchange, gradients, mark))
         except BaseException as error:
             self._give_up(error)
             raise
@@ -212,9 +220,26 @@ class Hook:
             self._scale = scale
         self._exchanger.sent_bytes = self._exchanger.compute_s = self._exchanger.exchange_s = 0.0
 
-    def _exchange(self, gradients: Gradients) -> None:
-        """Encode and exchange a bucket that is not the last one; on the worker's thread."""
-        self._exchanger.run(self.averager.add(gradients, last=False))
+    def _exchange(self, gradients: Gradients, mark: Arrival | None) -> None:
+        """Encode and exchange a bucket that is not the last one; on the worker's thread.
+
+        On a device on a stream beside that of the backward pass, after the bucket's `mark`.
+        """
+        if self._staging is None or mark is None:
+            self._exchanger.run(self.averager.add(gradients, last=False))
+            return
+        with self._staging.beside(mark):
+            try:
+                self._exchanger.run(self.averager.add(gradients, last=False))
+            finally:
+                self._marks.append(self._staging.mark())
+
+    def _follow_marks(self) -> None:
+        """Order later work on a device after that of this step's buckets, on whatever stream."""
+        marks, self._marks = self._marks, []
+        for mark in marks:
+            assert self._staging is not None
+            self._staging.follow(mark)
 
     def _finish(self, gradients: Gradients) -> None:
         """Do what is left of a step."""
@@ -222,6 +247,7 @@ class Hook:
             gradients = [pair for _, _, bucket in self._buckets for pair in bucket]
         for begun in self._begun:
             begun.result()
+        self._follow_marks()
         exchanger = self._exchanger
         exchanger.run(self.averager.add(gradients, last=True))
         encode_s = exchanger.compute_s
@@ -251,6 +277,7 @@ class Hook:
         """Undo a step: residuals are as before it, or the error says which are not."""
         for begun in self._begun:
             begun.exception()
+        self._follow_marks()
         self.averager.abort()
         self._buckets, self._begun = [], []
         if error is not None and self.averager.torn:
@@ -281,14 +308,32 @@ def _checked_parameters(model: DistributedDataParallel) -> dict[str, torch.nn.Pa
             part, torch.nn.Embedding | torch.nn.EmbeddingBag
         ):
             raise CompressionError(f"module {name!r} has sparse gradients, needs sparse=False")
-    parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
-    for name, parameter in parameters.items():
-        if parameter.device.type != "cpu":
+    return {n: p for n, p in module.named_parameters() if p.requires_grad}
+
+
+def one_device(parameters: Mapping[str, Tensor], group: dist.ProcessGroup) -> torch.device:
+    """Return the device of all parameters, if their gradients can be exchanged in a group.
+
+    Raises
+    ------
+    CompressionError : parameters are on several devices or of an unknown type, or the group has no
+        backend for payloads in host memory.
+    """
+    device = torch.device("cpu")
+    for number, (name, parameter) in enumerate(parameters.items()):
+        device = device if number else parameter.device
+        if parameter.device != device or device.type not in DEVICES:
             raise CompressionError(
-                f"parameter {name!r} is on {parameter.device}, needs the CPU: gradients of other "
-                "devices are not compressed yet"
+                f"parameter {name!r} is on {parameter.device}, needs the CPU or a CUDA device, the "
+                "same for all parameters"
             )
-    return parameters
+    if device.type != "cpu" and torch.device("cpu") not in group._device_types:
+        raise CompressionError(
+            f"parameters are on {device} and the process group has no backend for the CPU, by "
+            'which their payloads go: needs init_process_group("headrace"), or one for both such '
+            'as "cpu:gloo,cuda:nccl"'
+        )
+    return device
 
 
 def _check_type(name: str, parameter: Tensor, spec: CodecSpec) -> None:
