@@ -1,9 +1,10 @@
 """The page of a compression plan: its answer, and the what-if figures of the utility study."""
 
+import statistics
 from collections.abc import Mapping
 
 from headrace.compression.cli.show import advice_summary, bandwidth_text
-from headrace.compression.families import CodecSpec
+from headrace.compression.families import NONE, CodecSpec
 from headrace.compression.plan.curves import (
     Curve,
     cost_against_compression,
@@ -13,6 +14,7 @@ from headrace.compression.plan.curves import (
 )
 from headrace.compression.plan.network import FormulaNetwork
 from headrace.compression.plan.plan import CompressionPlan
+from headrace.compression.report.lines import LINE_DASHES
 from headrace.report.page import Page, empty_figure
 from headrace.units import size
 
@@ -20,6 +22,8 @@ _BASELINE = "powersgd:4"
 """Codec of the paper's what-if figures."""
 
 _MOST_CURVES = 8
+_CUT = 4
+"""Medians of the steps at which the bars of slower ones are cut, or all others would be flat."""
 
 
 def advice_page(plan: CompressionPlan, source: str) -> Page:
@@ -45,14 +49,16 @@ def advice_page(plan: CompressionPlan, source: str) -> Page:
         page,
         plan.network,
         "Speed-up over bandwidth (as Figures 4.10 and 4.12)",
-        "step without compression over step with it",
+        "speed-up over no compression, times",
         speed_up_by_bandwidth(profile, codecs, plan.network),
     )
+    if len(names) > _MOST_CURVES:
+        page.note(f"Of the {_MOST_CURVES} codecs that are fastest on this network.")
     _bandwidths(
         page,
         plan.network,
         "Compression for near-linear scaling (as Figures 4.8 and 4.11)",
-        "needed compression",
+        "needed compression, times",
         needed_by_bandwidth(profile, plan.network),
     )
     page.note(
@@ -61,14 +67,14 @@ def advice_page(plan: CompressionPlan, source: str) -> Page:
     _curves(
         page,
         f"Faster compute (as Figure 4.13): {name}",
-        "compute and codec faster by",
-        "speed-up",
+        "compute and codec faster by, times",
+        "speed-up over no compression, times",
         {name: speed_up_by_compute(profile, codec, plan.network)},
     )
     _curves(
         page,
         f"Encode time against compression (as Figure 4.14): {name}",
-        "k: encode time divided by, bytes times k^l",
+        "k, times: encode time divided by it, bytes multiplied by k^l",
         "step, ms",
         cost_against_compression(profile, codec, plan.network),
     )
@@ -112,24 +118,40 @@ def _steps(page: Page, plan: CompressionPlan) -> None:
     figure.add_bar(x=names, y=[advice.alone_us / 1e3] * len(names), name="one worker")
     figure.add_bar(x=names, y=[row.exposed_us / 1e3 for row in advice.rows], name="longer by")
     figure.update_layout(barmode="stack")
+    figure.update_xaxes(title="codec, and when it averages")
     figure.update_yaxes(title="step, ms")
-    page.figure(figure)
+    steps = [row.step_us / 1e3 for row in advice.rows]
+    none = max(row.step_us / 1e3 for row in advice.rows if row.codec == str(NONE))
+    most = max(_CUT * statistics.median(steps), 1.1 * none)
+    if max(steps) > most:
+        figure.update_yaxes(range=[0, most])
+    page.figure(figure, 480)
+    if max(steps) > most:
+        page.note(f"Bars are cut at {most:,.0f} ms: the table has all.")
 
 
 def _bandwidths(
     page: Page, network: FormulaNetwork, title: str, label: str, curves: Mapping[str, Curve]
 ) -> None:
-    inner = {
-        name: ([rate * 8 / 1e9 for rate in rates], values)
-        for name, (rates, values) in curves.items()
-    }
+    """Add curves over the bandwidth, with both axes logarithmic, and a mark at the network's."""
     page.heading(title)
     figure = empty_figure()
-    for name, (rates, values) in inner.items():
-        figure.add_scatter(x=rates, y=values, mode="lines", name=name)
-    figure.add_vline(x=network.bandwidth_bytes_per_s * 8 / 1e9, line_dash="dot")
-    figure.update_xaxes(title="bandwidth, Gbit/s", type="log")
-    figure.update_yaxes(title=label)
+    here = network.bandwidth_bytes_per_s * 8 / 1e9
+    for index, (name, (rates, values)) in enumerate(curves.items()):
+        figure.add_scatter(
+            x=[rate * 8 / 1e9 for rate in rates],
+            y=values,
+            mode="lines",
+            name=name,
+            line_dash=LINE_DASHES[index % len(LINE_DASHES)],
+        )
+    figure.add_vline(x=here, line_dash="dot")
+    lowest = min((y for _, values in curves.values() for y in values if y is not None), default=1)
+    if lowest <= 1:
+        figure.add_hline(y=1, line_width=1)
+    figure.update_layout(showlegend=True)
+    figure.update_xaxes(title=f"bandwidth, Gbit/s (dotted line: {here:g})", type="log")
+    figure.update_yaxes(title=label, type="log", dtick="D2")
     page.figure(figure)
 
 
@@ -138,6 +160,7 @@ def _curves(page: Page, title: str, across: str, label: str, curves: Mapping[str
     figure = empty_figure()
     for name, (places, values) in curves.items():
         figure.add_scatter(x=places, y=values, mode="lines+markers", name=name)
+    figure.update_layout(showlegend=True)
     figure.update_xaxes(title=across)
-    figure.update_yaxes(title=label)
+    figure.update_yaxes(title=label, rangemode="tozero")
     page.figure(figure)
