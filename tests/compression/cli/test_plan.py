@@ -12,6 +12,7 @@ from headrace.artifact import Artifact
 from headrace.artifact import load as load_artifact
 from headrace.cli.app import app
 from headrace.collectives.plan.book import build_book
+from headrace.compression.plan.network import FormulaNetwork
 from headrace.compression.plan.plan import CompressionPlan
 from headrace.errors import ArtifactError, VerificationError
 from headrace.topology.presets import uniform
@@ -115,6 +116,26 @@ def test_memory_and_latency_change_the_answer(tmp_path: Path) -> None:
     assert "out of memory: " in text
     planned(*usual, "--latency", 1000, "--network", "tree", "--memory", "0")
     assert CompressionPlan.load(file).advice.winner.step_us > fast
+
+
+def test_a_latency_that_is_not_given_is_assumed_and_the_output_says_so(tmp_path: Path) -> None:
+    file, usual = tmp_path / "plan", (*RESNET, "--bandwidth", "10Gbit/s")
+    for arguments, expected in (
+        ((), 50.0),
+        (("--ranks-per-host", 4), 12.5),
+        (("--network", "tree", "--ranks-per-host", 4), 50.0),
+        (("--latency", 0), 0.0),
+        (("--latency", 7, "--ranks-per-host", 4), 7.0),
+    ):
+        text = planned(*usual, *arguments, "-o", file)
+        network = CompressionPlan.load(file).network
+        assert isinstance(network, FormulaNetwork)
+        assert network.alpha_us == expected, arguments
+        assert f"latency {expected:g} us" in text
+        stated = "assumed: 50 us between hosts, typical of TCP; --latency sets it"
+        assert (stated in text) == ("--latency" not in arguments)
+        assert (stated in run("show", file)) == ("--latency" not in arguments)
+        assert run("verify", file).startswith("ok ")
 
 
 def test_wrong_arguments_name_what_would_do(tmp_path: Path) -> None:

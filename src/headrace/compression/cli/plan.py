@@ -1,5 +1,6 @@
 """``headrace compression plan``: which codec makes a job's step shortest, on which network."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,13 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.plan.advice import LOCAL_STEPS
 from headrace.compression.plan.models import MODELS, bundled_profile
-from headrace.compression.plan.network import BookNetwork, FormulaNetwork, parse_bandwidth
+from headrace.compression.plan.network import (
+    HOST_LATENCY_US,
+    BookNetwork,
+    FormulaNetwork,
+    assumed_latency_us,
+    parse_bandwidth,
+)
 from headrace.compression.profile import CompressionProfile
 from headrace.units import parse_size, size
 
@@ -29,6 +36,14 @@ _Book = Annotated[
 _Memory = Annotated[
     str | None,
     typer.Option(help="Memory of the device: 16GiB; 0: any.", show_default="the profile's"),
+]
+
+_Latency = Annotated[
+    float | None,
+    typer.Option(
+        help="Mean over the messages, in us; of a ring, one in --ranks-per-host leaves a host.",
+        show_default=f"{HOST_LATENCY_US:g} between hosts",
+    ),
 ]
 
 
@@ -51,7 +66,7 @@ def advise_command(
     network: Annotated[
         str, typer.Option(help="How gradients are summed: ring, tree or server (Table 4.2).")
     ] = "ring",
-    latency: Annotated[float, typer.Option(help="Of a message, in us.")] = 0.0,
+    latency: _Latency = None,
     ranks_per_host: Annotated[int, typer.Option(help="Ranks that share a link.")] = 1,
     book: _Book = None,
     codecs: Annotated[
@@ -75,7 +90,7 @@ def advise_command(
     if book is not None:
         times, origin = _book_network(book, workers, bandwidth)
     else:
-        times, origin = _formula(network, workers, bandwidth, latency, ranks_per_host), {}
+        times, origin = _formula(network, workers, bandwidth, latency, ranks_per_host)
     plan = CompressionPlan.make(
         found,
         times,
@@ -110,9 +125,10 @@ def _formula(
     scheme: str,
     workers: int | None,
     bandwidth: str | None,
-    latency: float,
+    latency: float | None,
     ranks_per_host: int,
-) -> FormulaNetwork:
+) -> tuple[FormulaNetwork, dict[str, Any]]:
+    """Return the network, and what was assumed of it."""
     for name, value in (("workers", workers), ("bandwidth", bandwidth)):
         if value is None:
             raise CompressionError(
@@ -121,13 +137,18 @@ def _formula(
             )
     assert workers is not None
     assert bandwidth is not None
-    return FormulaNetwork(
+    found = FormulaNetwork(
         scheme=scheme,
         workers=workers,
         bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
-        alpha_us=latency,
+        alpha_us=latency or 0.0,
         ranks_per_host=ranks_per_host,
     )
+    if latency is not None:
+        return found, {}
+    assumed = f"{HOST_LATENCY_US:g} us between hosts, typical of TCP; --latency sets it"
+    found = replace(found, alpha_us=assumed_latency_us(scheme, ranks_per_host))
+    return found, {"assumed_latency": assumed}
 
 
 def _book_network(

@@ -93,6 +93,7 @@ def advice_summary(plan: CompressionPlan) -> list[tuple[str, str]]:
     profile, network, advice = plan.profile, plan.network, plan.advice
     winner = advice.winner
     needed = advice.needed_compression
+    assumed = plan.provenance.get("assumed_latency")
     return [
         ("model", f"{profile.model}, batch {profile.batch}, on {profile.device}"),
         (
@@ -100,6 +101,7 @@ def advice_summary(plan: CompressionPlan) -> list[tuple[str, str]]:
             f"{network.workers} workers at {bandwidth_text(network.bandwidth_bytes_per_s)}, "
             f"{network.describe()}",
         ),
+        *([("latency", f"assumed: {assumed}")] if assumed else []),
         ("fastest", f"{winner.codec}, {winner.mode} the backward pass: {ms(winner.step_us)}"),
         ("one worker", ms(advice.alone_us)),
         (

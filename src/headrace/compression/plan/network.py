@@ -42,6 +42,20 @@ def parse_bandwidth(text: str) -> float:
     return rate
 
 
+HOST_LATENCY_US = 50.0
+"""Latency between hosts where none is given: half of a round trip of 100 us, as TCP has within a
+zone of a cloud or on 10 Gbit/s Ethernet."""
+
+
+def assumed_latency_us(scheme: str, ranks_per_host: int) -> float:
+    """Return the latency of a message where none is given, in us.
+
+    Of a ring's messages, which all go at once, one of `ranks_per_host` leaves its host; those
+    inside are counted as nothing.
+    """
+    return HOST_LATENCY_US / (ranks_per_host if scheme == "ring" else 1)
+
+
 class NetworkTimes(Protocol):
     """Times of collectives among all workers."""
 
