@@ -332,16 +332,7 @@ class Averager:
         ------
         CompressionError : states are missing, or of other parameters.
         """
-        given = [states] if isinstance(states, Mapping) else sorted(states, key=lambda s: s["rank"])
-        old = int(given[0]["ranks"])
-        own = [s for s in given if s["rank"] == self.rank and old == self.ranks]
-        if not own and [s["rank"] for s in given] != list(range(old)):
-            raise CompressionError(
-                f"states are of ranks {[s['rank'] for s in given]} of {old}, this is rank "
-                f"{self.rank} of {self.ranks}: needs this rank's of as many, or the list of all"
-            )
-        sources = own or given[self.rank :: self.ranks]
-        model = own[0] if own else given[self.rank % old]
+        sources, model = choose_states(states, rank=self.rank, ranks=self.ranks)
         for state in [*sources, model]:
             self._check(state)
         residuals: dict[str, Tensor] = {}
@@ -481,6 +472,30 @@ class Averager:
                 raise CompressionError(
                     f"residual of {name!r} has shape {found}, needs {self._shapes[name]}"
                 )
+
+
+def choose_states(
+    states: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, rank: int, ranks: int
+) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
+    """Return the states whose residuals a rank adds up, and the one whose other state it takes.
+
+    A state has its `rank` and the number of `ranks`; see `Averager.load_state_dict`.
+
+    Raises
+    ------
+    CompressionError : states are missing.
+    """
+    given = [states] if isinstance(states, Mapping) else sorted(states, key=lambda s: s["rank"])
+    old = int(given[0]["ranks"]) if given else 0
+    own = [state for state in given if state["rank"] == rank and old == ranks]
+    if own:
+        return own, own[0]
+    if not given or [state["rank"] for state in given] != list(range(old)):
+        raise CompressionError(
+            f"states are of ranks {[s['rank'] for s in given]} of {old}, this is rank "
+            f"{rank} of {ranks}: needs this rank's of as many, or the list of all"
+        )
+    return given[rank::ranks], given[rank % old]
 
 
 def _keeps_nothing(spec: CodecSpec) -> bool:

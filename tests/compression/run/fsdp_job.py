@@ -1,6 +1,7 @@
 """One rank of a job that shards a model fully; run by test_fsdp.py.
 
-Arguments: a backend, and "cpu", "cuda", or "double" for the CPU with payloads staged as a GPU's.
+Arguments: a backend, and "cpu", "cuda", "double" for the CPU with payloads staged as a GPU's, or
+"resharded" for the checks with other numbers of ranks.
 """
 
 import json
@@ -12,12 +13,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from headrace.compression import CompressionError, Policy, fsdp_hook
 from tests.compression import device_double
+from tests.compression.states import same
 
 RANKS = 2
 DEVICE = torch.device("cuda:0" if sys.argv[2:] == ["cuda"] else "cpu")
@@ -78,7 +80,7 @@ def uncompressed_is_the_same() -> None:
     expected, found = train(plain), train(ours)
     assert torch.allclose(torch.tensor(found), torch.tensor(expected), rtol=1e-5)
     assert torch.allclose(weights(ours), weights(plain), rtol=1e-4, atol=1e-6)
-    assert all(part["residual"] is None for part in hook.state_dict().values())
+    assert not any(part["residuals"] for part in hook.state_dict().values())
 
 
 def quantised_converges_with_fewer_bytes() -> None:
@@ -107,7 +109,10 @@ def residuals_are_what_was_not_sent() -> None:
     assert group is not None
     for step in range(3):
         generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
-        given = torch.randn(len(kept), generator=generator).to(DEVICE)
+        given = torch.randn(len(kept), generator=generator)
+        for row, elements in part._padding:  # as FSDP does
+            given.view(RANKS, -1)[row, elements] = 0.0
+        given = given.to(DEVICE)
         mean = torch.empty(part._elements, device=DEVICE)
         part(mean, given.clone(), group, dist.ReduceOp.AVG)
         total = given + kept
@@ -115,6 +120,9 @@ def residuals_are_what_was_not_sent() -> None:
         kept = part.residual.reshape(-1).clone()
         sums = torch.stack([total - kept])  # what this rank sent
         dist.all_reduce(sums)
+        for row, elements in part._padding:  # no parameter's: nothing is kept of it
+            if row == dist.get_rank():
+                mean[elements] = sums[0].view(RANKS, -1)[row, elements] = 0.0
         own = sums[0].view(RANKS, -1)[dist.get_rank()]
         assert torch.allclose(own / RANKS, mean, atol=1e-5)
 
@@ -123,7 +131,8 @@ def not_finite_leaves_residuals() -> None:
     model = sharded()
     hook = fsdp_hook(model, Policy(codec="minmax:4", **RULES))
     train(model, range(3))
-    before = {k: v["residual"].clone() for k, v in hook.state_dict().items()}
+    before = hook.state_dict()
+    assert all(part["residuals"] for part in before.values())
     inputs, targets = batch(3, dist.get_rank())
     loss = nn.functional.cross_entropy(model(inputs), targets)
     (loss * (float("nan") if dist.get_rank() == 1 else 1.0)).backward()
@@ -132,7 +141,7 @@ def not_finite_leaves_residuals() -> None:
         assert isinstance(grad, DTensor)
         assert bool(grad.to_local().isnan().all())
     for name, part in hook.state_dict().items():
-        assert torch.equal(part["residual"], before[name])
+        assert same(part["residuals"], before[name]["residuals"])
 
 
 def resumed_is_the_same() -> None:
@@ -193,6 +202,16 @@ def what_cannot_be_is_refused() -> None:
     refused(lambda: fsdp_hook(sharded().double(), "none"), "float64")
     hook = fsdp_hook(sharded(), "none")
     refused(lambda: hook.load_state_dict({"other": {}}), "state has modules")
+    state = hook.state_dict()
+    other = {name: {**part, "ranks": 5} for name, part in state.items()}
+    refused(lambda: hook.load_state_dict(other), "needs this rank's of as many, or the list of all")
+    refused(lambda: hook.load_state_dict([]), "needs this rank's of as many")
+    other = {
+        name: {**part, "residuals": {"2.weight": torch.zeros(3)}} for name, part in state.items()
+    }
+    refused(lambda: hook.load_state_dict(other), "residual of '2.weight' has shape (3,), needs")
+    replicas = {name: {**part, "shard": 0, "shards": 1} for name, part in state.items()}
+    refused(lambda: hook.load_state_dict(replicas), "needs both or neither")
 
 
 def refused(call: Any, problem: str) -> None:
@@ -204,6 +223,149 @@ def refused(call: Any, problem: str) -> None:
         raise AssertionError(f"not refused: {problem}")
 
 
+# ---- another number of ranks --------------------------------------------------------------------
+
+
+class Part:
+    """The first ranks of the job in a mesh of replicas and shards, each holding a rank's part."""
+
+    def __init__(self, replicas: int, shards: int, codec: str) -> None:
+        self.ranks, self.shards = replicas * shards, shards
+        mesh = DeviceMesh(
+            "cpu",
+            torch.arange(self.ranks).view(replicas, shards),
+            mesh_dim_names=("hosts", "shards"),
+        )
+        self.member = dist.get_rank() < self.ranks
+        self.model = network()
+        if not self.member:
+            return
+        for layer in (self.model[2], self.model):
+            fully_shard(layer, mesh=mesh["shards"])
+        rules = Policy(codec=codec, **RULES)
+        group = mesh["hosts"].get_group() if "powersgd" in codec else None
+        self.hook = fsdp_hook(self.model, rules, replicas=group)
+
+    def resume(self, given: Tensor, states: list[Any]) -> None:
+        """Take over weights, and all ranks' states of the hook."""
+        if not self.member:
+            return
+        with torch.no_grad():
+            for parameter, whole in zip(self.model.parameters(), split(given), strict=True):
+                own = distribute_tensor(whole, parameter.device_mesh, parameter.placements)
+                parameter.copy_(own)
+        self.hook.load_state_dict(states)
+
+    def train(self, steps: range) -> list[float]:
+        """Return this rank's losses."""
+        if not self.member:
+            return []
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.3)
+        losses: list[float] = []
+        for step in steps:
+            optimizer.zero_grad()
+            inputs, targets = batch(step, dist.get_rank())
+            loss = nn.functional.cross_entropy(self.model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss))
+        return losses
+
+    def weights(self) -> Tensor:
+        """Return all weights, which all ranks of the job get; equal on those that have them."""
+        found = gathered(weights(self.model) if self.member else None)
+        assert all(torch.equal(found[0], other) for other in found)
+        return found[0]
+
+    def states(self) -> list[Any]:
+        return gathered(self.hook.state_dict() if self.member else None)
+
+    def total(self, states: list[Any]) -> dict[str, Tensor]:
+        """Return the sum of the ranks' residuals by parameter."""
+        found: dict[str, Tensor] = {}
+        for state in states:
+            for part in state.values():
+                for name, residual in part.get("residuals", {}).items():
+                    found[name] = found.get(name, 0.0) + residual
+        replicas = {part["rank"] for state in states for part in state.values()}
+        for replica in replicas if "shard" in states[0][""] else ():
+            own = [s for s in states if s[""]["rank"] == replica]
+            own.sort(key=lambda s: s[""]["shard"])
+            for module in own[0]:
+                for name in {name for s in own for name in s[module]["parameters"]}:
+                    kept = [s[module]["parameters"].get(name, {}).get("residual") for s in own]
+                    chunks = network().get_parameter(name).detach().chunk(self.shards)
+                    zeros = [torch.zeros_like(chunk) for chunk in chunks]
+                    for chunk, residual in zip(zeros, kept, strict=False):
+                        if residual is not None:
+                            chunk.copy_(residual)
+                    found[name] = found.get(name, 0.0) + torch.cat(zeros)
+        return found
+
+
+def split(flat: Tensor) -> list[Tensor]:
+    shapes = [p.shape for p in network().parameters()]
+    parts = flat.split([shape.numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def gathered(value: Any) -> list[Any]:
+    """Return what the ranks have that have something."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return [each for each in found if each is not None]
+
+
+def resharded(codec: str, meshes: list[tuple[int, int]]) -> None:
+    """Every mesh continues from the one before, with the same sum of residuals."""
+    first, before = Part(*meshes[0], codec), 0
+    losses = first.train(range(8))
+    for replicas, shards in meshes[1:]:
+        states, given = first.states(), first.weights()
+        expected = first.total(states)
+        assert expected
+        assert any(residual.any() for residual in expected.values())
+        second = Part(replicas, shards, codec)
+        second.resume(given, states)
+        assert torch.equal(second.weights(), given)
+        loaded = second.states()
+        found = second.total(loaded)
+        assert all(name in found or not expected[name].any() for name in expected)
+        for name, residual in expected.items():
+            torch.testing.assert_close(
+                found.get(name, 0 * residual), residual, rtol=1e-6, atol=1e-7
+            )
+        assert {part["step"] for state in loaded for part in state.values()} == {8 + before}
+        if replicas > 1 and shards == first.shards:
+            warm(states, loaded)
+        again = Part(replicas, shards, codec)
+        again.resume(given, states)
+        again.train(range(8, 16))
+        losses += second.train(range(8, 16))
+        assert torch.equal(second.weights(), again.weights())
+        before += 8
+        first = second
+    if dist.get_rank() == 0:
+        assert end(losses) < 0.8 * losses[0], losses
+
+
+def warm(states: list[Any], loaded: list[Any]) -> None:
+    """Warm starts are kept where shards are the same."""
+    for module, part in loaded[0].items():
+        for name, kept in part["parameters"].items():
+            assert same(kept["states"], states[0][module]["parameters"][name]["states"])
+
+
+def fewer_and_more_ranks() -> None:
+    for codec in ("minmax:2", "sign"):
+        resharded(codec, [(1, 2), (1, 3), (1, 1)])
+
+
+def fewer_and_more_replicas_and_shards() -> None:
+    resharded("powersgd:1", [(2, 1), (3, 1), (1, 3), (1, 2), (1, 1), (2, 1)])
+
+
+RESHARDED = [fewer_and_more_ranks, fewer_and_more_replicas_and_shards]
 CHECKS = [
     uncompressed_is_the_same,
     quantised_converges_with_fewer_bytes,
@@ -221,13 +383,13 @@ STAGED = [residuals_are_what_was_not_sent, not_finite_leaves_residuals]
 
 
 def main() -> None:
-    backend, device = sys.argv[1:]
-    late = device_double.install() if device == "double" else None
+    backend, how = sys.argv[1:]
+    late = device_double.install() if how == "double" else None
     if backend == "headrace":
         import headrace.torch  # noqa: F401
     dist.init_process_group(backend, timeout=timedelta(seconds=60))
     found: dict[str, str] = {}
-    for check in CHECKS if late is None else STAGED:
+    for check in {"double": STAGED, "resharded": RESHARDED}.get(how, CHECKS):
         try:
             check()
             found[check.__name__] = ""

@@ -15,8 +15,9 @@ codec.
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
-from headrace.compression.averaging import Averager
+from headrace.compression.averaging import Averager, choose_states
 from headrace.compression.codecs.quantizers import Float8, MinMax, SignVote, Stochastic
 from headrace.compression.codecs.requests import AllToAll, Context, requested
 from headrace.compression.codecs.sharded import Coder
@@ -94,14 +95,56 @@ class _Segment:
     feedback: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """A parameter in its module's reduced gradient.
+
+    Attributes
+    ----------
+    whole, padded, shard : shapes of the parameter, of a padded shard (equal on all ranks), and of
+        this rank's shard without padding.
+    dim : that is sharded.
+    """
+
+    name: str
+    whole: tuple[int, ...]
+    padded: tuple[int, ...]
+    shard: tuple[int, ...]
+    dim: int
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of a padded shard."""
+        return math.prod(self.padded)
+
+    def join(self, shards: Iterable[Tensor]) -> Tensor:
+        """Return the parameter of all shards in order, of any number of ranks, padded or not."""
+        return torch.cat(list(shards), self.dim).narrow(self.dim, 0, self.whole[self.dim])
+
+    def split(self, whole: Tensor, ranks: int) -> Sequence[Tensor]:
+        """Return the padded shards of all ranks."""
+        shape = list(self.padded)
+        shape[self.dim] *= ranks
+        filled = whole.new_zeros(shape)
+        filled.narrow(self.dim, 0, self.whole[self.dim]).copy_(whole)
+        return filled.split(self.padded[self.dim], self.dim)
+
+    def empty_shards(self, ranks: int) -> Sequence[Tensor]:
+        """Return zeros in the shapes of shards of any number of ranks, without padding."""
+        whole = torch.zeros(self.whole)
+        length = -(-self.whole[self.dim] // ranks)
+        starts = [min(rank * length, self.whole[self.dim]) for rank in range(ranks + 1)]
+        return [whole.narrow(self.dim, a, b - a) for a, b in pairwise(starts)]
+
+
 class _Group:
     """The parameters that one module shards together.
 
     Attributes
     ----------
     name : of the module.
-    columns : (name, shape of the padded shard, shape of this rank's shard) of each parameter, in
-        the order of the reduced gradient.
+    columns : its parameters in the order of the reduced gradient.
+    rank, ranks : of this rank's shard, and of shards.
     """
 
     def __init__(self, name: str, module: FSDPModule, names: Mapping[nn.Parameter, str]) -> None:
@@ -112,15 +155,45 @@ class _Group:
         self.inner: Any = groups[0] if groups else None
         parts = self.inner.fsdp_params if groups else []
         self.columns = [
-            (names[p.sharded_param], tuple(p.padded_sharded_param_size), tuple(p.sharded_size))
-            for p in parts
+            _Column(
+                name=names[part.sharded_param],
+                whole=tuple(part._orig_size),
+                padded=tuple(part.padded_sharded_param_size),
+                shard=tuple(part.sharded_size),
+                dim=part.fsdp_placement.dim,
+            )
+            for part in parts
         ]
         self.parameters = {names[p.sharded_param]: p.sharded_param for p in parts}
-        self.sizes = [math.prod(padded) for _, padded, _ in self.columns]
-        for part, (parameter, *_) in zip(parts, self.columns, strict=True):
-            found = part.sharded_param
-            if found.dtype != torch.float32:
-                raise CompressionError(f"parameter {parameter!r} is {found.dtype}, needs float32")
+        self.sizes = [column.elements for column in self.columns]
+        mesh = self.inner.mesh_info if groups else None
+        self.rank = int(mesh.shard_mesh_rank) if mesh else 0
+        self.ranks = int(mesh.shard_mesh_size) if mesh else 1
+        for name, parameter in self.parameters.items():
+            if parameter.dtype != torch.float32:
+                raise CompressionError(f"parameter {name!r} is {parameter.dtype}, needs float32")
+
+    def padding(self) -> list[tuple[int, slice]]:
+        """Return the rows of the reduced gradient and their elements that are of no parameter."""
+        found: list[tuple[int, slice]] = []
+        end = 0
+        for column in self.columns:
+            end += column.elements
+            length = column.padded[column.dim]
+            for rank in range(self.ranks):  # only the first dimension can be uneven
+                missing = min(length, max(0, (rank + 1) * length - column.whole[column.dim]))
+                if missing:
+                    found.append((rank, slice(end - missing * (column.elements // length), end)))
+        return found
+
+    def check(self, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise CompressionError unless residuals, by name, have these shapes."""
+        found = {name: tuple(residual.shape) for name, residual in state.items()}
+        if wrong := [name for name in found if found[name] != shapes.get(name)]:
+            raise CompressionError(
+                f"residual of {wrong[0]!r} has shape {found[wrong[0]]}, needs "
+                f"{shapes.get(wrong[0], 'a parameter of module ' + repr(self.name))}"
+            )
 
 
 class CompressedReduceScatter(ReduceScatter):
@@ -134,13 +207,15 @@ class CompressedReduceScatter(ReduceScatter):
     """
 
     def __init__(self, group: _Group, policy: Policy) -> None:
-        self._name, self._elements = group.name, sum(group.sizes)
+        self._group = group
+        self._name, self._elements, self._padding = group.name, sum(group.sizes), group.padding()
         self.step, self.residual, self.sent_bytes = 0, None, 0.0
         self._segments: list[_Segment] = []
         begin = at = 0
         runs: list[tuple[CodecSpec, int]] = []
-        for (name, padded, _), size in zip(group.columns, group.sizes, strict=True):
-            spec = policy.codec_of(name, padded)
+        for column in group.columns:
+            name, size = column.name, column.elements
+            spec = policy.codec_of(name, column.padded)
             if spec.family not in _CODERS:
                 raise CompressionError(
                     f"codec {spec} of parameter {name!r} has no encoded shards, a fully sharded "
@@ -237,13 +312,50 @@ class CompressedReduceScatter(ReduceScatter):
         if bool(read(received[:, -1]).any()):
             mean.fill_(torch.nan)
             return
+        self.residual = None
         if any(part.feedback for part in self._segments):
             self.residual = rows
+            for row, elements in self._padding:
+                rows[row, elements] = 0.0
         for part in self._segments:
             own, again = mean[part.elements], sent[0][part.payload]
             part.coder.aggregate(received[:, part.payload], own, again, random)
             if not part.coder.sums:
                 part.coder.decode(again, own)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank keeps; residuals are copies, in the parameters' whole shapes."""
+        residuals: dict[str, Tensor] = {}
+        if self.residual is not None:
+            parts = self.residual.split(self._group.sizes, dim=1)
+            for column, rows in zip(self._group.columns, parts, strict=True):
+                residuals[column.name] = column.join(row.view(column.padded) for row in rows)
+        group = self._group
+        return {
+            "rank": group.rank,
+            "ranks": group.ranks,
+            "step": self.step,
+            "residuals": residuals,
+        }
+
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Continue from this rank's state, or from those of all of another number of ranks."""
+        group = self._group
+        sources, model = choose_states(states, rank=group.rank, ranks=group.ranks)
+        for source in sources:
+            group.check(source["residuals"], {each.name: each.whole for each in group.columns})
+        self.step, self.residual = int(model["step"]), None
+        for source in sources:
+            if not source["residuals"]:
+                continue
+            if self.residual is None:
+                device = next(iter(group.parameters.values())).device
+                self.residual = torch.zeros((group.ranks, self._elements), device=device)
+            parts = self.residual.split(group.sizes, dim=1)
+            for column, rows in zip(group.columns, parts, strict=True):
+                shards = column.split(source["residuals"][column.name], group.ranks)
+                for row, shard in zip(rows, shards, strict=True):
+                    row.add_(shard.reshape(-1).to(row.device))
 
 
 class _Replicas:
@@ -252,7 +364,7 @@ class _Replicas:
     def __init__(self, group: _Group, policy: Policy, replicas: dist.ProcessGroup) -> None:
         self._group, self._replicas = group, replicas
         self.exchanger = Exchanger(replicas)
-        shapes = {name: shape for name, _, shape in group.columns}
+        shapes = {column.name: column.shard for column in group.columns}
         self.averager = Averager(policy, shapes, rank=replicas.rank(), ranks=replicas.size())
 
     def __call__(self, reduced: Tensor) -> None:
@@ -263,8 +375,8 @@ class _Replicas:
             reduced.div_(self._replicas.size())
             return
         gradients = [
-            (name, part[: math.prod(shape)].view(shape))
-            for part, (name, _, shape) in zip(reduced.split(sizes), columns, strict=True)
+            (column.name, part[: math.prod(column.shard)].view(column.shard))
+            for part, column in zip(reduced.split(sizes), columns, strict=True)
         ]
         try:
             self.exchanger.run(self.averager.add(gradients, last=True))
@@ -272,6 +384,61 @@ class _Replicas:
         except BaseException:
             self.averager.abort()
             raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank keeps of its shard, and which one that is."""
+        shard = {"shard": self._group.rank, "shards": self._group.ranks}
+        return {**shard, **self.averager.state_dict()}
+
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Continue from states of this shard; or, where shards were others, from all ranks'.
+
+        Residuals are then cut anew, and codecs start without their warm starts.
+        """
+        group = self._group
+        if states and int(states[0]["shards"]) != group.ranks:
+            states = self._cut_anew(states)
+        else:
+            states = [state for state in states if state["shard"] == group.rank]
+        self.averager.load_state_dict(states)
+
+    def _cut_anew(self, states: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return states of this rank's shard, made from those of all old shards."""
+        group, found = self._group, {(int(s["rank"]), int(s["shard"])): s for s in states}
+        replicas, shards = int(states[0]["ranks"]), int(states[0]["shards"])
+        cut: list[dict[str, Any]] = []
+        for replica in range(replicas):
+            if any((replica, shard) not in found for shard in range(shards)):
+                raise CompressionError(
+                    f"states are of {len(found)} of {replicas} x {shards} ranks, this model has "
+                    f"{group.ranks} shards: needs the list of all"
+                )
+            kept = [found[replica, shard]["parameters"] for shard in range(shards)]
+            parameters: dict[str, Any] = {}
+            for column in group.columns:
+                parts = [each.get(column.name, {}).get("residual") for each in kept]
+                if all(part is None for part in parts):
+                    continue
+                empty = column.empty_shards(shards)  # too small for a codec, where there is none
+                pairs = zip(parts, empty, strict=True)
+                parts = [zeros if part is None else part for part, zeros in pairs]
+                for part, zeros in zip(parts, empty, strict=True):
+                    group.check({column.name: part}, {column.name: tuple(zeros.shape)})
+                whole = column.join(parts)
+                own = column.split(whole, group.ranks)[group.rank]
+                own = own.narrow(column.dim, 0, column.shard[column.dim]).contiguous()
+                parameters[column.name] = {"residual": own, "states": {}}
+            codecs = {name: str(spec) for name, spec in self.averager.codecs.items()}
+            cut.append(
+                {
+                    "rank": replica,
+                    "ranks": replicas,
+                    "step": found[replica, 0]["step"],
+                    "codecs": codecs,
+                    "parameters": parameters,
+                }
+            )
+        return cut
 
 
 class FsdpHook:
@@ -298,7 +465,7 @@ class FsdpHook:
                 "over the ranks of one host, and the replicas' process group here"
             )
         everyone = replicas or groups[0].inner.mesh_info.shard_process_group
-        shapes = [(name, shape) for group in groups for name, shape, _ in group.columns]
+        shapes = [(each.name, each.padded) for group in groups for each in group.columns]
         for group in groups:
             one_device(group.parameters, everyone)
         compare_configurations(everyone, repr((rules, replicas is None, shapes)))
@@ -324,27 +491,33 @@ class FsdpHook:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank keeps, by module; to be saved by every rank."""
-        return {
-            name: part.averager.state_dict()
-            if isinstance(part, _Replicas)
-            else {"step": part.step, "residual": part.residual}
-            for name, part in self._parts.items()
-        }
+        """Return what this rank keeps, by module; to be saved by every rank.
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from this rank's state, in a group of as many ranks.
+        Fully sharded, this copies the residual: as much memory as an unsharded gradient.
+        """
+        return {name: part.state_dict() for name, part in self._parts.items()}
+
+    def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Continue from this rank's state, or from the list of all ranks' states.
+
+        The list may be of another number of ranks, shards or replicas: the residuals' sum is kept,
+        as by `Averager.load_state_dict`. Where shards are others, warm starts are not.
 
         Raises
         ------
-        CompressionError : the state is of other modules or other shards.
+        CompressionError : states are missing, or of other modules or parameters, or of a hook with
+            replicas where this has none (or the other way round).
         """
-        if set(state) != set(self._parts):
-            raise CompressionError(f"state has modules {list(state)}, needs {list(self._parts)}")
+        given = [states] if isinstance(states, Mapping) else list(states)
+        for state in given:
+            if set(state) != set(self._parts):
+                raise CompressionError(
+                    f"state has modules {list(state)}, needs {list(self._parts)}"
+                )
         for name, part in self._parts.items():
-            if isinstance(part, _Replicas):
-                part.averager.load_state_dict(state[name])
-                continue
-            residual = state[name]["residual"]
-            part.step = int(state[name]["step"])
-            part.residual = None if residual is None else residual.clone()
+            own = [state[name] for state in given]
+            if any(("shard" in state) != isinstance(part, _Replicas) for state in own):
+                raise CompressionError(
+                    "state is of a hook with replicas= or this one is, needs both or neither"
+                )
+            part.load_state_dict(own)
