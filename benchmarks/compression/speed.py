@@ -101,15 +101,17 @@ def gradient(elements: int, seed: int = 0) -> torch.Tensor:
     return values.mul_(scales.repeat_interleave(4096)[:elements])
 
 
-def _rates(report: Report, rounds: int) -> None:
-    given, decoded = gradient(ELEMENTS), torch.zeros(ELEMENTS)
-    other = torch.zeros(ELEMENTS)
+_Loop = tuple[int, Callable[[], object], Callable[[], object]]
+"""Bytes that encoding touches, as decoding does, and both."""
+
+
+def _loops(given: torch.Tensor, decoded: torch.Tensor, scale: float) -> dict[str, _Loop]:
+    """Return the loops by name, from `given` to `decoded`."""
     signs = torch.zeros(-(-ELEMENTS // 8), dtype=torch.uint8)
     half = torch.zeros(ELEMENTS, dtype=torch.bfloat16)
     ranges = torch.zeros(-(-ELEMENTS // BUCKET), 2)
     codes = {bits: torch.zeros(-(-ELEMENTS * bits // 8), dtype=torch.uint8) for bits in (4, 8)}
-    scale = float(given.abs().mean())
-    touched: dict[str, tuple[int, Callable[[], object], Callable[[], object]]] = {
+    touched: dict[str, _Loop] = {
         "sign": (
             given.nbytes + signs.nbytes,
             lambda: loops.pack_signs(given, signs),
@@ -134,6 +136,13 @@ def _rates(report: Report, rounds: int) -> None:
             lambda e=euclidean: loops.encode_levels(given, 2, BUCKET, e, 16, levels, norms),
             lambda: loops.decode_levels(levels, norms, 2, BUCKET, decoded),
         )
+    return touched
+
+
+def _rates(report: Report, rounds: int) -> None:
+    given, decoded = gradient(ELEMENTS), torch.zeros(ELEMENTS)
+    other, scale = torch.zeros(ELEMENTS), float(given.abs().mean())
+    touched = _loops(given, decoded, scale)
     actions: dict[str, Callable[[], object]] = {
         "copy torch": lambda: other.copy_(given),
         "copy numpy": lambda: np.copyto(other.numpy(), given.numpy()),

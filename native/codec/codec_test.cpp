@@ -170,9 +170,10 @@ void test_codes(const CodecTable& table, const Floats& vector, int bits, std::si
   CHECK(same(out.taken(), decoded));
 }
 
-// Word `word` of Philox4x32-10 of a key and a counter of 128 bits.
-std::uint32_t philox(std::array<std::uint32_t, 4> counter, std::uint32_t low, std::uint32_t high,
-                     std::size_t word) {
+using Words = std::array<std::uint32_t, 4>;
+
+// Philox4x32-10 of a counter of 128 bits and a key.
+Words philox(Words counter, std::uint32_t low, std::uint32_t high) {
   for (int round = 0; round < 10; ++round) {
     auto even = std::uint64_t{0xd2511f53} * counter[0];
     auto odd = std::uint64_t{0xcd9e8d57} * counter[2];
@@ -183,21 +184,17 @@ std::uint32_t philox(std::array<std::uint32_t, 4> counter, std::uint32_t low, st
     low += 0x9e3779b9;
     high += 0xbb67ae85;
   }
-  return counter[word];
+  return counter;
 }
 
 // Known answers, of the authors' Random123 library.
 void test_philox() {
   constexpr std::uint32_t kOnes = ~std::uint32_t{0};
-  constexpr std::uint32_t kZeros[] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
-  constexpr std::uint32_t kOfOnes[] = {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd};
-  constexpr std::uint32_t kOfPi[] = {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1};
-  for (std::size_t word = 0; word < 4; ++word) {
-    CHECK(philox({0, 0, 0, 0}, 0, 0, word) == kZeros[word]);
-    CHECK(philox({kOnes, kOnes, kOnes, kOnes}, kOnes, kOnes, word) == kOfOnes[word]);
-    CHECK(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0xa4093822, 0x299f31d0, word) ==
-          kOfPi[word]);
-  }
+  CHECK((philox({0, 0, 0, 0}, 0, 0) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  CHECK((philox({kOnes, kOnes, kOnes, kOnes}, kOnes, kOnes) ==
+         Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  CHECK((philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0xa4093822, 0x299f31d0) ==
+         Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 void test_levels(const CodecTable& table, const Floats& vector, int bits, std::size_t bucket,
@@ -209,6 +206,7 @@ void test_levels(const CodecTable& table, const Floats& vector, int bits, std::s
   Bytes codes(packed_bytes(count, bits));
   Floats norms;
   Floats decoded;
+  Words random{};
   for (std::size_t first = 0; first < count; first += bucket) {
     auto last = std::min(count, first + bucket);
     auto begin = vector.begin() + static_cast<std::ptrdiff_t>(first);
@@ -227,9 +225,9 @@ void test_levels(const CodecTable& table, const Floats& vector, int bits, std::s
     norms.push_back(largest * length);
     for (std::size_t i = first; i < last; ++i) {
       auto scaled = share(vector[i]) / length * static_cast<float>(levels);
-      auto random = philox({static_cast<std::uint32_t>(i / 4), 0, 0, 0}, low, high, i % 4) >> 8;
+      if (i % 4 == 0) random = philox({static_cast<std::uint32_t>(i / 4), 0, 0, 0}, low, high);
       auto level = static_cast<int>(std::floor(scaled));
-      if (random < (scaled - std::floor(scaled)) * 0x1p24) ++level;
+      if ((random[i % 4] >> 8) < (scaled - std::floor(scaled)) * 0x1p24) ++level;
       if (vector[i] < 0) level = -level;
       put(codes, i, bits, static_cast<unsigned>(levels + level));
       decoded.push_back(static_cast<float>(level) / static_cast<float>(levels) * norms.back());
@@ -339,10 +337,10 @@ void test_table(const CodecTable& table) {
       // Of the largest vectors one width, in turn.
       for (int bits = 2; bits <= 8; ++bits) {
         if (count > 1000 && bits != 2 + kind % 7) continue;
-        for (std::size_t bucket : {8, 64, 520, 1 << 16}) {
-          test_codes(table, vector, bits, bucket);
-          test_levels(table, vector, bits, bucket, (count + bucket / 8) % 2 == 0);
-        }
+        constexpr std::size_t kBuckets[] = {8, 64, 520, 1 << 16};
+        for (auto bucket : kBuckets) test_codes(table, vector, bits, bucket);
+        auto turn = static_cast<std::size_t>(bits + 2 * kind) + count;
+        test_levels(table, vector, bits, kBuckets[turn % 4], turn / 4 % 2 == 0);
       }
     }
   }
