@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from headrace.compression.adapt.detector import Detector, fingerprint
+from tests.compression.device_double import DeviceTensor, Double
 
 
 def test_norms_and_noise_of_the_mean_gradient() -> None:
@@ -40,3 +41,18 @@ def test_fingerprints_tell_decisions_apart() -> None:
     assert fingerprint({"w": "powersgd:1"}) == fingerprint({"w": "powersgd:1"})
     assert fingerprint({"w": "powersgd:1"}) != fingerprint({"w": "powersgd:2"})
     assert 0 <= fingerprint("any") < 2**63
+
+
+def test_sums_that_were_loaded_elsewhere_follow_the_gradient() -> None:
+    whole, again = (Detector({"a": (3, 4), "b": (5,)}, noisy=True) for _ in range(2))
+    whole.add("a", torch.ones(3, 4))
+    again.load_state_dict(whole.state_dict())
+    gradient = torch.arange(12.0)
+    whole.add("a", gradient)
+    with Double() as double:
+        again.add("a", DeviceTensor(gradient))
+        assert again.norms() == whole.norms()
+        norms = whole.norms()
+        assert again.noise(norms) == whole.noise(norms)
+    assert all(isinstance(each, DeviceTensor) for each in again._sums.values())
+    assert set(double.waits) <= {"aten.copy_.default", "aten._to_copy.default"}  # as it moves

@@ -1,5 +1,7 @@
 """The contract of `Codec.average`, for every family."""
 
+import hashlib
+
 import pytest
 import torch
 from torch import Tensor
@@ -39,6 +41,17 @@ def test_means_are_equal_bit_by_bit_on_all_ranks(family: str) -> None:
                     for first, own in zip(means[0], other, strict=True):
                         assert torch.equal(first.view(torch.int32), own.view(torch.int32))
                 assert all(bool(mean.isfinite().all()) for mean in means[0])
+
+
+def test_seeds_are_the_same_in_every_process() -> None:
+    """They were of Python's `hash`, which other builds compute in another way."""
+    context = Context(rank=1, ranks=2, step=3, seed=7)
+    digest = hashlib.blake2b(b"(7, 3, 2)", digest_size=8).digest()
+    own = int.from_bytes(digest, "little") // 2
+    assert context.generator(own=True).initial_seed() == own == 6715699689927941059
+    assert context.generator(own=False).initial_seed() != own
+    shared = Context(rank=0, ranks=2, step=3, seed=7).generator(own=False)
+    assert shared.initial_seed() == context.generator(own=False).initial_seed()
 
 
 @pytest.mark.parametrize("family", ADD_UP)

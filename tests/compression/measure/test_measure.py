@@ -1,22 +1,25 @@
 """Profiles that are measured: a real job of two ranks, and codecs' times without exchanges."""
 
 import itertools
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
 
+from headrace.cli.main import main
 from headrace.compression.averaging import Averager
 from headrace.compression.codecs.requests import run_together
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
-from headrace.compression.measure import computing, example
+from headrace.compression.measure import computing, example, local
 from headrace.compression.measure.local import measure_locally, named_function
 from headrace.compression.measure.step import StepTimes, slowest
 from headrace.compression.plan.advice import advise
 from headrace.compression.plan.network import FormulaNetwork
 from headrace.compression.profile import CompressionProfile, ModelTensor
+from tests.compression.device_double import DEVICE, Double, LateStaging
 
 TENSORS = [
     [ModelTensor(name="b", shape=(64,)), ModelTensor(name="w", shape=(64, 128))],
@@ -112,6 +115,41 @@ def test_all_ranks_begin_each_computation_at_once() -> None:
     assert len(began[0]) == len(began[1]) == 4
     pairs = [{a // 2, b // 2} for a, b in zip(*began, strict=True)]
     assert all(len(pair) == 1 for pair in pairs)
+
+
+def test_codecs_are_timed_on_a_device_with_copies_to_host_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = LateStaging()
+    monkeypatch.setattr(computing, "staging_of", lambda _device: late)
+    with Double() as double:
+        found = computing.time_codecs(CODECS, TENSORS[1:], ranks=2, repeats=1, device=DEVICE)
+    for timing in found.values():
+        assert timing.elements == (128 * 256,)
+        assert min(timing.encode_us) > 0
+    assert late.copies >= 2 * 3 * len(CODECS)  # there and back, with warm-up
+    assert double.waits == ["aten._to_copy.default"] * len(CODECS)  # of new gradients
+
+
+def test_a_model_that_cannot_be_found_fails_as_wrong_input_before_ranks_are_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(local, "Roles", lambda _roles: pytest.fail("ranks are started"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "found_here.py").write_text("def make(): ...")
+    (tmp_path / "broken.py").write_text("def make(:")
+    before = list(sys.path)
+    for text in ("bad.module", "bad.module:make", "found_here:other", "broken:make"):
+        arguments = ("compression", "measure", "--model", text, "-o", str(tmp_path / "profile"))
+        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        assert f"model is {text!r}, needs module:function" in " ".join(
+            capsys.readouterr().err.split()
+        )
+    local._check_function("found_here:make")
+    assert sys.path == before
 
 
 def test_bad_arguments_fail_before_ranks_are_started() -> None:

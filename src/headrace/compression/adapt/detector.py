@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headrace.compression.staging import read
 from headrace.errors import CommunicationError
 
 
@@ -61,7 +62,7 @@ class Detector:
         if not names:
             return dict.fromkeys(self._sizes, 0.0)
         found = torch.stack([torch.linalg.vector_norm(self._sums[name]) for name in names])
-        sums = dict(zip(names, found.tolist(), strict=True))
+        sums = dict(zip(names, read(found).tolist(), strict=True))
         return {
             name: sums[name] / self._steps[name] if name in sums else 0.0 for name in self._sizes
         }
@@ -70,7 +71,7 @@ class Detector:
         """Return the root mean squared distance of the steps' gradients from their mean."""
         if not self._noisy:
             return None
-        squares = dict(zip(self._sizes, self._squares.tolist(), strict=True))
+        squares = dict(zip(self._sizes, read(self._squares).tolist(), strict=True))
         return {
             name: math.sqrt(max(0.0, squares[name] / steps - norms[name] ** 2))
             for name, steps in self._steps.items()

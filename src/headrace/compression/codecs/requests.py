@@ -16,9 +16,19 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class AllReduce:
-    """Sum of all ranks' `tensor`, in place."""
+    """Sum of all ranks' `tensor`, in place: it is `sent` and `received`."""
 
     tensor: Tensor
+
+    @property
+    def sent(self) -> Tensor:
+        """The tensor."""
+        return self.tensor
+
+    @property
+    def received(self) -> Tensor:
+        """The tensor."""
+        return self.tensor
 
     @property
     def payload_bytes(self) -> int:

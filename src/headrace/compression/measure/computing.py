@@ -1,7 +1,8 @@
 """Times of codecs: what an averager computes for a bucket, without the exchanges.
 
 The computation is that of a training step (`headrace.compression.averaging`): residuals, packing
-and checks are part of it. Exchanges are replaced by copies that are not timed.
+and checks are part of it, and the copies of a GPU's payloads to host memory and back. Exchanges are
+replaced by copies that are not timed.
 """
 
 import statistics
@@ -17,6 +18,7 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec, codec_spec
 from headrace.compression.policy import Policy
 from headrace.compression.profile import CodecTiming, ModelTensor
+from headrace.compression.staging import Staging, staging_of
 from headrace.compression.traffic import transfers
 
 Barrier = Callable[[], object]
@@ -40,6 +42,7 @@ class Computed:
 
 def averaging_us(averager: Averager, gradients: Sequence[tuple[str, torch.Tensor]]) -> Computed:
     """Return the times of one averaging of gradients, whose exchanges are copies of its own."""
+    staging = staging_of(gradients[0][1].device) if gradients else None
     spent: list[float] = []
     for part in (lambda: averager.add(gradients), averager.finish):
         began = time.perf_counter()
@@ -52,13 +55,22 @@ def averaging_us(averager: Averager, gradients: Sequence[tuple[str, torch.Tensor
                 if batch is not None:
                     asked += batch
                     rest.append(generator)
+            if staging is not None:
+                _to_host([request.sent for request in asked], staging)
             spent.append((time.perf_counter() - began) * 1e6)
             if not asked:
                 spent[-1] = -spent[-1]  # followed by no exchange
             for request in asked:
                 _echo(request)
             running = rest
+            if staging is None:
+                began = time.perf_counter()
+                continue
+            results = [request.received for request in asked]
+            hosts = _to_host(results, staging)
             began = time.perf_counter()
+            for host, result in zip(hosts, results, strict=True):
+                staging.to_device(host, result)
     exchanges = [index for index, took in enumerate(spent) if took > 0]
     whole = sum(map(abs, spent))
     if not exchanges:
@@ -68,6 +80,13 @@ def averaging_us(averager: Averager, gradients: Sequence[tuple[str, torch.Tensor
         last=sum(map(abs, spent[: exchanges[-1] + 1])),
         whole=whole,
     )
+
+
+def _to_host(tensors: Sequence[torch.Tensor], staging: Staging) -> list[torch.Tensor]:
+    """Return copies in host memory, when the device has completed all work until now."""
+    hosts = [staging.to_host(tensor)[0] for tensor in tensors]
+    staging.mark().synchronize()
+    return hosts
 
 
 def _echo(request: Request) -> None:
@@ -87,6 +106,7 @@ def time_codecs(
     policy: Policy | None = None,
     barrier: Barrier = lambda: None,
     repeats: int = 7,
+    device: torch.device | str = "cpu",
 ) -> dict[str, CodecTiming]:
     """Time codecs on each bucket, and on all of them together.
 
@@ -99,6 +119,7 @@ def time_codecs(
     ranks : of the job: how many payloads are decoded, and the number of shards.
     policy : which parameters are compressed (default: `Policy`'s rules).
     repeats : of each computation; medians count.
+    device : of the gradients.
 
     Returns
     -------
@@ -123,7 +144,9 @@ def time_codecs(
             if elements and elements not in rows:
                 averager = _averager(coded, replace(rules, codec=spec), rank, ranks)
                 kinds = {t.collective for t in transfers(spec, [t.shape for t in coded], ranks)}
-                rows[elements] = _parts(_median(averager, coded, barrier, repeats), kinds, ranks)
+                rows[elements] = _parts(
+                    _median(averager, _random(coded, device), barrier, repeats), kinds, ranks
+                )
         if rows:
             found[str(spec)] = _timing(rows)
     return found
@@ -144,16 +167,27 @@ def _averager(tensors: Sequence[ModelTensor], policy: Policy, rank: int, ranks: 
     return Averager(policy, shapes, rank=rank, ranks=ranks)
 
 
+def _random(
+    tensors: Sequence[ModelTensor], device: torch.device | str
+) -> list[tuple[str, torch.Tensor]]:
+    """Return gradients, equal on all ranks."""
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (t.name, (torch.randn(t.shape, generator=generator) * _SCALE).to(device)) for t in tensors
+    ]
+
+
 def _median(
-    averager: Averager, tensors: Sequence[ModelTensor], barrier: Barrier, repeats: int
+    averager: Averager,
+    fresh: Sequence[tuple[str, torch.Tensor]],
+    barrier: Barrier,
+    repeats: int,
 ) -> Computed:
     """Return the medians of repeated computations, each begun by all ranks at once."""
-    generator = torch.Generator().manual_seed(1)
-    fresh = [torch.randn(t.shape, generator=generator) * _SCALE for t in tensors]
-    gradients = [(t.name, torch.empty(t.shape)) for t in tensors]
+    gradients = [(name, torch.empty_like(values)) for name, values in fresh]
     taken: list[Computed] = []
     for number in range(_WARM_UP + repeats):
-        for (_, gradient), values in zip(gradients, fresh, strict=True):
+        for (_, gradient), (_, values) in zip(gradients, fresh, strict=True):
             gradient.copy_(values)
         barrier()
         computed = averaging_us(averager, gradients)

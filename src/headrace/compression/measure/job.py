@@ -167,6 +167,7 @@ def _codec_fields(
         rank=dist.get_rank(group),
         policy=policy,
         barrier=lambda: dist.barrier(group=group),
+        device=plain.device,
     )
     tensors = [tensor for bucket in buckets for tensor in bucket]
     contention = _contention(plain, tensors, ranks, steps, group)
@@ -229,7 +230,7 @@ def _contention(
         rank=0,
         ranks=ranks,
     )
-    gradients = [(tensor.name, torch.zeros(tensor.shape)) for tensor in tensors]
+    gradients = [(t.name, torch.zeros(t.shape, device=observed.device)) for t in tensors]
 
     def work() -> None:
         averaging_us(averager, gradients)

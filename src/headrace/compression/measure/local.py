@@ -42,6 +42,8 @@ def measure_locally(
     """
     if not 2 <= ranks <= 1024:
         raise CompressionError(f"ranks is {ranks}, needs 2 to 1024")
+    if like is None and model != EXAMPLE:
+        _check_function(model)
     with tempfile.TemporaryDirectory() as folder:
         if like is not None:
             like.save(Path(folder, "like"))
@@ -65,6 +67,16 @@ def measure_locally(
         return CompressionProfile.load(Path(folder, "profile"))
 
 
+def _check_function(text: str) -> None:
+    """Raise CompressionError unless ranks, started in this folder, will find a function."""
+    before = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))  # as "python -m" does
+    try:
+        named_function(text)
+    finally:
+        sys.path[:] = before
+
+
 def named_function(text: str) -> Callable[..., Any]:
     """Return the function that ``module:function`` names.
 
@@ -75,8 +87,11 @@ def named_function(text: str) -> Callable[..., Any]:
     module, colon, name = text.partition(":")
     try:
         found: Any = getattr(importlib.import_module(module), name) if colon and name else None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise CompressionError(f"model is {text!r}: {error}") from error
+    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
+        raise CompressionError(
+            f"model is {text!r}, needs module:function of a module that can be imported from here: "
+            f"{error}"
+        ) from error
     if not callable(found):
         raise CompressionError(f"model is {text!r}, needs module:function")
     return found

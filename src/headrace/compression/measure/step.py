@@ -69,7 +69,7 @@ class ObservedModel:
         self._loss_of = loss_of
         self._group = group
         self._names = {id(each): name for name, each in model.named_parameters()}
-        self._on_cpu = all(each.device.type == "cpu" for each in model.parameters())
+        self.device = next(model.parameters()).device
         self._optimizer = optimizer(model.parameters()) if optimizer is not None else None
         self._ddp = DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_cap_mb)
         self._seen = _Observed()
@@ -102,7 +102,7 @@ class ObservedModel:
         )
 
     def _now(self) -> float:
-        if not self._on_cpu:
+        if self.device.type != "cpu":
             torch.accelerator.synchronize()
         return time.perf_counter()
 

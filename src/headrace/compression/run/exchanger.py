@@ -67,7 +67,7 @@ class _Pack:
         first = self.requests[0]
         if len(self.requests) == 1:
             return first
-        sent = [_sent(request) for request in self.requests]
+        sent = [request.sent for request in self.requests]
         if isinstance(first, AllToAll):
             return AllToAll(torch.cat(sent, dim=1))
         whole = torch.cat([tensor.reshape(-1) for tensor in sent])
@@ -81,7 +81,7 @@ class _Pack:
             return
         start = 0
         for request in self.requests:
-            into = _result(request)
+            into = request.received
             if isinstance(joined, AllReduce):
                 part = joined.tensor[start : start + into.numel()].view(into.shape)
                 start += into.numel()
@@ -121,7 +121,7 @@ class _Transfer:
         if self.work is not None:
             self.work.wait()
         if self.staging is not None:
-            self.staging.to_device(_result(self.staged), _result(self.joined))
+            self.staging.to_device(self.staged.received, self.joined.received)
         self.pack.take(self.joined)
 
 
@@ -196,7 +196,7 @@ class Exchanger:
         packs: dict[tuple[type, torch.dtype], _Pack],
     ) -> None:
         """Send a request, or put it into a pack."""
-        key = (type(request), _sent(request).dtype)
+        key = (type(request), request.sent.dtype)
         pack = packs.setdefault(key, _Pack())
         pack.requests.append(request)
         pack.payload_bytes += request.payload_bytes
@@ -211,11 +211,11 @@ class Exchanger:
     def _send(self, pack: _Pack, transfers: list[_Transfer]) -> None:
         """Append the transfer of a pack, and begin those that are ready."""
         joined = pack.joined()
-        staging = staging_of(_sent(joined).device)
+        staging = staging_of(joined.sent.device)
         if staging is None:
             transfers.append(_Transfer(pack, joined, joined))
         else:
-            host, ready = staging.to_host(_sent(joined))
+            host, ready = staging.to_host(joined.sent)
             transfers.append(_Transfer(pack, joined, _like(joined, host, staging), staging, ready))
         self._begin(transfers, wait=False)
 
@@ -249,14 +249,6 @@ class Exchanger:
                 return dist.all_gather_into_tensor(
                     received.view(-1), sent, group=self._group, async_op=True
                 )
-
-
-def _sent(request: Request) -> Tensor:
-    return request.tensor if isinstance(request, AllReduce) else request.sent
-
-
-def _result(request: Request) -> Tensor:
-    return request.tensor if isinstance(request, AllReduce) else request.received
 
 
 def _like(request: Request, host: Tensor, staging: Staging) -> Request:
