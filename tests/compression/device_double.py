@@ -6,6 +6,7 @@ have been waited for, but for those in the functions of `headrace.compression.st
 """
 
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -167,13 +168,17 @@ class LateStaging:
     Attributes
     ----------
     marks, followed : that were made, and that later work was ordered after.
+    beside_marks : made at the end of each `beside`; None where none was made.
+    copies : begun, to host memory.
     """
 
     def __init__(self, devices: Sequence[torch.device] = ()) -> None:
         self.devices: list[int | str | torch.device] = list(devices)
         self.marks: list[Arrival] = []
         self.followed: list[Arrival] = []
+        self.beside_marks: list[Arrival | None] = []
         self.copies = 0
+        self._own = threading.local()
 
     def room(self, like: Tensor) -> Tensor:
         host = torch.empty(like.shape, dtype=like.dtype)
@@ -189,8 +194,9 @@ class LateStaging:
         _memory(tensor).copy_(host)
 
     def mark(self) -> Arrival:
-        self.marks.append(Mark())
-        return self.marks[-1]
+        self._own.last = mark = Mark()
+        self.marks.append(mark)
+        return mark
 
     def follow(self, mark: Arrival) -> None:
         self.followed.append(mark)
@@ -198,7 +204,9 @@ class LateStaging:
     @contextmanager
     def beside(self, mark: Arrival) -> Iterator[None]:
         self.follow(mark)
+        self._own.last = None
         yield
+        self.beside_marks.append(self._own.last)
 
     def keep(self, tensor: Tensor) -> None:
         pass

@@ -146,12 +146,15 @@ def test_finite_is_told_of_extreme_values_without_overflow(double: Double) -> No
 class Echoes:
     """Stands for torch.distributed: a group of one, whose sums arrive when they are waited for."""
 
-    def __init__(self) -> None:
-        self.order: list[tuple[str, int]] = []
+    def __init__(self, late: LateStaging) -> None:
+        self.order: list[int] = []
+        self.copied: list[int] = []  # payloads whose copies had begun before each sum
+        self._late = late
 
     def all_reduce(self, tensor: Tensor, group: object, async_op: bool) -> "Echo":
         assert not isinstance(tensor, DeviceTensor)
-        self.order.append(("sum", tensor.numel()))
+        self.order.append(tensor.numel())
+        self.copied.append(self._late.copies)
         return Echo(tensor)
 
 
@@ -172,7 +175,8 @@ class One:
 def test_payloads_are_exchanged_in_order_when_their_copies_have_arrived(
     fails: bool, double: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    echoes, late = Echoes(), LateStaging()
+    late = LateStaging()
+    echoes = Echoes(late)
     monkeypatch.setattr(exchanger.dist, "all_reduce", echoes.all_reduce)
     monkeypatch.setattr(exchanger, "staging_of", lambda _device: late)
     sizes = [300_000, 10, 20, 400_000, 70_000, 5]
@@ -193,7 +197,8 @@ def test_payloads_are_exchanged_in_order_when_their_copies_have_arrived(
         else:
             running.run([one(tensor) for tensor in there])
     # small ones travel together, after those that fill a pack
-    assert echoes.order == [("sum", n) for n in (300_000, 400_000, 70_000, 35)]
+    assert echoes.order == [300_000, 400_000, 70_000, 35]
+    assert echoes.copied[0] == 3  # others were encoded until the first one's copy had arrived
     assert late.copies == 4
     for index, tensor in enumerate(tensors):
         assert bool((tensor == 2.0 * (index + 1)).all()), index

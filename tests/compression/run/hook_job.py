@@ -280,6 +280,8 @@ def staged() -> None:
     assert set(late.followed) == set(late.marks)
     equals_the_simulation("during", codecs, 3)
     assert set(late.followed) == set(late.marks)
+    assert late.beside_marks
+    assert None not in late.beside_marks
 
 
 def on_gpu() -> None:

@@ -188,6 +188,8 @@ class AutomaticHook(Hook):
 
     def _end_step(self) -> None:
         """Count the step that ended before this one began, and decide at a window's end."""
+        if self._staging is not None:  # else kernels that have been started would count as run
+            self._staging.mark().synchronize()
         now, began = time.perf_counter(), self._began_s
         self._began_s = now
         if not began:
