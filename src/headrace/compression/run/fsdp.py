@@ -421,7 +421,7 @@ class _Replicas:
                     continue
                 empty = column.empty_shards(shards)  # too small for a codec, where there is none
                 pairs = zip(parts, empty, strict=True)
-                parts = [zeros if part is None else part for part, zeros in pairs]
+                parts = [zeros if part is None else part.cpu() for part, zeros in pairs]
                 for part, zeros in zip(parts, empty, strict=True):
                     group.check({column.name: part}, {column.name: tuple(zeros.shape)})
                 whole = column.join(parts)
