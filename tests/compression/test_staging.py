@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headrace.compression import staging
 from headrace.compression.averaging import Averager
 from headrace.compression.codecs import loops, sparse
 from headrace.compression.codecs.requests import AllReduce, Request, run_together
 from headrace.compression.codecs.table import CODECS
+from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import Policy
 from headrace.compression.run import exchanger
+from headrace.compression.run.hook import one_device
 from tests.compression.device_double import DEVICE, DeviceTensor, Double, LateStaging
 
 SHAPES = {"a.weight": (70, 40), "a.bias": (40,), "b.weight": (30, 40, 3), "norm": (5,)}
@@ -283,3 +286,24 @@ def test_the_double_tells_what_a_gpu_would_wait_for_or_refuse(double: Double) ->
     assert not torch.equal(host, plainly(there))
     copied.synchronize()
     assert torch.equal(host, plainly(there))
+
+
+def test_parameters_of_several_or_unknown_devices_and_groups_without_a_cpu_are_refused() -> None:
+    class Group:
+        _device_types = (torch.device("cuda"),)
+
+    class Both:
+        _device_types = (torch.device("cpu"), torch.device("cuda"))
+
+    here = torch.ones(2)
+    with FakeTensorMode():
+        there = torch.ones(2, device="cuda:1")
+    for group, parameters, problem in (
+        (Both(), {"a": here, "b": there}, "'b' is on cuda:1, needs the CPU or a CUDA device, the"),
+        (Both(), {"a": torch.ones(2, device="meta")}, "'a' is on meta"),
+        (Group(), {"a": there}, 'no backend for the CPU.*init_process_group\\("headrace"\\)'),
+    ):
+        with pytest.raises(CompressionError, match=problem):
+            one_device(parameters, group)  # type: ignore[arg-type]
+    assert one_device({"a": there, "b": there}, Both()) == torch.device("cuda:1")  # type: ignore[arg-type]
+    assert one_device({}, Group()) == torch.device("cpu")  # type: ignore[arg-type]
