@@ -110,6 +110,7 @@ PUBLIC = {
         "Auto",
         "CodecSpec",
         "CompressionError",
+        "ExchangeError",
         "HandSet",
         "PayloadError",
         "Policy",

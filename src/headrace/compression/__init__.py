@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, overload
 from headrace.compression.adapt.accordion import Accordion
 from headrace.compression.adapt.auto import Auto
 from headrace.compression.adapt.controls import AdaQS, HandSet
-from headrace.compression.errors import CompressionError, PayloadError
+from headrace.compression.errors import CompressionError, ExchangeError, PayloadError
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import Policy
 
@@ -26,6 +26,7 @@ __all__ = [
     "Auto",
     "CodecSpec",
     "CompressionError",
+    "ExchangeError",
     "HandSet",
     "PayloadError",
     "Policy",

@@ -343,7 +343,7 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-def dies_between_phases(when: str) -> None:
+def dies_between_phases(codec: str, when: str) -> None:
     """The last rank is killed when the first exchange of a step is complete, on any thread."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     parts = [dist.new_group([0, 1]), dist.new_group([2])]
@@ -355,7 +355,7 @@ def dies_between_phases(when: str) -> None:
     assert sizes[0] == sizes[1] != sizes[2]
     alone.close()
     model = parallel()
-    hook: Hook = ddp_hook(model, "minmax:4", when=when)
+    hook: Hook = ddp_hook(model, codec, when=when)
     for step in range(2):
         backward(model, step, rank)
     before = copy.deepcopy(hook.state_dict()["parameters"])
@@ -369,10 +369,13 @@ def dies_between_phases(when: str) -> None:
             return run_round(self, running)
 
         Exchanger._round = die  # type: ignore[method-assign]
+    began = time.monotonic()
     try:
         backward(model, 2, rank)
     except RuntimeError as error:
         say("failed:", type(error).__name__, error)
+        say("missing", getattr(error, "missing", None))
+    say("within", round(time.monotonic() - began, 1))
     now = hook.state_dict()["parameters"]
     say("unchanged" if same(now, before) else "changed", hook.averager.torn)
     os._exit(0)

@@ -55,11 +55,23 @@ def test_saved_killed_and_resumed_with_other_buckets_equals_uninterrupted(tmp_pa
     assert whole[0] == whole[1]
 
 
-@pytest.mark.parametrize("when", ["after", "during"])
-def test_a_rank_killed_between_phases_is_named_and_residuals_are_as_before(when: str) -> None:
-    with ranks(3, JOB, "dies", "headrace", when) as processes:
+@pytest.mark.parametrize(
+    ("backend", "codec", "when"),
+    [
+        ("headrace", "minmax:4", "after"),
+        ("headrace", "minmax:4", "during"),
+        ("gloo", "powersgd:2", "after"),
+        ("gloo", "minmax:4", "during"),
+    ],
+)
+def test_a_rank_killed_between_phases_is_named_and_residuals_are_as_before(
+    backend: str, codec: str, when: str
+) -> None:
+    with ranks(3, JOB, "dies", backend, codec, when) as processes:
         texts = outputs(processes, DEADLINE_S)
     assert processes[2].returncode == -signal.SIGKILL
     for text in texts[:2]:
-        assert re.search(r"^failed: CommunicationError .*\brank 2\b", text, re.M), text
+        assert re.search(r"^failed: ExchangeError .*\brank 2\b.*checkpoint", text, re.M), text
+        assert (re.search(r"^missing \(2,\)$", text, re.M) is not None) == (backend == "gloo")
+        assert float(re.findall(r"^within ([0-9.]+)$", text, re.M)[0]) < 20  # the timeout is 30 s
         assert re.search(r"^unchanged \(\)$", text, re.M), text

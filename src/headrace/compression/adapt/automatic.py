@@ -25,6 +25,7 @@ from headrace.compression.adapt.auto import Auto, AutoState, SeenWindow
 from headrace.compression.adapt.binding import ScheduleBinding, decision_log
 from headrace.compression.adapt.detector import compare_ranks
 from headrace.compression.adapt.schedule import LevelSchedule
+from headrace.compression.codecs.requests import AllReduce, requested
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.run.hook import Gradients, Hook
@@ -174,7 +175,10 @@ class AutomaticHook(Hook):
     def _sent(self, bucket: dist.GradBucket, future: torch.futures.Future[Any]) -> Tensor:
         # buckets end in order, or nearly: the last one's end counts
         self._exposed_s = time.perf_counter() - self._ready_s
-        mean: Tensor = future.value()[0]
+        try:
+            mean: Tensor = future.value()[0]
+        except RuntimeError as error:
+            raise self._exchanger.reports.error(error) from error
         if self.observers and bool(torch.isfinite(mean).all()):
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
                 for observer in self.observers:
@@ -211,7 +215,7 @@ class AutomaticHook(Hook):
         spread = statistics.median(abs(each - step_s) for each in self._steps)
         error_s = _MEDIAN_ERROR * _MAD_TO_SIGMA * spread / math.sqrt(len(self._steps))
         numbers = torch.tensor([step_s, error_s, statistics.median(self._exposed)])
-        dist.all_reduce(numbers, group=self._group)
+        self._exchanger.run([requested(AllReduce(numbers))])
         mean = (numbers / self.averager.ranks).tolist()
         return SeenWindow(step_s=mean[0], error_s=mean[1], exposed_s=mean[2])
 

@@ -24,8 +24,8 @@ from headrace.compression.codecs.requests import (
     Exchanges,
     Request,
 )
+from headrace.compression.run.failures import FailureReports
 from headrace.compression.staging import Arrival, Staging, staging_of
-from headrace.errors import CommunicationError
 
 TOGETHER_BYTES = 1 << 18
 """Payloads below this travel with others: copying them takes less time than a collective."""
@@ -91,11 +91,6 @@ class _Pack:
             into.copy_(part)
 
 
-def on_headrace(group: dist.ProcessGroup) -> bool:
-    """Return whether headrace's backend exchanges a group's CPU tensors."""
-    return "cpu:headrace" in dist.get_backend_config(group).split(",")
-
-
 @dataclass(slots=True)
 class _Transfer:
     """A pack on its way.
@@ -116,10 +111,10 @@ class _Transfer:
     begun: bool = False
     work: dist.Work | None = None
 
-    def wait(self) -> None:
+    def wait(self, reports: FailureReports) -> None:
         """Wait for the collective, and copy its results to the requests."""
         if self.work is not None:
-            self.work.wait()
+            reports.wait(self.work)
         if self.staging is not None:
             self.staging.to_device(self.staged.received, self.joined.received)
         self.pack.take(self.joined)
@@ -132,11 +127,16 @@ class Exchanger:
     ----------
     group : with a backend for CPU tensors. While `run` runs, nothing else may begin collectives on
         it.
+
+    Attributes
+    ----------
+    reports : of exchanges that failed.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
         self._ranks = group.size()
+        self.reports = FailureReports(group)
         self.sent_bytes = 0.0
         self.compute_s = 0.0
         self.exchange_s = 0.0
@@ -146,7 +146,7 @@ class Exchanger:
 
         Raises
         ------
-        CommunicationError : an exchange failed; with headrace's backend it names the rank.
+        ExchangeError : an exchange failed; names the rank that is missing.
         PayloadError : what arrived is not what an encoder makes.
         """
         running = list(generators)
@@ -174,17 +174,17 @@ class Exchanger:
             for transfer in transfers:
                 if transfer.begun:
                     with contextlib.suppress(RuntimeError):
-                        transfer.wait()
+                        transfer.wait(self.reports)
             raise
         begun = time.perf_counter()
         errors: list[RuntimeError] = []
         for transfer in transfers:
             try:
-                transfer.wait()
+                transfer.wait(self.reports)
             except RuntimeError as error:
                 errors.append(error)
         if errors:
-            raise CommunicationError(f"exchange of gradients: {errors[0]}") from errors[0]
+            raise self.reports.error(errors[0]) from errors[0]
         self.compute_s += begun - started
         self.exchange_s += time.perf_counter() - begun
         return rest
@@ -228,7 +228,10 @@ class Exchanger:
                 if not wait and not transfer.ready.query():
                     return
                 transfer.ready.synchronize()
-            transfer.work = self._begun(transfer.staged)
+            try:
+                transfer.work = self._begun(transfer.staged)
+            except RuntimeError as error:
+                raise self.reports.error(error) from error
             transfer.begun = True
 
     def _begun(self, request: Request) -> "dist.Work | None":
