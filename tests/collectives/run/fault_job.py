@@ -1,6 +1,8 @@
 """One rank of a job that goes wrong; run by test_faults.py. Argument: how it goes wrong."""
 
+import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -12,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import headrace.torch  # noqa: F401 - registers the backend where headrace is not installed
+from headrace.collectives.run.torch.extensions import aggregate, all_gather_variable
 
 VICTIM = 1
 
@@ -86,6 +89,43 @@ def disagreeing() -> None:
     dist.all_reduce(torch.ones(1))  # another group is none the worse for it
 
 
+def extended() -> None:
+    """Aggregates under way whose function raises at the victim, is its end, or that differ."""
+    members = list(range(dist.get_world_size()))
+    raising, odd, dying = (dist.new_group(members) for _ in range(3))
+    victim, begun = dist.get_rank() == VICTIM, threading.Event()
+
+    def raises(rows: torch.Tensor) -> torch.Tensor:
+        begun.wait()
+        if victim:
+            raise RuntimeError("no votes")
+        return rows.sum(0)
+
+    def dies(rows: torch.Tensor) -> torch.Tensor:
+        begun.wait()
+        if victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return rows.sum(0)
+
+    works = [aggregate(torch.ones(100), raises, raising, async_op=True) for _ in range(3)]
+    begun.set()
+    for work in works:
+        fails("raising", work.wait)
+    fails("later", lambda: dist.all_reduce(torch.ones(1), group=raising))
+    if victim:
+        fails("swapped", lambda: dist.all_reduce(torch.ones(100), group=odd))
+    else:
+        ones = torch.ones(100)
+        fails("swapped", lambda: aggregate(ones, raises, odd, async_op=True).wait())
+    gathered = all_gather_variable(torch.ones(dist.get_rank()), 9, dying, async_op=True)
+    gathered.wait()
+    begun.clear()
+    works = [aggregate(torch.ones(100), dies, dying, async_op=True) for _ in range(2)]
+    begun.set()
+    for work in works:
+        fails("dying", work.get_future().wait)
+
+
 def late() -> None:
     """The victim begins the same calls after the others have given up."""
     members = list(range(dist.get_world_size()))
@@ -125,8 +165,9 @@ def abandoned() -> None:
 def main(how: str) -> None:
     dist.init_process_group("headrace", timeout=timedelta(seconds=30))
     with_one_group = descriptors()
-    {f.__name__: f for f in (killed, training, disagreeing, late, abandoned)}[how]()
+    {f.__name__: f for f in (killed, training, disagreeing, extended, late, abandoned)}[how]()
     dist.destroy_process_group()
+    gc.collect()  # errors' tracebacks keep what failed to connect
     threads = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
     says(f"descriptors {with_one_group} then {descriptors()}, threads {threads}")
 

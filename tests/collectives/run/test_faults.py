@@ -59,6 +59,22 @@ def test_a_killed_rank_is_named_by_every_survivor_however_it_waits() -> None:
         nothing_is_left(text)
 
 
+def test_extensions_under_way_fail_on_all_ranks() -> None:
+    with ranks(RANKS, JOB, "extended") as processes:
+        texts = outputs(processes, START_S)
+        assert processes[VICTIM].returncode == -signal.SIGKILL
+    for rank, text in enumerate(texts):
+        if rank == VICTIM:
+            assert len(re.findall(r"^raising failed: .*no votes", text, re.M)) == 3, text
+        else:
+            named = rf"^raising failed: .*failed at rank {VICTIM}: no votes"
+            assert len(re.findall(named, text, re.M)) == 3, text
+            assert len(re.findall(rf"^dying failed: .*\brank {VICTIM}\b", text, re.M)) == 2, text
+            nothing_is_left(text)
+        assert re.search(r"^later failed: .*no votes", text, re.M), text
+        assert re.search(r"^swapped failed: .*same calls", text, re.M), text
+
+
 @pytest.mark.slow
 def test_a_rank_killed_in_training_is_named_by_every_survivor() -> None:
     for text in survivors_of("training"):

@@ -1,5 +1,7 @@
 """Mistakes, what headrace adds to torch's interface, and what its profiler sees."""
 
+import queue
+
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
@@ -12,6 +14,7 @@ from tests.conformance.sample.checks import (
     make,
     me,
     raises,
+    same,
     slow,
 )
 
@@ -79,6 +82,95 @@ def aggregation_by_any_function() -> None:
         tensor, lambda rows: (rows * torch.arange(1.0, len(rows) + 1).double()[:, None]).sum(0)
     )
     assert torch.equal(tensor, sum((k + 1) * one for k, one in enumerate(made(100, torch.float64))))
+
+
+@check
+def extensions_begun_together() -> None:
+    """Several are under way, of different sizes, waited for backwards, between other calls."""
+    from headrace.collectives.run.torch.extensions import (
+        aggregate,
+        all_gather_variable,
+        all_to_all_variable,
+    )
+
+    n, seen = len(everyone()), []
+
+    def votes(rows: torch.Tensor) -> torch.Tensor:
+        seen.append(rows.shape[1])
+        return (rows * torch.arange(1.0, len(rows) + 1)[:, None]).sum(0)
+
+    wanted: list[torch.Tensor] = []
+    begun: list[dist.Work] = []
+    sums: list[tuple[dist.Work, torch.Tensor]] = []
+    for salt, size in enumerate((70_001, 0, 1, 1000, 7)):
+        alike, tensor = (make(me(), size, torch.float32, salt).div_(3) for _ in range(2))
+        aggregate(alike, votes)
+        seen.clear()
+        wanted += [alike]
+        begun.append(aggregate(tensor, votes, async_op=True))
+        sums.append((dist.all_reduce(total := torch.ones(size + 1), async_op=True), total))
+        own = make(me(), (me() * size) % 1234, torch.float64, salt)
+        rows = [own[: dst + me()] for dst in everyone()]
+        wanted += [*all_gather_variable(own, 5000), *all_to_all_variable(rows, 5000)]
+        begun.append(all_gather_variable(own, 5000, async_op=True))
+        begun.append(all_to_all_variable(rows, 5000, async_op=True))
+    dist.barrier()  # on connections of its own: not behind them
+    for work in reversed(begun):
+        assert work.wait()
+        assert work.is_success()
+    found = [block for work in begun for block in work.result()]
+    for block, wish in zip(found, wanted, strict=True):
+        same(block, wish)
+    for work, total in sums:
+        work.wait()
+        assert bool((total == n).all())
+
+
+@check
+def extensions_in_futures_and_callbacks() -> None:
+    from headrace.collectives.run.torch.extensions import aggregate, all_gather_variable
+
+    n = len(everyone())
+    tensor = torch.full((5,), float(me()))
+    done = aggregate(tensor, lambda rows: rows.amax(0), async_op=True).get_future()
+
+    def again(future: torch.futures.Future) -> torch.Tensor:
+        (most,) = future.value()
+        assert most.tolist() == [n - 1.0] * 5
+        aggregate(most, lambda rows: rows.sum(0), async_op=True).wait()
+        return all_gather_variable(most[: me() + 1], n, async_op=True).get_future().wait()[-1]
+
+    assert done.then(again).wait().tolist() == ([n * (n - 1.0)] * 5)[:n]
+    # one waits, in a callback, for another that was begun after it
+    first = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+    later: queue.Queue[dist.Work] = queue.Queue()
+    waits = first.then(lambda _: later.get().wait())
+    work = all_gather_variable(torch.ones(me()), n, async_op=True)
+    later.put(work)
+    assert waits.wait()
+    assert [len(block) for block in work.result()] == list(everyone())
+
+
+@check
+def begun_extensions_report_lengths_on_all_ranks() -> None:
+    from headrace.collectives.run.torch.extensions import all_gather_variable, all_to_all_variable
+
+    n = len(everyone())
+    size = 4 if me() == n - 1 else 1
+    gathered = all_gather_variable(torch.ones(size), 3, async_op=True)
+    sent = [torch.ones(size if dst == 0 else 1) for dst in everyone()]
+    exchanged = all_to_all_variable(sent, 3, async_op=True)
+    fine = all_gather_variable(torch.ones(2), 3, async_op=True)
+    for work in (exchanged, gathered):
+        with raises(RuntimeError, f"rank {n - 1} has 4 rows", "limit is 3"):
+            work.wait()
+        assert "4 rows" in str(work.exception())
+        with raises(RuntimeError, "4 rows"):
+            work.get_future().wait()
+    fine.wait()
+    assert [len(block) for block in fine.result()] == [2] * n
+    with raises(ValueError, "tensors for"):
+        all_to_all_variable([torch.ones(1)] * (n + 1), 3, async_op=True)
 
 
 @check

@@ -37,7 +37,7 @@ from headrace.settings import Settings
 _SECRET = "secret"  # key in the group's part of the store
 _LOOPBACK = "127.0.0.1"
 _ADDRESS_BYTES = 64
-_FIRST_TAG = TAGS + TAGS // 2  # `Caller.next_tag` counts up to it
+_FIRST_TAG = TAGS + TAGS // 2  # no message of a user has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ def heads(*own: torch.Tensor) -> torch.Tensor:
 
 def test_room_is_made_for_as_many_elements_as_were_told() -> None:
     told = heads(sparse._head(TENSOR, 2), sparse._head(TENSOR, 4))
-    own, other = sparse._parts(told, TENSOR, OWN, 0)
-    assert own is OWN
+    own, other = sparse._parts(told, TENSOR, OWN)
+    assert (own.indices.shape, own.values.shape) == ((1, 2), (2, 3))
     assert (other.indices.shape, other.values.shape) == ((1, 4), (4, 3))
 
 
@@ -27,7 +27,7 @@ def test_room_is_made_for_as_many_elements_as_were_told() -> None:
 def test_a_rank_cannot_claim_more_elements_than_there_are(count: int) -> None:
     told = heads(sparse._head(TENSOR, 2), sparse._head(TENSOR, count))
     with pytest.raises(CommunicationError, match=rf"rank 1 has {count} elements .* for 4"):
-        sparse._parts(told, TENSOR, OWN, 0)
+        sparse._parts(told, TENSOR, OWN)
 
 
 def test_tensors_of_many_dimensions_are_compared_by_a_digest() -> None:
@@ -37,9 +37,9 @@ def test_tensors_of_many_dimensions_are_compared_by_a_digest() -> None:
     )
     own = sparse._own_part(many)
     same = heads(sparse._head(many, 0), sparse._head(many, 0))
-    assert len(sparse._parts(same, many, own, 0)) == 2
+    assert len(sparse._parts(same, many, own)) == 2
     with pytest.raises(InputError, match="differ"):
-        sparse._parts(heads(sparse._head(many, 0), sparse._head(more, 0)), many, own, 0)
+        sparse._parts(heads(sparse._head(many, 0), sparse._head(more, 0)), many, own)
 
 
 @pytest.mark.parametrize("index", [-1, 4, 1 << 62])

@@ -14,7 +14,7 @@ from headrace import _native
 from headrace._native import Priority
 from headrace.collectives.demand import Collective
 from headrace.collectives.run.choose import Choice, Chooser
-from headrace.collectives.run.executor import TAGS, Executor, Gone, LoadedProgram
+from headrace.collectives.run.executor import Executor, Gone, LoadedProgram
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch.buffers import (
@@ -120,8 +120,6 @@ class Caller:
         self.reductions: dict[tuple[torch.dtype, int, Any], Reduction] = {}
         self._loose: dict[int, PendingWork] = {}
         self._starting: set[PendingWork] = set()
-        self._threads: set[threading.Thread] = set()
-        self._calls_with_messages = 0
         self.region = Region()
         self.switch = PlanSwitch(executor, self._loaded, hold_s=min(HOLD_S, timeout_s))
         self._attached = False
@@ -234,45 +232,17 @@ class Caller:
             work.span = open_span(name)
         return self._start(work, begin, completion_threads.enter)
 
-    def send(
-        self, tensor: torch.Tensor, dst: int, tag: int, *, deadline_s: float | None = None
-    ) -> PendingWork:
+    def send(self, tensor: torch.Tensor, dst: int, tag: int) -> PendingWork:
         """Start sending to rank `dst`."""
         bound = binding.outgoing(tensor)
-        work = self._message(self.executor.send, tensor, bound, dst, tag, deadline_s)
+        work = self._message(self.executor.send, tensor, bound, dst, tag)
         work.is_send = True
         return work
 
-    def receive(
-        self, tensor: torch.Tensor, src: int, tag: int, *, deadline_s: float | None = None
-    ) -> PendingWork:
+    def receive(self, tensor: torch.Tensor, src: int, tag: int) -> PendingWork:
         """Start receiving from rank `src` (-1: any)."""
         bound = binding.in_place(tensor, 1, moved=True)
-        return self._message(self.executor.recv, tensor, bound, src, tag, deadline_s)
-
-    def next_tag(self) -> int:
-        """Return a tag for messages within a collective; equal on ranks that make equal calls."""
-        self._calls_with_messages += 1
-        return TAGS + self._calls_with_messages % TAGS
-
-    def begin_thread(self, work: PendingWork, run: Callable[[], None]) -> None:
-        """Start a thread that calls `run` and then ends `work`."""
-
-        def target() -> None:
-            try:
-                run()
-            except Exception as error:  # raised by waits for the work
-                work.end(error.with_traceback(None))
-            else:
-                work.end(None)
-            work.complete()
-            self._threads.discard(thread)
-
-        thread = threading.Thread(target=target, name="headrace-collective", daemon=True)
-        self._threads.add(thread)
-        thread.start()
-        if self.region.works is not None:
-            self.region.add(work)
+        return self._message(self.executor.recv, tensor, bound, src, tag)
 
     def deadline_s(self, opts: Any) -> float:
         """Return the deadline in torch's `opts`, or the group's."""
@@ -284,8 +254,6 @@ class Caller:
         if self._attached:
             completion_threads.drain(self.executor, limit_s)
         end = time.monotonic() + limit_s
-        for thread in list(self._threads):
-            thread.join(max(0.0, end - time.monotonic()))
         for work in list(self._loose.values()):
             while work.is_send and not work.is_completed() and time.monotonic() < end:
                 time.sleep(_POLL_S)
@@ -340,13 +308,7 @@ class Caller:
         return begin
 
     def _message(
-        self,
-        begin: Callable[..., int],
-        tensor: torch.Tensor,
-        bound: Binding,
-        peer: int,
-        tag: int,
-        deadline_s: float | None,
+        self, begin: Callable[..., int], tensor: torch.Tensor, bound: Binding, peer: int, tag: int
     ) -> PendingWork:
         """Begin to send or receive a message."""
         # A message is usually waited for at once, so no completion thread is notified. The table
@@ -354,15 +316,11 @@ class Caller:
         if len(self._loose) >= _LOOSE_WORKS:
             for work in list(self._loose.values()):
                 work.is_completed()
+        after, seconds = guarded((tensor, *bound.keep), bound.after), self.timeout_s
         work = PendingWork(
-            self.executor,
-            [tensor],
-            guarded((tensor, *bound.keep), bound.after),
-            bound.keep,
-            loose=self._loose,
-            timeout_s=self.timeout_s,
+            self.executor, [tensor], after, bound.keep, loose=self._loose, timeout_s=seconds
         )
-        (address, size, _, _), seconds = bound.segments[0], deadline_s or self.timeout_s
+        address, size, *_ = bound.segments[0]
         element = binding.element(tensor.dtype)
         return self._start(
             work,

@@ -6,8 +6,9 @@ C++ layer (DDP's reducer, functional collectives) calls the same methods through
 trampolines, always asynchronously. `staged` copies tensors of other devices to the CPU and back.
 """
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from headrace.collectives.run.torch import checks, sparse
 from headrace.collectives.run.torch.buffers import Tensors
 from headrace.collectives.run.torch.callbacks import space
 from headrace.collectives.run.torch.caller import DONE, Caller
+from headrace.collectives.run.torch.chained import ChainedWork
 from headrace.collectives.run.torch.split import Origin
 from headrace.collectives.run.torch.staging import Use, staged
 from headrace.collectives.run.torch.untraced import untraced
@@ -180,7 +182,7 @@ class Calls:
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> dist.Work:
         (tensor,) = tensors
         if tensor.layout is not torch.strided:
-            return sparse.all_reduce(self._caller, tensor, opts)
+            return sparse.all_reduce(self, tensor, opts)
         if not tensor.is_cpu:  # checked here: `staged` would take a tenth of a small call's time
             return self._staged_allreduce(tensors, opts)
         op, caller = opts.reduceOp, self._caller
@@ -435,6 +437,19 @@ class Calls:
     def abort(self) -> None:
         """Close all connections at once; calls under way fail."""
         self.shutdown(0.0)
+
+    def chain(self, steps: Iterator[Any], results: list[torch.Tensor]) -> ChainedWork:
+        """Begin collectives that follow each other."""
+        work = ChainedWork(self.executor, self.fail, steps, results)
+        if self._main.region.works is not None:
+            self._main.region.add(work)
+        return work
+
+    def fail(self, reason: str) -> None:
+        """Fail the calls of all ranks, also those that callbacks began; see `Executor.abort`."""
+        for caller in (self._main, *list(self._others.values())):
+            with contextlib.suppress(CommunicationError):  # closed
+                caller.executor.abort(reason)
 
     # ---- shared by several calls ----------------------------------------------------------
 

@@ -1,31 +1,24 @@
 """Sum of sparse tensors, of which the ranks have different elements.
 
 The ranks exchange the type, shape and number of elements of their tensors in an allgather, and then
-the elements as messages. Lengths and indices are checked before they are used. Messages are matched
-by their tags, not in the order of calls, so those of an asynchronous call are sent and received in
-a thread of its own when the allgather is done, concurrently with later collectives.
+the elements. Lengths and indices are checked before they are used. An asynchronous call begins the
+second part in a callback, concurrently with later collectives.
 """
 
 import contextlib
 import hashlib
 import math
-import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-from headrace.collectives.demand import Collective
 from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch.copies import copies_for
-from headrace.collectives.run.torch.untraced import untraced
-from headrace.collectives.run.torch.work import PendingWork, SeveralWorks
+from headrace.collectives.run.torch.work import SeveralWorks
 from headrace.errors import CommunicationError, InputError
-
-if TYPE_CHECKING:
-    from headrace.collectives.run.torch.caller import Caller
 
 _TEXT_BYTES = 248
 _HEAD_BYTES = 8 + _TEXT_BYTES
@@ -38,16 +31,12 @@ class _Part(NamedTuple):
     values: torch.Tensor
 
 
-@untraced
-class SparseWork(PendingWork):
-    """An asynchronous sum, ended by its thread, at the deadline at the latest."""
-
-    def _wait_natively(self) -> None:
-        self._wait_for_end(None)
-
-
-def all_reduce(caller: "Caller", tensor: torch.Tensor, opts: Any) -> dist.Work:
+def all_reduce(group: Any, tensor: torch.Tensor, opts: Any) -> dist.Work:
     """Sum sparse COO tensors of one shape and dtype; afterwards `tensor` is coalesced.
+
+    Parameters
+    ----------
+    group : `Calls`.
 
     Raises
     ------
@@ -62,32 +51,27 @@ def all_reduce(caller: "Caller", tensor: torch.Tensor, opts: Any) -> dist.Work:
             "sparse tensors can be reduced with ReduceOp.SUM only: for others pass to_dense()"
         )
     part = _own_part(tensor)
-    end = time.monotonic() + caller.deadline_s(opts)
-    heads = torch.zeros((caller.executor.ranks, _HEAD_BYTES), dtype=torch.uint8)
-    exchanged = _exchange_heads(caller, heads, _head(tensor, len(part.values)), opts)
-    tag = caller.next_tag()
-    result: list[torch.Tensor] = []
-
-    def exchange() -> None:
-        exchanged.wait()
-        parts = _parts(heads, tensor, part, caller.executor.rank)
-        _exchange(caller, parts, tag, end)
-        result.append(_sum(parts, tensor))
-
     stream = _current_stream(tensor)
     mode = torch.inference_mode if tensor.is_inference() else torch.no_grad
 
-    def after() -> None:
+    def steps() -> Iterator[dist.Work]:
+        heads = torch.zeros((group.size(), _HEAD_BYTES), dtype=torch.uint8)
+        yield group.all_gather_single(heads, _head(tensor, len(part.values)), opts)
+        parts = _parts(heads, tensor, part)
+        indices, values = (
+            [field.view(-1) for field in fields] for fields in zip(*parts, strict=True)
+        )
+        first = group.allgather([indices], [part.indices.view(-1)], opts)
+        yield group.allgather([values], [part.values.view(-1)], opts)
+        first.wait()
         with stream, mode():
-            tensor.copy_(result.pop())
+            tensor.copy_(_sum(parts, tensor))
 
-    if not opts.asyncOp:
-        exchange()
-        after()
-        return SeveralWorks(results=[tensor])
-    work = SparseWork(caller.executor, [tensor], after, callbacks=caller.callbacks)
-    caller.begin_thread(work, exchange)
-    return work
+    if opts.asyncOp:
+        return group.chain(steps(), [tensor])
+    for _ in steps():
+        pass
+    return SeveralWorks(results=[tensor])
 
 
 def _own_part(tensor: torch.Tensor) -> _Part:
@@ -114,15 +98,8 @@ def _head(tensor: torch.Tensor, count: int) -> torch.Tensor:
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
 
-def _exchange_heads(
-    caller: "Caller", heads: torch.Tensor, own: torch.Tensor, opts: Any
-) -> dist.Work:
-    ready = caller.ready(Collective.ALLGATHER, heads.nbytes)
-    return caller.call(ready, binding.gathered([heads], own, ready.layout), [heads], opts)
-
-
-def _parts(heads: torch.Tensor, tensor: torch.Tensor, own: _Part, rank: int) -> list[_Part]:
-    """Return every rank's part: the own one, and uninitialized ones for the others."""
+def _parts(heads: torch.Tensor, tensor: torch.Tensor, own: _Part) -> list[_Part]:
+    """Return memory for every rank's part."""
     rows = [bytes(row.tolist()) for row in heads]
     texts = [row[8:].rstrip(b"\0").decode(errors="replace") for row in rows]
     if len(set(texts)) > 1:
@@ -137,28 +114,9 @@ def _parts(heads: torch.Tensor, tensor: torch.Tensor, own: _Part, rank: int) -> 
                 f"all_reduce: rank {other} has {count} elements of a sparse tensor that has room "
                 f"for {most}"
             )
-        room = _Part(
-            own.indices.new_empty((tensor.sparse_dim(), count)),
-            own.values.new_empty((count, *own.values.shape[1:])),
-        )
-        parts.append(own if other == rank else room)
+        indices = own.indices.new_empty((tensor.sparse_dim(), count))
+        parts.append(_Part(indices, own.values.new_empty((count, *own.values.shape[1:]))))
     return parts
-
-
-def _exchange(caller: "Caller", parts: Sequence[_Part], tag: int, end: float) -> None:
-    """Send the own part to all other ranks and receive theirs."""
-    rank = caller.executor.rank
-    deadline_s = max(end - time.monotonic(), 1e-3)
-    others = [(rank + step) % len(parts) for step in range(1, len(parts))]
-    works: list[PendingWork] = []
-    for receiving in (True, False):  # messages whose receives are posted need no buffering
-        for other in others:
-            begin = caller.receive if receiving else caller.send
-            for tensor in parts[other if receiving else rank]:
-                if tensor.nbytes:
-                    works.append(begin(tensor, other, tag, deadline_s=deadline_s))
-    for work in works:
-        work.wait()
 
 
 def _sum(parts: Sequence[_Part], tensor: torch.Tensor) -> torch.Tensor:
