@@ -24,7 +24,9 @@ from headrace.compression.codecs.requests import (
     Exchanges,
     Request,
 )
-from headrace.compression.run.failures import FailureReports
+from headrace.compression.errors import ExchangeError
+from headrace.compression.run.failures import FailureReports, is_gloo
+from headrace.compression.run.messages import Messages, MessageWork
 from headrace.compression.staging import Arrival, Staging, staging_of
 
 TOGETHER_BYTES = 1 << 18
@@ -109,7 +111,7 @@ class _Transfer:
     staging: Staging | None = None
     ready: Arrival | None = None
     begun: bool = False
-    work: dist.Work | None = None
+    work: dist.Work | MessageWork | None = None
 
     def wait(self, reports: FailureReports) -> None:
         """Wait for the collective, and copy its results to the requests."""
@@ -137,6 +139,7 @@ class Exchanger:
         self._group = group
         self._ranks = group.size()
         self.reports = FailureReports(group)
+        self._messages = Messages(group) if is_gloo(group) and self._ranks > 1 else None
         self.sent_bytes = 0.0
         self.compute_s = 0.0
         self.exchange_s = 0.0
@@ -184,7 +187,7 @@ class Exchanger:
             except RuntimeError as error:
                 errors.append(error)
         if errors:
-            raise self.reports.error(errors[0]) from errors[0]
+            raise self._failed(errors[0]) from errors[0]
         self.compute_s += begun - started
         self.exchange_s += time.perf_counter() - begun
         return rest
@@ -231,10 +234,17 @@ class Exchanger:
             try:
                 transfer.work = self._begun(transfer.staged)
             except RuntimeError as error:
-                raise self.reports.error(error) from error
+                raise self._failed(error) from error
             transfer.begun = True
 
-    def _begun(self, request: Request) -> "dist.Work | None":
+    def _failed(self, cause: RuntimeError) -> ExchangeError:
+        """Return the error of a failed exchange; those under way fail, too."""
+        error = self.reports.error(cause)
+        if self._messages is not None:
+            self._messages.abort()
+        return error
+
+    def _begun(self, request: Request) -> "dist.Work | MessageWork | None":
         """Begin a collective."""
         payload = request.payload_bytes
         others = self._ranks - 1
@@ -244,11 +254,15 @@ class Exchanger:
                 return dist.all_reduce(tensor, group=self._group, async_op=True)
             case AllToAll():
                 self.sent_bytes += others / self._ranks * payload
+                if self._messages is not None:
+                    return self._messages.begin(request)
                 return dist.all_to_all_single(
                     request.received, request.sent, group=self._group, async_op=True
                 )
             case AllGather(sent, received):
                 self.sent_bytes += others * payload
+                if self._messages is not None:
+                    return self._messages.begin(request)
                 return dist.all_gather_into_tensor(
                     received.view(-1), sent, group=self._group, async_op=True
                 )

@@ -32,7 +32,7 @@ _LINGER_S = 4 * _POLL_S  # others read all reports before a process that runs th
 _REMEDY = "see that rank's log, and start the job again from a checkpoint"
 
 
-def _is_gloo(group: dist.ProcessGroup) -> bool:
+def is_gloo(group: dist.ProcessGroup) -> bool:
     """Return whether Gloo exchanges a group's CPU tensors."""
     backends = dist.distributed_c10d._world.pg_backend_config.get(group, "")
     return "cpu:gloo" in str(backends).split(",")
@@ -48,7 +48,7 @@ class FailureReports:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._store: Any = None
-        if _is_gloo(group):
+        if is_gloo(group):
             self._rank, self._members = group.rank(), dist.get_process_group_ranks(group)
             self._store = dist.distributed_c10d._get_process_group_store(group)
         self._failed = False
