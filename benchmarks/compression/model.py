@@ -34,6 +34,9 @@ WORKERS = (2, 4)
 FAST_MBIT = 2000
 SLOW_HOST, SLOW_SHARE = "host1", 0.4
 REAL_MBIT = 100
+BOTH_WAYS = 1514 / (1514 + 66 / 2)
+"""Share of a rate that is left beside acknowledgements: ranks send while they receive, and TCP
+acknowledges every second full frame by one of 66 bytes (RFC 5681)."""
 _SECONDS, _LEAST, _MOST = 4.0, 5, 21
 """Steps of a cell: as many as fit into these seconds, within limits."""
 _QUICK_SECONDS = 1.0
@@ -225,6 +228,7 @@ def _job(left: Sequence[Cell], kept: _Kept, *, quick: bool) -> None:
         job = JobOnBed(testbed, roles)
         job.set_rate(max(RATES))
         latency = statistics.median(each["us"] for each in job.ask("latency"))
+        payload_share = testbed.spec.payload_share * BOTH_WAYS
         profiles: dict[tuple[str, str], CompressionProfile] = {}
         for cell in left:
             key = (cell.network, cell.compute)
@@ -237,7 +241,7 @@ def _job(left: Sequence[Cell], kept: _Kept, *, quick: bool) -> None:
             network = FormulaNetwork(
                 scheme="ring",
                 workers=workers,
-                bandwidth_bytes_per_s=cell.mbit * share / 8 * 1e6 * testbed.spec.payload_share,
+                bandwidth_bytes_per_s=cell.mbit * share / 8 * 1e6 * payload_share,
                 alpha_us=latency,
             )
             for codec in CODECS:

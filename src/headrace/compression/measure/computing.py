@@ -107,6 +107,7 @@ def time_codecs(
     barrier: Barrier = lambda: None,
     repeats: int = 7,
     device: torch.device | str = "cpu",
+    step: Callable[[], object] = lambda: None,
 ) -> dict[str, CodecTiming]:
     """Time codecs on each bucket, and on all of them together.
 
@@ -120,6 +121,8 @@ def time_codecs(
     policy : which parameters are compressed (default: `Policy`'s rules).
     repeats : of each computation; medians count.
     device : of the gradients.
+    step : of training; taken before all buckets are averaged together, as those of a job are, so
+        that processors and caches are as a step leaves them.
 
     Returns
     -------
@@ -135,17 +138,20 @@ def time_codecs(
     groups = [list(bucket) for bucket in buckets]
     if len(groups) > 1:
         groups.append([tensor for bucket in groups for tensor in bucket])
+    befores = [*([lambda: None] * (len(groups) - 1)), step]
     found: dict[str, CodecTiming] = {}
     for spec in map(codec_spec, codecs):
         rows: dict[int, tuple[float, float]] = {}
-        for group in groups:
+        for group, before in zip(groups, befores, strict=True):
             coded = [t for t in group if rules.codec_of(t.name, t.shape, spec) != NONE]
             elements = sum(tensor.elements for tensor in coded)
             if elements and elements not in rows:
                 averager = _averager(coded, replace(rules, codec=spec), rank, ranks)
                 kinds = {t.collective for t in transfers(spec, [t.shape for t in coded], ranks)}
                 rows[elements] = _parts(
-                    _median(averager, _random(coded, device), barrier, repeats), kinds, ranks
+                    _median(averager, _random(coded, device), before, barrier, repeats),
+                    kinds,
+                    ranks,
                 )
         if rows:
             found[str(spec)] = _timing(rows)
@@ -180,6 +186,7 @@ def _random(
 def _median(
     averager: Averager,
     fresh: Sequence[tuple[str, torch.Tensor]],
+    before: Callable[[], object],
     barrier: Barrier,
     repeats: int,
 ) -> Computed:
@@ -187,6 +194,7 @@ def _median(
     gradients = [(name, torch.empty_like(values)) for name, values in fresh]
     taken: list[Computed] = []
     for number in range(_WARM_UP + repeats):
+        before()
         for (_, gradient), (_, values) in zip(gradients, fresh, strict=True):
             gradient.copy_(values)
         barrier()

@@ -41,6 +41,7 @@ from headrace.compression.profile import (
 CODECS = ("bf16", "minmax:4", "sign", "topk:1%", "powersgd:2", "powersgd:4")
 """Codecs that are timed unless others are named: one of each kind."""
 
+_REPEATS = 7  # of a codec's computation, if there are as many steps
 _BESIDE = "bf16"  # computes as long as wished, on any tensors
 
 
@@ -80,7 +81,7 @@ def profile_model(
     -------
     CompressionProfile
         The same on all ranks: medians over steps of the rank that is the last at each point, as
-        exchanges wait for it; of codec times, medians over ranks.
+        exchanges wait for it; codec times are the medians of the slowest rank.
 
     Raises
     ------
@@ -168,6 +169,8 @@ def _codec_fields(
         policy=policy,
         barrier=lambda: dist.barrier(group=group),
         device=plain.device,
+        repeats=min(steps, _REPEATS),
+        step=plain.step,
     )
     tensors = [tensor for bucket in buckets for tensor in bucket]
     contention = _contention(plain, tensors, ranks, steps, group)
@@ -185,13 +188,13 @@ def _machine_fields(model: nn.Module, ranks_per_host: int, group: Any) -> dict[s
 
 
 def agreed_timings(timings: Mapping[str, CodecTiming], group: Any = None) -> dict[str, CodecTiming]:
-    """Return the medians over ranks; all ranks of the group call it, with the same codecs."""
+    """Return the slowest rank's times; all ranks of the group call it, with the same codecs."""
     every = _gathered({name: asdict(timing) for name, timing in timings.items()}, group)
     return {
         name: CodecTiming(
             elements=timing.elements,
-            encode_us=_medians([each[name]["encode_us"] for each in every]),
-            decode_us=_medians([each[name]["decode_us"] for each in every]),
+            encode_us=_most([each[name]["encode_us"] for each in every]),
+            decode_us=_most([each[name]["decode_us"] for each in every]),
         )
         for name, timing in timings.items()
     }
@@ -252,8 +255,8 @@ def _gathered(value: Any, group: Any) -> list[Any]:
     return values
 
 
-def _medians(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    return tuple(statistics.median(column) for column in zip(*rows, strict=True))
+def _most(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(map(max, zip(*rows, strict=True)))
 
 
 def _ascending(times: StepTimes) -> list[float]:
