@@ -57,7 +57,7 @@ class LostStore(dist.HashStore):
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "LOOK_S", LOOK_S)
     monkeypatch.setattr(failures, "REPORT_S", REPORT_S)
-    monkeypatch.setattr(failures, "_is_gloo", lambda _: True)
+    monkeypatch.setattr(failures, "is_gloo", lambda _: True)
     monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: group.members)
     monkeypatch.setattr(dist.distributed_c10d, "_get_process_group_store", lambda g: g.store)
 
