@@ -24,7 +24,7 @@ _FIRST_TAG, _TAGS = 1 << 30, 1 << 29
 """Tags of the messages: far from those that programs use for their own."""
 
 _Round = tuple[Tensor, int, Tensor, int]
-"""What is sent and to whom, what is received and from whom."""
+"""Tensor to send, its target, tensor to receive into, its source."""
 
 
 class MessageWork:
