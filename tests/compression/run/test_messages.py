@@ -62,6 +62,7 @@ def _exchange_many(rank: int, ranks: int) -> None:
         assert torch.equal(received, expected)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_messages_exchange_what_collectives_would(ranks: int, tmp_path: Path) -> None:
     _run(ranks, tmp_path, _exchange_many)
