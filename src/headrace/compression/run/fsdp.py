@@ -208,6 +208,7 @@ class CompressedReduceScatter(ReduceScatter):
 
     def __init__(self, group: _Group, policy: Policy) -> None:
         self._group = group
+        self._exchanger: Exchanger | None = None
         self._name, self._elements, self._padding = group.name, sum(group.sizes), group.padding()
         self.step, self.residual, self.sent_bytes = 0, None, 0.0
         self._segments: list[_Segment] = []
@@ -304,10 +305,12 @@ class CompressedReduceScatter(ReduceScatter):
                     vector.sub_(left)
                 else:
                     vector.zero_()
-        exchange, exchanger = AllToAll(sent), Exchanger(group)
-        exchanger.run([requested(exchange)])
+        if self._exchanger is None:  # torch passes the group, the same one in every step
+            self._exchanger = Exchanger(group)
+        exchange = AllToAll(sent)
+        self._exchanger.run([requested(exchange)])
         received = exchange.received
-        self.sent_bytes += exchanger.sent_bytes
+        self.sent_bytes = self._exchanger.sent_bytes
         self.step += 1
         if bool(read(received[:, -1]).any()):
             mean.fill_(torch.nan)

@@ -1,8 +1,8 @@
 """All-to-all and allgather of a Gloo group as messages between pairs of ranks, in rounds.
 
-Gloo's own send in one direction after the other: between two ranks an all-to-all takes twice, an
-allgather 1.5 times as long as their bytes need, and an all-to-all of four 1.5 times, as there all
-send to one rank at once. Here every rank sends to one other and receives from one in each round.
+Gloo's own take longer than their bytes need: two ranks send one after the other, and in an
+all-to-all of more, several send to one rank at once. Here every rank sends to one other and
+receives from one in each round.
 """
 
 import queue
