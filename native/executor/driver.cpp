@@ -171,9 +171,9 @@ void Driver::drive(Lock& state, const Task* target) {
       if (now - last_check < kTick) continue;
       last_check = now;
       // This process may have been stopped: events that came meanwhile are handled before
-      // deadlines.
+      // deadlines. If the target is done, a pass would read the next message before its receive.
       poll_events(all_);
-      pass(state);
+      if (!finished()) pass(state);
       if (finished()) break;
       check_deadlines(now);
       if (target == nullptr || !options_.interrupted) continue;
