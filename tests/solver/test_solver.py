@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.errors import ModelError
+from headrace.errors import InputError, ModelError
 from headrace.solver import (
     LinearModel,
     Parameters,
@@ -21,6 +21,7 @@ from headrace.solver import (
     solve,
     solve_cpsat,
 )
+from headrace.solver.parameters import METHODS
 from tests.solver.oracle import enumerate_optimum, violation
 
 
@@ -198,3 +199,33 @@ def test_progress_reads_as_incumbent_bound_and_gap() -> None:
     assert str(said) == "incumbent 7062, bound 7049, gap 0.2%"
     none = replace(said, incumbent=float("inf"), gap=float("inf"))
     assert str(none) == "no incumbent, bound 7049"
+
+
+def test_multipliers_prove_a_bound_whatever_they_are() -> None:
+    """Minimise x + 2 y where x + y >= 1.5, x - y <= 1, both within 0 and 1."""
+    model = LinearModel()
+    model.add_variables(2, upper=1.0, cost=np.array([1.0, 2.0]))
+    model.add_rows(np.array([0, 0]), np.array([0, 1]), 1.0, lower=1.5)
+    model.add_rows(np.array([0, 0]), np.array([0, 1]), np.array([1.0, -1.0]), upper=1.0)
+    for method in METHODS:
+        found = solve(model, Parameters(method=method))
+        assert found.objective == pytest.approx(2.0, abs=1e-3)
+        assert found.duals is not None
+        assert model.dual_bound(found.duals) == pytest.approx(2.0, abs=1e-2)
+        assert model.dual_bound(found.duals) <= 2.0 + 1e-9
+    assert model.dual_bound(np.array([1.0, 0.0])) == 1.5
+    assert model.dual_bound(np.array([-3.0, 5.0])) == 0.0  # those sides do not exist
+    assert model.dual_bound(np.zeros(2)) == 0.0
+    with pytest.raises(InputError, match="method is 'best', needs one of choose, simplex"):
+        Parameters(method="best")
+
+
+def test_a_relaxed_model_has_the_same_rows_and_no_integers() -> None:
+    model = LinearModel()
+    model.add_binaries(2, cost=-1.0)
+    model.add_rows(np.array([0, 0]), np.array([0, 1]), 1.0, upper=1.5)
+    assert solve(model).objective == pytest.approx(-1.0)
+    found = solve(model.relaxed())
+    assert found.objective == pytest.approx(-1.5)
+    assert found.duals is not None
+    assert solve(model).duals is None

@@ -45,7 +45,10 @@ def _set_options(solver: Any, parameters: Parameters, *, whole: bool) -> None:
         "mip_rel_gap": parameters.gap,
         "mip_abs_gap": 0.0,
         "mip_feasibility_tolerance": 1e-7,
+        "solver": parameters.method,
     }
+    if parameters.method == "ipm":
+        options["run_crossover"] = "off"
     if parameters.nodes is not None:
         options["mip_max_nodes"] = parameters.nodes
     if parameters.iterations is not None and not whole:
@@ -79,7 +82,11 @@ class _Watch:
         self._parameters = parameters
         self.struck: Stop | None = None
         self._kinds = highspy.cb.HighsCallbackType
-        wanted = [self._kinds.kCallbackMipInterrupt, self._kinds.kCallbackSimplexInterrupt]
+        wanted = [
+            self._kinds.kCallbackMipInterrupt,
+            self._kinds.kCallbackSimplexInterrupt,
+            self._kinds.kCallbackIpmInterrupt,
+        ]
         if parameters.progress is not None:
             wanted += [self._kinds.kCallbackMipLogging, self._kinds.kCallbackMipImprovingSolution]
         self._checks = 0
@@ -163,15 +170,17 @@ def _result(solver: Any, model: LinearModel, watch: _Watch, seconds: float, high
     else:
         proved = Proved.FEASIBLE if feasible else Proved.NOTHING
         bound = _finite(float(info.mip_dual_bound), float("-inf")) if whole else float("-inf")
+    solution = solver.getSolution()
     return Result(
         stop=stop,
         proved=proved,
-        values=np.array(solver.getSolution().col_value) if feasible else None,
+        values=np.array(solution.col_value) if feasible else None,
         objective=objective,
         bound=bound,
         nodes=max(0, int(info.mip_node_count)),
         iterations=max(0, int(info.simplex_iteration_count)),
         seconds=seconds,
+        duals=np.array(solution.row_dual) if not whole and solution.dual_valid else None,
     )
 
 

@@ -1,5 +1,6 @@
 """The problem: a mixed-integer linear program, built from arrays."""
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -202,6 +203,36 @@ class LinearModel:
     def integers(self) -> np.ndarray:
         """Return of every variable whether it must be integer."""
         return _joined(self._integer).astype(bool)
+
+    def dual_bound(self, duals: np.ndarray) -> float:
+        """Return the lower bound of all solutions that multipliers of the rows prove.
+
+        The Lagrangian's minimum over the variables' bounds: valid for any multipliers, so also for
+        those of a solver that stopped early or within tolerances. -inf where a variable that would
+        have to be is not bounded.
+
+        Parameters
+        ----------
+        duals : (rows,), at most 0 where the upper bound of a row is to count. Those of a side that
+            a row does not have count as 0.
+        """
+        matrix, (low, high) = self.matrix(), self.bounds()
+        side = np.where(duals > 0, matrix.lower, matrix.upper)
+        used = np.where(np.isfinite(side), duals, 0.0)
+        rows = np.repeat(np.arange(self.rows), np.diff(matrix.first))
+        reduced = self.costs() - np.bincount(
+            matrix.columns, matrix.values * used[rows], minlength=self.variables
+        )
+        fixed = float(used[used != 0.0] @ side[used != 0.0])
+        chosen = np.where(reduced > 0, low, high)
+        moved = reduced != 0.0
+        return self.offset + fixed + float((reduced[moved] * chosen[moved]).sum())
+
+    def relaxed(self) -> "LinearModel":
+        """Return the model without integrality; its rows are shared with this one."""
+        found = copy.copy(self)
+        found._integer = [np.zeros(len(each), dtype=bool) for each in self._integer]
+        return found
 
     def matrix(self) -> Matrix:
         """Return all rows in compressed form."""

@@ -8,6 +8,8 @@ import numpy as np
 
 from headrace.errors import InputError
 
+METHODS = ("choose", "simplex", "ipm", "pdlp")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverProgress:
@@ -54,6 +56,8 @@ class Parameters:
     gap : stop once the relative gap is at most this.
     seed : of the solver's random choices.
     threads : 1 is deterministic.
+    method : of a linear program: "choose", "simplex", "ipm" (interior point, without crossover) or
+        "pdlp"; with integers it is that of the relaxations.
     start : values of all variables to start from; it need not be feasible.
     progress : called now and then with the solver's progress.
     interrupt : polled; true stops the solver, which returns the best so far.
@@ -71,6 +75,7 @@ class Parameters:
     gap: float = 1e-6
     seed: int = 0
     threads: int = 1
+    method: str = "choose"
     start: np.ndarray | None = None
     progress: Callable[[SolverProgress], None] | None = None
     interrupt: Callable[[], bool] | None = None
@@ -80,5 +85,7 @@ class Parameters:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise InputError(f"{name} is {value!r}, needs at least 0")
+        if self.method not in METHODS:
+            raise InputError(f"method is {self.method!r}, needs one of {', '.join(METHODS)}")
         if self.threads < 1:
             raise InputError(f"threads is {self.threads}, needs at least 1")

@@ -41,6 +41,8 @@ class Result:
     bound : lower bound of all solutions.
     nodes, iterations : work done.
     seconds : wall clock.
+    duals : of the rows of a linear program, where the solver has some, optimal or not; None with
+        integers. `LinearModel.dual_bound` makes a proven bound of any.
     """
 
     stop: Stop
@@ -51,6 +53,7 @@ class Result:
     nodes: int = 0
     iterations: int = 0
     seconds: float = 0.0
+    duals: np.ndarray | None = None
 
     @property
     def gap(self) -> float:
