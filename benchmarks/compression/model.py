@@ -41,6 +41,8 @@ _SECONDS, _LEAST, _MOST = 4.0, 5, 21
 """Steps of a cell: as many as fit into these seconds, within limits."""
 _QUICK_SECONDS = 1.0
 _ANSWER_S = 600.0
+_EXCHANGED_BYTES = 1 << 20
+"""Of an all-to-all's rows together, and of what an allgather's ranks have in the end."""
 
 UNCOMPRESSED_MEDIAN, UNCOMPRESSED_MAX, CODECS_MEDIAN, CODECS_P95, WINNER = (
     "model-uncompressed-median",
@@ -112,7 +114,7 @@ def measure(report: Report, *, quick: bool) -> None:
             if cell.workers == workers and any((cell.key, c) not in kept.rows for c in CODECS)
         ]
         if left:
-            _job(left, kept, quick=quick)
+            _job(report, left, kept, quick=quick)
     rows = list(kept.rows.values())
     for row in rows:
         shown = {name: value for name, value in row.items() if name not in ("key", "times")}
@@ -218,7 +220,7 @@ def job_roles(testbed: Testbed, module: str, ranks: int) -> Roles[int]:
     return Roles(dict(enumerate(rank_roles(testbed, argv, list(range(ranks)), env))))
 
 
-def _job(left: Sequence[Cell], kept: _Kept, *, quick: bool) -> None:
+def _job(report: Report, left: Sequence[Cell], kept: _Kept, *, quick: bool) -> None:
     workers = left[0].workers
     bed = Bed(name=f"{workers}", racks=(workers,), host_mbit=FAST_MBIT, uplink_mbit=FAST_MBIT)
     with (
@@ -227,8 +229,11 @@ def _job(left: Sequence[Cell], kept: _Kept, *, quick: bool) -> None:
     ):
         job = JobOnBed(testbed, roles)
         job.set_rate(max(RATES))
-        latency = statistics.median(each["us"] for each in job.ask("latency"))
-        payload_share = testbed.spec.payload_share * BOTH_WAYS
+        latency = statistics.median(
+            each["us"] for each in job.ask("latency", bytes_per_s=_bytes_per_s(max(RATES), testbed))
+        )
+        job.set_rate(REAL_MBIT)
+        _report_exchanges(report, job, _bytes_per_s(REAL_MBIT, testbed), quick=quick)
         profiles: dict[tuple[str, str], CompressionProfile] = {}
         for cell in left:
             key = (cell.network, cell.compute)
@@ -241,13 +246,36 @@ def _job(left: Sequence[Cell], kept: _Kept, *, quick: bool) -> None:
             network = FormulaNetwork(
                 scheme="ring",
                 workers=workers,
-                bandwidth_bytes_per_s=cell.mbit * share / 8 * 1e6 * payload_share,
+                bandwidth_bytes_per_s=_bytes_per_s(cell.mbit * share, testbed),
                 alpha_us=latency,
             )
             for codec in CODECS:
                 if (cell.key, codec) not in kept.rows:
                     kept.add(_row(job, cell, codec, profiles[key], network, quick=quick))
         job.end()
+
+
+def _bytes_per_s(mbit: float, testbed: Testbed) -> float:
+    """Return the payload's share of a rate."""
+    return mbit / 8 * 1e6 * testbed.spec.payload_share * BOTH_WAYS
+
+
+def _report_exchanges(report: Report, job: JobOnBed, bytes_per_s: float, *, quick: bool) -> None:
+    """Give rows of Gloo's own exchanges, and of the same by messages."""
+    answers = job.ask("exchanges", payload_bytes=_EXCHANGED_BYTES, repeats=5 if quick else 21)
+    for name in answers[0]["ms"]:
+        collective, carrier = name.split()
+        times = [max(each) for each in zip(*(one["ms"][name] for one in answers), strict=True)]
+        ranks = len(answers)
+        least_ms = (ranks - 1) / ranks * _EXCHANGED_BYTES / bytes_per_s * 1e3
+        report.row(
+            f"exchanges of {_EXCHANGED_BYTES >> 10} KiB at {REAL_MBIT} Mbit/s",
+            workers=ranks,
+            collective=collective,
+            by=carrier,
+            measured_ms=round(statistics.median(times), 2),
+            of_bytes_time=round(statistics.median(times) / least_ms, 2),
+        )
 
 
 def _profile(job: JobOnBed, network: str, compute: str, steps: int) -> CompressionProfile:

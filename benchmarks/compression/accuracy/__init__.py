@@ -32,6 +32,11 @@ def measure(report: Report, *, quick: bool) -> None:
         [run for run in first if run[2] in study.REGIMES[: study.COMPARED]], os.cpu_count() or 1
     )
     rows = study.results()
+    here = {(row["task"], row["seed"], row["regime"]) for row in study.results(kept=study.FOLDER)}
+    report.note(
+        f"accuracy: {len(rows)} finished runs, {len(rows) - len(here)} kept in git and made "
+        "elsewhere; rm benchmarks/compression/accuracy/kept.jsonl to make all here"
+    )
     by_task = {name: [row for row in rows if row["task"] == name] for name in TASKS}
     summaries = {name: _summarize(report, name, found) for name, found in by_task.items()}
     for table, found in figures.measured().items():

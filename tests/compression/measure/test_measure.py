@@ -14,11 +14,12 @@ from headrace.compression.codecs.requests import run_together
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.measure import computing, example, local
-from headrace.compression.measure.local import measure_locally, named_function
+from headrace.compression.measure.local import measure_locally
 from headrace.compression.measure.step import StepTimes, slowest
 from headrace.compression.plan.advice import advise
 from headrace.compression.plan.network import FormulaNetwork
 from headrace.compression.profile import CompressionProfile, ModelTensor
+from headrace.functions import folder_on_path, named_function
 from tests.compression.device_double import DEVICE, Double, LateStaging
 
 TENSORS = [
@@ -148,7 +149,8 @@ def test_a_model_that_cannot_be_found_fails_as_wrong_input_before_ranks_are_star
         assert f"model is {text!r}, needs module:function" in " ".join(
             capsys.readouterr().err.split()
         )
-    local._check_function("found_here:make")
+    with folder_on_path():
+        named_function("found_here:make")
     assert sys.path == before
 
 
@@ -159,4 +161,4 @@ def test_bad_arguments_fail_before_ranks_are_started() -> None:
         computing.time_codecs(["bf16"], TENSORS, ranks=1)
     for text in ("no.such.module:build", "math", "math:nothing", "math:pi"):
         with pytest.raises(CompressionError, match="model is"):
-            named_function(text)
+            named_function(text, CompressionError)

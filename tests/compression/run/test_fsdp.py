@@ -29,8 +29,8 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"
 @pytest.mark.parametrize(
     ("backend", "device"),
     [
-        ("gloo", "cpu"),
-        ("headrace", "cpu"),
+        pytest.param("gloo", "cpu", marks=pytest.mark.sampled(1)),
+        pytest.param("headrace", "cpu", marks=pytest.mark.sampled(1)),
         ("gloo", "double"),
         pytest.param("headrace", "cuda", marks=gpu),
     ],
@@ -40,6 +40,7 @@ def test_fully_sharded(backend: str, device: str) -> None:
     passed(backend, device, fsdp_job.RANKS, checks)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("backend", ["gloo", "headrace"])
 def test_another_number_of_ranks(backend: str) -> None:
     passed(backend, "resharded", 3, fsdp_job.RESHARDED)

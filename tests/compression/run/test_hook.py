@@ -55,6 +55,7 @@ def test_saved_killed_and_resumed_with_other_buckets_equals_uninterrupted(tmp_pa
     assert whole[0] == whole[1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("backend", "codec", "when"),
     [

@@ -1,15 +1,14 @@
 """Measurement among ranks that are started on this machine: the parent's and the ranks' side."""
 
-import importlib
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from headrace.compression.errors import CompressionError
 from headrace.compression.profile import CompressionProfile
+from headrace.functions import folder_on_path, named_function
 from headrace.launch.roles import Role, Roles
 from headrace.launch.worker import Receive, Send, run_worker
 
@@ -43,7 +42,8 @@ def measure_locally(
     if not 2 <= ranks <= 1024:
         raise CompressionError(f"ranks is {ranks}, needs 2 to 1024")
     if like is None and model != EXAMPLE:
-        _check_function(model)
+        with folder_on_path():  # as the ranks, which are started in this folder
+            named_function(model, CompressionError)
     with tempfile.TemporaryDirectory() as folder:
         if like is not None:
             like.save(Path(folder, "like"))
@@ -65,36 +65,6 @@ def measure_locally(
             while running.expect("the measurement", _ANSWER_S):
                 pass
         return CompressionProfile.load(Path(folder, "profile"))
-
-
-def _check_function(text: str) -> None:
-    """Raise CompressionError unless ranks, started in this folder, will find a function."""
-    before = list(sys.path)
-    sys.path.insert(0, str(Path.cwd()))  # as "python -m" does
-    try:
-        named_function(text)
-    finally:
-        sys.path[:] = before
-
-
-def named_function(text: str) -> Callable[..., Any]:
-    """Return the function that ``module:function`` names.
-
-    Raises
-    ------
-    CompressionError : there is none.
-    """
-    module, colon, name = text.partition(":")
-    try:
-        found: Any = getattr(importlib.import_module(module), name) if colon and name else None
-    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-        raise CompressionError(
-            f"model is {text!r}, needs module:function of a module that can be imported from here: "
-            f"{error}"
-        ) from error
-    if not callable(found):
-        raise CompressionError(f"model is {text!r}, needs module:function")
-    return found
 
 
 def _work(receive: Receive, send: Send) -> None:
@@ -124,7 +94,7 @@ def _work(receive: Receive, send: Send) -> None:
             provenance={**like.provenance, "codecs": f"measured: {', '.join(timings)}"},
         )
     else:
-        model, given = named_function(task["model"])()
+        model, given = named_function(task["model"], CompressionError)()
         is_batch = isinstance(given, torch.Tensor)
         found = profile_model(
             model,
