@@ -22,12 +22,14 @@ import pyarrow as pa
 
 from headrace import fields
 from headrace.errors import ArtifactError
-from headrace.files import load_json, read_bytes
+from headrace.files import decoded, load_json, parse_json, read_bytes
 
 Table = Mapping[str, np.ndarray]
 
 _MAGIC = "headrace-artifact"
 _CONTAINER_VERSION = 1
+_ENVELOPE_BYTES = 4096
+"""Beginning of an artifact, which has its format; plain JSON does not."""
 
 
 def canonical_json(value: Any) -> str:
@@ -171,6 +173,21 @@ def load(
     """
     raw = read_bytes(path, ArtifactError)
     return from_bytes(raw, source=str(path), kind=kind, schema=schema, remedy=remedy)
+
+
+def plain_document(path: str | Path) -> tuple[dict[str, Any], Mapping[str, Any]] | None:
+    """Return the fields and the provenance of a plain JSON file; None if it is an artifact.
+
+    Raises
+    ------
+    ArtifactError : the file cannot be read, is not JSON, or has no "provenance".
+    """
+    content = read_bytes(path, ArtifactError)
+    if f'"format":"{_MAGIC}"'.encode() in content[:_ENVELOPE_BYTES]:
+        return None
+    found = parse_json(decoded(content, str(path), ArtifactError), str(path), ArtifactError)
+    provenance = fields.Field(found, str(path), ArtifactError).at("provenance").read(fields.table)
+    return {name: value for name, value in found.items() if name != "provenance"}, provenance
 
 
 def from_bytes(

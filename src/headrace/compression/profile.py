@@ -21,7 +21,6 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.errors import ArtifactError
 from headrace.fields import Field
-from headrace.files import decoded, parse_json, read_bytes
 
 KIND = "compression-profile"
 PROFILE_SCHEMA = 1
@@ -29,8 +28,6 @@ PROFILE_SCHEMA = 1
 MEASURED, LITERATURE = "measured", "literature"
 
 _REMEDY = "make one with headrace compression measure"
-_ENVELOPE_BYTES = 4096
-"""Beginning of an artifact, which has its format; plain JSON does not."""
 
 _MOST_US = 86_400e6
 """A day: a longer step is a mistake in units."""
@@ -215,17 +212,11 @@ class CompressionProfile:
         ------
         ArtifactError : naming the file and the field.
         """
-        content = read_bytes(path, ArtifactError)
-        if b'"format":"headrace-artifact"' in content[:_ENVELOPE_BYTES]:
-            found = artifact_io.from_bytes(
-                content, source=str(path), kind=KIND, schema=PROFILE_SCHEMA, remedy=_REMEDY
-            )
-            return cls.from_artifact(found, str(path))
-        head = parse_json(decoded(content, str(path), ArtifactError), str(path), ArtifactError)
-        whole = Field(head, str(path), ArtifactError)
-        provenance = whole.at("provenance").read(fields.table)
-        rest = {name: value for name, value in head.items() if name != "provenance"}
-        return cls(**_profile_parts(rest, provenance, str(path)))
+        plain = artifact_io.plain_document(path)
+        if plain is not None:
+            return cls(**_profile_parts(*plain, str(path)))
+        found = artifact_io.load(path, KIND, PROFILE_SCHEMA, _REMEDY)
+        return cls.from_artifact(found, str(path))
 
 
 def _interpolated(at: float, elements: Sequence[int], times: Sequence[float]) -> float:

@@ -5,32 +5,30 @@ network stack from others with that address, and its number of ranks, in any ord
 until it expires or is invalidated. Unreadable files are skipped.
 """
 
-import hashlib
 import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import headrace
-from headrace.artifact import Artifact, canonical_json
+from headrace.artifact import Artifact
+from headrace.cache import cache_key, read_cached, write_cached
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.verify import VERIFIER_VERSION
-from headrace.errors import ArtifactError, HeadraceError
 from headrace.topology.arrange import arranged
 from headrace.topology.profile import Profile
 
-_T = TypeVar("_T")
 log = logging.getLogger(__name__)
 
 _MOST_OTHERS = 16  # newest files searched for one that covers these hosts and more
 _CLOCKS_DIFFER_S = 60.0
 _NOWHERE = Path(os.devnull)  # no folder: nothing is found there
 _PROFILE, _BOOK = ".profile", ".book"
+_CONSEQUENCE = "the next job will measure again"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,7 +92,9 @@ class ProfileCache:
 
     def find_book(self, profile: Profile) -> PlanBook | None:
         """Return the plan book that was made of a profile, proven again."""
-        return _read(self._book_path(profile), PlanBook.load, "plan book")
+        return read_cached(
+            self._book_path(profile), PlanBook.load, "skipped a plan book in the cache"
+        )
 
     def save_book(self, profile: Profile, book: PlanBook) -> None:
         """Keep the plan book that was made of a profile; delete those of old profiles."""
@@ -104,7 +104,9 @@ class ProfileCache:
                 old.unlink()
 
     def _load(self, key: str, hosts: Sequence[HostId], now: float) -> Profile | None:
-        profile = _read(self._profile_path(key), Profile.load, "profile")
+        profile = read_cached(
+            self._profile_path(key), Profile.load, "skipped a profile in the cache"
+        )
         if profile is None or profile.expired(now) or profile.measured_at > now + _CLOCKS_DIFFER_S:
             return None
         identities = profile.provenance.get("identities")
@@ -125,38 +127,22 @@ class ProfileCache:
             headrace.__version__,
             VERIFIER_VERSION,
         ]
-        return self._books / f"{_digest(parts)}{_BOOK}"
+        return self._books / f"{cache_key(parts)}{_BOOK}"
 
     def _write(self, path: Path, artifact: Artifact) -> None:
-        try:
-            if not self._stores:
-                raise ArtifactError(
-                    "this user has no home folder; set HEADRACE_CACHE to a folder to keep it in"
-                )
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            artifact.save(path)
-        except (ArtifactError, OSError) as error:
-            log.warning("cannot be cached, the next job will measure again: %s", error)
-
-
-def _read(path: Path, load: Callable[[Path], _T], what: str) -> _T | None:
-    """Return what a file holds; None if there is none, or it cannot be read."""
-    if not path.exists():
-        return None
-    try:
-        return load(path)
-    except HeadraceError as error:
-        log.warning("skipped a %s in the cache: %s", what, error)
-        return None
+        if self._stores:
+            write_cached(path, artifact, _CONSEQUENCE)
+        else:
+            log.warning(
+                "cannot be cached, %s: this user has no home folder; set HEADRACE_CACHE to a "
+                "folder to keep it in",
+                _CONSEQUENCE,
+            )
 
 
 def _key(hosts: Sequence[HostId]) -> str:
     """Return a key that depends on the hosts and their numbers of ranks, in any order."""
-    return _digest(sorted([h.address, h.identity, n] for h, n in Counter(hosts).items()))
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
+    return cache_key(sorted([h.address, h.identity, n] for h, n in Counter(hosts).items()))
 
 
 def _newest(folder: Path, suffix: str) -> list[Path]:

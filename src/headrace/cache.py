@@ -1,0 +1,38 @@
+"""Files of the cache folder: written as a whole, and skipped where they cannot be read."""
+
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headrace.artifact import Artifact, canonical_json
+from headrace.errors import ArtifactError, HeadraceError
+
+_T = TypeVar("_T")
+log = logging.getLogger(__name__)
+
+
+def write_cached(path: Path, artifact: Artifact, consequence: str) -> None:
+    """Write an artifact into the cache; a failure is logged as a warning, with its consequence."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        artifact.save(path)
+    except (ArtifactError, OSError) as error:
+        log.warning("cannot be cached, %s: %s", consequence, error)
+
+
+def read_cached(path: Path, load: Callable[[Path], _T], warning: str) -> _T | None:
+    """Return what a file holds; None if there is none, or, with a warning, it cannot be read."""
+    if not path.exists():
+        return None
+    try:
+        return load(path)
+    except HeadraceError as error:
+        log.warning("%s: %s", warning, error)
+        return None
+
+
+def cache_key(value: Any) -> str:
+    """Return a name that depends on a value of JSON."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
