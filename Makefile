@@ -148,7 +148,7 @@ $(VENV)/.package: pyproject.toml | $(VENV)/.runtime
 	@$(PIP) --quiet --no-build-isolation --no-deps -C wheel.cmake=false --editable .
 	@touch $@
 
-$(VENV)/.test $(VENV)/.check $(VENV)/.bench-executor: $(VENV)/.%: requirements/%.txt | $(VENV)/.runtime
+$(VENV)/.test $(VENV)/.check $(VENV)/.bench-executor $(VENV)/.bench-memory: $(VENV)/.%: requirements/%.txt | $(VENV)/.runtime
 	$(call say,installing what make $(firstword $(subst -, ,$*)) needs)
 	@$(PIP) --quiet -r $<
 	@touch $@

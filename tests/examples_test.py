@@ -1,6 +1,7 @@
 """Every example runs as its first lines say."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,12 @@ def run(*command: str | Path, cwd: Path) -> str:
     with subprocess.Popen(
         command,
         cwd=cwd,
-        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "PATH": path,
+            "OMP_NUM_THREADS": "1",
+            "HEADRACE_CACHE": str(cwd / "cache"),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -82,6 +88,15 @@ def test_05_compress(installed: None, tmp_path: Path, start: tuple[str, ...]) ->
     assert accuracy(said) > 85
     (share,) = [line for line in said.splitlines() if line.startswith("minmax:4: ")]
     assert float(share.split()[1].rstrip("%")) < 15  # 4 bits of 32, and what is left alone
+
+
+def test_06_fit(tmp_path: Path) -> None:
+    said = run(sys.executable, EXAMPLES / "06-fit.py", cwd=tmp_path)
+    found = re.search(r"budget 12MiB: predicted peak (\S+) MiB, (\d\.\d\d) of the time", said)
+    assert found is not None
+    assert float(found[1]) <= 12
+    losses = [float(line.split()[-1]) for line in said.splitlines() if line.startswith("step ")]
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ STAGES = {
     "report": 5,
     "kinds": 5,  # shows and draws what it loads
 }
+STAGED = capabilities()
 # The longest prefix of a module's name that stands here gives its layer.
 LAYERS = {
     "headrace": 0,
@@ -31,8 +32,10 @@ LAYERS = {
     "headrace.extras": 0,
     "headrace.settings": 0,
     "headrace.artifact": 0,
+    "headrace.cache": 0,
     "headrace.fields": 0,
     "headrace.files": 0,
+    "headrace.functions": 0,
     "headrace.units": 0,
     "headrace.kinds": 0,  # finds capabilities by name
     "headrace.job": 1,
@@ -49,15 +52,11 @@ LAYERS = {
     "headrace.report": 5,
     "headrace.demo": 5,
     "headrace.collectives.measure.launch": 4,  # starts executors to measure with
-    **{f"headrace.{name}": 2 for name in capabilities()},
-    **{
-        f"headrace.{name}.{stage}": level
-        for name in capabilities()
-        for stage, level in STAGES.items()
-    },
+    **{f"headrace.{name}": 2 for name in STAGED},
+    **{f"headrace.{name}.{stage}": level for name in STAGED for stage, level in STAGES.items()},
 }
 # A facade that offers what its capability runs; the modules below it do not import it.
-FACADES = {"headrace.compression": 4}
+FACADES = {"headrace.compression": 4, "headrace.memory": 4}
 # Planning: pure functions over values, on any machine.
 PURE = (
     "headrace.artifact",
@@ -78,16 +77,26 @@ PURE = (
     "headrace.compression.policy",
     "headrace.compression.profile",
     "headrace.compression.traffic",
+    "headrace.memory.errors",
+    "headrace.memory.graph",
+    "headrace.memory.plan",
+    "headrace.memory.profile",
+    "headrace.memory.schedule",
 )
-# The verifier shares no code with what it checks: values and errors are all that it may know.
-VERIFIER = "headrace.collectives.plan.verify"
-VERIFIER_MAY_IMPORT = (
-    "headrace.errors",
-    "headrace.collectives.demand",
-    "headrace.collectives.errors",
-    "headrace.collectives.program",
-    VERIFIER,
-)
+# A verifier shares no code with what it checks: values and errors are all that it may know.
+VERIFIERS = {
+    "headrace.collectives.plan.verify": (
+        "headrace.errors",
+        "headrace.collectives.demand",
+        "headrace.collectives.errors",
+        "headrace.collectives.program",
+    ),
+    "headrace.memory.plan.verify": (
+        "headrace.memory.errors",
+        "headrace.memory.graph",
+        "headrace.memory.schedule",
+    ),
+}
 
 
 MODULES = source_modules(SOURCE.parent)
@@ -143,7 +152,7 @@ def test_imports_go_down_or_sideways() -> None:
 
 
 def test_capabilities_are_entered_by_their_facades_or_found_by_name() -> None:
-    assert capabilities() == ["collectives", "compression"]
+    assert capabilities() == ["collectives", "compression", "memory"]
     assert imports_into_capabilities(MODULES) == []
 
 
@@ -166,13 +175,14 @@ def test_planning_does_not_import_measuring() -> None:
                 assert not under(imported, "headrace.collectives.measure"), module
 
 
-def test_the_verifier_shares_no_code_with_what_it_checks() -> None:
-    files = [path for module, path in MODULES.items() if under(module, VERIFIER)]
-    assert files
-    for path in files:
-        for imported in imports(path):
-            if under(imported, "headrace"):
-                assert under(imported, *VERIFIER_MAY_IMPORT), f"{path} imports {imported}"
+def test_a_verifier_shares_no_code_with_what_it_checks() -> None:
+    for verifier, may_import in VERIFIERS.items():
+        files = [path for module, path in MODULES.items() if under(module, verifier)]
+        assert files
+        for path in files:
+            for imported in imports(path):
+                if under(imported, "headrace"):
+                    assert under(imported, verifier, *may_import), f"{path} imports {imported}"
 
 
 def test_only_settings_reads_the_environment() -> None:

@@ -113,7 +113,9 @@ def uses() -> dict[str, list[str]]:
 
 
 def accepts(function: Any, keyword: str) -> bool:
-    """Return whether a function or class of torch has a parameter of that name."""
+    """Return whether a function, operator or class of torch has a parameter of that name."""
+    if (schema := getattr(function, "_schema", None)) is not None:  # of torch.ops
+        return any(each.name == keyword for each in schema.arguments)
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

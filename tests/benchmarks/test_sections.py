@@ -8,6 +8,7 @@ import pytest
 
 import benchmarks.compression.run
 import benchmarks.executor.run
+import benchmarks.memory.run
 import benchmarks.network.run
 import benchmarks.synthesis.run
 from benchmarks import harness
@@ -17,6 +18,7 @@ from benchmarks.sections import not_in_quick, parse, run_sections, section_name
 RUNS = (
     benchmarks.compression.run,
     benchmarks.executor.run,
+    benchmarks.memory.run,
     benchmarks.network.run,
     benchmarks.synthesis.run,
 )

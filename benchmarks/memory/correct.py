@@ -1,0 +1,166 @@
+"""Gradients of all ways to train in less memory beside eager's; some networks have dropout."""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from benchmarks.harness import Report
+from benchmarks.memory.fitted import Budget, Fitted
+from benchmarks.memory.networks import GPT, MobileNetV2, ResNet50, VisionTransformer
+from benchmarks.memory.reference import OTHER, ROUNDED, WRONG, Reference
+from benchmarks.memory.rivals import CHECKPOINTS, EAGER, Rival, compiled, stock
+from benchmarks.memory.step import Step, one_thread, step_allocations
+from benchmarks.memory.workloads import Workload, pixels, text, token_loss
+
+SECTION = "correct"
+_TABLE = "gradients of one step"
+_VOCABULARY, _TOKENS = 1000, 64
+_SHARE = 0.5
+_OWN = f"headrace, {_SHARE:g} of eager above gradients"
+"""headrace's budget: the gradients, and this share of what eager needs beside them at its peak."""
+_STEPS, _RATE = 200, 0.01
+
+CASES = (
+    Workload(
+        name="GPT, 4 layers, dropout 0.1",
+        network=lambda: GPT(4, width=128, vocabulary=_VOCABULARY, dropout=0.1),
+        sample=text(_TOKENS, _VOCABULARY),
+        batch=2,
+        loss=token_loss,
+    ),
+    Workload(
+        name="MobileNet-V2, 64 px, dropout 0.2",
+        network=lambda: MobileNetV2(10),
+        sample=pixels(64, 64, classes=10),
+        batch=4,
+    ),
+    Workload(
+        name="ResNet-50, 64 px",
+        network=lambda: ResNet50(10),
+        sample=pixels(64, 64, classes=10),
+        batch=4,
+    ),
+    Workload(
+        name="ViT, 4 layers, 64 px",
+        network=lambda: VisionTransformer(10, side=64, width=192, layers=4),
+        sample=pixels(64, 64, classes=10),
+        batch=4,
+    ),
+)
+
+_FRACTIONS = (1.0, 0.9, 0.5, 0.1, 0.0)
+_WITH_STATISTICS = Rival(
+    name="memory budget 0.5, running statistics",
+    prepare=partial(compiled, fraction=0.5, decomposed=False, statistics=True),
+)
+
+
+def bars() -> dict[str, str]:
+    """Return bar name -> bound, of headrace's steps."""
+    return {
+        "gradients-wrong": "<= 0",
+        "gradients-rounded-without-reason": "<= 0",
+        "loss-after-200-steps-error": "<= 1e-6",
+    }
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    """Judge the first step of every case under every rival."""
+    with one_thread():
+        words: list[tuple[str, bool]] = []
+        errors: list[float] = []
+        for case in CASES[:1] if quick else CASES:
+            reference = Reference.of(case)
+            for rival in (*CHECKPOINTS, *stock((0.5,) if quick else _FRACTIONS)):
+                _row(report, case, reference, rival)
+            if not quick:
+                if reference.statistics:
+                    _row(report, case, reference, _WITH_STATISTICS)
+                _decomposed_rows(report, case, reference)
+            fitted = _budget(case).fitted(case)
+            words.append((_own_row(report, case, reference, fitted), bool(fitted.reorders)))
+            errors.append(_loss_error(case, fitted.step))
+    report.bar("gradients-wrong", sum(word in (WRONG, OTHER) for word, _ in words))
+    unexplained = sum(word == ROUNDED and not reasons for word, reasons in words)
+    report.bar("gradients-rounded-without-reason", unexplained)
+    report.bar("loss-after-200-steps-error", max(errors))
+
+
+def _budget(case: Workload) -> Budget:
+    step = EAGER.step(case)
+    step.run()
+    step.clear()
+    found = step_allocations(step)
+    beside = found.peak_bytes - found.kept_bytes
+    return Budget(name=_OWN, above_bytes=int(found.kept_bytes + _SHARE * beside))
+
+
+def _own_row(report: Report, case: Workload, reference: Reference, fitted: Fitted) -> str:
+    verdict = reference.judge(fitted.step)
+    report.row(
+        _TABLE,
+        case=case.name,
+        rival=_OWN,
+        kernels="eager's",
+        beside=reference.name,
+        loss_error=verdict.loss_error,
+        gradient_error=verdict.gradient_error,
+        rounding=reference.rounding,
+        correct=verdict.word,
+        statistics=verdict.statistics,
+        reorders="; ".join(fitted.reorders),
+    )
+    return verdict.word
+
+
+def _loss_error(case: Workload, step: Step) -> float:
+    """Return the relative difference from eager's loss after `_STEPS` steps of training."""
+    found, exact = _trained(step), _trained(EAGER.step(case))
+    return abs(found - exact) / abs(exact)
+
+
+def _trained(step: Step) -> float:
+    """Train from the workload's first weights, and return the last loss."""
+    optimizer = torch.optim.SGD(step.model.parameters(), lr=_RATE)
+    loss = 0.0
+    for at in range(_STEPS):
+        loss = float(replace(step, seed=at).run())
+        optimizer.step()
+        step.clear()
+    return loss
+
+
+def _decomposed_rows(report: Report, case: Workload, reference: Reference) -> None:
+    """Compare the partitioner of decomposed kernels with itself where it drew other masks."""
+    whole, *others = stock(_FRACTIONS, decomposed=True)
+    if _row(report, case, reference, whole) == OTHER:
+        reference = reference.by(whole, case)
+    for rival in others:
+        _row(report, case, reference, rival)
+
+
+def _row(report: Report, case: Workload, reference: Reference, rival: Rival) -> str:
+    """Add the row of a rival, and return its verdict."""
+    try:
+        verdict = reference.judge(rival.step(case))
+    except RuntimeError as error:  # a rival's own
+        report.row(_TABLE, case=case.name, rival=rival.name, correct=type(error).__name__)
+        return WRONG
+    report.row(
+        _TABLE,
+        case=case.name,
+        rival=rival.name,
+        kernels=rival.kernels,
+        beside=reference.name,
+        loss_error=verdict.loss_error,
+        gradient_error=verdict.gradient_error,
+        rounding=reference.rounding,
+        correct=verdict.word,
+        statistics=verdict.statistics,
+    )
+    if verdict.word == WRONG:
+        report.note(
+            f"{rival.name} ({rival.kernels}): wrong gradients of {case.name}, without a warning"
+        )
+    return verdict.word

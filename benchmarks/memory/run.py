@@ -1,0 +1,16 @@
+"""Memory: training steps within a budget, and what they cost."""
+
+import sys
+
+from benchmarks.memory import correct, gpt, planning, resnet
+from benchmarks.sections import Section, run_sections
+
+SECTIONS: tuple[Section, ...] = (
+    resnet,
+    gpt,
+    planning,
+    correct,
+)
+
+if __name__ == "__main__":
+    sys.exit(run_sections("memory", __doc__, SECTIONS))

@@ -1,0 +1,203 @@
+"""Instruments for a training step: peak of allocations, resident memory, paired times, gradients.
+
+A step is forward pass, loss and backward pass of one batch. Before it, parameters have no gradients
+(`zero_grad` sets them to None), so that those it makes count as its allocations.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.profiler import profile
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A training step that can be repeated.
+
+    Attributes
+    ----------
+    model : the module whose parameters get gradients.
+    forward : inputs and targets -> loss.
+    seed : of torch's generator at the start of every run: masks of dropout are the same in all.
+    """
+
+    model: nn.Module
+    forward: Callable[[Tensor, Tensor], Tensor]
+    inputs: Tensor
+    targets: Tensor
+    seed: int = 1
+
+    def run(self) -> Tensor:
+        """Run forward and backward pass, and return the loss."""
+        torch.manual_seed(self.seed)
+        loss = self.forward(self.inputs, self.targets)
+        loss.backward()
+        return loss.detach()
+
+    def clear(self) -> None:
+        """Free the gradients."""
+        self.model.zero_grad(set_to_none=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocations:
+    """Allocations of a call, in bytes, above what was allocated before it.
+
+    Attributes
+    ----------
+    peak_bytes : highest sum at any time.
+    kept_bytes : what is still allocated at the end: gradients, after a step.
+    count : number of allocations.
+    """
+
+    peak_bytes: int
+    kept_bytes: int
+    count: int
+
+
+def allocations(call: Callable[[], object]) -> Allocations:
+    """Count the bytes that torch's CPU allocator hands out during a call.
+
+    The profiler records every allocation and release, in the operators' inside, too, so the result
+    is exact and repeatable. Memory that was there before does not count, nor does its release; nor
+    do buffers that oneDNN allocates by itself, which only `resident_growth` shows.
+    """
+    profiled = profile(use_kineto=True, profile_memory=True)
+    with profiled:
+        result = call()
+        del result
+    recorded = profiled.kineto_results
+    assert recorded is not None
+    current = peak = count = 0
+    for event in recorded.events():
+        if event.name() == "[memory]":
+            change: int = event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
+            current += change
+            count += change > 0
+            peak = max(peak, current)
+    return Allocations(peak_bytes=peak, kept_bytes=current, count=count)
+
+
+def step_allocations(step: Step, *, accumulate: bool = False) -> Allocations:
+    """Return the allocations of a step that ran before (what its first run compiles counts, too).
+
+    Parameters
+    ----------
+    accumulate : with gradients that are there before and added to: they do not count. Otherwise
+        the step makes them, and they do.
+    """
+    if accumulate:
+        step.run()
+    found = allocations(step.run)
+    step.clear()
+    return found
+
+
+def resident_growth(call: Callable[[], object]) -> int:
+    """Return the highest resident memory of this process during a call, above that before it.
+
+    What a call returns is freed within it. Memory that the process freed before has to be back at
+    the system: start it with `RETURN_MEMORY`.
+    """
+    before = _status_bytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the highest is the present one
+    call()
+    return _status_bytes("VmHWM") - before
+
+
+RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+"""Environment in which freed memory goes back to the system at once: what is resident is in use."""
+
+
+def _status_bytes(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (found,) = (line.split()[1] for line in lines if line.startswith(f"{field}:"))
+    return 1024 * int(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Times of a step, in rounds with others.
+
+    Attributes
+    ----------
+    seconds : processor time of the process, a round each.
+    elapsed : the median of elapsed seconds.
+    """
+
+    seconds: tuple[float, ...]
+    elapsed: float
+
+    @property
+    def typical(self) -> float:
+        """Median of processor time."""
+        return statistics.median(self.seconds)
+
+    def over(self, other: "Times") -> float:
+        """Return the median of the ratios of both times in the same round."""
+        return statistics.median(a / b for a, b in zip(self.seconds, other.seconds, strict=True))
+
+
+def paired_times(steps: Mapping[str, Step], rounds: int) -> dict[str, Times]:
+    """Run all steps by turns, in an order that rotates. All ran before: the first run is slower.
+
+    Processor time counts what the kernels and the memory management of the system take, and is
+    that of an idle machine's clock with one thread; other processes prolong it little.
+    """
+    names = list(steps)
+    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for turn in range(rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            began = time.process_time(), time.perf_counter()
+            steps[name].run()
+            spent[name].append((time.process_time() - began[0], time.perf_counter() - began[1]))
+            steps[name].clear()
+    return {
+        name: Times(
+            seconds=tuple(processor for processor, _ in found),
+            elapsed=statistics.median(elapsed for _, elapsed in found),
+        )
+        for name, found in spent.items()
+    }
+
+
+def gradients(step: Step) -> dict[str, Tensor]:
+    """Return the gradients of a step, by the parameters' names."""
+    step.clear()
+    step.run()
+    found = {
+        name: parameter.grad
+        for name, parameter in step.model.named_parameters()
+        if parameter.grad is not None
+    }
+    step.clear()
+    return found
+
+
+def relative_error(found: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> float:
+    """Return the norm of all differences over the norm of all exact values."""
+    assert found.keys() == exact.keys()
+    squares = sum(
+        float((found[name].double() - value.double()).square().sum())
+        for name, value in exact.items()
+    )
+    return (squares / sum(float(value.double().square().sum()) for value in exact.values())) ** 0.5
+
+
+@contextmanager
+def one_thread() -> Generator[None]:
+    """Compute with one thread of torch, then restore their number."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

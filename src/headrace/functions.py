@@ -1,0 +1,41 @@
+"""Functions that a user names as ``module:function``."""
+
+import importlib
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import InputError
+
+
+@contextmanager
+def folder_on_path() -> Generator[None]:
+    """Find modules of the working folder first, as ``python -m`` does."""
+    before = list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def named_function(text: str, error: type[InputError] = InputError) -> Callable[..., Any]:
+    """Return the function that ``module:function`` names.
+
+    Parameters
+    ----------
+    error : raised if there is none.
+    """
+    module, colon, name = text.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), name) if colon and name else None
+    except (ImportError, AttributeError, SyntaxError, ValueError) as problem:
+        raise error(
+            f"model is {text!r}, needs module:function of a module that can be imported from here: "
+            f"{problem}"
+        ) from problem
+    if not callable(found):
+        raise error(f"model is {text!r}, needs module:function")
+    return found

@@ -1,0 +1,90 @@
+"""Training within a memory budget: activations stored, recomputed, or computed in another way."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.memory.errors import BudgetError, CaptureError, MismatchError, ScheduleError
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from headrace.memory.plan.solve import Progress
+    from headrace.memory.run.fitted import FittedModule
+
+__all__ = ["BudgetError", "CaptureError", "MismatchError", "ScheduleError", "fit"]
+
+
+def fit(
+    model: "Module",
+    sample: Any,
+    budget: int | str,
+    *,
+    loss: "Module | None" = None,
+    optimizer: "Optimizer | None" = None,
+    accumulates: bool = False,
+    ddp: bool = False,
+    effort: str = "quick",
+    seed: int = 0,
+    captures: int = 2,
+    plan: "str | Path | None" = None,
+    cache: bool = True,
+    exact: bool = False,
+    progress: "Callable[[Progress], None] | None" = None,
+) -> "FittedModule":
+    """Fit a model's training step into a memory budget, at the least cost in time.
+
+    The model returned has the same parameters and `state_dict`, computes the same gradients, and
+    allocates no more than the budget from the beginning of its forward to the end of its backward
+    pass.
+
+    Parameters
+    ----------
+    model : in training mode, on the CPU or one GPU.
+    sample : arguments of a call: one, several in a tuple or list, or by name in a mapping. With
+        `loss` the last one is the target.
+    budget : bytes, a text such as ``6GiB``, or a share of the GPU's memory such as ``80%``. It
+        covers parameters, buffers, gradients, inputs, activations and workspaces, and what the next
+        three name.
+    loss : of the model's output and the target. Calls then take the target, too, and return the
+        loss, whose memory is planned as well.
+    optimizer : its state is counted.
+    accumulates : whether gradients are kept between steps. Not for DistributedDataParallel with
+        gradients as views of its buckets, which are counted by `ddp`.
+    ddp : whether DistributedDataParallel will be around what is returned: its buckets are counted.
+    effort : "quick" (at most some 20 s), "normal" (3 minutes) or "thorough" (half an hour).
+    seed : equal seeds give equal plans, where no limit of time is reached.
+    captures : how many kinds of arguments get a plan: the sample's, then others as they come. More
+        kinds run the model as it is, with a warning.
+    plan : a file of `headrace memory plan` for this model, sample and device; it is not made again.
+    cache : whether costs and plans are kept in the cache folder, and taken from there.
+    exact : whether gradients are those of the model to the bit, on one device. Else they may differ
+        by rounding, as those of a loss over a vocabulary do that is summed chunk by chunk.
+    progress : called with the state of the solver; default: a line on a terminal.
+
+    Raises
+    ------
+    BudgetError : the budget is malformed, or less than any schedule needs; the message has the
+        least that one was found for.
+    CaptureError : the model cannot be captured; the message names the module.
+    MismatchError : `plan` is for another model, shape or device; the message says what differs.
+    """
+    from headrace.memory.adapt.fit import fit_model
+
+    return fit_model(
+        model,
+        sample,
+        budget,
+        loss=loss,
+        optimizer=optimizer,
+        accumulates=accumulates,
+        ddp=ddp,
+        effort=effort,
+        seed=seed,
+        captures=captures,
+        plan=plan,
+        cache=cache,
+        exact=exact,
+        progress=progress,
+    )

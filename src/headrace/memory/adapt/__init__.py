@@ -1,0 +1,1 @@
+"""Plans that follow a job: made for its model, kept, and changed with its budget."""

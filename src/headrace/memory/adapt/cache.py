@@ -1,0 +1,211 @@
+"""Cache of measured costs and of plans, in the folder of what later jobs can use again.
+
+Costs are kept by device and by what else changes them: processor, torch, its choice of algorithms.
+Plans are kept by the step (model, shapes, implementations, what is resident), device, budget,
+effort and seed. Files are replaced as a whole; one that cannot be read is logged and made again.
+"""
+
+import platform
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import headrace
+import headrace.artifact as artifact_io
+from headrace.artifact import Artifact, columns_of
+from headrace.cache import cache_key, read_cached, write_cached
+from headrace.errors import ArtifactError
+from headrace.fields import Field
+from headrace.memory.measure.timing import Cost, device_name
+from headrace.memory.plan.effort import Effort
+from headrace.memory.plan.match import require_match
+from headrace.memory.plan.plan import MemoryPlan
+from headrace.memory.profile import MemoryProfile
+from headrace.settings import Settings
+
+COSTS_KIND = "memory-costs"
+_COSTS_SCHEMA = 1
+_COSTS, _PLAN = ".costs", ".plan"
+_COLUMNS = {"time_us": np.float64, "workspace_bytes": np.int64}
+_MOST_COSTS = 50_000
+"""Costs in a file, some 10 MB; the oldest go first."""
+_MOST_PLANS = 128
+
+_CONSEQUENCE = "the next job will do the work again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanKey:
+    """Identity of a plan.
+
+    Attributes
+    ----------
+    step : its profile without costs (`headrace.memory.measure.step.unmeasured_profile`).
+    conditions : of its costs; see `conditions`.
+    """
+
+    step: MemoryProfile
+    conditions: Mapping[str, str]
+    budget_bytes: int
+    effort: Effort
+    seed: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of a plan with this key."""
+        return {"effort": str(self.effort), "seed": self.seed}
+
+    @property
+    def name(self) -> str:
+        """Name of its file."""
+        step = replace(self.step, model="")  # a name for people
+        return cache_key([step.digest, dict(self.conditions), self.budget_bytes, self.settings])
+
+
+class StepCache:
+    """The cache in one folder.
+
+    Parameters
+    ----------
+    folder : made at the first use. None: nothing is found, and nothing is kept.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    @classmethod
+    def of_user(cls) -> "StepCache":
+        """Return the cache in the folder of the settings (HEADRACE_CACHE)."""
+        folder = Settings.from_environment().cache_folder
+        return cls(folder and folder / "memory")
+
+    def costs(self, known: Mapping[str, str]) -> dict[str, Cost]:
+        """Return the costs that were measured under these conditions."""
+        if self._folder is None:
+            return {}
+        return (
+            read_cached(self._costs_path(self._folder, known), _load_costs, _warning("costs")) or {}
+        )
+
+    def save_costs(self, known: Mapping[str, str], costs: Mapping[str, Cost]) -> None:
+        """Add costs to those that are kept. A failure is logged as a warning."""
+        if self._folder is None:
+            return
+        whole = {**self.costs(known), **costs}  # with those that another process has added
+        kept = dict(islice(whole.items(), max(len(whole) - _MOST_COSTS, 0), None))
+        rows = [(each.time_us, each.workspace_bytes) for each in kept.values()]
+        artifact = Artifact(
+            kind=COSTS_KIND,
+            schema=_COSTS_SCHEMA,
+            head={"conditions": dict(known), "operators": list(kept)},
+            tables={"costs": columns_of(rows, _COLUMNS)},
+        )
+        write_cached(self._costs_path(self._folder, known), artifact, _CONSEQUENCE)
+
+    def find_plan(self, key: PlanKey) -> MemoryPlan | None:
+        """Return the plan with this key, proven again; None if there is none."""
+        if self._folder is None:
+            return None
+
+        def load(path: Path) -> MemoryPlan:
+            plan = MemoryPlan.load(path)
+            require_match(plan, key.step, str(path))
+            if (plan.budget_bytes, dict(plan.settings)) != (key.budget_bytes, key.settings):
+                raise ArtifactError(f"{path}: is for another budget, effort or seed")
+            plan.verify()
+            return plan
+
+        return read_cached(self._plan_path(self._folder, key), load, _warning("plans"))
+
+    def save_plan(self, key: PlanKey, plan: MemoryPlan) -> None:
+        """Keep a plan, and delete the oldest. A failure is logged as a warning."""
+        if self._folder is None:
+            return
+        path = self._plan_path(self._folder, key)
+        write_cached(path, plan.to_artifact(), _CONSEQUENCE)
+        for old in _newest(path.parent, _PLAN)[_MOST_PLANS:]:
+            with suppress(OSError):
+                old.unlink()
+
+    def _costs_path(self, folder: Path, known: Mapping[str, str]) -> Path:
+        return folder / "costs" / f"{cache_key(dict(known))}{_COSTS}"
+
+    def _plan_path(self, folder: Path, key: PlanKey) -> Path:
+        return folder / "plans" / f"{key.name}{_PLAN}"
+
+
+@contextmanager
+def cached_costs(
+    cache: StepCache, known: Mapping[str, str], costs: dict[str, Cost]
+) -> Generator[None]:
+    """Add to `costs` what was measured under these conditions, and keep what the block adds."""
+    costs.update({**cache.costs(known), **costs})
+    before = len(costs)
+    try:
+        yield
+    finally:
+        if len(costs) > before:
+            cache.save_costs(known, costs)
+
+
+def conditions(device: torch.device) -> dict[str, str]:
+    """Return what measured costs depend on, beside operator and arguments."""
+    backends = torch.backends
+    found = {
+        "headrace": headrace.__version__,
+        "torch": torch.__version__,
+        "device": device_name(device),
+        "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+        "matmul": torch.get_float32_matmul_precision(),
+    }
+    if device.type == "cpu":
+        return {**found, "processor": _processor(), "mkldnn": str(backends.mkldnn.enabled)}
+    cudnn = backends.cudnn
+    switches = (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32)
+    return {**found, "cudnn": " ".join(map(str, switches))}
+
+
+def _processor() -> str:
+    """Return the model of the CPU, or at least its architecture."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _load_costs(path: Path) -> dict[str, Cost]:
+    artifact = artifact_io.load(path, COSTS_KIND, _COSTS_SCHEMA)
+    source = str(path)
+    names = [
+        each.text() for each in Field(artifact.head, source, ArtifactError).at("operators").items()
+    ]
+    table = artifact.numbers("costs", _COLUMNS, source)
+    times, sizes = (table[name] for name in _COLUMNS)
+    if len(names) != len(times):
+        raise ArtifactError(f"{source}: 'operators' has {len(names)} names, needs {len(times)}")
+    if not (np.isfinite(times).all() and (times >= 0).all() and (sizes >= 0).all()):
+        raise ArtifactError(f"{source}: table 'costs' has figures below 0, or no numbers")
+    rows = zip(names, times.tolist(), sizes.tolist(), strict=True)
+    return {name: Cost(time_us, int(nbytes)) for name, time_us, nbytes in rows}
+
+
+def _warning(what: str) -> str:
+    return f"ignored a file of {what} in the cache, which is made again"
+
+
+def _newest(folder: Path, suffix: str) -> list[Path]:
+    """Return files, the newest first; none if the folder cannot be read."""
+    found: list[tuple[float, Path]] = []
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.suffix == suffix:
+                with suppress(OSError):
+                    found.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]

@@ -1,0 +1,16 @@
+"""``headrace memory``: whether a training step fits into a budget, and what it costs."""
+
+import typer
+
+from headrace.memory.cli.measure import measure_command
+from headrace.memory.cli.plan import plan_command
+
+app = typer.Typer(
+    help="Train within a memory budget: store, recompute, or compute in another way.",
+    no_args_is_help=True,
+)
+OTHERS = {}
+"""Commands outside of the group, by their path."""
+
+app.command("measure")(measure_command)
+app.command("plan")(plan_command)

@@ -1,0 +1,62 @@
+"""``headrace memory plan --largest-batch``: the largest batch with a schedule within a budget."""
+
+from collections.abc import Callable
+
+from headrace.functions import folder_on_path, named_function
+from headrace.memory.cli.measure import profile_of
+from headrace.memory.errors import BudgetError
+from headrace.memory.plan.largest import largest
+from headrace.memory.profile import MemoryProfile
+from headrace.units import size
+
+
+def largest_batch(
+    model: str, budget_bytes: int, *, cache: bool, report: Callable[[str], None]
+) -> tuple[int, MemoryProfile]:
+    """Return the largest batch whose step has a schedule within a budget, and its measured profile.
+
+    Batches are captured, with costs by a roofline and no workspaces; only the largest that fits is
+    measured. Where it does not fit then, smaller ones are measured, too.
+
+    Parameters
+    ----------
+    model : ``module:function`` of a function that takes a batch size.
+    report : called with what is done.
+
+    Raises
+    ------
+    BudgetError : not even one sample fits.
+    """
+    from headrace.memory.measure.timing import Roofline
+
+    device = Roofline(name="a roofline", flops_per_s=1e12, bytes_per_s=1e11, launch_us=5.0)
+    with folder_on_path():
+        function = named_function(model)
+
+    def profile(batch: int, *, modelled: bool) -> MemoryProfile:
+        report(f"batch {batch}")
+        made = function(batch)
+        where = device if modelled else None
+        return profile_of(made, model, accumulates=False, cache=cache, device=where)
+
+    def fits(batch: int, *, modelled: bool) -> bool:
+        return has_schedule(profile(batch, modelled=modelled), budget_bytes)
+
+    most = largest(lambda batch: fits(batch, modelled=True))
+    if most and not fits(most, modelled=False):
+        most = largest(lambda batch: fits(batch, modelled=False), most - 1)
+    if not most:
+        raise BudgetError(f"a batch of 1 does not fit into {size(budget_bytes)}")
+    return most, profile(most, modelled=False)
+
+
+def has_schedule(profile: MemoryProfile, budget_bytes: int) -> bool:
+    """Return whether a schedule within the budget is found, without a search for a fast one."""
+    from headrace.memory.plan.solve import Limits, solve
+
+    first = Limits(seconds=20.0, bound_seconds=0.0, interval_work=0.0, rounds=0, gap=1.0)
+    try:
+        solve(profile.graph, budget_bytes, limits=first)
+    except BudgetError:
+        return False
+    return True

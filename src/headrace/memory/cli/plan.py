@@ -1,0 +1,151 @@
+"""``headrace memory plan``: the fastest schedule of a training step within a budget."""
+
+import signal
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.cli.options import output_option
+from headrace.errors import InputError
+from headrace.memory.cli.batch import largest_batch as find_largest
+from headrace.memory.cli.measure import measured_profile
+from headrace.memory.plan.effort import Effort
+from headrace.memory.profile import MemoryProfile
+from headrace.memory.schedule import Schedule
+from headrace.units import duration, size
+
+if TYPE_CHECKING:
+    from headrace.memory.plan.plan import MemoryPlan
+
+
+def plan_command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROFILE|MODEL",
+            help="A memory profile, or module:function as for measure, which is then measured.",
+        ),
+    ],
+    budget: Annotated[
+        str,
+        typer.Option(
+            help="Memory of a whole training step, such as 6GiB or 900MB. Of several, by commas, "
+            "each gets a plan of its own, and its budget in the file's name."
+        ),
+    ],
+    output: Annotated[Path, output_option("File for the memory plan.")],
+    effort: Annotated[Effort, typer.Option(help="Search effort.")] = Effort.NORMAL,
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal results.")] = 0,
+    start: Annotated[
+        Path | None,
+        typer.Option(help="Plan of the same step, such as for another budget, to start from."),
+    ] = None,
+    largest_batch: Annotated[
+        bool,
+        typer.Option(
+            "--largest-batch",
+            help="Plan the largest batch that fits; MODEL's function takes a batch size.",
+        ),
+    ] = False,
+    cache: Annotated[
+        bool, typer.Option(help="Take measured costs from the cache folder, and keep them there.")
+    ] = True,
+) -> None:
+    """Find what to store, what to recompute and how to compute it within a budget.
+
+    Ctrl-C ends the search with the fastest schedule so far.
+    """
+    # the solvers take long to import
+    from headrace.memory.plan.make import parse_budget
+    from headrace.memory.plan.plan import MemoryPlan
+    from headrace.memory.plan.sweep import sweep
+
+    texts = [text.strip() for text in budget.split(",")]
+    budgets = {parse_budget(text): text for text in texts}
+    profile = _profile(source, list(budgets), largest_batch=largest_batch, cache=cache)
+    starts = _starts(start, profile)
+    with Console(stderr=True).status("planning") as status, interrupts() as interrupt:
+        found = sweep(
+            profile,
+            budgets,
+            effort=effort,
+            seed=seed,
+            progress=lambda at, state: status.update(f"planning {budgets[at]}: {state}"),
+            interrupt=interrupt,
+            starts=starts,
+        )
+    if not any(isinstance(plan, MemoryPlan) for plan in found.values()):
+        raise next(plan for plan in found.values() if not isinstance(plan, MemoryPlan))
+    for at, plan in sorted(found.items()):
+        if isinstance(plan, MemoryPlan):
+            plan.verify()
+            path = output if len(found) == 1 else _named(output, budgets[at])
+            plan.save(path)
+            _print(plan, path)
+        else:
+            Console(stderr=True).print(f"{budgets[at]}: {plan}", soft_wrap=True)
+
+
+def _profile(
+    source: str, budgets: Sequence[int], *, largest_batch: bool, cache: bool
+) -> MemoryProfile:
+    is_file = Path(source).exists()
+    if not largest_batch:
+        if is_file:
+            return MemoryProfile.load(source)
+        return measured_profile(source, accumulates=False, cache=cache)
+    if is_file or len(budgets) > 1:
+        raise InputError("--largest-batch needs module:function in place of a file, and one budget")
+    with Console(stderr=True).status("capturing") as status:
+        batch, profile = find_largest(source, budgets[0], cache=cache, report=status.update)
+    Console().print(f"Largest batch: {batch}.")
+    return profile
+
+
+def _starts(start: Path | None, profile: MemoryProfile) -> tuple[Schedule, ...]:
+    from headrace.memory.plan.match import require_match
+    from headrace.memory.plan.plan import MemoryPlan
+
+    if start is None:
+        return ()
+    earlier = MemoryPlan.load(start)
+    require_match(earlier, profile, str(start))
+    return (earlier.schedule,)
+
+
+def _named(output: Path, budget: str) -> Path:
+    return output.with_name(f"{output.stem}-{budget.replace(' ', '')}{output.suffix}")
+
+
+@contextmanager
+def interrupts() -> Generator[Callable[[], bool]]:
+    """Give a function that returns whether Ctrl-C was pressed; the second one ends the command."""
+    struck = threading.Event()
+
+    def strike(_number: int, _frame: object) -> None:
+        if struck.is_set():
+            raise KeyboardInterrupt
+        struck.set()
+
+    before = signal.signal(signal.SIGINT, strike)
+    try:
+        yield struck.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _print(plan: "MemoryPlan", output: Path) -> None:
+    slower = plan.time_us / plan.plain_us - 1 if plan.plain_us else 0.0
+    console = Console()
+    console.print(
+        f"Predicted step {duration(plan.time_us)}, {slower:.1%} over a plain one; "
+        f"peak {size(plan.peak_bytes)} of {size(plan.budget_bytes)}; "
+        f"within {plan.gap:.1%} of the bound.",
+        soft_wrap=True,
+    )
+    console.print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)

@@ -1,0 +1,27 @@
+"""Artifact kinds of training within a memory budget."""
+
+from headrace.kinds import ArtifactKind, deferred
+from headrace.memory.plan.plan import PLAN_KIND, PLAN_SCHEMA, MemoryPlan
+from headrace.memory.profile import KIND, PROFILE_SCHEMA, MemoryProfile
+
+KINDS = (
+    ArtifactKind(
+        name=KIND,
+        schema=PROFILE_SCHEMA,
+        summary="operators and storages of a training step, with times and bytes on one device",
+        documentation="memory.md",
+        load=MemoryProfile.from_artifact,
+        show=deferred("headrace.memory.report.tables:profile_tables"),
+        page=deferred("headrace.memory.report.pages:memory_profile_page"),
+    ),
+    ArtifactKind(
+        name=PLAN_KIND,
+        schema=PLAN_SCHEMA,
+        summary="a schedule of a training step within a memory budget, and its certificate",
+        documentation="memory.md",
+        load=MemoryPlan.from_artifact,
+        show=deferred("headrace.memory.report.tables:plan_tables"),
+        verify=deferred("headrace.memory.report.tables:verify_plan"),
+        page=deferred("headrace.memory.report.pages:memory_plan_page"),
+    ),
+)

@@ -1,0 +1,1 @@
+"""The operators of a training step, and their costs."""

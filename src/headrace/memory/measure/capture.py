@@ -1,0 +1,469 @@
+"""Capture of a training step: the joint graph of a module, as operators on storages.
+
+AOTAutograd traces the module's forward and backward pass under fake tensors into one graph of ATen
+operators, without side effects (`aot_export_joint_with_descriptors`). Here views of a storage are
+told from operators that create storages, and the nodes of the forward from those of the backward
+pass. The joint graph is kept: schedules are run on it (`headrace.memory.run`).
+"""
+
+# pyright: reportPrivateUsage=false
+
+import operator
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch._functorch._aot_autograd.descriptors import (
+    BufferAOTInput,
+    InputMutationAOTOutput,
+    ParamAOTInput,
+    TangentAOTInput,
+)
+from torch._functorch._aot_autograd.schemas import JointWithDescriptors
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._ops import OpOverload
+from torch.fx import Graph as FxGraph
+from torch.fx import Node
+from torch.fx.traceback import annotate, preserve_node_meta
+
+from headrace.memory.errors import CaptureError
+from headrace.memory.graph import Graph, Implementation, Operator, Storage
+from headrace.memory.operators import is_rewritten, rewrite
+
+aten = torch.ops.aten
+ROUNDING = {"cpu": 64, "cuda": 512}
+"""Granularity of allocations in bytes: CPU allocator's alignment, caching allocator's blocks."""
+PURE_NAMESPACES = ("aten", "prims", "torchvision")
+"""Operators of others may have effects that their schema does not name: they are run once."""
+STATE_BYTES = 5056
+"""State of the CPU's random generator; a CUDA generator's has 16."""
+
+
+class WithLoss(nn.Module):
+    """A model and its loss: the last argument is the target."""
+
+    def __init__(self, model: nn.Module, loss: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the loss of the model's output."""
+        *inputs, target = args
+        return self.loss(self.model(*inputs, **kwargs), target)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Argument of a `Call`: the latest instance of a storage that no node of the graph computes."""
+
+    storage: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Computation of an operator by an implementation that is not its own node.
+
+    Attributes
+    ----------
+    target : a function that returns one tensor, or a tuple of as many as `outputs`.
+    args, kwargs : constants, nodes of the joint graph, and `Stored`.
+    outputs : storages of what it returns.
+    draws : whether it draws random numbers.
+    """
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    outputs: tuple[int, ...]
+    draws: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """A training step as traced.
+
+    Attributes
+    ----------
+    graph : its operators and storages; times and workspaces are 0 until they are measured.
+    joint : torch's record of the trace.
+    nodes : of the joint graph, by operator; None for the loss outside of the graph.
+    storage_of : storage of each node's value that is one tensor and no input, parameter or buffer.
+    bases : by storage, the node that creates it and the index of the output (None: it has one).
+    views : nodes that compute nothing: other views of a storage, or elements of a tuple.
+    random : forward operators that draw random numbers, and the device of their generator.
+    calls : by operator and implementation, where it is not the operator's node itself.
+    examples : fake tensors of storages that only calls create.
+    fills : of these, a value that is valid in every element, where that is not 0.
+    """
+
+    graph: Graph
+    joint: JointWithDescriptors
+    nodes: tuple[Node | None, ...]
+    storage_of: Mapping[Node, int]
+    bases: tuple[tuple[Node, int | None], ...]
+    views: frozenset[Node]
+    random: Mapping[int, torch.device]
+    calls: Mapping[tuple[int, int], Call] = field(default_factory=dict[tuple[int, int], Call])
+    examples: Mapping[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
+    fills: Mapping[int, int] = field(default_factory=dict[int, int])
+
+    def example(self, storage: int) -> torch.Tensor:
+        """Return the fake tensor that spans a storage."""
+        if storage in self.examples:
+            return self.examples[storage]
+        node, index = self.bases[storage]
+        return node.meta["val"] if index is None else node.meta["val"][index]
+
+    @property
+    def fx(self) -> FxGraph:
+        """The joint graph."""
+        return self.joint.graph_module.graph
+
+    @property
+    def forward_outputs(self) -> list[Any]:
+        """Nodes that the forward pass returns: new values of buffers, then the module's outputs."""
+        return _outputs(self.fx)[0]
+
+    @property
+    def gradients(self) -> list[Any]:
+        """Nodes that the backward pass returns, for every input; None if it needs no gradient."""
+        return _outputs(self.fx)[1]
+
+
+def capture(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> Capture:
+    """Trace a training step of `model`, in the mode that it is in.
+
+    Parameters
+    ----------
+    args, kwargs : a sample of the model's arguments; of tensors only shape, type and device count.
+
+    Raises
+    ------
+    CaptureError
+        If the model has hooks or cannot be traced: control flow on values, side effects, operators
+        without a fake implementation, nothing to differentiate.
+    """
+    _refuse_hooks(model)
+    joint = _export(model, tuple(args), dict(kwargs or {}))
+    _drop_unread_statistics(joint.graph_module.graph)
+    rewrite(joint.graph_module.graph)
+    joint.graph_module.recompile()  # its code is text alone: constants have no names in it
+    return _Reader(joint).read()
+
+
+def _refuse_hooks(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
+            if getattr(module, kind):
+                raise CaptureError(
+                    f"module {_named(name)} has {kind[1:].replace('_', ' ')}, which would run "
+                    "while the model is captured and not in training; remove them"
+                )
+
+
+def _named(name: str) -> str:
+    return repr(name) if name else "itself (the model)"
+
+
+def _export(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> JointWithDescriptors:
+    entered: list[str] = []
+    with ExitStack() as stack:
+        stack.enter_context(preserve_node_meta())
+        stack.enter_context(_modules_noted(model, entered))
+        try:
+            joint = aot_export_joint_with_descriptors(stack, model, args, kwargs)
+        except Exception as error:
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise CaptureError(
+                f"module {_named(entered[-1] if entered else '')} cannot be captured: "
+                f"{type(error).__name__}: {reason[0]}; leave it outside of the model that is fitted"
+            ) from error
+    if not any(isinstance(label, TangentAOTInput) for label in _labels(joint.graph_module.graph)):
+        raise CaptureError("no output of the model depends on a parameter that requires gradients")
+    return joint
+
+
+@contextmanager
+def _modules_noted(model: nn.Module, entered: list[str]) -> Generator[None]:
+    """Note in every node the module that it is traced in.
+
+    After an error `entered` has the modules that it occurred in.
+    """
+    open_notes: list[Any] = []
+
+    def enter(name: str) -> None:
+        entered.append(name)
+        note = annotate({"module": name})
+        note.__enter__()
+        open_notes.append(note)
+
+    def leave() -> None:
+        if entered:
+            open_notes.pop().__exit__(None, None, None)
+            entered.pop()
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            before = module.register_forward_pre_hook(lambda *_, name=name: enter(name))
+            after = module.register_forward_hook(lambda *_: leave())
+            hooks.callback(before.remove)
+            hooks.callback(after.remove)
+        try:
+            yield
+        finally:
+            while open_notes:
+                open_notes.pop().__exit__(None, None, None)
+
+
+def _drop_unread_statistics(graph: FxGraph) -> None:
+    """Cut the inputs of batch normalization's backward that it does not read in training mode."""
+    for node in graph.nodes:
+        if node.target is aten.native_batch_norm_backward.default and node.args[7]:
+            node.update_arg(3, None)
+            node.update_arg(4, None)
+
+
+def _labels(graph: FxGraph) -> list[Any]:
+    return [node.meta.get("desc") for node in graph.find_nodes(op="placeholder")]
+
+
+def _outputs(graph: FxGraph) -> tuple[list[Any], list[Any]]:
+    """Return what the forward pass returns, and the gradients: one for every input of the step."""
+    (returned,) = graph.output_node().args
+    outputs = list(cast(Sequence[Any], returned))
+    count = len(outputs) - sum(not isinstance(each, TangentAOTInput) for each in _labels(graph))
+    return outputs[:count], outputs[count:]
+
+
+class _Reader:
+    """Reads the joint graph into operators and storages."""
+
+    def __init__(self, joint: JointWithDescriptors) -> None:
+        self.joint = joint
+        self.fx = joint.graph_module.graph
+        self.storages: list[Storage] = []
+        self.bases: list[tuple[Node, int | None]] = []
+        self.known: set[int] = set()  # handles
+        self.storage_of: dict[Node, int] = {}
+        self.elements: dict[Node, dict[int, int]] = {}  # storages of nodes with several outputs
+        self.views: set[Node] = set()
+
+    def read(self) -> Capture:
+        inputs = self.fx.find_nodes(op="placeholder")
+        tangents = [n for n in inputs if isinstance(n.meta["desc"], TangentAOTInput)]
+        primals = [n for n in inputs if n not in tangents]
+        for node in (*primals, *self.fx.find_nodes(op="get_attr")):
+            self.known.update(_handle(tensor) for tensor in _tensors(node))
+        for node in tangents:
+            self._create(node)
+        forward, backward = self._computations(tangents)
+        stale = self._mutated(primals)
+        outputs, results = map(self._storages_of, _outputs(self.fx))
+        loss = _implementation(reads=outputs, creates=self._storages_of(tangents))
+        operators = (
+            *(self._operator(node, again=_repeats(node, stale)) for node in forward),
+            Operator(name="loss", module="", again=False, implementations=(loss,)),
+            *(self._operator(node, again=False) for node in backward),
+        )
+        random = {i: _tensors(node)[0].device for i, node in enumerate(forward) if _is_random(node)}
+        return Capture(
+            graph=Graph(
+                storages=tuple(self.storages),
+                operators=operators,
+                forward_count=len(forward),
+                outputs=frozenset(outputs),
+                results=frozenset(results),
+                resident=_resident(primals, len(random)),
+            ),
+            joint=self.joint,
+            nodes=(*forward, None, *backward),
+            storage_of=self.storage_of,
+            bases=tuple(self.bases),
+            views=frozenset(self.views),
+            random=random,
+        )
+
+    def _computations(self, tangents: list[Node]) -> tuple[list[Node], list[Node]]:
+        """Return the computing nodes of the forward and of the backward pass.
+
+        The forward pass ends where the first node depends on a tangent or was traced while
+        autograd ran. Nodes that only the backward pass needs, traced before, are of the forward
+        pass, as in eager execution.
+        """
+        needed = _ancestors(self.fx.output_node())
+        forward: list[Node] = []
+        backward: list[Node] = []
+        differentiated = set(tangents)
+        for node in self.fx.nodes:
+            if node.op != "call_function" or node not in needed:
+                continue
+            if self._is_view(node):
+                self._note_view(node)
+                if not differentiated.isdisjoint(node.all_input_nodes):
+                    differentiated.add(node)
+                continue
+            _refuse_higher_order(node)
+            begins = node.meta.get("partitioner_tag") == "is_backward"
+            if backward or begins or not differentiated.isdisjoint(node.all_input_nodes):
+                backward.append(node)
+            else:
+                forward.append(node)
+            self._create(node)
+        return forward, backward
+
+    def _is_view(self, node: Node) -> bool:
+        """Return whether a node creates no storage: each of its outputs is in one of before."""
+        if node.target is operator.getitem:
+            return True
+        returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+        if returns and all(each.alias_info and not each.alias_info.is_write for each in returns):
+            return True
+        tensors = _tensors(node)
+        return bool(tensors) and all(_handle(tensor) in self.known for tensor in tensors)
+
+    def _note_view(self, node: Node) -> None:
+        self.views.add(node)
+        source = node.all_input_nodes[0]
+        if source in self.elements:
+            storage = self.elements[source].get(cast(int, node.args[1]))
+        elif source in self.storage_of:
+            storage = self.storage_of[source]
+        else:
+            storage = None
+        if storage is not None:
+            self.storage_of[node] = storage
+
+    def _create(self, node: Node) -> None:
+        """Add the storages of a node's outputs."""
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor):
+            self.storage_of[node] = self._add(value, node.name, (node, None))
+            return
+        self.elements[node] = {
+            index: self._add(each, f"{node.name}[{index}]", (node, index))
+            for index, each in enumerate(value)
+            if isinstance(each, torch.Tensor)
+        }
+
+    def _add(self, tensor: torch.Tensor, name: str, base: tuple[Node, int | None]) -> int:
+        self.known.add(_handle(tensor))
+        self.storages.append(Storage(name=name, nbytes=rounded_bytes(tensor)))
+        self.bases.append(base)
+        return len(self.bases) - 1
+
+    def _operator(self, node: Node, *, again: bool) -> Operator:
+        creates = tuple(index for index, (made, _) in enumerate(self.bases) if made is node)
+        default = _implementation(reads=self._storages_of(node.all_input_nodes), creates=creates)
+        return Operator(
+            name=node.name, module=_module(node), again=again, implementations=(default,)
+        )
+
+    def _storages_of(self, nodes: Iterable[Any]) -> tuple[int, ...]:
+        found = (self.storage_of.get(node) for node in nodes if isinstance(node, Node))
+        return tuple(dict.fromkeys(index for index in found if index is not None))
+
+    def _mutated(self, primals: list[Node]) -> set[Node]:
+        """Return nodes whose memory the step overwrites at the end of its forward pass."""
+        labels = self.fx.output_node().meta["desc"]
+        mutations = [each for each in labels if isinstance(each, InputMutationAOTOutput)]
+        written = {each.mutated_input for each in mutations}
+        found = {node for node in primals if node.meta["desc"] in written}
+        for node in self.fx.nodes:
+            if node in self.views and not found.isdisjoint(node.all_input_nodes):
+                found.add(node)
+        return found
+
+
+def rounded_bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of a tensor's storage, as the allocator of its device rounds them."""
+    step = ROUNDING.get(tensor.device.type, 1)
+    return -(-tensor.untyped_storage().nbytes() // step) * step
+
+
+def _implementation(*, reads: tuple[int, ...], creates: tuple[int, ...]) -> Implementation:
+    return Implementation(
+        name="default", time_us=0.0, workspace_bytes=0, reads=reads, creates=creates
+    )
+
+
+def _repeats(node: Node, stale: set[Node]) -> bool:
+    """Return whether a second run of a forward operator gives the same values, without effects."""
+    if not is_rewritten(node):
+        target = cast(OpOverload, node.target)
+        if target.namespace not in PURE_NAMESPACES or target._schema.is_mutable:
+            return False
+    return is_training_batch_norm(node) or stale.isdisjoint(node.all_input_nodes)
+
+
+def is_training_batch_norm(node: Node) -> bool:
+    """Return whether a node is a batch normalization that updates running statistics.
+
+    A second run reads none of them: the batch's own are what it normalizes with.
+    """
+    functional = aten._native_batch_norm_legit_functional.default
+    return node.target is functional and node.args[5] is True
+
+
+def _is_random(node: Node) -> bool:
+    return not is_rewritten(node) and (
+        torch.Tag.nondeterministic_seeded in cast(OpOverload, node.target).tags
+    )
+
+
+def _refuse_higher_order(node: Node) -> None:
+    if not isinstance(node.target, OpOverload) and not is_rewritten(node):
+        raise CaptureError(
+            f"module {_named(_module(node))} cannot be captured: {node.name} is a call of higher "
+            "order and not an operator; leave the module outside of the model that is fitted"
+        )
+
+
+def _resident(primals: list[Node], random: int) -> dict[str, int]:
+    """Return bytes of parameters, buffers, inputs, and of states of random generators.
+
+    An operator that runs again holds two: that of its first run, and the one to go on with.
+    """
+    kinds = {ParamAOTInput: "parameters", BufferAOTInput: "buffers"}
+    found = {"parameters": 0, "buffers": 0, "inputs": 0, "generators": 0}
+    found["generators"] = (random + 1) * STATE_BYTES if random else 0
+    seen: set[int] = set()
+    for node in primals:
+        kind = kinds.get(type(node.meta["desc"]), "inputs")
+        for tensor in _tensors(node):
+            if (handle := _handle(tensor)) not in seen:
+                seen.add(handle)
+                found[kind] += tensor.untyped_storage().nbytes()
+    return found
+
+
+def _ancestors(node: Node) -> set[Node]:
+    found: set[Node] = set()
+    waiting = [node]
+    while waiting:
+        if (each := waiting.pop()) not in found:
+            found.add(each)
+            waiting.extend(each.all_input_nodes)
+    return found
+
+
+def _tensors(node: Node) -> list[torch.Tensor]:
+    value = node.meta.get("val")
+    values: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
+    return [each for each in values if isinstance(each, torch.Tensor)]
+
+
+def _handle(tensor: torch.Tensor) -> int:
+    """Return what identifies the storage; the trace keeps all of them, so none is used twice."""
+    return tensor.untyped_storage()._cdata
+
+
+def _module(node: Node) -> str:
+    return str(node.meta.get("custom", {}).get("module", ""))

@@ -1,0 +1,167 @@
+"""Further implementations of the operators of a captured step (4.4 of the MONeT paper).
+
+`headrace.memory.operators` finds them in the joint graph; here they become implementations on
+storages, and calls that the executor runs. Each backward operator runs once, so one that is the
+last to read a gradient overwrites it wherever it can: no choice is left there.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from torch.fx import Node
+from torch.fx.node import map_aggregate
+
+from headrace.memory.graph import Implementation, Storage
+from headrace.memory.measure.capture import Call, Capture, Stored, rounded_bytes
+from headrace.memory.operators import Creation, Exactness, Intermediate, Variant, variants
+
+
+def with_implementations(
+    capture: Capture, *, rounded: bool = False, conditional: bool = False, lossy: bool = False
+) -> Capture:
+    """Return the capture with further implementations of its operators.
+
+    Parameters
+    ----------
+    rounded : with those whose results differ from the default's by rounding, too.
+    conditional : with those that raise an `ImplementationError` in a step where their condition
+        does not hold, and rounded ones, too.
+    lossy : with those that store values in fewer bits, and rounded ones, too.
+    """
+    offered = variants(capture.fx, conditional=conditional, lossy=lossy)
+    wanted = {Exactness.EXACT}
+    wanted |= {Exactness.ROUNDED} if rounded or conditional or lossy else set()
+    wanted |= {Exactness.CONDITIONAL} if conditional else set()
+    wanted |= {Exactness.LOSSY} if lossy else set()
+    additions = _Additions(capture)
+    for index, node in enumerate(capture.nodes):
+        if node is not None:
+            for each in offered.get(node, ()):
+                # no solver plans with those that read results of an earlier run of their operator
+                if each.exactness in wanted and not each.again_only:
+                    additions.add(index, node, each)
+    return additions.capture()
+
+
+class _Additions:
+    def __init__(self, capture: Capture) -> None:
+        self.of = capture
+        self.storages = list(capture.graph.storages)
+        self.examples = dict(capture.examples)
+        self.fills = dict(capture.fills)
+        self.intermediates: dict[Intermediate, int] = {}
+        self.outputs = {base: storage for storage, base in enumerate(capture.bases)}
+        self.found: list[list[tuple[Implementation, Call | None]]] = [
+            [(each.implementations[0], None)] for each in capture.graph.operators
+        ]
+
+    def add(self, index: int, node: Node, variant: Variant) -> None:
+        """Add a variant, unless it overwrites what is to stay."""
+        overwrites = None
+        if isinstance(variant.overwrites, Intermediate):  # no other operator reads it
+            overwrites = self._intermediate(variant.overwrites)
+        elif variant.overwrites is not None:
+            overwrites = self.of.storage_of.get(variant.overwrites)
+            if overwrites is None or not self._may_go(overwrites, variant):
+                return
+        call = Call(
+            target=variant.target,
+            args=tuple(map_aggregate(variant.args, self._argument)),
+            outputs=tuple(self._created(node, each) for each in variant.creates),
+            draws=index in self.of.random and not variant.again_only,
+        )
+        implementation = Implementation(
+            name=variant.name,
+            time_us=0.0,
+            workspace_bytes=0,
+            reads=self._reads(variant),
+            creates=call.outputs,
+            overwrites=overwrites,
+            reorders=variant.exactness is not Exactness.EXACT,
+        )
+        self.found[index].append((implementation, call))
+
+    def capture(self) -> Capture:
+        """Return the capture with what was added."""
+        readers: dict[int, int] = {}
+        for index, ways in enumerate(self.found):
+            readers.update((each, index) for way, _ in ways for each in way.reads)
+        for index in range(self.of.graph.forward_count, len(self.found)):
+            self.found[index] = list(self._last_reads(index, self.found[index], readers))
+        operators = tuple(
+            replace(each, implementations=tuple(way for way, _ in ways))
+            for each, ways in zip(self.of.graph.operators, self.found, strict=True)
+        )
+        calls = {
+            (index, number): call
+            for index, ways in enumerate(self.found)
+            for number, (_, call) in enumerate(ways)
+            if call is not None
+        }
+        graph = replace(self.of.graph, storages=tuple(self.storages), operators=operators)
+        return replace(self.of, graph=graph, calls=calls, examples=self.examples, fills=self.fills)
+
+    def _last_reads(
+        self,
+        index: int,
+        ways: list[tuple[Implementation, Call | None]],
+        readers: dict[int, int],
+    ) -> Iterable[tuple[Implementation, Call | None]]:
+        """Yield the implementations, those in place instead of the same ones out of place."""
+        in_place = {
+            way.name.removesuffix("in place").strip() or "default": (way, call)
+            for way, call in ways
+            if way.name.endswith("in place")
+            and way.overwrites is not None
+            and readers[way.overwrites] == index
+            and self._creator(way.overwrites) > self.of.graph.forward_count
+        }
+        replaced = {id(way) for way, _ in in_place.values()}
+        for way, call in ways:
+            if id(way) not in replaced:
+                yield in_place.get(way.name, (way, call))
+
+    def _creator(self, storage: int) -> int:
+        made = self.of.bases[storage][0]
+        return next((i for i, node in enumerate(self.of.nodes) if node is made), -1)
+
+    def _may_go(self, storage: int, variant: Variant) -> bool:
+        """Return whether a storage may be overwritten: it is neither kept nor the caller's."""
+        graph = self.of.graph
+        if storage in graph.outputs or storage in graph.results or self._creator(storage) < 0:
+            return False
+        sharing = [
+            each
+            for each in variant.reads
+            if isinstance(each, Node) and self.of.storage_of.get(each) == storage
+        ]
+        return sharing == [variant.overwrites]
+
+    def _argument(self, value: Any) -> Any:
+        return Stored(self._intermediate(value)) if isinstance(value, Intermediate) else value
+
+    def _created(self, node: Node, creation: Creation) -> int:
+        if isinstance(creation, Intermediate):
+            return self._intermediate(creation)
+        single = self.outputs.get((node, None))
+        return self.outputs[node, creation] if single is None else single
+
+    def _intermediate(self, value: Intermediate) -> int:
+        if value not in self.intermediates:
+            self.intermediates[value] = index = len(self.storages)
+            name = f"{value.node.name} {value.name}"
+            self.storages.append(Storage(name=name, nbytes=rounded_bytes(value.value)))
+            self.examples[index] = value.value
+            if value.fill:
+                self.fills[index] = value.fill
+        return self.intermediates[value]
+
+    def _reads(self, variant: Variant) -> tuple[int, ...]:
+        found = [
+            self._intermediate(each)
+            if isinstance(each, Intermediate)
+            else self.of.storage_of.get(each)
+            for each in variant.reads
+        ]
+        return tuple(dict.fromkeys(each for each in found if each is not None))

@@ -1,0 +1,202 @@
+"""The profile of a model's training step: captured, its operators timed on the device at hand."""
+
+import hashlib
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from headrace.memory.errors import CaptureError
+from headrace.memory.measure.capture import ROUNDING, Capture, WithLoss, capture
+from headrace.memory.measure.implementations import with_implementations
+from headrace.memory.measure.timing import Cost, Roofline, device_name, measured, modelled
+from headrace.memory.profile import MemoryProfile, ModelInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Conditions of a training step that its memory depends on, beside model and sample.
+
+    Attributes
+    ----------
+    loss : of the model's output and a target, which is then the sample's last argument.
+    optimizer : its state is resident.
+    accumulates : whether gradients are kept between steps: they are resident, too.
+    ddp : whether DistributedDataParallel is around the model: its buckets, of all gradients' size,
+        are resident.
+    """
+
+    loss: nn.Module | None = None
+    optimizer: Optimizer | None = None
+    accumulates: bool = False
+    ddp: bool = False
+
+    def called(self, model: nn.Module) -> nn.Module:
+        """Return what a step calls: the model, with the loss if there is one."""
+        return model if self.loss is None else WithLoss(model, self.loss)
+
+
+def sample_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments that a sample stands for: one, a tuple or list, or by name."""
+    if isinstance(sample, Mapping):
+        return (), dict(sample)
+    return (tuple(sample) if isinstance(sample, tuple | list) else (sample,)), {}
+
+
+def capture_step(model: nn.Module, sample: Any, job: Job, *, exact: bool = False) -> Capture:
+    """Trace a training step, with all implementations of its operators that need no request.
+
+    Parameters
+    ----------
+    exact : without those whose results differ from the default's by rounding.
+
+    Raises
+    ------
+    CaptureError : the model cannot be traced; see `headrace.memory.measure.capture`.
+    """
+    args, kwargs = sample_of(sample)
+    return with_implementations(capture(job.called(model), args, kwargs), rounded=not exact)
+
+
+def profile_step(
+    model: nn.Module,
+    captured: Capture,
+    job: Job,
+    *,
+    name: str | None = None,
+    device: Roofline | None = None,
+    costs: MutableMapping[str, Cost] | None = None,
+) -> MemoryProfile:
+    """Return the profile of a captured step.
+
+    Parameters
+    ----------
+    name : of the model; else its class.
+    device : a model of a device that is not at hand; else the model's own is measured.
+    costs : of operators that were measured before; what is measured is added.
+
+    Raises
+    ------
+    CaptureError : the model's parameters are on several devices.
+    """
+    step = unmeasured_profile(model, captured, job, name=name)
+    if device is None:
+        graph = measured(captured, device_of(model), costs)
+        return replace(step, graph=replace(graph, resident=step.graph.resident))
+    return replace(
+        step,
+        graph=replace(modelled(captured, device), resident=step.graph.resident),
+        device=device.name,
+        provenance={"kind": "roofline", "source": "data sheet"},
+    )
+
+
+def unmeasured_profile(
+    model: nn.Module, captured: Capture, job: Job, *, name: str | None = None
+) -> MemoryProfile:
+    """Return the profile of a captured step on its model's device, with all costs 0.
+
+    Raises
+    ------
+    CaptureError : the model's parameters are on several devices.
+    """
+    where = device_of(model)
+    resident = dict(captured.graph.resident)
+    rounding = ROUNDING.get(where.type, 1)
+    if job.optimizer is not None:
+        resident["optimizer"] = _state_bytes(job.optimizer, rounding)
+    gradients = sum(
+        _rounded(each.nbytes, rounding) for each in model.parameters() if each.requires_grad
+    )
+    if job.accumulates:
+        resident["gradients"] = gradients
+    if job.ddp:
+        resident["buckets"] = gradients
+    return MemoryProfile(
+        graph=replace(captured.graph, resident=resident),
+        model=name or type(model).__name__,
+        model_digest=_digest(captured),
+        device=device_name(where),
+        torch=torch.__version__.partition("+")[0],
+        inputs=_inputs(captured),
+        provenance={"kind": "measured", "source": "headrace memory measure"},
+    )
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of a model's parameters.
+
+    Raises
+    ------
+    CaptureError : they are on several.
+    """
+    found = {each.device for each in model.parameters()}
+    if len(found) > 1:
+        raise CaptureError(
+            f"parameters are on {', '.join(sorted(map(str, found)))}, needs one device"
+        )
+    return found.pop() if found else torch.device("cpu")
+
+
+def _digest(captured: Capture) -> str:
+    """Return the SHA-256 of the traced step: its operators, constants, and the inputs' shapes."""
+    digest = hashlib.sha256(captured.joint.graph_module.code.encode())
+    for node in captured.fx.find_nodes(op="placeholder"):
+        value = node.meta["val"]
+        known = (tuple(value.shape), value.dtype, value.stride()) if _is_tensor(value) else value
+        digest.update(f"{node.name} {known}\n".encode())
+    return digest.hexdigest()
+
+
+def _inputs(captured: Capture) -> tuple[ModelInput, ...]:
+    found: list[ModelInput] = []
+    for node in captured.fx.find_nodes(op="placeholder"):
+        name = str(node.meta.get("desc", node.name))
+        value = node.meta["val"]
+        if "PlainAOTInput" in name and _is_tensor(value):
+            dtype = str(value.dtype).removeprefix("torch.")
+            found.append(ModelInput(name=node.name, shape=tuple(value.shape), dtype=dtype))
+    return tuple(found)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _state_bytes(optimizer: Optimizer, rounding: int) -> int:
+    """Return the bytes of an optimizer's state: as it is, or as a first step would make it."""
+    state = optimizer.state or _first_state(optimizer)
+    return sum(
+        _rounded(each.nbytes, rounding)
+        for each in pytree.tree_leaves(list(state.values()))
+        if _is_tensor(each)
+    )
+
+
+def _first_state(optimizer: Optimizer) -> Mapping[Any, Any]:
+    """Return the state after a step of an equal optimizer on fake parameters and gradients."""
+    with FakeTensorMode():
+
+        def fake(parameter: torch.Tensor) -> nn.Parameter:
+            value = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+            made = nn.Parameter(value)
+            made.grad = torch.empty_like(made)
+            return made
+
+        groups = [
+            {**group, "params": [fake(each) for each in group["params"]]}
+            for group in optimizer.param_groups
+        ]
+        make: Callable[..., Optimizer] = type(optimizer)
+        equal = make(groups, **optimizer.defaults)
+        equal.step()
+        return equal.state
+
+
+def _rounded(nbytes: int, rounding: int) -> int:
+    return -(-nbytes // rounding) * rounding

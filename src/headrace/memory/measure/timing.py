@@ -1,0 +1,257 @@
+"""Time and workspace of the operators of a captured step: measured, or modelled by a roofline."""
+
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx import Node
+from torch.fx.node import map_aggregate
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from headrace.memory.graph import Graph, Implementation, Operator
+from headrace.memory.measure.allocations import allocations_of
+from headrace.memory.measure.capture import ROUNDING, Call, Capture, Stored
+from headrace.memory.operators import convolution, loss
+
+MIN_RUNS = 3
+MAX_RUNS = 50
+MEASURED_S = 0.05
+"""An operator is run until these seconds have passed, between `MIN_RUNS` and `MAX_RUNS` times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Cost of one run of an operator.
+
+    Attributes
+    ----------
+    time_us : median over runs.
+    workspace_bytes : at the peak, beside what the operator creates.
+    """
+
+    time_us: float
+    workspace_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """A device that is not at hand, by three figures of its data sheet.
+
+    Attributes
+    ----------
+    name : for tables.
+    flops_per_s : of matrix products and convolutions.
+    bytes_per_s : of memory.
+    launch_us : of one operator, at least.
+    """
+
+    name: str
+    flops_per_s: float
+    bytes_per_s: float
+    launch_us: float
+
+
+def measured(
+    capture: Capture, device: torch.device, cache: MutableMapping[str, Cost] | None = None
+) -> Graph:
+    """Return the captured graph with times and workspaces as measured on a device.
+
+    Each operator is run on random tensors of its shapes and strides, those of equal arguments once.
+
+    Parameters
+    ----------
+    cache : costs of before, by operator, arguments and device; what is measured is added.
+    """
+    cache = {} if cache is None else cache
+    where = device_name(device)
+
+    def cost(call: Call) -> Cost:
+        key = f"{_signature(capture, call)} on {where}"
+        if key not in cache:
+            cache[key] = _measure(capture, call, device)
+        return cache[key]
+
+    return _with_costs(capture, cost)
+
+
+def modelled(capture: Capture, device: Roofline) -> Graph:
+    """Return the captured graph with times by a roofline; workspaces are unknown, and 0.
+
+    An operator takes ``launch + max(flops / flops_per_s, bytes / bytes_per_s)``, with torch's own
+    formulas for flops and with each tensor that it reads or creates moved once.
+    """
+    return _with_costs(capture, lambda call: _roofline_cost(capture, call, device))
+
+
+def device_name(device: torch.device) -> str:
+    """Return what measurements are comparable on: a device's model, and the CPU's threads."""
+    if device.type == "cpu":
+        return f"cpu, {torch.get_num_threads()} threads"
+    return str(torch.get_device_module(device).get_device_name(device))
+
+
+def _with_costs(capture: Capture, cost: Callable[[Call], Cost]) -> Graph:
+    operators = tuple(
+        each if node is None else _costed(capture, index, node, cost)
+        for index, (each, node) in enumerate(
+            zip(capture.graph.operators, capture.nodes, strict=True)
+        )
+    )
+    return replace(capture.graph, operators=operators)
+
+
+def _costed(capture: Capture, index: int, node: Node, cost: Callable[[Call], Cost]) -> Operator:
+    operator = capture.graph.operators[index]
+    ways: list[Implementation] = []
+    for way, each in enumerate(operator.implementations):
+        target = cast(Callable[..., Any], node.target)
+        own = Call(target=target, args=node.args, kwargs=node.kwargs, outputs=each.creates)
+        found = cost(capture.calls.get((index, way), own))
+        ways.append(replace(each, time_us=found.time_us, workspace_bytes=found.workspace_bytes))
+    return replace(operator, implementations=tuple(ways))
+
+
+def _mapped(capture: Capture, values: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return arguments of a call with fake tensors converted."""
+
+    def convert_argument(value: Any) -> Any:
+        if isinstance(value, Stored):
+            return convert(capture.example(value.storage))
+        return convert(value.meta["val"]) if isinstance(value, Node) else value
+
+    return map_aggregate(values, convert_argument)
+
+
+def _signature(capture: Capture, call: Call) -> str:
+    def text(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [text(each) for each in value]
+        if isinstance(value, torch.Tensor):
+            offset = value.storage_offset()
+            return f"{value.dtype}{tuple(value.shape)}{value.stride()}+{offset}"
+        return str(value)
+
+    args = _mapped(capture, (call.args, dict(call.kwargs)), text)
+    name = getattr(call.target, "__qualname__", None) or str(call.target)
+    return f"{name}{args}"
+
+
+def _measure(capture: Capture, call: Call, device: torch.device) -> Cost:
+    with torch.no_grad(), torch.random.fork_rng(_accelerators(device)):
+        args, kwargs = map_aggregate(
+            (call.args, dict(call.kwargs)), lambda value: _example_of(capture, value, device)
+        )
+
+        def run() -> object:
+            return call.target(*args, **kwargs)
+
+        run()  # compiles, reserves, fills caches
+        found = allocations_of(run, device)
+        step = ROUNDING.get(device.type, 1)
+        workspace = max(found.peak_bytes - found.kept_bytes, 0)
+        return Cost(_time_us(run, device), -(-workspace // step) * step)
+
+
+def _accelerators(device: torch.device) -> list[torch.device]:
+    return [] if device.type == "cpu" else [device]
+
+
+def _example_of(capture: Capture, argument: Any, device: torch.device) -> Any:
+    """Return a value for an argument of a call."""
+    if isinstance(argument, Stored):
+        made = _example(capture.example(argument.storage), device)
+        fill = capture.fills.get(argument.storage)
+        return made if fill is None else made.fill_(fill)
+    return _example(argument.meta["val"], device) if isinstance(argument, Node) else argument
+
+
+def _example(value: Any, device: torch.device) -> Any:
+    """Return a tensor of the same geometry: floats from 0.5 to 1.5, zeros as indices."""
+    if isinstance(value, list | tuple):
+        return [_example(each, device) for each in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    length = value.untyped_storage().nbytes() // value.dtype.itemsize
+    flat = torch.zeros(length, dtype=value.dtype, device=device)
+    if value.dtype.is_floating_point:
+        flat.uniform_(0.5, 1.5)
+    elif value.dtype == torch.bool:
+        flat.bernoulli_(0.5)
+    return flat.as_strided(value.shape, value.stride(), value.storage_offset())
+
+
+def _time_us(run: Callable[[], object], device: torch.device) -> float:
+    """Return the median time of a run; on an accelerator with its kernels, one run at a time."""
+    synchronize = _synchronizer(device)
+    # of one thread the processor time, which other processes prolong little
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    clock = time.thread_time if alone else time.perf_counter
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < MIN_RUNS or (
+        len(times) < MAX_RUNS and time.perf_counter() - begin < MEASURED_S
+    ):
+        synchronize()
+        before = clock()
+        run()
+        synchronize()
+        times.append(clock() - before)
+    return sorted(times)[len(times) // 2] * 1e6
+
+
+def _synchronizer(device: torch.device) -> Callable[[], None]:
+    if device.type == "cpu":
+        return lambda: None
+    memory = torch.get_device_module(device)
+    return lambda: memory.synchronize(device)
+
+
+def _roofline_cost(capture: Capture, call: Call, device: Roofline) -> Cost:
+    read: list[torch.Tensor] = []
+    args, kwargs = _mapped(capture, (call.args, dict(call.kwargs)), lambda value: value)
+    map_aggregate((args, kwargs), lambda value: read.extend(_tensors(value)))
+    made = [capture.example(each) for each in call.outputs]
+    moved = sum(each.numel() * each.dtype.itemsize for each in (*read, *made))
+    flops = _flops(capture, call, args, kwargs)
+    return Cost(
+        device.launch_us + max(flops / device.flops_per_s, moved / device.bytes_per_s) * 1e6, 0
+    )
+
+
+def _flops(capture: Capture, call: Call, args: Any, kwargs: Any) -> float:
+    """Return an ATen operator's flops by its formula, or those of the operators that we call."""
+    if not isinstance(call.target, OpOverload):
+        if getattr(call.target, "__module__", "") not in _WITH_PRODUCTS:
+            return 0.0  # loops over blocks of elements, which take minutes to trace
+        mode = next(iter(capture.fx.nodes)).meta["val"].fake_mode
+        count = FlopCounterMode(
+            display=False, custom_mapping={torch.ops.aten.addmm_: _product_flops}
+        )
+        with suppress(DataDependentOutputException), mode, count:
+            call.target(*args, **kwargs)
+        return float(count.get_total_flops())
+    formulas: Mapping[Any, Callable[..., float]] = flop_registry
+    formula = formulas.get(call.target.overloadpacket)
+    if formula is None or not call.outputs:
+        return 0.0
+    node = capture.bases[call.outputs[0]][0]
+    return float(formula(*args, **kwargs, out_val=node.meta["val"]))
+
+
+_WITH_PRODUCTS = {convolution.__name__, loss.__name__}
+"""Modules of the functions that call matrix products or convolutions."""
+
+
+def _product_flops(_sum: torch.Size, a: torch.Size, b: torch.Size, **_options: Any) -> int:
+    """Return the flops of ``addmm_``, for which torch has no formula; by shapes."""
+    return 2 * a.numel() * b[1]
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    values: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
+    return [each for each in values if isinstance(each, torch.Tensor)]

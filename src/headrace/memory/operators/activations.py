@@ -1,0 +1,328 @@
+"""Activations: backward from output, from packed signs, and in place.
+
+``relu``, ``hardtanh`` (ReLU6) and ``leaky_relu`` have gradients that depend on which side of a
+threshold the input is; output and input are on the same side (4.4: output-activated), one bit says
+which (4.4: intermediate-activated). NaN counts as above, as in ATen; only in `hardtanh_backward`
+ATen's vectorized CPU kernel takes it as outside, and its scalar kernels do not.
+"""
+
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from headrace.memory.operators import bits
+from headrace.memory.operators.variant import (
+    Intermediate,
+    Offers,
+    Variant,
+    argument,
+    aten,
+    dense_strides,
+    fake,
+    source,
+)
+
+
+def relu_with_signs(x: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return ReLU, and bits of elements at or below 0, in a layout."""
+    out = torch.relu(x)
+    return out, _zeroed(out, strides, 0.0, None)
+
+
+def relu_in_place_with_signs(x: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Overwrite a tensor with its ReLU; return it, and bits of elements at or below 0."""
+    out = torch.relu_(x)
+    return out, _zeroed(out, strides, 0.0, None)
+
+
+def hardtanh_with_signs(
+    x: Tensor, low: float, high: float, strides: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """Return ``clamp(x, low, high)``, and bits of elements that are not between the two."""
+    out = aten.hardtanh.default(x, low, high)
+    return out, _zeroed(out, strides, low, high)
+
+
+def hardtanh_in_place_with_signs(
+    x: Tensor, low: float, high: float, strides: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """Overwrite a tensor with ``clamp(x, low, high)``; bits as `hardtanh_with_signs`."""
+    out = aten.hardtanh_.default(x, low, high)
+    return out, _zeroed(out, strides, low, high)
+
+
+def _zeroed(x: Tensor, strides: tuple[int, ...], low: float, high: float | None) -> Tensor:
+    """Return bits of the elements whose gradient is 0."""
+
+    def flags(elements: Tensor, out: Tensor) -> None:
+        torch.le(elements, low, out=out)
+        if high is not None:
+            out.logical_or_(elements >= high)
+
+    return bits.pack(flags, bits.flat(x, strides))
+
+
+def zero_where_flagged(
+    grad: Tensor, packed: Tensor, strides: tuple[int, ...], out_strides: tuple[int, ...]
+) -> Tensor:
+    """Return `grad`, or 0 where a bit is set.
+
+    Parameters
+    ----------
+    strides : of the layout in whose order the bits are.
+    out_strides : of the result.
+    """
+    out = bits.empty(grad.shape, strides, grad)
+    read, write = bits.flat(grad, strides), out.as_strided((out.numel(),), (1,))
+    zero = grad.new_zeros(())
+    for block in bits.blocks(write.numel(), grad.device):
+        torch.where(bits.unpack(packed, block), zero, read[block], out=write[block])
+    return out if strides == out_strides else bits.empty(out.shape, out_strides, out).copy_(out)
+
+
+def zero_where_flagged_in_place(grad: Tensor, packed: Tensor) -> Tensor:
+    """Set elements of `grad` to 0 where a bit is set; the bits are in its order of memory."""
+    write = grad.as_strided((grad.numel(),), (1,))
+    for block in bits.blocks(write.numel(), grad.device):
+        write[block].masked_fill_(bits.unpack(packed, block), 0)
+    return grad
+
+
+def threshold_backward_in_place(grad: Tensor, x: Tensor, threshold: float) -> Tensor:
+    """Overwrite `grad` with 0 where `x` is at or below the threshold."""
+    return aten.threshold_backward.grad_input(grad, x, threshold, grad_input=grad)
+
+
+def hardtanh_backward_in_place(grad: Tensor, x: Tensor, low: float, high: float) -> Tensor:
+    """Overwrite `grad` with 0 where `x` is not between the two."""
+    return aten.hardtanh_backward.grad_input(grad, x, low, high, grad_input=grad)
+
+
+def leaky_relu_backward_in_place(grad: Tensor, x: Tensor, slope: float, is_result: bool) -> Tensor:
+    """Overwrite `grad` with the gradient of the input."""
+    return aten.leaky_relu_backward.grad_input(grad, x, slope, is_result, grad_input=grad)
+
+
+def gelu_backward_in_place(grad: Tensor, x: Tensor, approximate: str) -> Tensor:
+    """Overwrite `grad` with the gradient of the input."""
+    return aten.gelu_backward.grad_input(grad, x, approximate=approximate, grad_input=grad)
+
+
+def silu_backward_in_place(grad: Tensor, x: Tensor) -> Tensor:
+    """Overwrite `grad` with the gradient of the input."""
+    return aten.silu_backward.grad_input(grad, x, grad_input=grad)
+
+
+def add_in_place(x: Tensor, y: Tensor) -> Tensor:
+    """Overwrite `x` with the sum."""
+    return x.add_(y)
+
+
+def _signs(node: Node) -> Intermediate:
+    """Return the packed signs of an activation, which is their layout's owner."""
+    out = fake(node)
+    made = out.new_empty(bits.packed_bytes(out.numel()), dtype=torch.uint8)
+    return Intermediate(node=node, name="signs", value=made)
+
+
+def overwritable(operand: Any, result: Node) -> bool:
+    """Return whether a node's result fits in the memory of an operand.
+
+    An input of the step is not overwritten, nor a tangent; nor a part of a storage.
+    """
+    if not isinstance(operand, Node) or operand.op != "call_function":
+        return False
+    old, new = fake(operand), fake(result)
+    return (
+        old.shape == new.shape
+        and old.stride() == new.stride()
+        and old.dtype == new.dtype
+        and old.stride() == dense_strides(old)
+        and old.untyped_storage().nbytes() == old.numel() * old.element_size()
+    )
+
+
+def _forward(
+    plain: Callable[..., Any], in_place: Callable[..., Any], marked: Callable[..., Any], *names: str
+) -> Offers:
+    """Return offers of an activation: in place, with signs, and both."""
+
+    def offers(node: Node) -> list[Variant]:
+        x = cast(Node, node.args[0])
+        limits = tuple(argument(node, name) for name in names)
+        signs = _signs(node)
+        strides = dense_strides(fake(node))
+        args = (x, *limits, strides)
+        found = [Variant(name="with signs", target=plain, args=args, creates=(0, signs))]
+        if overwritable(x, node):
+            found += [
+                Variant(
+                    name="in place",
+                    target=in_place,
+                    args=(x, *limits),
+                    creates=(0,),
+                    overwrites=x,
+                ),
+                Variant(
+                    name="in place with signs",
+                    target=marked,
+                    args=args,
+                    creates=(0, signs),
+                    overwrites=x,
+                ),
+            ]
+        return found
+
+    return offers
+
+
+def _from_signs(node: Node, forward: Node) -> list[Variant]:
+    grad = cast(Node, node.args[0])
+    strides = dense_strides(fake(forward))
+    signs = _signs(forward)
+    out_strides = fake(node).stride()
+    found = [
+        Variant(
+            name="from signs",
+            target=zero_where_flagged,
+            args=(grad, signs, strides, out_strides),
+            creates=(0,),
+        )
+    ]
+    if overwritable(grad, node) and strides == out_strides:
+        found.append(
+            Variant(
+                name="from signs in place",
+                target=zero_where_flagged_in_place,
+                args=(grad, signs),
+                creates=(0,),
+                overwrites=grad,
+            )
+        )
+    return found
+
+
+def _two_ways(
+    node: Node, name: str, args: tuple[Any, ...], in_place: Callable[..., Any]
+) -> list[Variant]:
+    """Return a backward implementation, and the same in place."""
+    target = cast(Callable[..., Any], node.target)
+    found = [Variant(name=name, target=target, args=args, creates=(0,))]
+    return found + _only_in_place(node, f"{name} in place", args, in_place)
+
+
+def _only_in_place(
+    node: Node, name: str, args: tuple[Any, ...], in_place: Callable[..., Any]
+) -> list[Variant]:
+    grad = args[0]
+    if not overwritable(grad, node):
+        return []
+    return [Variant(name=name, target=in_place, args=args, creates=(0,), overwrites=grad)]
+
+
+def _threshold_backward(node: Node) -> list[Variant]:
+    grad, saved, threshold = node.args
+    found = _only_in_place(node, "in place", node.args, threshold_backward_in_place)
+    forward = source(saved)
+    if not _is(forward, aten.relu.default) or threshold != 0:
+        return found
+    found += _two_ways(
+        node, "from input", (grad, forward.args[0], threshold), threshold_backward_in_place
+    )
+    return found + _from_signs(node, forward)
+
+
+def _hardtanh_backward(node: Node) -> list[Variant]:
+    grad, x, low, high = node.args
+    found = _only_in_place(node, "in place", node.args, hardtanh_backward_in_place)
+    for forward in _uses(x, aten.hardtanh.default):
+        if (argument(forward, "min_val"), argument(forward, "max_val")) == (low, high):
+            args = (grad, forward, low, high)
+            found += _two_ways(node, "from output", args, hardtanh_backward_in_place)
+            found += _from_signs(node, forward)
+            break
+    return found
+
+
+def _leaky_relu_backward(node: Node) -> list[Variant]:
+    grad, x, slope, is_result = node.args
+    found = _only_in_place(node, "in place", node.args, leaky_relu_backward_in_place)
+    if is_result or cast(float, slope) <= 0:
+        return found
+    for forward in _uses(x, aten.leaky_relu.default):
+        if argument(forward, "negative_slope") == slope:
+            args = (grad, forward, slope, True)
+            return found + _two_ways(node, "from output", args, leaky_relu_backward_in_place)
+    return found
+
+
+def _leaky_relu(node: Node) -> list[Variant]:
+    args = (node.args[0], argument(node, "negative_slope"))
+    return _only_in_place(node, "in place", args, aten.leaky_relu_.default)
+
+
+def _gelu_backward(node: Node) -> list[Variant]:
+    args = (*node.args, argument(node, "approximate"))
+    return _only_in_place(node, "in place", args, gelu_backward_in_place)
+
+
+def _silu_backward(node: Node) -> list[Variant]:
+    return _only_in_place(node, "in place", node.args, silu_backward_in_place)
+
+
+def _add(node: Node) -> list[Variant]:
+    """Return sums in place of each term that has the sum's layout: addition commutes."""
+    first, second = node.args
+    if argument(node, "alpha") != 1 or not isinstance(second, Node):
+        return []
+    terms = (("first", first, second), ("second", second, first))
+    return [
+        Variant(
+            name=f"in place of the {name}",
+            target=add_in_place,
+            args=(over, other),
+            creates=(0,),
+            overwrites=cast(Node, over),
+        )
+        for name, over, other in terms
+        if overwritable(over, node) and not _share(over, other)
+    ]
+
+
+def _share(first: Any, second: Any) -> bool:
+    one, other = (fake(cast(Node, each)).untyped_storage() for each in (first, second))
+    return one._cdata == other._cdata
+
+
+def _is(node: Any, target: Any) -> bool:
+    return isinstance(node, Node) and node.target is target
+
+
+def _uses(x: Any, target: Any) -> list[Node]:
+    """Return the nodes of an operator whose first argument is `x`."""
+    found = [x] if isinstance(x, Node) else []
+    return [use for each in found for use in each.users if _is(use, target) and use.args[0] is x]
+
+
+OFFERS: dict[Any, Offers] = {
+    aten.relu.default: _forward(relu_with_signs, aten.relu_.default, relu_in_place_with_signs),
+    aten.hardtanh.default: _forward(
+        hardtanh_with_signs,
+        aten.hardtanh_.default,
+        hardtanh_in_place_with_signs,
+        "min_val",
+        "max_val",
+    ),
+    aten.leaky_relu.default: _leaky_relu,
+    aten.threshold_backward.default: _threshold_backward,
+    aten.hardtanh_backward.default: _hardtanh_backward,
+    aten.leaky_relu_backward.default: _leaky_relu_backward,
+    aten.gelu_backward.default: _gelu_backward,
+    aten.silu_backward.default: _silu_backward,
+    aten.add.Tensor: _add,
+}

@@ -1,0 +1,80 @@
+"""Flags of one bit per element, packed from the lowest bit of a byte on, in order of memory.
+
+Eight flags are packed by one multiplication of 64 bits, and unpacked by another. Work is done in
+blocks, so that the workspace is constant. The same code runs on CPUs and GPUs.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BLOCK = {"cpu": 1 << 17, "cuda": 1 << 24}
+"""Elements of a block, a multiple of 8: on a CPU its flags stay in the second level of cache."""
+
+_GATHER = 0x0102040810204080
+"""Times eight bytes of 0 or 1: their flags are in the highest byte of the product."""
+_SPREAD = 0x0101010101010101
+_EACH = 0x8040201008040201 - (1 << 64)
+"""Bit i of byte i, as a signed integer."""
+
+Flags = Callable[[Tensor, Tensor], object]
+"""Elements, and the boolean tensor that receives their flags."""
+
+
+def packed_bytes(elements: int) -> int:
+    """Return the bytes of the flags of so many elements."""
+    return -(-elements // 8)
+
+
+def blocks(elements: int, device: torch.device) -> Iterator[slice]:
+    """Yield slices that cover the elements; all begin at a multiple of 8."""
+    step = BLOCK.get(device.type, 1 << 20)
+    for begin in range(0, elements, step):
+        yield slice(begin, min(begin + step, elements))
+
+
+def flat(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """Return the elements of a tensor in the order of memory of a dense layout.
+
+    It is a view if the tensor has the layout, else a copy.
+    """
+    if tensor.stride() != strides:
+        tensor = torch.empty_strided(
+            tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
+        ).copy_(tensor)
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def pack(flags: Flags, elements: Tensor) -> Tensor:
+    """Return the packed flags of the elements, which are in one dimension."""
+    count = elements.numel()
+    packed = torch.empty(packed_bytes(count), dtype=torch.uint8, device=elements.device)
+    for block in blocks(count, elements.device):
+        length = block.stop - block.start
+        raised = _flag_bytes(length, elements.device)
+        flags(elements[block], raised[:length])
+        product = raised.view(torch.int64).mul_(_GATHER)
+        begin = block.start // 8
+        packed[begin : begin + product.numel()] = product.view(torch.uint8)[7::8]
+    return packed
+
+
+def _flag_bytes(length: int, device: torch.device) -> Tensor:
+    raised = torch.empty(8 * packed_bytes(length), dtype=torch.bool, device=device)
+    raised[length:] = False
+    return raised
+
+
+def unpack(packed: Tensor, block: slice, *, raised: bool = True) -> Tensor:
+    """Return the flags of a block of elements, or the opposite ones, as a boolean tensor."""
+    read = packed[block.start // 8 : packed_bytes(block.stop)]
+    words = read.to(torch.int64).mul_(_SPREAD).bitwise_and_(_EACH).view(torch.uint8)
+    flags = words != 0 if raised else words == 0
+    return flags[: block.stop - block.start]
+
+
+def empty(shape: Any, strides: Any, like: Tensor) -> Tensor:
+    """Return a tensor of this geometry, of the type and device of another one."""
+    return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device)

@@ -1,0 +1,90 @@
+"""The table of implementations: ATen operator -> variants of its nodes in a joint graph."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.fx import Graph as FxGraph
+from torch.fx import Node
+
+from headrace.memory.operators import (
+    activations,
+    convolution,
+    dropout,
+    loss,
+    normalization,
+    pooling,
+)
+from headrace.memory.operators.variant import Exactness, Intermediate, Offers, Variant
+
+OFFERS: Mapping[Any, Offers] = {
+    **activations.OFFERS,
+    **dropout.OFFERS,
+    **loss.OFFERS,
+    **normalization.OFFERS,
+    **pooling.OFFERS,
+}
+
+
+REWRITTEN = (
+    convolution.input_gradient,
+    loss.linear_cross_entropy,
+    loss.linear_cross_entropy_backward,
+)
+"""Targets of nodes that `rewrite` makes: functions without effects, and no ATen operators."""
+
+
+def is_rewritten(node: Node) -> bool:
+    """Return whether a node is one that `rewrite` made."""
+    return node.target in REWRITTEN
+
+
+def rewrite(graph: FxGraph) -> None:
+    """Rewrite a joint graph, before it is read, so that more can be chosen; results are the same.
+
+    Backward convolutions become two nodes, and losses over a vocabulary one node in each pass
+    (`split_convolutions`, `fuse_losses`).
+    """
+    convolution.split_convolutions(graph)
+    loss.fuse_losses(graph)
+
+
+def variants(
+    graph: FxGraph, *, conditional: bool = False, lossy: bool = False
+) -> dict[Node, tuple[Variant, ...]]:
+    """Return the variants of every node of a joint graph that has some.
+
+    Variants whose intermediates no backward variant reads, or no forward variant creates, are left
+    out. A variant that overwrites may be used where the schedule reads what it overwrites no more.
+
+    Parameters
+    ----------
+    conditional : whether to include those that are refused at a run where their condition fails.
+    lossy : whether to include those that store values in fewer bits.
+    """
+    left_out = {
+        kind
+        for kind, wanted in ((Exactness.CONDITIONAL, conditional), (Exactness.LOSSY, lossy))
+        if not wanted
+    }
+    found = {
+        node: [each for each in OFFERS[node.target](node) if each.exactness not in left_out]
+        for node in graph.nodes
+        if node.op == "call_function" and node.target in OFFERS
+    }
+    every = [each for offered in found.values() for each in offered]
+    made = {each for variant in every for each in _intermediates(variant.creates)}
+    read = {each for variant in every for each in _intermediates(variant.reads)}
+    paired = made & read
+    return {
+        node: kept
+        for node, offered in found.items()
+        if (kept := tuple(each for each in offered if paired.issuperset(_all(each))))
+    }
+
+
+def _intermediates(values: Any) -> list[Intermediate]:
+    return [each for each in values if isinstance(each, Intermediate)]
+
+
+def _all(variant: Variant) -> list[Intermediate]:
+    return _intermediates((*variant.creates, *variant.reads))

@@ -1,0 +1,132 @@
+"""Alternative implementations of a node of the joint graph: values."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+
+aten = torch.ops.aten
+
+
+class Exactness(Enum):
+    """Relation of an implementation's results to the default's.
+
+    Attributes
+    ----------
+    EXACT : the same bits.
+    ROUNDED : the same terms in another order or association; they differ by rounding.
+    CONDITIONAL : rounded, and refused at a run where `Variant.note` does not hold.
+    LOSSY : values are stored in fewer bits.
+    """
+
+    EXACT = "exact"
+    ROUNDED = "rounded"
+    CONDITIONAL = "conditional"
+    LOSSY = "lossy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intermediate:
+    """A tensor that a forward operator creates for its backward operator, beside its outputs.
+
+    Attributes
+    ----------
+    node : the forward node.
+    name : such as ``signs``; with `node` it tells intermediates apart.
+    value : fake tensor of its shape, strides, type and device.
+    fill : a value that is valid in every element; kernels of indices trust what they read.
+    """
+
+    node: Node
+    name: str
+    value: torch.Tensor = field(compare=False, repr=False)
+    fill: int = field(default=0, compare=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its storage, not rounded."""
+        return self.value.untyped_storage().nbytes()
+
+
+Creation = int | Intermediate
+"""Index of an output of the node (0 if it has one), or an intermediate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One implementation of a node beside its default, which is the node's own operator.
+
+    Attributes
+    ----------
+    name : such as ``from signs``.
+    target : function of `args`. It returns a tensor if `creates` has one element, else a tuple of
+        tensors in the order of `creates`; each has the strides that were traced.
+    args : nodes of the joint graph, intermediates and constants, nested in tuples or lists.
+    creates : contents of what `target` returns. Outputs of the node that are not in it have no
+        reader in the graph.
+    overwrites : node or intermediate of `args` in whose memory the first of `creates` is, or None.
+    again_only : whether it reads outputs of an earlier run of the same node.
+    exactness : against the default.
+    note : reason for rounding or loss, and the condition of use; empty if exact everywhere.
+    """
+
+    name: str
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    creates: tuple[Creation, ...]
+    overwrites: Node | Intermediate | None = None
+    again_only: bool = False
+    exactness: Exactness = Exactness.EXACT
+    note: str = ""
+
+    @property
+    def reads(self) -> tuple[Node | Intermediate, ...]:
+        """Nodes and intermediates in `args`, each once."""
+        return tuple(dict.fromkeys(_operands(self.args)))
+
+
+Offers = Callable[[Node], list[Variant]]
+"""Node -> its variants; empty if none applies."""
+
+
+def _operands(value: Any) -> list[Node | Intermediate]:
+    if isinstance(value, Node | Intermediate):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [found for each in value for found in _operands(each)]
+    return []
+
+
+def fake(node: Node) -> torch.Tensor:
+    """Return the fake tensor of a node with one output."""
+    value = node.meta["val"]
+    assert isinstance(value, torch.Tensor), node
+    return value
+
+
+def source(value: Any) -> Any:
+    """Return the node that `value` is an alias of: autograd saves outputs through `detach`."""
+    while isinstance(value, Node) and value.target in (aten.detach.default, aten.alias.default):
+        value = value.args[0]
+    return value
+
+
+def argument(node: Node, name: str) -> Any:
+    """Return an argument of an ATen node by its name in the schema, or its default."""
+    if name in node.kwargs:
+        return node.kwargs[name]
+    target = node.target
+    assert isinstance(target, OpOverload)
+    for index, each in enumerate(target._schema.arguments):  # pyright: ignore[reportPrivateUsage]
+        if each.name == name:
+            return node.args[index] if index < len(node.args) else each.default_value
+    raise KeyError(name)
+
+
+def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return strides of a dense tensor of the same shape and order of dimensions."""
+    return torch.empty_like(tensor).stride()

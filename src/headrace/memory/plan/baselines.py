@@ -1,0 +1,160 @@
+"""Schedules made by rule: a set of storages is kept, all others are computed again on demand."""
+
+from collections.abc import Collection, Iterable, Sequence
+from math import isqrt
+
+from headrace.memory.graph import Graph, Implementation
+from headrace.memory.schedule import Schedule, Step
+
+
+def keep_schedule(
+    graph: Graph, kept: Collection[int], choice: Sequence[int] | None = None
+) -> Schedule:
+    """Return the schedule that drops all but `kept` at the end of the forward pass.
+
+    What the backward pass reads beside them is computed again right before its first reader, from
+    what is there then, and stays until its last. What operators that may not run again create is
+    kept as well.
+
+    Parameters
+    ----------
+    kept : storages that forward operators create.
+    choice : implementation of every operator; None: the first. Where one overwrites its operand, an
+        operator that is computed again runs by its first implementation that does not.
+    """
+    return _OnDemand(graph, choice or [0] * len(graph.operators)).schedule(set(kept))
+
+
+def sqrt_schedule(graph: Graph, segments: int | None = None) -> Schedule:
+    """Return the schedule of sqrt(n) checkpointing (Chen et al., 2016, section 4).
+
+    The forward pass is cut into segments of about equally many operators, each cut where the least
+    bytes cross it within a quarter of a segment; what crosses a cut is kept.
+
+    Parameters
+    ----------
+    segments : None: the square root of the number of forward operators.
+    """
+    count = graph.forward_count
+    parts = segments or max(1, isqrt(count))
+    crossing = _crossings(graph)
+    sizes = [sum(graph.storages[each].nbytes for each in cut) for cut in crossing]
+    reach = count // (4 * parts)
+    kept: set[int] = set()
+    for part in range(1, parts):
+        middle = part * count // parts
+        near = range(max(1, middle - reach), min(count, middle + reach + 1))
+        if near:
+            kept |= crossing[min(near, key=lambda at: (sizes[at], abs(at - middle)))]
+    return keep_schedule(graph, kept)
+
+
+def block_schedule(graph: Graph, blocks: Iterable[str]) -> Schedule:
+    """Return the schedule of ``torch.utils.checkpoint`` around some modules.
+
+    Kept is what is not created within one of them, and what leaves one.
+
+    Parameters
+    ----------
+    blocks : names of modules; what is traced inside of them belongs to them.
+    """
+    names = tuple(blocks)
+    block = [
+        next((name for name in names if f"{op.module}.".startswith(f"{name}.")), None)
+        for op in graph.operators[: graph.forward_count]
+    ]
+    creator = _creators(graph)
+    kept = {storage for storage, by in creator.items() if block[by] is None}
+    for operator in range(graph.forward_count):
+        for storage in _all_reads(graph, operator):
+            if block[creator[storage]] != block[operator]:
+                kept.add(storage)
+    return keep_schedule(graph, kept)
+
+
+def _all_reads(graph: Graph, operator: int) -> set[int]:
+    return {read for each in graph.operators[operator].implementations for read in each.reads}
+
+
+def _creators(graph: Graph) -> dict[int, int]:
+    """Return the operator that creates each storage of the forward pass."""
+    return {
+        storage: index
+        for index in range(graph.forward_count)
+        for each in graph.operators[index].implementations
+        for storage in each.creates
+    }
+
+
+def _crossings(graph: Graph) -> list[set[int]]:
+    """Return for every cut before an operator the storages that forward operators read across."""
+    crossing: list[set[int]] = [set() for _ in range(graph.forward_count)]
+    creator = _creators(graph)
+    for operator in range(graph.forward_count):
+        for storage in graph.operators[operator].implementations[0].reads:
+            for cut in range(creator[storage] + 1, operator + 1):
+                crossing[cut].add(storage)
+    return crossing
+
+
+class _OnDemand:
+    """Appends the runs that an operator needs, and its own."""
+
+    def __init__(self, graph: Graph, choice: Sequence[int]) -> None:
+        self._graph, self._choice = graph, choice
+        self._creator = _creators(graph)
+        self._steps: list[Step] = []
+        self._present: set[int] = set()
+
+    def schedule(self, kept: set[int]) -> Schedule:
+        forward = range(self._graph.forward_count)
+        for operator in forward:
+            self._run(operator)
+        length = len(self._steps)
+        fixed = {
+            storage for storage, by in self._creator.items() if not self._graph.operators[by].again
+        }
+        self._present &= kept | fixed | self._graph.outputs
+        for operator in range(len(forward), len(self._graph.operators)):
+            self._run(operator)
+        return Schedule(steps=tuple(self._steps), forward_steps=length)
+
+    def _run(self, operator: int) -> None:
+        """Append the runs that make an operator's operands present, then its own."""
+        self._append(operator, self._needed(self._implementation(operator, self._choice[operator])))
+
+    def _append(self, operator: int, again: Iterable[int]) -> None:
+        for each in again:
+            self._step(each, self._again(each))
+        self._step(operator, self._choice[operator])
+
+    def _step(self, operator: int, choice: int) -> None:
+        implementation = self._implementation(operator, choice)
+        self._steps.append(Step(operator, choice))
+        if implementation.overwrites is not None:
+            self._present.discard(implementation.overwrites)
+        self._present.update(implementation.creates)
+
+    def _needed(self, implementation: Implementation) -> list[int]:
+        """Return the operators to run again, in order, to make all operands present."""
+        found: set[int] = set()
+        pending = [read for read in implementation.reads if read not in self._present]
+        while pending:
+            creator = self._creator[pending.pop()]
+            if creator not in found:
+                found.add(creator)
+                reads = self._implementation(creator, self._again(creator)).reads
+                pending += [read for read in reads if read not in self._present]
+        return sorted(found)
+
+    def _again(self, operator: int) -> int:
+        """Return the implementation by which an operator is computed again."""
+        choice = self._choice[operator]
+        if self._implementation(operator, choice).overwrites is None:
+            return choice
+        each = self._graph.operators[operator].implementations
+        apart = (index for index, one in enumerate(each) if one.overwrites is None)
+        return next(apart, choice)
+
+    def _implementation(self, operator: int, choice: int) -> Implementation:
+        return self._graph.operators[operator].implementations[choice]

@@ -1,0 +1,251 @@
+"""A small relaxation, for bounds of large steps: memory is looked at in few stages only.
+
+Between two of these stages it is only known whether an operator runs again, not where. So the
+program's size is that of the graph times the number of stages looked at, and its optimum is a bound
+of every schedule that runs the forward pass once, whatever it runs again, and how often. Rows on
+the future (`headrace.memory.plan.liveness`) make it about as strong as the relaxation of the exact
+program: what holds the bound up is mostly the memory where the forward pass ends.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.memory.graph import Graph
+from headrace.memory.plan.program import Rows
+from headrace.memory.plan.stages import Stages
+from headrace.solver import LinearModel
+
+Terms = list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoarseProgram:
+    """The relaxation, and the meaning of its variables.
+
+    Attributes
+    ----------
+    ways : variable of each (operator, implementation), of the forward pass and of backward
+        operators.
+    kept : variable of a storage that is there when the forward pass has ended.
+    """
+
+    model: LinearModel
+    ways: dict[tuple[int, int], int]
+    kept: dict[int, int]
+
+    def choice(self, graph: Graph, values: np.ndarray) -> list[int]:
+        """Return of every operator the implementation of most weight.
+
+        Of those that overwrite only the first is taken, which a plain run may use.
+        """
+        return [
+            max(
+                (
+                    way
+                    for way, each in enumerate(op.implementations)
+                    if not way or each.overwrites is None
+                ),
+                key=lambda way, index=index: float(values[self.ways[index, way]]),
+            )
+            for index, op in enumerate(graph.operators)
+        ]
+
+
+def coarse_program(graph: Graph, budget_bytes: int, count: int) -> CoarseProgram:
+    """Return the relaxation that looks at the memory in `count` stages, evenly spread.
+
+    In each it is that of the backward operator's run; all of the forward pass is looked at.
+    """
+    build = _Coarse(Stages(graph), budget_bytes, count)
+    build.choices()
+    build.states()
+    build.forward_memory()
+    for part in range(len(build.ends)):
+        build.reruns(part)
+    for part in range(len(build.ends)):
+        build.interval(part)
+    build.futures()
+    for part in range(1, len(build.ends)):
+        build.memory(part)
+    model = LinearModel()
+    model.add_variables(len(build.cost), upper=1.0, cost=np.array(build.cost, float))
+    build.rows.put(model)
+    kept = {storage: number for (part, storage), number in build.state.items() if not part}
+    return CoarseProgram(model=model, ways=build.ways, kept=kept)
+
+
+@dataclass(slots=True)
+class _Coarse:
+    """Makes the variables and rows.
+
+    Attributes
+    ----------
+    ends : by part, the stage whose backward operator it follows; 0: the forward pass. A part ends
+        with the run of the next one's.
+    state : by (part, storage) that it is there when the part begins, in the run before it.
+    again : by (part, operator) that it runs again in the part, at least once.
+    """
+
+    stages: Stages
+    budget: int
+    count: int
+    ends: list[int] = field(init=False)
+    rows: Rows = field(default_factory=Rows)
+    cost: list[float] = field(default_factory=list[float])
+    ways: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    state: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    again: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+
+    def __post_init__(self) -> None:
+        last = self.stages.count
+        parts = min(self.count, last)
+        self.ends = [0, *sorted({1 + index * last // parts for index in range(parts)})]
+
+    def _variable(self, cost: float = 0.0) -> int:
+        self.cost.append(cost)
+        return len(self.cost) - 1
+
+    def choices(self) -> None:
+        """Add one implementation of each first run (4.9)."""
+        for operator in range(len(self.stages.graph.operators)):
+            for number, way in enumerate(self.stages.ways(operator)):
+                self.ways[operator, number] = self._variable(way.time_us)
+            self.rows.add(self._all_ways(operator), lower=1.0, upper=1.0)
+
+    def _all_ways(self, operator: int) -> Terms:
+        count = len(self.stages.ways(operator))
+        return [(self.ways[operator, number], 1.0) for number in range(count)]
+
+    def states(self) -> None:
+        """Add what is there when a part begins."""
+        for part, stage in enumerate(self.ends):
+            for storage in sorted(self.stages.useful[max(stage, 1)] if self.stages.count else ()):
+                self.state[part, storage] = self._variable()
+        for storage in sorted(self.stages.useful[1] if self.stages.count else ()):
+            creator = self.stages.creator[storage]
+            made = [
+                (self.ways[creator, number], -1.0)
+                for number, way in enumerate(self.stages.ways(creator))
+                if storage in way.creates
+            ]
+            self.rows.add([(self.state[0, storage], 1.0), *made], upper=0.0)
+
+    def reruns(self, part: int) -> None:
+        """Add the operators that may run again in a part."""
+        stage = self.ends[part] + 1
+        if stage > self.stages.count:
+            return
+        for operator in self.stages.forward:
+            if self.stages.again(stage, operator):
+                least = min(way.time_us for way in self.stages.ways(operator))
+                self.again[part, operator] = self._variable(least)
+
+    def _stages_of(self, part: int) -> range:
+        """Return the stages that end in a part."""
+        last = self.ends[part + 1] if part + 1 < len(self.ends) else self.stages.count
+        return range(self.ends[part] + 1, last + 1)
+
+    def _reading(self, stage: int) -> dict[int, Terms]:
+        """Return the implementations of a backward operator by what they read."""
+        found: dict[int, Terms] = {}
+        operator = self.stages.backward(stage)
+        for number, way in enumerate(self.stages.ways(operator)):
+            for storage in self.stages.reads(way):
+                found.setdefault(storage, []).append((self.ways[operator, number], 1.0))
+        return found
+
+    def _operands(self, operator: int) -> set[int]:
+        ways = self.stages.ways(operator)
+        return set.intersection(*(set(self.stages.reads(way)) for way in ways))
+
+    def _supplied(self, terms: Terms, part: int, storage: int, again: dict[int, int]) -> None:
+        """Require a storage to be there when a part begins, or to be made then."""
+        found = list(terms)
+        if (part, storage) in self.state:
+            found.append((self.state[part, storage], -1.0))
+        if self.stages.creator[storage] in again:
+            found.append((again[self.stages.creator[storage]], -1.0))
+        self.rows.add(found, upper=0.0)
+
+    def interval(self, part: int) -> None:
+        """Add 4.7 and 4.8 of a part: what is read in it was there before, or is made in it."""
+        again = {by: number for (each, by), number in self.again.items() if each == part}
+        for operator, number in again.items():
+            for storage in self._operands(operator):
+                self._supplied([(number, 1.0)], part, storage, again)
+        for stage in self._stages_of(part):
+            for storage, terms in self._reading(stage).items():
+                self._supplied(terms, part, storage, again)
+        if part + 1 < len(self.ends):
+            for (each, storage), number in self.state.items():
+                if each == part + 1:
+                    self._supplied([(number, 1.0)], part, storage, again)
+            for storage, terms in self._reading(self.ends[part + 1]).items():
+                self.rows.add([*terms, (self.state[part + 1, storage], -1.0)], upper=0.0)
+
+    def futures(self) -> None:
+        """Add the same for all parts from one on, together."""
+        after: dict[int, int] = {}
+        for part in reversed(range(len(self.ends))):
+            later: dict[int, int] = {}
+            for operator in self.stages.forward:
+                numbers = [after.get(operator), self.again.get((part, operator))]
+                terms = [(number, -1.0) for number in numbers if number is not None]
+                if terms:
+                    later[operator] = self._variable()
+                    self.rows.add([(later[operator], 1.0), *terms], upper=0.0)
+            for operator, number in later.items():
+                for storage in self._operands(operator):
+                    self._supplied([(number, 1.0)], part, storage, later)
+            for stage in range(self.ends[part] + 1, self.stages.count + 1):
+                for storage, terms in self._reading(stage).items():
+                    self._supplied(terms, part, storage, later)
+            after = later
+
+    def _limit(self, terms: Terms, fixed: int) -> None:
+        scale = float(max(self.budget, 1))
+        self.rows.add(
+            [(number, value / scale) for number, value in terms],
+            upper=(self.budget - fixed) / scale,
+        )
+
+    def _run(self, operator: int) -> Terms:
+        return [
+            (self.ways[operator, number], float(self.stages.run_bytes(way)))
+            for number, way in enumerate(self.stages.ways(operator))
+        ]
+
+    def forward_memory(self) -> None:
+        """Add the memory in the forward pass (4.1)."""
+        stages, kept = self.stages, self.stages.graph.resident_bytes
+        needed = {
+            storage: max((by for by in readers if storage in self._operands(by)), default=-1)
+            for storage, readers in stages.readers.items()
+        }
+        for operator in stages.forward:
+            terms = self._run(operator)
+            for storage, creator in stages.creator.items():
+                if creator >= operator:
+                    continue
+                size = float(stages.graph.storages[storage].nbytes)
+                if needed[storage] >= operator:  # L_i
+                    terms += [
+                        (self.ways[creator, number], size)
+                        for number, way in enumerate(stages.ways(creator))
+                        if storage in way.creates
+                    ]
+                elif (0, storage) in self.state:
+                    terms.append((self.state[0, storage], size))
+            self._limit(terms, kept)
+            ways = stages.ways(operator)
+            kept += stages.nbytes({each for way in ways for each in way.creates} & stages.kept)
+
+    def memory(self, part: int) -> None:
+        """Add the memory in the run of the backward operator before a part (4.12)."""
+        stage = self.ends[part]
+        terms = self._run(self.stages.backward(stage))
+        for (each, storage), number in self.state.items():
+            if each == part:
+                terms.append((number, float(self.stages.graph.storages[storage].nbytes)))
+        self._limit(terms, self.stages.entering_bytes[stage])

@@ -1,0 +1,154 @@
+"""Schedules that a search changes: implementations of the forward pass, and runs by stage."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.memory.errors import ScheduleError
+from headrace.memory.plan.simulate import Simulation, Simulator
+from headrace.memory.plan.stages import Stages
+from headrace.memory.schedule import Schedule, Step
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """A schedule in stages.
+
+    Attributes
+    ----------
+    forward, backward : implementation of each forward operator in the forward pass, and of each
+        backward operator.
+    again : by stage (the one at 0 stays empty) the forward operators that run again, with their
+        implementations.
+    """
+
+    forward: list[int]
+    backward: list[int]
+    again: list[dict[int, int]]
+
+    @classmethod
+    def plain(cls, stages: Stages) -> "Draft":
+        """Return the draft of a plain run."""
+        return cls(
+            forward=[0] * len(stages.forward),
+            backward=[0] * stages.count,
+            again=[{} for _ in range(stages.count + 1)],
+        )
+
+    @classmethod
+    def of(cls, stages: Stages, schedule: Schedule) -> "Draft":
+        """Return a schedule's draft, where its runs are in the order of stages.
+
+        A schedule with a stage that runs an operator twice or out of order is changed: the last
+        run stands for all.
+        """
+        draft, stage = cls.plain(stages), 1
+        for index, step in enumerate(schedule.steps):
+            if step.operator >= len(stages.forward):
+                draft.backward[stage - 1] = step.implementation
+                stage += 1
+            elif index < schedule.forward_steps:
+                draft.forward[step.operator] = step.implementation
+            else:
+                draft.again[stage][step.operator] = step.implementation
+        return draft
+
+    def copy(self) -> "Draft":
+        """Return a draft that can be changed apart from this one."""
+        return Draft(
+            forward=list(self.forward),
+            backward=list(self.backward),
+            again=[dict(runs) for runs in self.again],
+        )
+
+    def steps(self) -> list[tuple[int, int, int]]:
+        """Return (stage, operator, implementation) of each step."""
+        found = [(0, operator, way) for operator, way in enumerate(self.forward)]
+        count = len(self.forward)
+        for stage, way in enumerate(self.backward, 1):
+            if runs := self.again[stage]:
+                found += [(stage, operator, runs[operator]) for operator in sorted(runs)]
+            found.append((stage, count + stage - 1, way))
+        return found
+
+    def schedule(self) -> Schedule:
+        """Return the schedule."""
+        steps = tuple(Step(operator, way) for _, operator, way in self.steps())
+        return Schedule(steps=steps, forward_steps=len(self.forward))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trial:
+    """A draft and its simulation.
+
+    Attributes
+    ----------
+    stage, operator : (steps,) int64.
+    excess : bytes above the budget, summed over the steps.
+    """
+
+    draft: Draft
+    stage: np.ndarray
+    operator: np.ndarray
+    found: Simulation
+    excess: int
+
+    @property
+    def time_us(self) -> float:
+        """Time of all steps."""
+        return self.found.time_us
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Simulates drafts of one graph.
+
+    Attributes
+    ----------
+    trials : simulations so far, the measure of work.
+    """
+
+    stages: Stages
+    budget: int
+    trials: int = 0
+    simulator: Simulator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.simulator = Simulator(self.stages.graph)
+
+    def try_(self, draft: Draft) -> Trial | None:
+        """Return a draft with its simulation; None if it reads what is not there."""
+        self.trials += 1
+        steps = np.array(draft.steps(), dtype=np.int64).reshape(-1, 3)
+        try:
+            found = self.simulator.run_arrays(steps[:, 1], steps[:, 2], len(draft.forward))
+        except ScheduleError:
+            return None
+        excess = int(np.maximum(found.bytes - self.budget, 0).sum())
+        return Trial(
+            draft=draft, stage=steps[:, 0], operator=steps[:, 1], found=found, excess=excess
+        )
+
+
+def way_of(stages: Stages, draft: Draft, stage: int, operator: int) -> int:
+    """Return the implementation of a run."""
+    if operator >= len(stages.forward):
+        return draft.backward[stage - 1]
+    return draft.forward[operator] if stage == 0 else draft.again[stage][operator]
+
+
+def set_way(stages: Stages, draft: Draft, stage: int, operator: int, number: int) -> None:
+    """Set the implementation of a run, in place."""
+    if operator >= len(stages.forward):
+        draft.backward[stage - 1] = number
+    elif stage == 0:
+        draft.forward[operator] = number
+    else:
+        draft.again[stage][operator] = number
+
+
+def with_way(stages: Stages, draft: Draft, stage: int, operator: int, number: int) -> Draft:
+    """Return a draft with another implementation of a run."""
+    copy = draft.copy()
+    set_way(stages, copy, stage, operator, number)
+    return copy

@@ -1,0 +1,225 @@
+"""The exact program: storages are there as long as they are read, and memory is a running sum.
+
+Within a stage a storage can only come and go at its *events*: the forward operator that creates
+it, those that read it, and the backward operator if it does. Between two events it is there or not,
+one variable each; before the first it is there if it enters the stage, after the last if it leaves.
+So the memory at every step is what a replay of the schedule finds, where the paper's program (4.14
+with the upper bound of L_i^k) has a bound of it. The memory at a step is the one before plus what
+came minus what went (as in Checkmate, Jain et al. 2020, section 4.4), so the rows stay short.
+
+The relaxation alone would let a rerun be cheap: a hundredth of an operand, kept through a hundred
+stages, serves a hundredth of a rerun in each of them. Rows on the *future* of some stages exclude
+that: what is computed again in a stage or later has its operands from what enters the stage, or has
+them computed again in that stage or later, too, each wholly. Solutions in 0-1 values satisfy them.
+
+Its optimum is that of the class of `headrace.memory.plan.stages`. Two cases where it can lie below,
+which keeps it a bound: outputs that are computed again count while they are created only, and
+gradients with readers that depend on implementations as briefly as possible.
+"""
+
+from dataclasses import dataclass, field
+
+from headrace.memory.graph import Graph
+from headrace.memory.plan.program import Program, Rows, Run, Runs
+from headrace.memory.plan.stages import Stages
+from headrace.solver import LinearModel
+
+_FUTURES = 6
+"""Stages with rows on their future, evenly spread; more raise the bound hardly."""
+
+
+def exact_program(graph: Graph, budget_bytes: int, futures: int = _FUTURES) -> Program:
+    """Return the program of which the optimum is the fastest schedule within the budget.
+
+    Parameters
+    ----------
+    futures : how many stages have rows on their future, the first one among them.
+    """
+    stages, model, rows = Stages(graph), LinearModel(), Rows()
+    runs = Runs.add(model, stages)
+    runs.choose(rows)
+    build = _Exact(stages, runs, rows, model.variables)
+    build.lifetimes()
+    model.add_binaries(build.variables - model.variables)
+    build.futures(futures)
+    build.memory(budget_bytes)
+    # indicators, and what is there as a share of the budget
+    model.add_variables(build.variables - model.variables, upper=1.0)
+    rows.put(model)
+    return Program(model=model, runs=runs)
+
+
+@dataclass(slots=True)
+class _Exact:
+    """Makes the variables and rows.
+
+    Attributes
+    ----------
+    variables : how many there are, with those that are still to be added to the model.
+    entering : variable of a storage that enters a stage.
+    change : by (stage, slot) terms of what is there in the next slot and not in this, in bytes;
+        slots of a stage are the forward operators, then the backward operator.
+    """
+
+    stages: Stages
+    runs: Runs
+    rows: Rows
+    variables: int
+    entering: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    change: dict[tuple[int, int], list[tuple[int, float]]] = field(
+        default_factory=dict[tuple[int, int], list[tuple[int, float]]]
+    )
+
+    def lifetimes(self) -> None:
+        """Add the variables between events, and the rows on what reads, creates and overwrites."""
+        reading: dict[tuple[int, int, int], list[tuple[Run, int]]] = {}
+        for run, number in self.runs.chosen.items():
+            slot = self._slot(run)
+            for storage in self.stages.reads(run.way):
+                reading.setdefault((run.stage, storage, slot), []).append((run, number))
+        for stage in range(self.stages.count + 1):
+            for storage in sorted(self.stages.useful[stage]):
+                self._lifetime(stage, storage, reading)
+
+    def _slot(self, run: Run) -> int:
+        return min(run.operator, self.stages.graph.forward_count)
+
+    def _lifetime(
+        self,
+        stage: int,
+        storage: int,
+        reading: dict[tuple[int, int, int], list[tuple[Run, int]]],
+    ) -> None:
+        """Add a storage's variables of one stage, event by event."""
+        there = self.entering.get((stage, storage))
+        made = self.runs.made(stage, storage)
+        if there is None and not made:
+            # read by nothing here: the rows of its readers would have no terms to cover them
+            for slot in self._slots(storage):
+                for _, number in reading.get((stage, storage, slot), ()):
+                    self.rows.add([(number, 1.0)], upper=0.0)
+            return
+        if made:
+            after = self._variable()
+            before = [] if there is None else [(there, -1.0)]
+            self.rows.add([(after, 1.0), *before, *((number, -1.0) for number in made)], upper=0.0)
+            self._step(stage, self.stages.creator[storage], storage, there, after)
+            there = after
+        for slot in self._slots(storage):
+            readers = reading.get((stage, storage, slot), [])
+            if not readers:
+                continue
+            assert there is not None
+            # delta <= there, of one operator's implementations together
+            self.rows.add([*((number, 1.0) for _, number in readers), (there, -1.0)], upper=0.0)
+            after = self._variable()
+            gone = [(number, 1.0) for run, number in readers if run.way.overwrites == storage]
+            self.rows.add([(after, 1.0), (there, -1.0)], upper=0.0)
+            if gone:
+                self.rows.add([(after, 1.0), *gone], upper=1.0)
+            self._step(stage, slot, storage, there, after)
+            there = after
+        if stage < self.stages.count and storage in self.stages.useful[stage + 1]:
+            assert there is not None
+            self.entering[stage + 1, storage] = there
+
+    def _slots(self, storage: int) -> list[int]:
+        return [*self.stages.readers[storage], self.stages.graph.forward_count]
+
+    def _variable(self) -> int:
+        self.variables += 1
+        return self.variables - 1
+
+    def _step(self, stage: int, slot: int, storage: int, before: int | None, after: int) -> None:
+        size = float(self.stages.graph.storages[storage].nbytes)
+        found = self.change.setdefault((stage, slot), [])
+        found.append((after, size))
+        if before is not None:
+            found.append((before, -size))
+
+    def futures(self, count: int) -> None:
+        """Add the rows on the future of some stages, from the last one to the first."""
+        last = self.stages.count
+        chosen = {1 + index * last // count for index in range(min(count, last))} if last else set()
+        after: dict[int, int] = {}
+        end = last + 1
+        for stage in sorted(chosen, reverse=True):
+            again = self._indicators(stage, end, after)
+            for operator, number in again.items():
+                for storage in self._operands(operator):
+                    self._supply(stage, storage, [(number, 1.0)], again)
+            for later in range(stage, last + 1):
+                reading: dict[int, list[tuple[int, float]]] = {}
+                for run, number in self.runs.of_operator(later, self.stages.backward(later)):
+                    for storage in self.stages.reads(run.way):
+                        reading.setdefault(storage, []).append((number, 1.0))
+                for storage, terms in reading.items():
+                    self._supply(stage, storage, terms, again)
+            after, end = again, stage
+
+    def _indicators(self, stage: int, end: int, after: dict[int, int]) -> dict[int, int]:
+        """Add by operator: at most 1 if it runs again in a stage or later, else 0."""
+        found: dict[int, int] = {}
+        for operator in self.stages.forward:
+            terms = [
+                (number, -1.0)
+                for each in range(stage, end)
+                for _, number in self.runs.of_operator(each, operator)
+            ]
+            if operator in after:
+                terms.append((after[operator], -1.0))
+            if terms:
+                found[operator] = self._variable()
+                self.rows.add([(found[operator], 1.0), *terms], upper=0.0)
+        return found
+
+    def _operands(self, operator: int) -> set[int]:
+        """Return what every implementation of an operator reads."""
+        ways = self.stages.ways(operator)
+        return set.intersection(*(set(self.stages.reads(way)) for way in ways))
+
+    def _supply(
+        self,
+        stage: int,
+        storage: int,
+        terms: list[tuple[int, float]],
+        again: dict[int, int],
+    ) -> None:
+        """Require a storage that is read in a stage or later to enter it or to be made then."""
+        supply = list(terms)
+        if (stage, storage) in self.entering:
+            supply.append((self.entering[stage, storage], -1.0))
+        if self.stages.creator[storage] in again:
+            supply.append((again[self.stages.creator[storage]], -1.0))
+        self.rows.add(supply, upper=0.0)
+
+    def memory(self, budget_bytes: int) -> None:
+        """Add the running sums, and that no run needs more than the budget (4.4)."""
+        stages, scale = self.stages, float(max(budget_bytes, 1))
+        graph, kept = stages.graph, 0
+        for stage in range(stages.count + 1):
+            fixed = stages.entering_bytes[stage]
+            held = [
+                (self.entering[stage, storage], stages.graph.storages[storage].nbytes / scale)
+                for storage in sorted(stages.useful[stage])
+                if (stage, storage) in self.entering
+            ]
+            last = graph.forward_count if stage else graph.forward_count - 1
+            for slot in range(last + 1):
+                operator = slot if slot < graph.forward_count else stages.backward(stage)
+                runs = self.runs.of_operator(stage, operator)
+                changes = self.change.get((stage, slot), [])
+                if not runs and not changes:
+                    continue
+                there = self._variable()
+                # what is there while the slot's operator runs
+                self.rows.add(
+                    [(there, 1.0), *((n, -value) for n, value in held)], lower=0.0, upper=0.0
+                )
+                spent = [(number, stages.run_bytes(run.way) / scale) for run, number in runs]
+                self.rows.add([(there, 1.0), *spent], upper=(budget_bytes - fixed - kept) / scale)
+                held = [(there, 1.0), *((n, value / scale) for n, value in changes)]
+                if stage == 0:
+                    made = {each for way in stages.ways(operator) for each in way.creates}
+                    kept += stages.nbytes(made & stages.kept)
+            kept = 0

@@ -1,0 +1,90 @@
+"""From a profile and a budget to a plan."""
+
+import re
+from collections.abc import Callable
+
+from headrace.errors import InputError
+from headrace.memory.errors import BudgetError
+from headrace.memory.plan.effort import Effort
+from headrace.memory.plan.plan import MemoryPlan
+from headrace.memory.plan.solve import Limits, Progress, solve
+from headrace.memory.profile import MemoryProfile
+from headrace.memory.schedule import Schedule
+from headrace.units import parse_size
+
+LIMITS = {
+    Effort.QUICK: Limits(seconds=20.0, bound_seconds=10.0, interval_work=4.0, gap=0.02),
+    Effort.NORMAL: Limits(),
+    Effort.THOROUGH: Limits(
+        seconds=1800.0, bound_seconds=900.0, interval_work=200.0, rounds=1_000_000, gap=0.001
+    ),
+}
+"""Limits of a solve, by effort."""
+
+
+def parse_budget(budget: int | str, whole_bytes: int | None = None) -> int:
+    """Return the bytes of a budget: a number of bytes, "6GiB", or a share of the device, "80%".
+
+    Parameters
+    ----------
+    whole_bytes : memory of the device; None: shares are refused.
+
+    Raises
+    ------
+    BudgetError : for anything else.
+    """
+    if isinstance(budget, int) and not isinstance(budget, bool):
+        if budget <= 0:
+            raise BudgetError(f"budget is {budget} bytes, needs more than 0")
+        return budget
+    if not isinstance(budget, str):
+        raise BudgetError(f"budget is {budget!r}, needs bytes or a text such as 6GiB")
+    share = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", budget)
+    if share:
+        if whole_bytes is None:
+            raise BudgetError(f"budget is {budget!r}, and the device's memory is not known")
+        if not 0 < float(share[1]) <= 100:
+            raise BudgetError(f"budget is {budget!r}, needs more than 0% and at most 100%")
+        return int(float(share[1]) / 100 * whole_bytes)
+    try:
+        found = parse_size(budget)
+    except InputError as error:
+        raise BudgetError(f"budget: {error}") from None
+    return parse_budget(found)
+
+
+def make_plan(
+    profile: MemoryProfile,
+    budget_bytes: int,
+    *,
+    effort: Effort = Effort.NORMAL,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    interrupt: Callable[[], bool] | None = None,
+    starts: tuple[Schedule, ...] = (),
+) -> MemoryPlan:
+    """Return the plan of the fastest schedule found within a budget; see `solve`.
+
+    Raises
+    ------
+    BudgetError : no schedule is found; it has the least budget that one is found for.
+    """
+    found = solve(
+        profile.graph,
+        budget_bytes,
+        limits=LIMITS[effort],
+        seed=seed,
+        progress=progress,
+        interrupt=interrupt,
+        starts=starts,
+    )
+    return MemoryPlan(
+        profile=profile,
+        budget_bytes=budget_bytes,
+        schedule=found.schedule,
+        peak_bytes=found.peak_bytes,
+        time_us=found.time_us,
+        bound_us=found.bound_us,
+        settings={"effort": str(effort), "seed": seed},
+        provenance={"stop": str(found.stop), "seconds": round(found.seconds, 2)},
+    )

@@ -1,0 +1,166 @@
+"""The memory plan: a schedule for a budget, what it was made for, and its certificate."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import headrace.artifact as artifact_io
+from headrace import fields
+from headrace.artifact import Artifact, columns_of
+from headrace.errors import ArtifactError
+from headrace.fields import Field
+from headrace.memory.errors import ScheduleError
+from headrace.memory.plan.verify import Proof, verify
+from headrace.memory.profile import KIND as PROFILE_KIND
+from headrace.memory.profile import PROFILE_SCHEMA, MemoryProfile
+from headrace.memory.schedule import Schedule, Step
+
+PLAN_KIND = "memory-plan"
+PLAN_SCHEMA = 1
+
+_MOST_BYTES = 1 << 50
+_MOST_STEPS = 1 << 31
+_STEPS = {"operator": np.int32, "implementation": np.int32}
+_CLOSE = 1e-9
+"""Relative difference of times that count as equal: sums in another order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """A schedule of a profile's graph within a budget.
+
+    Attributes
+    ----------
+    profile : what it was made for.
+    budget_bytes : most that a step may allocate, with what is resident.
+    schedule : order of the operators, which alone says what is stored and what recomputed.
+    peak_bytes, time_us : predicted, by replay.
+    bound_us : proven lower bound of the time of every schedule within the budget that runs each
+        forward operator at most once before a backward operator; 0 if none is known.
+    settings : what it was made with, such as the seed and limits.
+    provenance : sources; not part of the digest.
+    """
+
+    profile: MemoryProfile
+    budget_bytes: int
+    schedule: Schedule
+    peak_bytes: int
+    time_us: float
+    bound_us: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """(time - bound) / time."""
+        return max(0.0, self.time_us - self.bound_us) / self.time_us if self.time_us else 0.0
+
+    @property
+    def plain_us(self) -> float:
+        """Time of a run without recomputation, by first implementations."""
+        return sum(each.implementations[0].time_us for each in self.profile.graph.operators)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content."""
+        return self.to_artifact().digest
+
+    def verify(self) -> Proof:
+        """Prove the schedule on the profile's graph, and the figures predicted.
+
+        Raises
+        ------
+        ScheduleError : naming the step, or the figure that differs.
+        """
+        proof = verify(self.profile.graph, self.schedule, self.budget_bytes)
+        if proof.peak_bytes != self.peak_bytes:
+            raise ScheduleError(
+                f"peak_bytes is {self.peak_bytes}, the replay's peak is {proof.peak_bytes}"
+            )
+        if abs(proof.time_us - self.time_us) > _CLOSE * max(proof.time_us, self.time_us):
+            raise ScheduleError(f"time_us is {self.time_us!r}, the replay's is {proof.time_us!r}")
+        return proof
+
+    def to_artifact(self) -> Artifact:
+        """Return the plan as an artifact of kind "memory-plan"."""
+        profile = self.profile.to_artifact()
+        return Artifact(
+            kind=PLAN_KIND,
+            schema=PLAN_SCHEMA,
+            head={
+                "profile": dict(profile.head),
+                "profile_digest": profile.digest,
+                "origin": dict(self.profile.provenance),
+                "budget_bytes": self.budget_bytes,
+                "forward_steps": self.schedule.forward_steps,
+                "peak_bytes": self.peak_bytes,
+                "time_us": self.time_us,
+                "bound_us": self.bound_us,
+                "settings": dict(self.settings),
+            },
+            tables={
+                **profile.tables,
+                "steps": columns_of(
+                    [(step.operator, step.implementation) for step in self.schedule.steps], _STEPS
+                ),
+            },
+            provenance=self.provenance,
+        )
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, source: str = "memory plan") -> "MemoryPlan":
+        """Rebuild a plan; `verify` proves it.
+
+        Raises
+        ------
+        ArtifactError : naming the field, what was found and what is needed.
+        """
+        whole = Field(artifact.head, source, ArtifactError)
+        tables = {name: table for name, table in artifact.tables.items() if name != "steps"}
+        made_for = Artifact(
+            kind=PROFILE_KIND,
+            schema=PROFILE_SCHEMA,
+            head=whole.at("profile").read(fields.table),
+            tables=tables,
+            provenance=whole.at("origin").read(fields.table),
+        )
+        if whole.at("profile_digest").text() != made_for.digest:
+            raise whole.at("profile_digest").wrong(f"that of 'profile', {made_for.digest}")
+        steps = artifact.numbers("steps", _STEPS, source)
+        columns = [steps[name].tolist() for name in _STEPS]
+        rows = Field(list(zip(*columns, strict=True)), f"{source}: table 'steps'", ArtifactError)
+        order = tuple(
+            Step(*(row.at(part).integer(0, _MOST_STEPS) for part in range(2)))
+            for row in rows.items()
+        )
+        return cls(
+            profile=MemoryProfile.from_artifact(made_for, f"{source}: profile"),
+            budget_bytes=whole.at("budget_bytes").integer(0, _MOST_BYTES),
+            schedule=Schedule(
+                steps=order, forward_steps=whole.at("forward_steps").integer(0, len(order))
+            ),
+            peak_bytes=whole.at("peak_bytes").integer(0, _MOST_BYTES),
+            time_us=_time(whole.at("time_us")),
+            bound_us=_time(whole.at("bound_us")),
+            settings=whole.at("settings").read(fields.table),
+            provenance=artifact.provenance,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to `path`."""
+        self.to_artifact().save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "MemoryPlan":
+        """Read a plan; see `from_artifact`."""
+        return cls.from_artifact(artifact_io.load(path, PLAN_KIND, PLAN_SCHEMA), str(path))
+
+
+def _time(value: Field) -> float:
+    found = value.read(fields.number)
+    if not 0 <= found < float("inf"):
+        raise value.wrong("0 or more microseconds")
+    return found

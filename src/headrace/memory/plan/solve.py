@@ -1,0 +1,472 @@
+"""From a training step and a budget to the fastest schedule known, with its certificate.
+
+Small steps are solved by the exact program. For others a local search finds schedules
+(`headrace.memory.plan.search`); relaxations bound their times, first small ones
+(`headrace.memory.plan.coarse`), then where it is not too large that of the exact program; and the
+solutions of these, rounded, are where the search starts again.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from headrace.errors import ModelError
+from headrace.memory.errors import BudgetError
+from headrace.memory.graph import Graph
+from headrace.memory.plan.baselines import keep_schedule, sqrt_schedule
+from headrace.memory.plan.coarse import CoarseProgram, coarse_program
+from headrace.memory.plan.draft import Draft, Trial
+from headrace.memory.plan.intervals import improved
+from headrace.memory.plan.liveness import exact_program
+from headrace.memory.plan.program import Program
+from headrace.memory.plan.search import Search
+from headrace.memory.plan.stages import Stages
+from headrace.memory.plan.verify import verify
+from headrace.memory.schedule import Schedule
+from headrace.solver import LinearModel, Parameters, Proved, Result, Stop
+from headrace.solver import solve as solve_model
+from headrace.units import duration, size
+
+_EXACT_VARIABLES = 3000
+"""Largest program that is solved as it is: minutes for more, in HiGHS."""
+_RELAXED_CELLS = 10_000
+"""Most stages times forward operators of a relaxed exact program: seconds, at 40,000 minutes."""
+_PARTS = (4, 16)
+"""Stages that the small relaxations look at."""
+_EXACT_SHARE = 0.5
+"""Share of the time for it, after which the search takes over."""
+_FIRST_SHARE = 0.25
+"""Share of the time for the first schedules, before there is a bound."""
+_BOUND_SHARE = 0.7
+"""Largest share of the time that is left for one relaxation."""
+_LEAST_SHARE, _LEAST_S = 0.1, 2.0
+"""Time for the least budget of an error, beyond the limit: a share of it, and at least seconds."""
+_THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
+"""Values of the relaxation above which a run is taken into a rounded schedule."""
+_NOISES = (0.0, 0.3, 0.3, 1.0, 1.0)
+"""Disturbances of the starts from the plain run; see `Search.repair`."""
+_BISECTIONS = 8
+"""Budgets that are tried to find the least with a schedule."""
+_THREADS = 2
+"""Of CP-SAT: interleaved, so that results do not depend on timing."""
+_TIGHT = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a solve; reached, they end it with a larger gap.
+
+    Attributes
+    ----------
+    seconds : wall clock, of all parts.
+    bound_seconds : of the relaxation; 0: none is solved.
+    interval_work : of CP-SAT, in its deterministic measure of about seconds; 0: it is not used.
+    rounds : of the local search. With a `seconds` that is not reached, equal rounds and seeds give
+        equal schedules.
+    gap : stop once (time - bound) / time is at most this.
+    """
+
+    seconds: float = 180.0
+    bound_seconds: float = 120.0
+    interval_work: float = 20.0
+    rounds: int = 100_000
+    gap: float = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The state of a solve.
+
+    Attributes
+    ----------
+    incumbent_us : time of the fastest schedule so far.
+    bound_us : proven lower bound.
+    seconds : since the start.
+    """
+
+    incumbent_us: float
+    bound_us: float
+    seconds: float
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        gap = (self.incumbent_us - self.bound_us) / max(self.incumbent_us, _TIGHT)
+        return f"{duration(self.incumbent_us)}, bound {duration(self.bound_us)}, gap {gap:z.1%}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """A schedule within a budget, with its certificate.
+
+    Attributes
+    ----------
+    schedule : verified.
+    peak_bytes, time_us : of its replay.
+    bound_us : proven lower bound of the time of every schedule within the budget that is in stages
+        (`headrace.memory.plan.stages`).
+    stop : DONE if the gap that was asked for is reached.
+    seconds : wall clock.
+    """
+
+    schedule: Schedule
+    peak_bytes: int
+    time_us: float
+    bound_us: float
+    stop: Stop
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """(time - bound) / time."""
+        return max(0.0, self.time_us - self.bound_us) / self.time_us if self.time_us else 0.0
+
+
+def solve(
+    graph: Graph,
+    budget_bytes: int,
+    *,
+    limits: Limits | None = None,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    interrupt: Callable[[], bool] | None = None,
+    starts: tuple[Schedule, ...] = (),
+) -> Solution:
+    """Return the fastest schedule found within a budget.
+
+    Parameters
+    ----------
+    progress : called with every faster schedule and better bound.
+    interrupt : polled; true ends the search with the best schedule so far.
+    starts : schedules to start from, such as those of another budget.
+
+    Raises
+    ------
+    BudgetError : if no schedule is found, with the least budget that one is found for, and the step
+        that needs it.
+    """
+    return _Solve(graph, budget_bytes, limits or Limits(), seed, progress, interrupt).run(starts)
+
+
+@dataclass(slots=True)
+class _Solve:
+    """One solve: the best schedule and bound so far."""
+
+    graph: Graph
+    budget: int
+    limits: Limits
+    seed: int
+    progress: Callable[[Progress], None] | None
+    interrupt: Callable[[], bool] | None
+    stages: Stages = field(init=False)
+    search: Search = field(init=False)
+    began: float = field(init=False)
+    bound: float = field(init=False)
+    deadline: float = field(init=False)
+    best: Trial | None = None
+    stop: Stop = Stop.TIME
+
+    def __post_init__(self) -> None:
+        self.began = time.monotonic()
+        self.deadline = self.limits.seconds
+        self.stages = Stages(self.graph)
+        self.search = Search.of(self.stages, self.budget, self.seed, self._stopped)
+        self.bound = sum(
+            min(way.time_us for way in operator.implementations)
+            for operator in self.graph.operators
+        )
+
+    def run(self, starts: tuple[Schedule, ...]) -> Solution:
+        self._refuse_impossible()
+        for schedule in starts:
+            self._start(Draft.of(self.stages, schedule))
+        self.deadline = self.limits.seconds * _FIRST_SHARE
+        self._first()
+        self.deadline = self.limits.seconds
+        program = self._program()
+        small = program is not None and program.model.variables <= _EXACT_VARIABLES
+        if program is not None and small:
+            self._exact(program)
+        else:
+            self._coarse()
+        if self.best is None:
+            self._persist()
+        if self.best is None:
+            raise self._infeasible()
+        if program is not None and not small and not self._ended():
+            self._relax(program)
+        if not small:
+            self._intervals()
+        if not self._ended():
+            self.search.improve(self.best, self.limits.rounds, self._ended, self._found)
+        return self._solution()
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def _left(self) -> float:
+        return max(0.0, self.deadline - self._seconds())
+
+    def _bound_left(self) -> float:
+        """Return the time for a relaxation, so that a search follows it on a slow machine, too."""
+        return min(self.limits.bound_seconds, self._left() * _BOUND_SHARE)
+
+    def _stopped(self) -> bool:
+        """Return whether a limit or an interrupt ends the work at hand."""
+        return not self._left() or (self.interrupt is not None and self.interrupt())
+
+    def _ended(self) -> bool:
+        if self.interrupt is not None and self.interrupt():
+            self.stop = Stop.INTERRUPT
+            return True
+        if self.best is not None and self._gap() <= self.limits.gap:
+            self.stop = Stop.DONE
+            return True
+        self.stop = Stop.TIME
+        return not self._left()
+
+    def _gap(self) -> float:
+        assert self.best is not None
+        return (self.best.time_us - self.bound) / max(self.best.time_us, _TIGHT)
+
+    def _found(self, trial: Trial) -> None:
+        """Keep a schedule if it fits and is the fastest so far."""
+        if trial.excess or (self.best is not None and trial.time_us >= self.best.time_us):
+            return
+        self.best = trial
+        self._report()
+
+    def _report(self) -> None:
+        if self.progress is not None and self.best is not None:
+            self.progress(
+                Progress(
+                    incumbent_us=self.best.time_us, bound_us=self.bound, seconds=self._seconds()
+                )
+            )
+
+    def _start(self, draft: Draft, noise: float = 0.0) -> None:
+        trial = self.search.evaluator.try_(draft)
+        if trial is not None:
+            trial = self.search.repair(trial, noise)
+            self._found(trial)
+            if not trial.excess:
+                self._found(self.search.polish(trial))
+
+    def _first(self) -> None:
+        """Search from the plain run, and from square-root checkpoints."""
+        for noise in _NOISES:
+            if self._ended():
+                return
+            self._start(Draft.plain(self.stages), noise)
+        count = int(len(self.stages.forward) ** 0.5)
+        for segments in sorted({max(1, count // 2), count, 2 * count}):
+            if self._ended():
+                return
+            self._start(Draft.of(self.stages, sqrt_schedule(self.graph, segments)))
+
+    def _persist(self) -> None:
+        """Search with more disturbance until the time is over."""
+        for _ in range(self.limits.rounds):
+            if self.best is not None or self._ended() or self._proven_infeasible():
+                return
+            self._start(Draft.plain(self.stages), noise=2.0)
+
+    def _proven_infeasible(self) -> bool:
+        return self.bound == float("inf")
+
+    def _program(self) -> Program | None:
+        """Return the exact program, unless the work is done or it is too large to be relaxed."""
+        cells = self.stages.count * len(self.stages.forward)
+        if cells > _RELAXED_CELLS or self._ended():
+            return None
+        return exact_program(self.graph, self.budget)
+
+    def _coarse(self) -> None:
+        """Solve small relaxations: bounds, and storages to keep."""
+        for parts in _PARTS:
+            if self._ended() or not self._bound_left():
+                return
+            coarse = coarse_program(self.graph, self.budget, parts)
+            found = self._solved(coarse.model, self._bound_left(), "simplex")
+            if found is None:
+                continue
+            if found.proved is Proved.INFEASIBLE:
+                self.bound = float("inf")
+                return
+            if found.duals is not None:
+                self._raise_bound(coarse.model.dual_bound(found.duals))
+            if found.values is not None:
+                self._round(coarse, found.values)
+
+    def _round(self, coarse: CoarseProgram, values: np.ndarray) -> None:
+        """Start from the storages that a small relaxation keeps after the forward pass."""
+        choice = coarse.choice(self.graph, values)
+        for threshold in _THRESHOLDS:
+            if self._ended():
+                return
+            kept = [each for each, number in coarse.kept.items() if values[number] >= threshold]
+            schedule = keep_schedule(self.graph, kept, choice)
+            self._start(Draft.of(self.stages, schedule))
+
+    def _exact(self, program: Program) -> None:
+        """Solve the exact program, from the best schedule so far."""
+        found = self._solved(program.model, self._left() * _EXACT_SHARE, "choose")
+        if found is None:
+            return
+        if found.values is not None:
+            self._start(Draft.of(self.stages, program.schedule(found.values)))
+        self._raise_bound(found.bound)
+
+    def _relax(self, program: Program) -> None:
+        """Solve the relaxation: its multipliers prove a bound, its values are rounded."""
+        relaxed = replace(program, model=program.model.relaxed())
+        limit = self._bound_left()
+        found = self._solved(relaxed.model, limit, "ipm") if limit else None
+        if found is None:
+            return
+        if found.duals is not None:
+            self._raise_bound(relaxed.model.dual_bound(found.duals))
+        if found.values is None:
+            return
+        for threshold in _THRESHOLDS:
+            if self._ended():
+                return
+            self._start(rounded(self.stages, program, found.values, threshold))
+
+    def _intervals(self) -> None:
+        """Let CP-SAT improve the best schedule."""
+        if self._ended() or self.best is None or not self.limits.interval_work:
+            return
+        parameters = Parameters(
+            deterministic=self.limits.interval_work,
+            limit_s=self._left(),
+            gap=self.limits.gap,
+            seed=self.seed,
+            threads=_THREADS,
+        )
+        draft = improved(self.stages, self.budget, self.best, parameters)
+        if draft is not None:
+            self._start(draft)
+
+    def _solved(self, model: LinearModel, limit_s: float, method: str) -> Result | None:
+        try:
+            return solve_model(
+                model,
+                Parameters(
+                    limit_s=limit_s,
+                    gap=self.limits.gap,
+                    seed=self.seed,
+                    method=method,
+                    interrupt=self.interrupt,
+                ),
+            )
+        except ModelError:
+            return None
+
+    def _raise_bound(self, bound: float) -> None:
+        if bound > self.bound:
+            self.bound = bound
+            self._report()
+
+    def _refuse_impossible(self) -> None:
+        needed, operator = least_bytes(self.stages)
+        if needed > self.budget:
+            raise self._infeasible(
+                f"operator '{self.graph.operators[operator].name}' alone needs {size(needed)}"
+            )
+
+    def _infeasible(self, why: str = "") -> BudgetError:
+        """Return the error with the least budget that a schedule is found for."""
+        least, trial = self._least()
+        step = trial.found.peak_step
+        name = self.graph.operators[int(trial.operator[step])].name
+        module = self.graph.operators[int(trial.operator[step])].module
+        held = f"at operator '{name}'" + (f" of module '{module}'" if module else "")
+        if not why:
+            why = f"the least that one was found for is held up {held}"
+        return BudgetError(
+            f"no schedule fits a budget of {size(self.budget)}: {why}; the least with a known "
+            f"schedule is {size(least)} ({least} bytes), {held}, of which "
+            f"{size(self.graph.resident_bytes)} are resident",
+            least_bytes=least,
+        )
+
+    def _least(self) -> tuple[int, Trial]:
+        """Return the least budget with a known schedule, by bisection, and that schedule."""
+        plain = self.search.evaluator.try_(Draft.plain(self.stages))
+        assert plain is not None
+        low, best = self.budget, plain
+        self.deadline = self._seconds() + max(_LEAST_S, _LEAST_SHARE * self.limits.seconds)
+        for _ in range(_BISECTIONS):
+            if self._stopped():
+                break
+            middle = (low + best.found.peak_bytes) // 2
+            search = Search.of(self.stages, middle, self.seed, self._stopped)
+            start = search.evaluator.try_(best.draft)
+            assert start is not None
+            found = search.repair(start)
+            if found.found.peak_bytes < best.found.peak_bytes:
+                best = found
+            if found.excess:
+                low = middle
+        return best.found.peak_bytes, best
+
+    def _solution(self) -> Solution:
+        assert self.best is not None
+        schedule = self.best.draft.schedule()
+        proof = verify(self.graph, schedule, self.budget)
+        self._ended()
+        return Solution(
+            schedule=schedule,
+            peak_bytes=proof.peak_bytes,
+            time_us=proof.time_us,
+            bound_us=min(self.bound, proof.time_us),
+            stop=self.stop,
+            seconds=self._seconds(),
+        )
+
+
+def least_bytes(stages: Stages) -> tuple[int, int]:
+    """Return a bound of what every schedule needs, and the operator that needs it.
+
+    Each operator runs at least once, by some implementation, with its operands there.
+    """
+    graph, kept = stages.graph, 0
+    most, where = graph.resident_bytes, 0
+    for operator in range(len(graph.operators)):
+        stage = max(0, operator - graph.forward_count + 1)
+        held = stages.entering_bytes[stage] + (kept if not stage else 0)
+        ways = stages.ways(operator)
+        least = min(stages.run_bytes(way) + stages.nbytes(stages.reads(way)) for way in ways)
+        if held + least > most:
+            most, where = held + least, operator
+        kept += stages.nbytes({each for way in ways for each in way.creates} & stages.kept)
+    return most, where
+
+
+def rounded(stages: Stages, program: Program, values: np.ndarray, threshold: float) -> Draft:
+    """Return the draft with the runs of at least a threshold in a solution of the relaxation.
+
+    Of the implementations of a run the one of most weight; an implementation in place only where it
+    is chosen wholly.
+    """
+    draft = Draft.plain(stages)
+    for (stage, operator), runs in program.runs.of.items():
+        weights = {run.implementation: float(values[number]) for run, number in runs}
+        if stage and operator in stages.forward and sum(weights.values()) < threshold:
+            continue
+        ways = stages.ways(operator)
+        apart = {
+            way: weight
+            for way, weight in weights.items()
+            if ways[way].overwrites is None or weight > 1 - 1e-6
+        }
+        chosen = max(apart or weights, key=lambda way: weights[way])
+        if operator not in stages.forward:
+            draft.backward[stage - 1] = chosen
+        elif stage:
+            draft.again[stage][operator] = chosen
+        else:
+            draft.forward[operator] = chosen
+    return draft

@@ -1,0 +1,133 @@
+"""A training step in stages: what the programs and searches share.
+
+Stage 0 is the forward pass. Stage t, from 1, recomputes forward operators, each at most once and in
+the graph's order, and ends with the t-th backward operator (Algorithms 3 and 4 of the paper, whose
+stages count down from N). Schedules are made and bounded within this class.
+"""
+
+from collections.abc import Iterable
+
+from headrace.memory.graph import Graph, Implementation
+from headrace.memory.schedule import Schedule, Step
+
+
+class Stages:
+    """Tables of a graph by stage.
+
+    Attributes
+    ----------
+    count : of backward operators, and so of stages besides 0.
+    kept : storages of the forward pass that stay from their creation to the end.
+    creator : of each other storage of the forward pass the operator that creates it.
+    readers : of each of those the forward operators that some implementation reads it by, in order.
+    useful : by stage the storages of `creator` that can serve this or a later stage.
+    entering_bytes : by stage what is there beside them: resident, kept, gradients made before.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.forward = range(graph.forward_count)
+        self.count = len(graph.operators) - graph.forward_count
+        made = {
+            storage: index
+            for index in self.forward
+            for way in graph.operators[index].implementations
+            for storage in way.creates
+        }
+        held = graph.outputs | graph.results
+        self.kept = frozenset(storage for storage in made if storage in held)
+        self.creator = {each: by for each, by in made.items() if each not in self.kept}
+        self.readers: dict[int, list[int]] = {each: [] for each in self.creator}
+        for index in self.forward:
+            for storage in sorted(self._touched(index) & self.creator.keys()):
+                self.readers[storage].append(index)
+        self.useful = self._useful()
+        self.entering_bytes = self._entering()
+
+    def backward(self, stage: int) -> int:
+        """Return the backward operator that ends a stage."""
+        return self.graph.forward_count + stage - 1
+
+    def ways(self, operator: int) -> tuple[Implementation, ...]:
+        """Return the implementations of an operator."""
+        return self.graph.operators[operator].implementations
+
+    def nbytes(self, storages: Iterable[int]) -> int:
+        """Return the bytes of some storages together."""
+        return sum(self.graph.storages[each].nbytes for each in storages)
+
+    def reads(self, way: Implementation) -> list[int]:
+        """Return what an implementation reads of the storages of `creator`."""
+        return [each for each in way.reads if each in self.creator]
+
+    def run_bytes(self, way: Implementation) -> int:
+        """Return what a run allocates beside what is there: creations and the workspace."""
+        reused = 0 if way.overwrites is None else self.nbytes([way.overwrites])
+        return way.workspace_bytes + self.nbytes(way.creates) - reused
+
+    def again(self, stage: int, operator: int) -> bool:
+        """Return whether running a forward operator again in a stage can be of use."""
+        return self.graph.operators[operator].again and any(
+            each in self.useful[stage] for way in self.ways(operator) for each in way.creates
+        )
+
+    def is_read(self, storage: int, stage: int) -> bool:
+        """Return whether a backward operator of this or a later stage may read a storage."""
+        later = range(stage, self.count + 1)
+        return any(storage in self._touched(self.backward(each)) for each in later)
+
+    def schedule(self, forward: Iterable[int], stages: Iterable[Iterable[Step]]) -> Schedule:
+        """Return a schedule from the implementations of the forward pass and the runs by stage."""
+        first = [Step(index, way) for index, way in enumerate(forward)]
+        rest = [step for stage in stages for step in stage]
+        return Schedule(steps=(*first, *rest), forward_steps=len(first))
+
+    def _touched(self, operator: int) -> set[int]:
+        return {each for way in self.ways(operator) for each in way.reads}
+
+    def _useful(self) -> list[set[int]]:
+        """Return by stage the closure of what this and later backward operators may read."""
+        found: list[set[int]] = [set() for _ in range(self.count + 1)]
+        closure: set[int] = set()
+        for stage in range(self.count, 0, -1):
+            pending = [
+                each
+                for each in self._touched(self.backward(stage))
+                if each in self.creator and each not in closure
+            ]
+            while pending:
+                storage = pending.pop()
+                if storage in closure:
+                    continue
+                closure.add(storage)
+                if self.graph.operators[self.creator[storage]].again:
+                    touched = self._touched(self.creator[storage])
+                    pending += [each for each in touched if each in self.creator]
+            found[stage] = set(closure)
+        found[0] = set(self.creator)
+        return found
+
+    def _entering(self) -> list[int]:
+        """Return by stage the least that is there beside the storages of `creator`."""
+        graph = self.graph
+        always = graph.resident_bytes + self.nbytes(self.kept)
+        change = [0] * (self.count + 2)
+        for stage in range(1, self.count + 1):
+            ways = self.ways(self.backward(stage))
+            for storage in set.intersection(*(set(way.creates) for way in ways)):
+                last = self.count if storage in graph.results else self._last_read(storage, stage)
+                if last > stage:
+                    change[stage + 1] += graph.storages[storage].nbytes
+                    change[last + 1] -= graph.storages[storage].nbytes
+        found, held = [graph.resident_bytes], always
+        for stage in range(1, self.count + 1):
+            held += change[stage]
+            found.append(held)
+        return found
+
+    def _last_read(self, storage: int, stage: int) -> int:
+        """Return the last stage at which every implementation reads a gradient."""
+        for later in range(self.count, stage, -1):
+            if all(storage in way.reads for way in self.ways(self.backward(later))):
+                return later
+        return stage

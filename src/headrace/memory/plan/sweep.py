@@ -1,0 +1,66 @@
+"""Plans of one step for several budgets, each of which starts from the schedules of others."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from headrace.memory.errors import BudgetError
+from headrace.memory.plan.effort import Effort
+from headrace.memory.plan.make import make_plan
+from headrace.memory.plan.plan import MemoryPlan
+from headrace.memory.plan.solve import Progress
+from headrace.memory.profile import MemoryProfile
+from headrace.memory.schedule import Schedule
+
+
+def sweep(
+    profile: MemoryProfile,
+    budgets: Iterable[int],
+    *,
+    effort: Effort = Effort.NORMAL,
+    seed: int = 0,
+    progress: Callable[[int, Progress], None] | None = None,
+    interrupt: Callable[[], bool] | None = None,
+    starts: tuple[Schedule, ...] = (),
+) -> dict[int, MemoryPlan | BudgetError]:
+    """Return a plan for each budget in bytes, the largest first; the error where none is found.
+
+    A plan is never slower than that of a smaller budget, whose schedule fits too.
+
+    Parameters
+    ----------
+    progress : called with the budget and the state of its solve.
+    interrupt : polled; true ends the search of the budget that is solved with its best schedule.
+    """
+    found: dict[int, MemoryPlan | BudgetError] = {}
+    for budget in sorted(set(budgets), reverse=True):
+        earlier = tuple(each.schedule for each in found.values() if isinstance(each, MemoryPlan))
+        try:
+            found[budget] = make_plan(
+                profile,
+                budget,
+                effort=effort,
+                seed=seed,
+                progress=progress and (lambda state, at=budget: progress(at, state)),
+                interrupt=interrupt,
+                starts=(*starts, *earlier),
+            )
+        except BudgetError as error:
+            found[budget] = error
+    return _monotone(found)
+
+
+def _monotone(
+    found: Mapping[int, MemoryPlan | BudgetError],
+) -> dict[int, MemoryPlan | BudgetError]:
+    """Give each budget the fastest of all schedules that fit it."""
+    plans = [each for each in found.values() if isinstance(each, MemoryPlan)]
+    best: dict[int, MemoryPlan | BudgetError] = {}
+    for budget, own in found.items():
+        fitting = [each for each in plans if each.peak_bytes <= budget]
+        fastest = min(fitting, key=lambda each: each.time_us, default=None)
+        if fastest is None or (isinstance(own, MemoryPlan) and own.time_us <= fastest.time_us):
+            best[budget] = own
+            continue
+        bound = own.bound_us if isinstance(own, MemoryPlan) else 0.0
+        best[budget] = replace(fastest, budget_bytes=budget, bound_us=bound)
+    return best

@@ -1,0 +1,68 @@
+"""Time against memory: the fastest schedules known at several budgets (Figure 4.4 of the paper)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.memory.errors import BudgetError
+from headrace.memory.graph import Graph
+from headrace.memory.plan.baselines import sqrt_schedule
+from headrace.memory.plan.simulate import simulate
+from headrace.memory.plan.solve import Limits, solve
+from headrace.memory.schedule import Schedule, plain_schedule
+
+SHARES = (0.9, 0.75, 0.6, 0.45, 0.3)
+"""Of the memory that a plain run needs above what is resident."""
+LIMITS = Limits(seconds=4.0, bound_seconds=2.0, interval_work=1.0, gap=0.02)
+"""Of each budget: a curve for a page, not plans to train by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A schedule's memory and time.
+
+    Attributes
+    ----------
+    bound_us : proven lower bound of the time within `peak_bytes`; 0 if none is known.
+    """
+
+    name: str
+    peak_bytes: int
+    time_us: float
+    bound_us: float = 0.0
+
+
+def baseline_points(graph: Graph) -> list[Point]:
+    """Return the points of a plain run, and of checkpoints at every sqrt(n)-th operator."""
+    found = (("plain", plain_schedule(graph)), ("sqrt(n)", sqrt_schedule(graph)))
+    return [point_of(name, graph, schedule) for name, schedule in found]
+
+
+def point_of(name: str, graph: Graph, schedule: Schedule) -> Point:
+    """Return the point of a schedule."""
+    replayed = simulate(graph, schedule)
+    return Point(name=name, peak_bytes=replayed.peak_bytes, time_us=replayed.time_us)
+
+
+def tradeoff(
+    graph: Graph, shares: Sequence[float] = SHARES, limits: Limits = LIMITS
+) -> list[Point]:
+    """Return a point for each budget that a schedule is found for, the largest budget first."""
+    plain, resident = simulate(graph, plain_schedule(graph)).peak_bytes, graph.resident_bytes
+    points: list[Point] = []
+    starts: tuple[Schedule, ...] = ()
+    for share in sorted(shares, reverse=True):
+        budget = resident + int(share * (plain - resident))
+        try:
+            found = solve(graph, budget, limits=limits, starts=starts)
+        except BudgetError:
+            break
+        starts = (*starts, found.schedule)
+        points.append(
+            Point(
+                name=f"{share:.0%}",
+                peak_bytes=found.peak_bytes,
+                time_us=found.time_us,
+                bound_us=found.bound_us,
+            )
+        )
+    return points

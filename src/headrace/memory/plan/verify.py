@@ -1,0 +1,238 @@
+"""Proof that a schedule computes its training step, within a budget.
+
+An interpreter written from the semantics of schedules alone (the docstring of
+`headrace.memory.schedule.Schedule`); it shares no code with the simulator or with what makes
+schedules. It replays the schedule storage by storage and proves:
+
+- steps name operators and implementations that exist;
+- the forward pass runs every forward operator at least once, first runs in the graph's order (so
+  that effects such as random numbers are drawn in the order of a plain run); the backward pass runs
+  every backward operator exactly once, in the graph's order;
+- an operator that may not run again runs once;
+- every read is of an instance that is there: created before and not overwritten;
+- outputs and results are there at the end, and never overwritten;
+- no step needs more than the budget.
+"""
+
+from dataclasses import dataclass, field
+
+from headrace.memory.errors import ScheduleError
+from headrace.memory.graph import Graph, Implementation
+from headrace.memory.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """Figures of a schedule that `verify` accepted.
+
+    Attributes
+    ----------
+    peak_bytes : most that is allocated while a step runs, with what is resident.
+    peak_step : first step with that.
+    time_us : sum over the steps.
+    reruns : runs of operators beyond the first.
+    """
+
+    peak_bytes: int
+    peak_step: int
+    time_us: float
+    reruns: int
+
+
+@dataclass(slots=True)
+class _Instance:
+    """One lifetime of a storage; `end` is the last step that needs it."""
+
+    storage: int
+    end: int
+    overwritten_at: int | None = None
+
+
+@dataclass(slots=True)
+class _Replay:
+    """All instances, and what each step creates."""
+
+    latest: dict[int, _Instance] = field(default_factory=dict[int, _Instance])
+    created: list[list[_Instance]] = field(default_factory=list[list[_Instance]])
+    overwritten: list[_Instance | None] = field(default_factory=list["_Instance | None"])
+
+
+def verify(graph: Graph, schedule: Schedule, budget_bytes: int | None = None) -> Proof:
+    """Prove a schedule correct, and its peak at most `budget_bytes` (None: any).
+
+    Raises
+    ------
+    ScheduleError : naming the first step, operator and storage that break a rule.
+    """
+    chosen = _chosen(graph, schedule)
+    _check_order(graph, schedule)
+    replay = _replayed(graph, schedule, chosen)
+    peak, where = _peak(graph, chosen, replay)
+    if budget_bytes is not None and peak > budget_bytes:
+        raise ScheduleError(
+            f"{_step(graph, schedule, where)} needs {peak} bytes, the budget is {budget_bytes}"
+        )
+    return Proof(
+        peak_bytes=peak,
+        peak_step=where,
+        time_us=sum(each.time_us for each in chosen),
+        reruns=len(schedule.steps) - len(graph.operators),
+    )
+
+
+def _step(graph: Graph, schedule: Schedule, step: int) -> str:
+    operator = schedule.steps[step].operator
+    return f"step {step} (operator {operator}, '{graph.operators[operator].name}')"
+
+
+def _storage(graph: Graph, storage: int) -> str:
+    return f"storage {storage} ('{graph.storages[storage].name}')"
+
+
+def _chosen(graph: Graph, schedule: Schedule) -> list[Implementation]:
+    """Return the implementation that each step runs."""
+    found: list[Implementation] = []
+    for index, step in enumerate(schedule.steps):
+        if not 0 <= step.operator < len(graph.operators):
+            raise ScheduleError(
+                f"step {index} runs operator {step.operator}, the graph has "
+                f"0 to {len(graph.operators) - 1}"
+            )
+        known = graph.operators[step.operator].implementations
+        if not 0 <= step.implementation < len(known):
+            raise ScheduleError(
+                f"{_step(graph, schedule, index)} runs implementation {step.implementation}, "
+                f"the operator has 0 to {len(known) - 1}"
+            )
+        found.append(known[step.implementation])
+    return found
+
+
+def _check_order(graph: Graph, schedule: Schedule) -> None:
+    if not 0 <= schedule.forward_steps <= len(schedule.steps):
+        raise ScheduleError(
+            f"the forward pass has {schedule.forward_steps} steps, the schedule "
+            f"{len(schedule.steps)}"
+        )
+    ran: set[int] = set()
+    next_forward, next_backward = 0, graph.forward_count
+    for index, step in enumerate(schedule.steps):
+        operator, forward = step.operator, index < schedule.forward_steps
+        here = _step(graph, schedule, index)
+        if operator in ran:
+            if operator >= graph.forward_count or not graph.operators[operator].again:
+                raise ScheduleError(f"{here} runs again, which this operator may not")
+        elif operator < graph.forward_count:
+            if not forward or operator != next_forward:
+                raise ScheduleError(f"{here} runs first, needs operator {next_forward} before it")
+            next_forward += 1
+        else:
+            if operator != next_backward:
+                raise ScheduleError(f"{here} runs, needs operator {next_backward} before it")
+            if forward:
+                raise ScheduleError(f"{here} is of the backward pass and runs in the forward pass")
+            next_backward += 1
+        ran.add(operator)
+        if index == schedule.forward_steps - 1 and next_forward < graph.forward_count:
+            raise _absent(graph, next_forward, "the forward pass")
+    if next_forward < graph.forward_count:
+        raise _absent(graph, next_forward, "the forward pass")
+    if next_backward < len(graph.operators):
+        raise _absent(graph, next_backward, "the schedule")
+
+
+def _absent(graph: Graph, operator: int, place: str) -> ScheduleError:
+    name = graph.operators[operator].name
+    return ScheduleError(f"operator {operator} ('{name}') does not run in {place}")
+
+
+def _replayed(graph: Graph, schedule: Schedule, chosen: list[Implementation]) -> _Replay:
+    replay = _Replay()
+    outputs: dict[int, _Instance] = {}
+    for index, implementation in enumerate(chosen):
+        if index == schedule.forward_steps:
+            outputs = _held(graph, replay, graph.outputs, "the forward pass")
+        _read(graph, schedule, index, implementation, replay)
+        _create(graph, schedule, index, implementation, replay, outputs)
+    if schedule.forward_steps == len(chosen):
+        outputs = _held(graph, replay, graph.outputs, "the forward pass")
+    results = _held(graph, replay, graph.results, "the schedule")
+    for instance in (*outputs.values(), *results.values()):
+        instance.end = len(chosen) - 1
+    return replay
+
+
+def _held(
+    graph: Graph, replay: _Replay, storages: frozenset[int], part: str
+) -> dict[int, _Instance]:
+    """Return the instances that stay, which have to be there."""
+    found: dict[int, _Instance] = {}
+    for storage in sorted(storages):
+        instance = replay.latest.get(storage)
+        if instance is None or instance.overwritten_at is not None:
+            raise ScheduleError(
+                f"{_storage(graph, storage)} has to be kept and is not there at the end of {part}"
+            )
+        found[storage] = instance
+    return found
+
+
+def _read(
+    graph: Graph, schedule: Schedule, index: int, implementation: Implementation, replay: _Replay
+) -> None:
+    for storage in implementation.reads:
+        instance = replay.latest.get(storage)
+        here = f"{_step(graph, schedule, index)} reads {_storage(graph, storage)}"
+        if instance is None:
+            raise ScheduleError(f"{here}, which no step before it creates")
+        if instance.overwritten_at is not None:
+            raise ScheduleError(f"{here}, which step {instance.overwritten_at} overwrites")
+        instance.end = index
+
+
+def _create(
+    graph: Graph,
+    schedule: Schedule,
+    index: int,
+    implementation: Implementation,
+    replay: _Replay,
+    outputs: dict[int, _Instance],
+) -> None:
+    over = None
+    if implementation.overwrites is not None:
+        over = replay.latest[implementation.overwrites]
+        over.overwritten_at = index
+        if outputs.get(over.storage) is over:
+            raise ScheduleError(
+                f"{_step(graph, schedule, index)} overwrites {_storage(graph, over.storage)}, "
+                "which has to be kept"
+            )
+    made = [_Instance(storage, index) for storage in implementation.creates]
+    replay.latest.update((instance.storage, instance) for instance in made)
+    replay.created.append(made)
+    replay.overwritten.append(over)
+
+
+def _peak(graph: Graph, chosen: list[Implementation], replay: _Replay) -> tuple[int, int]:
+    """Return the most bytes at a step, and the first step with them."""
+    ending: list[list[int]] = [[] for _ in chosen]
+    for made in replay.created:
+        for instance in made:
+            ending[instance.end].append(graph.storages[instance.storage].nbytes)
+    held, peak, where = graph.resident_bytes, 0, 0
+    for index, implementation in enumerate(chosen):
+        for number, instance in enumerate(replay.created[index]):
+            if number == 0 and replay.overwritten[index] is not None:
+                # its memory becomes the new instance's, so it is not freed at this step
+                over = replay.overwritten[index]
+                assert over is not None
+                old = graph.storages[over.storage].nbytes
+                held += graph.storages[instance.storage].nbytes - old
+                ending[index].remove(old)
+            else:
+                held += graph.storages[instance.storage].nbytes
+        needed = held + implementation.workspace_bytes
+        if needed > peak:
+            peak, where = needed, index
+        held -= sum(ending[index])
+    return peak, where

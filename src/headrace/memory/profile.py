@@ -1,0 +1,295 @@
+"""The memory profile: a training step as a graph, with times and bytes on one device.
+
+In an artifact the names are in the head and the numbers in columns. The same as plain JSON, nested
+(docs/memory.md), is read too: graphs of others need no headrace.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import headrace.artifact as artifact_io
+from headrace.artifact import Artifact, Table, columns_of
+from headrace.errors import ArtifactError
+from headrace.fields import Field
+from headrace.memory.check import GRAPH_FIELDS, graph_document, read_graph
+from headrace.memory.graph import Graph
+
+KIND = "memory-profile"
+PROFILE_SCHEMA = 1
+
+MEASURED, ROOFLINE = "measured", "roofline"
+
+_REMEDY = "make one with headrace memory measure"
+
+_MOST_ELEMENTS = 1 << 42
+_OWN_FIELDS = ("model", "model_digest", "device", "torch", "inputs")
+
+TABLES: dict[str, dict[str, type]] = {
+    "storages": {"nbytes": np.int64},
+    "operators": {"again": np.uint8, "implementations": np.int32},
+    "implementations": {
+        "time_us": np.float64,
+        "workspace_bytes": np.int64,
+        "reads": np.int32,
+        "creates": np.int32,
+        "overwrites": np.int32,
+        "reorders": np.uint8,
+    },
+    "uses": {"storage": np.int32},
+}
+"""Columns of each table. `implementations` of an operator, `reads` and `creates` count rows of the
+next table that belong to it, one after the other. `overwrites` is -1 for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInput:
+    """An input of the model in one step: its name, shape and element type, such as ``float32``."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryProfile:
+    """A training step on one kind of device.
+
+    Attributes
+    ----------
+    graph : operators, storages, implementations with their times and workspaces.
+    model, device : names, for people.
+    model_digest : of the model's structure and parameters' shapes; a plan for another is refused.
+    torch : version that the operators are of.
+    inputs : shapes that the graph is for.
+    provenance : "kind" is "measured" or "roofline" (a model of the device, not a measurement),
+        "source" says where and how; others are free.
+
+    Raises
+    ------
+    ArtifactError : naming the field, what was found and what is needed.
+    """
+
+    graph: Graph
+    model: str
+    model_digest: str
+    device: str
+    torch: str
+    inputs: tuple[ModelInput, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _profile_parts(self.to_document(), self.provenance, "memory profile")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content."""
+        return self.to_artifact().digest
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the fields as nested JSON, without the provenance."""
+        return {**self._own(), **graph_document(self.graph)}
+
+    def _own(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "model_digest": self.model_digest,
+            "device": self.device,
+            "torch": self.torch,
+            "inputs": [[each.name, list(each.shape), each.dtype] for each in self.inputs],
+        }
+
+    def to_artifact(self) -> Artifact:
+        """Return the profile as an artifact of kind "memory-profile"."""
+        head, tables = _columns(self.graph)
+        return Artifact(
+            kind=KIND,
+            schema=PROFILE_SCHEMA,
+            head={**self._own(), **head},
+            tables=tables,
+            provenance=self.provenance,
+        )
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, source: str = "memory profile") -> "MemoryProfile":
+        """Rebuild a profile.
+
+        Raises
+        ------
+        ArtifactError : naming the field, what was found and what is needed.
+        """
+        return cls._of(_nested(artifact, source), artifact.provenance, source)
+
+    @classmethod
+    def _of(cls, document: Any, provenance: Any, source: str) -> "MemoryProfile":
+        made = object.__new__(cls)  # its parts are checked here, with the source in messages
+        for name, value in _profile_parts(document, provenance, source).items():
+            object.__setattr__(made, name, value)
+        return made
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile to `path`."""
+        self.to_artifact().save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "MemoryProfile":
+        """Read a profile: an artifact, or its fields and "provenance" as plain JSON.
+
+        Raises
+        ------
+        ArtifactError : naming the file and the field.
+        """
+        plain = artifact_io.plain_document(path)
+        if plain is not None:
+            return cls._of(*plain, str(path))
+        found = artifact_io.load(path, KIND, PROFILE_SCHEMA, _REMEDY)
+        return cls.from_artifact(found, str(path))
+
+
+def _profile_parts(document: Any, provenance: Any, source: str) -> dict[str, Any]:
+    """Return the checked fields of a profile, by the names of its dataclass."""
+    whole = Field(document, source, ArtifactError)
+    whole.allow(*_OWN_FIELDS, *GRAPH_FIELDS)
+    origin = Field(provenance, f"{source}: provenance", ArtifactError)
+    if origin.at("kind").text() not in (MEASURED, ROOFLINE):
+        raise origin.at("kind").wrong(f"'{MEASURED}' or '{ROOFLINE}'")
+    origin.at("source").text()
+    return {
+        "graph": read_graph(whole),
+        **{name: whole.at(name).text() for name in ("model", "model_digest", "device", "torch")},
+        "inputs": tuple(_input(row) for row in whole.at("inputs", default=[]).items()),
+        "provenance": provenance,
+    }
+
+
+def _input(row: Field) -> ModelInput:
+    return ModelInput(
+        name=row.at(0).text(),
+        shape=tuple(each.integer(0, _MOST_ELEMENTS) for each in row.at(1).items()),
+        dtype=row.at(2).text(),
+    )
+
+
+def _columns(graph: Graph) -> tuple[dict[str, Any], dict[str, Table]]:
+    """Return a graph as the head's fields and tables."""
+    ways = [each for operator in graph.operators for each in operator.implementations]
+    rows: dict[str, Sequence[Sequence[float]]] = {
+        "storages": [(each.nbytes,) for each in graph.storages],
+        "operators": [(each.again, len(each.implementations)) for each in graph.operators],
+        "implementations": [
+            (
+                each.time_us,
+                each.workspace_bytes,
+                len(each.reads),
+                len(each.creates),
+                -1 if each.overwrites is None else each.overwrites,
+                each.reorders,
+            )
+            for each in ways
+        ],
+        "uses": [(use,) for each in ways for use in (*each.reads, *each.creates)],
+    }
+    head = {
+        "storages": [each.name for each in graph.storages],
+        "operators": [[each.name, each.module] for each in graph.operators],
+        "implementations": [each.name for each in ways],
+        "forward_count": graph.forward_count,
+        "outputs": sorted(graph.outputs),
+        "results": sorted(graph.results),
+        "resident": dict(graph.resident),
+    }
+    return head, {name: columns_of(rows[name], types) for name, types in TABLES.items()}
+
+
+def _nested(artifact: Artifact, source: str) -> dict[str, Any]:
+    """Return the document of an artifact; its values are checked by `_profile_parts`."""
+    whole = Field(artifact.head, source, ArtifactError)
+    tables = {name: _table(artifact, name, source) for name in TABLES}
+    names = {name: whole.at(name).items() for name in ("storages", "operators", "implementations")}
+    for name, found in names.items():
+        length = len(next(iter(tables[name].values())))
+        if len(found) != length:
+            raise whole.at(name).fail(f"has {len(found)} names, its table {length} rows")
+    uses = _Rows([use for (use,) in _rows(tables["uses"])], "uses", source)
+    ways = _Rows(
+        [
+            _way(name.found, row, uses)
+            for name, row in zip(
+                names["implementations"], _rows(tables["implementations"]), strict=True
+            )
+        ],
+        "implementations",
+        source,
+    )
+    operators = [
+        {
+            "name": name.at(0).found,
+            "module": name.at(1).found,
+            "again": bool(again),
+            "implementations": ways.take(count),
+        }
+        for name, (again, count) in zip(names["operators"], _rows(tables["operators"]), strict=True)
+    ]
+    uses.end()
+    ways.end()
+    sizes = zip(names["storages"], tables["storages"]["nbytes"], strict=True)
+    rest = {name: value for name, value in artifact.head.items() if name != "implementations"}
+    return {
+        **rest,
+        "storages": [{"name": name.found, "nbytes": nbytes} for name, nbytes in sizes],
+        "operators": operators,
+    }
+
+
+class _Rows:
+    """Rows of a table that are taken one after the other."""
+
+    def __init__(self, rows: list[Any], name: str, source: str) -> None:
+        self._rows, self._name, self._source, self._next = rows, name, source, 0
+
+    def take(self, count: int) -> list[Any]:
+        """Return the next `count` rows; raises ArtifactError where there are fewer."""
+        end = self._next + count
+        if not self._next <= end <= len(self._rows):
+            raise ArtifactError(
+                f"{self._source}: table '{self._name}' has {len(self._rows)} rows, its rows "
+                f"{self._next} to {end - 1} are named"
+            )
+        found, self._next = self._rows[self._next : end], end
+        return found
+
+    def end(self) -> None:
+        """Raise ArtifactError if rows are left."""
+        if self._next < len(self._rows):
+            raise ArtifactError(
+                f"{self._source}: table '{self._name}' has {len(self._rows)} rows, only "
+                f"{self._next} belong to others"
+            )
+
+
+def _table(artifact: Artifact, name: str, source: str) -> dict[str, list[Any]]:
+    columns = artifact.numbers(name, TABLES[name], source)
+    for column in columns:
+        if column not in TABLES[name]:
+            raise ArtifactError(f"{source}: column '{name}.{column}' is unknown")
+    return {column: columns[column].tolist() for column in TABLES[name]}
+
+
+def _rows(table: dict[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
+    return zip(*table.values(), strict=True)
+
+
+def _way(name: Any, row: tuple[Any, ...], uses: _Rows) -> dict[str, Any]:
+    time_us, workspace, reads, creates, overwrites, reorders = row
+    return {
+        "name": name,
+        "time_us": time_us,
+        "workspace_bytes": workspace,
+        "reads": uses.take(reads),
+        "creates": uses.take(creates),
+        "overwrites": None if overwrites == -1 else overwrites,
+        "reorders": bool(reorders),
+    }

@@ -1,0 +1,1 @@
+"""Profiles and plans of memory, for people."""

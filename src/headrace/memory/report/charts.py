@@ -1,0 +1,104 @@
+"""Charts of memory: over the steps of schedules, and time against it."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.memory.graph import Graph
+from headrace.memory.plan.simulate import simulate
+from headrace.memory.plan.tradeoff import Point
+from headrace.memory.schedule import Schedule
+from headrace.report.page import empty_figure
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_COLOURS = ("#7a8794", "#2f6fb0", "#1a7f4b")
+_MIB = 1 << 20
+
+
+def timeline(
+    graph: Graph, schedules: Mapping[str, Schedule], budget_bytes: int | None = None
+) -> "go.Figure":
+    """Return memory over the steps of schedules (Figure 4.3), what is resident, and the budget.
+
+    Each schedule has a mark where its backward pass begins.
+    """
+    figure = empty_figure()
+    longest = 0
+    for (name, schedule), colour in zip(schedules.items(), _COLOURS, strict=False):
+        replayed = [each / _MIB for each in simulate(graph, schedule).bytes.tolist()]
+        names = [graph.operators[step.operator].name for step in schedule.steps]
+        longest = max(longest, len(replayed))
+        figure.add_scatter(
+            x=list(range(len(replayed))),
+            y=replayed,
+            text=names,
+            name=name,
+            mode="lines",
+            line={"shape": "hvh", "color": colour, "width": 1.5},
+            hovertemplate="step %{x}: %{text}<br>%{y:.4g} MiB<extra></extra>",
+        )
+        turn = schedule.forward_steps
+        if turn < len(replayed):
+            figure.add_scatter(
+                x=[turn],
+                y=[replayed[turn]],
+                name=f"backward of {name}",
+                mode="markers",
+                marker={"color": colour, "symbol": "triangle-left", "size": 11},
+            )
+    levels = {"resident": graph.resident_bytes, "budget": budget_bytes}
+    for (name, count), dash in zip(levels.items(), ("dot", "dash"), strict=True):
+        if count is not None:
+            figure.add_scatter(
+                x=[0, max(longest - 1, 1)],
+                y=[count / _MIB] * 2,
+                name=name,
+                mode="lines",
+                line={"color": "#c62828" if name == "budget" else "#1c2430", "dash": dash},
+            )
+    figure.update_layout(showlegend=True)
+    figure.update_xaxes(title="step of the schedule")
+    figure.update_yaxes(title="memory, MiB", rangemode="tozero")
+    return figure
+
+
+def tradeoff_chart(
+    points: Sequence[Point], others: Sequence[Point], plain_us: float
+) -> "go.Figure":
+    """Return times over memory (Figure 4.4), each as its overhead over a plain run's time.
+
+    Parameters
+    ----------
+    points : joined by a line, with their bounds.
+    others : by themselves, such as baselines.
+    """
+    figure = empty_figure()
+
+    def overhead(time_us: float) -> float:
+        return 100 * (time_us / plain_us - 1) if plain_us else 0.0
+
+    ordered = sorted(points, key=lambda each: each.peak_bytes)
+    lines = {"planned": [(each, each.time_us) for each in ordered]}
+    lines["bound"] = [(each, each.bound_us) for each in ordered if each.bound_us]
+    for (name, rows), dash in zip(lines.items(), ("solid", "dash"), strict=True):
+        if rows:
+            figure.add_scatter(
+                x=[each.peak_bytes / _MIB for each, _ in rows],
+                y=[overhead(time_us) for _, time_us in rows],
+                name=name,
+                mode="lines+markers",
+                line={"color": _COLOURS[1], "dash": dash, "width": 2 if dash == "solid" else 1},
+            )
+    for each, symbol in zip(others, ("circle", "diamond", "square", "star"), strict=False):
+        figure.add_scatter(
+            x=[each.peak_bytes / _MIB],
+            y=[overhead(each.time_us)],
+            name=each.name,
+            mode="markers",
+            marker={"color": _COLOURS[0], "symbol": symbol, "size": 11},
+        )
+    figure.update_layout(showlegend=True)
+    figure.update_xaxes(title="peak memory, MiB")
+    figure.update_yaxes(title="time over a plain run's, %")
+    return figure

@@ -1,0 +1,114 @@
+"""The pages of a memory profile and of a memory plan."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from headrace.memory.plan.plan import MemoryPlan
+from headrace.memory.plan.tradeoff import Point, baseline_points, tradeoff
+from headrace.memory.profile import MemoryProfile
+from headrace.memory.report.charts import timeline, tradeoff_chart
+from headrace.memory.report.tables import plan_summary, profile_summary
+from headrace.memory.schedule import Step, plain_schedule
+from headrace.report.page import Page
+from headrace.units import size
+
+_Row = tuple[object, ...]
+
+
+def memory_profile_page(profile: MemoryProfile, source: str) -> Page:
+    """Return the page of a profile, which was read from `source`; plans for some seconds."""
+    graph, origin = profile.graph, profile.provenance
+    page = Page(f"Training step of {profile.model}", f"{source}: {origin['kind']}")
+    page.facts(profile_summary(profile))
+    page.heading("Memory over a plain run")
+    page.figure(timeline(graph, {"plain": plain_schedule(graph)}))
+    page.heading("Time against memory (as Figure 4.4)")
+    others, points = baseline_points(graph), tradeoff(graph)
+    page.figure(tradeoff_chart(points, others, others[0].time_us))
+    page.note("A search of seconds for each budget; headrace memory plan finds faster schedules.")
+    _points(page, [*others, *points], others[0])
+    page.heading("Largest storages")
+    largest = sorted(graph.storages, key=lambda each: each.nbytes, reverse=True)[:20]
+    page.table(("storage", "size"), [(each.name, size(each.nbytes)) for each in largest])
+    return page
+
+
+def memory_plan_page(plan: MemoryPlan, source: str) -> Page:
+    """Return the page of a plan, which was read from `source`."""
+    graph = plan.profile.graph
+    page = Page(
+        f"Training step of {plan.profile.model} within {size(plan.budget_bytes)}",
+        f"{source}: predicted from costs that are {plan.profile.provenance['kind']}",
+    )
+    page.facts(plan_summary(plan))
+    page.heading("Memory over the steps (as Figure 4.3)")
+    schedules = {"plain": plain_schedule(graph), "planned": plan.schedule}
+    page.figure(timeline(graph, schedules, plan.budget_bytes))
+    page.heading("Time against memory (as Figure 4.4)")
+    others = baseline_points(graph)
+    own = Point(
+        name="planned", peak_bytes=plan.peak_bytes, time_us=plan.time_us, bound_us=plan.bound_us
+    )
+    page.figure(tradeoff_chart([own], others, others[0].time_us))
+    _points(page, [*others, own], others[0])
+    page.heading("Recomputed")
+    again = recomputed_rows(plan)
+    if again:
+        page.table(("module", "operators", "runs", "time, ms", "created"), again)
+    else:
+        page.note("Nothing is computed again.")
+    page.heading("Implementations")
+    chosen = implementation_rows(plan)
+    if chosen:
+        page.table(("operator", "implementation", "runs", "time, ms"), chosen)
+    else:
+        page.note("Every operator runs by its default implementation.")
+    return page
+
+
+def _points(page: Page, points: Sequence[Point], plain: Point) -> None:
+    page.table(
+        ("schedule", "peak", "of plain, %", "time, ms", "over plain, %"),
+        [
+            (
+                each.name,
+                size(each.peak_bytes),
+                100 * each.peak_bytes / max(plain.peak_bytes, 1),
+                each.time_us / 1e3,
+                100 * (each.time_us / plain.time_us - 1) if plain.time_us else 0.0,
+            )
+            for each in points
+        ],
+    )
+
+
+def recomputed_rows(plan: MemoryPlan) -> list[_Row]:
+    """Return (module, its operators that run again, runs, ms, bytes) rows, the slowest first."""
+    graph = plan.profile.graph
+    seen: set[int] = set()
+    runs: defaultdict[str, list[Step]] = defaultdict(list)
+    for step in plan.schedule.steps:
+        if step.operator in seen:
+            runs[graph.operators[step.operator].module].append(step)
+        seen.add(step.operator)
+    rows: list[_Row] = []
+    for module, steps in runs.items():
+        ways = [
+            graph.operators[each.operator].implementations[each.implementation] for each in steps
+        ]
+        created = sum(graph.storages[each].nbytes for way in ways for each in way.creates)
+        names = Counter(graph.operators[each.operator].name for each in steps)
+        time_ms = sum(way.time_us for way in ways) / 1e3
+        rows.append((module or "(none)", ", ".join(names), len(steps), time_ms, size(created)))
+    return sorted(rows, key=lambda row: -float(str(row[3])))
+
+
+def implementation_rows(plan: MemoryPlan) -> list[_Row]:
+    """Return (operator, implementation, runs, ms) rows of those that are not the first."""
+    operators = plan.profile.graph.operators
+    runs = Counter(each for each in plan.schedule.steps if each.implementation)
+    rows: list[_Row] = []
+    for step, count in sorted(runs.items(), key=lambda row: row[0].operator):
+        way = operators[step.operator].implementations[step.implementation]
+        rows.append((operators[step.operator].name, way.name, count, count * way.time_us / 1e3))
+    return rows

@@ -1,0 +1,120 @@
+"""Memory profiles and plans as tables, and the lines of a proof."""
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import RenderableType
+
+from headrace.artifact import Artifact
+from headrace.cli.tables import facts, rows
+from headrace.memory.plan.baselines import sqrt_schedule
+from headrace.memory.plan.plan import MemoryPlan
+from headrace.memory.plan.simulate import simulate
+from headrace.memory.profile import MemoryProfile
+from headrace.memory.schedule import plain_schedule
+from headrace.units import duration, size
+
+
+def profile_tables(profile: MemoryProfile, everything: bool) -> Iterable[RenderableType]:
+    """Return the tables of a profile: its step as a whole, and its operators."""
+    yield facts("memory profile", dict(profile_summary(profile)), everything=everything)
+    graph = profile.graph
+    yield from rows(
+        "operators",
+        ("operator", "module", "implementation", "time", "workspace", "creates"),
+        [
+            (
+                operator.name,
+                operator.module,
+                way.name,
+                duration(way.time_us),
+                size(way.workspace_bytes),
+                size(sum(graph.storages[each].nbytes for each in way.creates)),
+            )
+            for operator in graph.operators
+            for way in operator.implementations
+        ],
+        everything=everything,
+    )
+
+
+def profile_summary(profile: MemoryProfile) -> list[tuple[str, str]]:
+    """Return (label, value) rows of a profile."""
+    graph, origin = profile.graph, profile.provenance
+    plain, checkpointed = (
+        simulate(graph, schedule) for schedule in (plain_schedule(graph), sqrt_schedule(graph))
+    )
+    inputs = ", ".join(
+        f"{each.name} {'x'.join(map(str, each.shape))} {each.dtype}" for each in profile.inputs
+    )
+    resident = ", ".join(f"{name} {size(count)}" for name, count in graph.resident.items())
+    return [
+        ("model", f"{profile.model} on {profile.device}, torch {profile.torch}"),
+        ("inputs", inputs or "none"),
+        ("operators", f"{graph.forward_count} forward, {_backward(profile)} backward"),
+        ("resident", f"{size(graph.resident_bytes)} ({resident or 'nothing'})"),
+        ("plain", f"{size(plain.peak_bytes)} in {duration(plain.time_us)}"),
+        ("sqrt(n)", f"{size(checkpointed.peak_bytes)} in {duration(checkpointed.time_us)}"),
+        (str(origin["kind"]), str(origin["source"])),
+    ]
+
+
+def _backward(profile: MemoryProfile) -> int:
+    return len(profile.graph.operators) - profile.graph.forward_count
+
+
+def plan_tables(plan: MemoryPlan, everything: bool) -> Iterable[RenderableType]:
+    """Return the tables of a plan: its figures, and its steps."""
+    yield facts("memory plan", dict(plan_summary(plan)), everything=everything)
+    found = simulate(plan.profile.graph, plan.schedule)
+    seen: set[int] = set()
+    table: list[tuple[object, ...]] = []
+    for index, step in enumerate(plan.schedule.steps):
+        operator = plan.profile.graph.operators[step.operator]
+        table.append(
+            (
+                index,
+                operator.name,
+                "again" if step.operator in seen else "",
+                operator.implementations[step.implementation].name,
+                size(int(found.bytes[index])),
+            )
+        )
+        seen.add(step.operator)
+    yield from rows(
+        "steps",
+        ("step", "operator", "run", "implementation", "memory"),
+        table,
+        everything=everything,
+    )
+
+
+def plan_summary(plan: MemoryPlan) -> list[tuple[str, str]]:
+    """Return (label, value) rows of a plan."""
+    graph = plan.profile.graph
+    plain = plan.plain_us
+    over = f", {plan.time_us / plain - 1:+.1%} of a plain run's" if plain else ""
+    again = len(plan.schedule.steps) - len(graph.operators)
+    return [
+        ("model", f"{plan.profile.model} on {plan.profile.device}"),
+        ("budget", size(plan.budget_bytes)),
+        ("peak", size(plan.peak_bytes)),
+        ("time", f"{duration(plan.time_us)}{over}"),
+        ("bound", f"{duration(plan.bound_us)}, gap {plan.gap:.1%}"),
+        ("steps", f"{len(plan.schedule.steps)}, {again} of them again"),
+        ("profile", f"{plan.profile.digest[:12]}, {plan.profile.provenance['kind']}"),
+    ]
+
+
+def verify_plan(artifact: Artifact, source: str) -> Iterator[str]:
+    """Prove a plan's schedule again on its profile's graph.
+
+    Raises
+    ------
+    ScheduleError : naming the step, operator and storage.
+    """
+    plan = MemoryPlan.from_artifact(artifact, source)
+    proof = plan.verify()
+    yield (
+        f"ok {artifact.digest[:12]} peak {size(proof.peak_bytes)} of {size(plan.budget_bytes)}, "
+        f"{len(plan.schedule.steps)} steps, {proof.reruns} of them again"
+    )

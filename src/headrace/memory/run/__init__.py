@@ -1,0 +1,1 @@
+"""Run a training step by a schedule, inside PyTorch."""

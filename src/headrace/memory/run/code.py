@@ -1,0 +1,79 @@
+"""Python code of a graph that frees every tensor right after its last use.
+
+Arguments come in a list, which the code empties, so that the caller holds none of them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule, Node
+
+
+def freeing_code(module: GraphModule) -> Callable[[list[Any]], list[Any]]:
+    """Return a function of a list of arguments; it returns the list of the graph's outputs."""
+    names: dict[str, Any] = {}
+    source = _Writer(module, names).written()
+    exec(compile(source, "<headrace schedule>", "exec"), names)
+    run = names["run"]
+    run._boxed_call = True  # AOTAutograd hands over a list that may be emptied
+    return run
+
+
+class _Writer:
+    def __init__(self, module: GraphModule, names: dict[str, Any]) -> None:
+        self.module = module
+        self.names = names
+        self.bound: dict[int, str] = {}
+
+    def written(self) -> str:
+        graph = self.module.graph
+        last_reads = _last_reads(graph)
+        inputs = graph.find_nodes(op="placeholder")
+        lines = [f"[{', '.join(node.name for node in inputs)}] = args", "args.clear()"]
+        lines += [f"del {node.name}" for node in inputs if not node.users]
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                constant = getattr(self.module, str(node.target))
+                lines.append(f"{node.name} = {self._constant(constant)}")
+            elif node.op == "call_function":
+                lines.append(f"{node.name} = {self._call(node)}")
+            if dead := last_reads.get(node):
+                lines.append(f"del {', '.join(each.name for each in dead)}")
+        (outputs,) = graph.output_node().args
+        lines.append(f"return {self._text(list(cast(Sequence[Any], outputs)))}")
+        return "def run(args):\n" + "".join(f"    {line}\n" for line in lines)
+
+    def _call(self, node: Node) -> str:
+        texts = [self._text(each) for each in node.args]
+        texts += [f"{key}={self._text(each)}" for key, each in node.kwargs.items()]
+        return f"{self._constant(node.target)}({', '.join(texts)})"
+
+    def _text(self, value: Any) -> str:
+        if isinstance(value, Node):
+            return value.name
+        if isinstance(value, list):
+            return f"[{', '.join(map(self._text, value))}]"
+        if isinstance(value, tuple):
+            return f"({''.join(f'{self._text(each)}, ' for each in value)})"
+        if value is None or isinstance(value, bool | int | str):
+            return repr(value)
+        return self._constant(value)
+
+    def _constant(self, value: Any) -> str:
+        name = self.bound.setdefault(id(value), f"_c{len(self.bound)}")
+        self.names[name] = value
+        return name
+
+
+def _last_reads(graph: FxGraph) -> dict[Node, list[Node]]:
+    """Return by node what is dead after it: values that it reads last, or itself, unread."""
+    found: dict[Node, list[Node]] = {}
+    seen: set[Node] = set(graph.output_node().all_input_nodes)
+    for node in reversed(graph.nodes):
+        if node.op in ("placeholder", "output"):
+            continue
+        dead = [each for each in dict.fromkeys((node, *node.all_input_nodes)) if each not in seen]
+        seen.update(dead)
+        found[node] = dead
+    return found

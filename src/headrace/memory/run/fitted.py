@@ -1,0 +1,168 @@
+"""A module that trains by schedules, with another module's parameters and names."""
+
+# pyright: reportPrivateUsage=false
+
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from headrace.memory.measure.capture import Capture, WithLoss, capture
+from headrace.memory.measure.implementations import with_implementations
+from headrace.memory.run.step import scheduled_step
+from headrace.memory.schedule import Schedule
+
+
+class FittedModule(nn.Module):
+    """A module whose training steps run by schedules.
+
+    Parameters, buffers and submodules are those of `model` itself, under the same names; so are
+    the `state_dict` and everything else that is not defined here. Only calls in training differ:
+    with gradients enabled, the first call, and any of equal arguments, runs a schedule. Without
+    gradients and in evaluation the model runs as it is.
+
+    Parameters
+    ----------
+    model : is captured at the first call in training, in the mode and under the autocast of then.
+    plan : schedule of a captured step, which has all implementations and has not been measured.
+    loss : a module of the model's output and a target; calls then take the target as their last
+        argument and return the loss, and the schedule covers its memory.
+    captures : how many kinds of arguments (shapes, types, modes) get a schedule. Calls of other
+        kinds, such as a smaller last batch, run the model as it is, with a warning at the first.
+    exact : whether captured steps have only implementations with the model's results to the bit.
+
+    Raises
+    ------
+    CaptureError
+        At a call, if the model cannot be captured.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Callable[[Capture], Schedule],
+        *,
+        loss: nn.Module | None = None,
+        captures: int = 1,
+        exact: bool = False,
+    ) -> None:
+        super().__init__()
+        for shared in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
+            self.__dict__[shared] = getattr(model, shared)
+        self.training = model.training
+        # not as a submodule: names would get a prefix
+        self.__dict__["_original"] = model
+        self.__dict__["_called"] = model if loss is None else WithLoss(model, loss)
+        self._plan = plan
+        self._captures = captures
+        self._exact = exact
+        self._steps: dict[Hashable, Callable[..., Any]] = {}
+        self._warned = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model, in training by its schedule."""
+        if not (self.training and torch.is_grad_enabled()):
+            return self._called(*args, **kwargs)
+        step, held = self._step(args, kwargs)
+        if step is None:
+            self._warn()
+            return self._called(*args, **kwargs)
+        return step(*held, *args, **kwargs)
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Make the schedule of training steps with such arguments, without a step.
+
+        Raises
+        ------
+        CaptureError : the model cannot be captured.
+        """
+        self._step(args, kwargs)
+
+    def _step(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Callable[..., Any] | None, list[torch.Tensor]]:
+        """Return the step for such arguments, None if there are too many kinds; what it holds."""
+        modules = list(_walk(self._called))
+        parameters = [p for each in modules for p in each._parameters.values() if p is not None]
+        kind = _kind(modules, parameters, args, kwargs)
+        if kind not in self._steps and len(self._steps) < self._captures:
+            self._steps[kind] = self._scheduled(args, kwargs)
+        buffers = [b for each in modules for b in each._buffers.values() if b is not None]
+        return self._steps.get(kind), [*parameters, *buffers]
+
+    @property
+    def plans(self) -> list[Any]:
+        """Plans made so far, where the function that makes them keeps them; see `fit`."""
+        return list(getattr(self._plan, "plans", ()))
+
+    def _scheduled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+        traced = capture(self._called, args, kwargs)
+        captured = with_implementations(traced, rounded=not self._exact)
+        return scheduled_step(captured, self._plan(captured))
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                "a training step has other shapes, types or modes than those that schedules were "
+                "made for, and runs without one: its memory is not bounded",
+                stacklevel=4,
+            )
+
+    def train(self, mode: bool = True) -> "FittedModule":
+        """Set training or evaluation, of the model too."""
+        self._original.train(mode)
+        self.training = mode
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the model's state."""
+        return self._original.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the model's state."""
+        return self._original.load_state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._original._load_from_state_dict(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["_original"], name)
+
+
+def _walk(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield a module and those below it, shared ones as often as they are named."""
+    yield module
+    for child in module._modules.values():
+        if child is not None:
+            yield from _walk(child)
+
+
+def _kind(
+    modules: list[nn.Module], parameters: list[nn.Parameter], args: Any, kwargs: Mapping[str, Any]
+) -> Hashable:
+    """Return what a captured step is specific to."""
+    leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
+    return (
+        tuple(map(_leaf_kind, leaves)),
+        str(spec),
+        tuple(each.training for each in modules),
+        tuple(each.requires_grad for each in parameters),
+        *((device, _autocast(device)) for device in ("cpu", "cuda")),
+    )
+
+
+def _leaf_kind(leaf: Any) -> Hashable:
+    if not isinstance(leaf, torch.Tensor):
+        return (type(leaf), leaf if isinstance(leaf, Hashable) else repr(leaf))
+    return (type(leaf), leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
+
+
+def _autocast(device: str) -> torch.dtype | None:
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None

@@ -1,0 +1,267 @@
+"""Forward and backward graph of a schedule, from the joint graph of a training step.
+
+A run of an operator is a copy of its node. Views compute nothing and hold no memory of their own,
+so they are copied where an instance is read, in the forward and in the backward graph. Tensors that
+the backward graph reads and does not compute are its inputs, which the forward graph returns.
+"""
+
+import operator
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_aggregate, map_arg
+
+from headrace.memory.errors import ScheduleError
+from headrace.memory.measure.capture import Call, Capture, Stored, is_training_batch_norm
+from headrace.memory.run.random import Replay, generator_state, state_bytes
+from headrace.memory.schedule import Schedule, Step
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Key of the state of a random generator, from before the first run of an operator."""
+
+    operator: int
+
+
+_Key = int | Node | _State
+"""Value that a backward graph can take over: a storage's instance, an input, or a state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graphs:
+    """The two graphs of a schedule.
+
+    Attributes
+    ----------
+    overwrites_saved : whether the backward graph writes into what it takes from the forward graph,
+        so that it cannot run twice.
+    """
+
+    forward: GraphModule
+    backward: GraphModule
+    overwrites_saved: bool
+
+
+def scheduled_graphs(capture: Capture, schedule: Schedule) -> Graphs:
+    """Return the graphs of a schedule.
+
+    Raises
+    ------
+    ScheduleError
+        If an operator reads what is not there, or random operators run first in another order than
+        the module's: they would draw other numbers.
+    """
+    _check_order(capture, schedule)
+    forward = _Graph(capture, schedule, is_forward=True)
+    backward = _Graph(capture, schedule, is_forward=False)
+    for step in schedule.steps[: schedule.forward_steps]:
+        forward.run(step)
+    for step in schedule.steps[schedule.forward_steps :]:
+        backward.run(step)
+    gradients = [backward.value(node) for node in capture.gradients]
+    outputs = [forward.value(node) for node in capture.forward_outputs]
+    saved = [forward.instance(key) for key in backward.taken_over]
+    return Graphs(
+        forward=forward.finished([*outputs, *saved]),
+        backward=backward.finished(gradients),
+        overwrites_saved=backward.overwrites_saved,
+    )
+
+
+def _check_order(capture: Capture, schedule: Schedule) -> None:
+    first_runs = list(dict.fromkeys(each.operator for each in schedule.steps))
+    random = [each for each in first_runs if each in capture.random]
+    if random != sorted(random):
+        raise ScheduleError("random operators run in another order than the module's")
+    after = schedule.steps[schedule.forward_steps :]
+    if not after or after[0].operator != capture.graph.forward_count:
+        raise ScheduleError("the backward pass does not begin with the loss")
+
+
+def _draws(capture: Capture, step: Step) -> bool:
+    call = capture.calls.get((step.operator, step.implementation))
+    return step.operator in capture.random and (call is None or call.draws)
+
+
+class _Graph:
+    """One of the two graphs, and the latest instance of everything in it."""
+
+    def __init__(self, capture: Capture, schedule: Schedule, *, is_forward: bool) -> None:
+        self.capture = capture
+        self.is_forward = is_forward
+        self.draws = Counter(step.operator for step in schedule.steps if _draws(capture, step))
+        self.graph = FxGraph()
+        self.latest: dict[_Key, Node] = {}
+        self.views: dict[Node, tuple[Node | None, Node]] = {}  # with the instance that they are of
+        self.done: set[int] = set()  # operators that ran
+        self.taken_over: list[_Key] = []
+        self.overwrites_saved = False
+        self.creates = {
+            index: each.implementations[0].creates
+            for index, each in enumerate(capture.graph.operators)
+        }
+        self.first_tangent = self._add_placeholders()
+
+    def _add_placeholders(self) -> Node | None:
+        for node in self.capture.fx.find_nodes(op="placeholder"):
+            if (node in self.capture.storage_of) == self.is_forward:
+                continue
+            copied = self.graph.node_copy(node)
+            self.latest[self.capture.storage_of.get(node, node)] = copied
+        return next(iter(self.graph.nodes)) if not self.is_forward else None
+
+    def run(self, step: Step) -> None:
+        """Run an operator, and make its instances the latest."""
+        node = self.capture.nodes[step.operator]
+        call = self.capture.calls.get((step.operator, step.implementation))
+        if call is not None:
+            again = self._again(step.operator)
+            implementation = self.capture.graph.operators[step.operator].implementations[
+                step.implementation
+            ]
+            if implementation.overwrites is not None:
+                instance = self.instance(implementation.overwrites)
+                self.overwrites_saved |= instance.op == "placeholder"
+            self._call(step.operator, call, again=again)
+        if call is not None or node is None:
+            return  # without node: the loss, which is outside
+        again = self._again(step.operator)
+        made = self._copy(step.operator, node, again=again)
+        for storage in self.creates[step.operator]:
+            index = self.capture.bases[storage][1]
+            if index is None:
+                self.latest[storage] = made
+            elif not (again and is_training_batch_norm(node) and index > 2):
+                element = self.graph.call_function(operator.getitem, (made, index))
+                element.meta["val"] = node.meta["val"][index]
+                self.latest[storage] = element
+
+    def _again(self, index: int) -> bool:
+        """Note a run, and return whether the operator ran before."""
+        again = index in self.done
+        again |= not self.is_forward and index < self.capture.graph.forward_count
+        self.done.add(index)
+        return again
+
+    def _call(self, index: int, call: Call, *, again: bool) -> None:
+        target, args = call.target, self._arguments(call.args)
+        if call.draws and again:
+            target = Replay(target, self.capture.random[index])
+            args = (self.instance(_State(index)), *args)
+        elif call.draws and self.draws[index] > 1:
+            self.latest[_State(index)] = self._state(self.capture.random[index])
+        made = self.graph.create_node(
+            "call_function", target, args, self._arguments(dict(call.kwargs)), name="way"
+        )
+        examples = [self.capture.example(each) for each in call.outputs]
+        if len(examples) == 1:
+            made.meta["val"] = examples[0]
+            self.latest[call.outputs[0]] = made
+            return
+        made.meta["val"] = tuple(examples)
+        for index, (storage, example) in enumerate(zip(call.outputs, examples, strict=True)):
+            element = self.graph.call_function(operator.getitem, (made, index))
+            element.meta["val"] = example
+            self.latest[storage] = element
+
+    def _arguments(self, values: Any) -> Any:
+        return map_aggregate(values, self._argument)
+
+    def _argument(self, value: Any) -> Any:
+        return self.instance(value.storage) if isinstance(value, Stored) else self.value(value)
+
+    def _copy(self, index: int, node: Node, *, again: bool) -> Node:
+        if again and is_training_batch_norm(node):
+            x, weight, bias, _mean, _variance, *rest = node.args
+            made = self.graph.call_function(
+                aten._native_batch_norm_legit.no_stats,
+                map_arg((x, weight, bias, *rest), self.value),
+            )
+            made.meta["val"] = node.meta["val"][:3]
+            return made
+        if index not in self.capture.random or self.draws[index] == 1:
+            return self.graph.node_copy(node, self.value)
+        key = _State(index)
+        if not again:
+            self.latest[key] = self._state(self.capture.random[index])
+            return self.graph.node_copy(node, self.value)
+        made = self.graph.create_node(
+            "call_function",
+            Replay(cast(Callable[..., Any], node.target), self.capture.random[index]),
+            (self.instance(key), *map_arg(node.args, self.value)),
+            map_arg(node.kwargs, self.value),
+            name=f"{node.name}_again",
+        )
+        made.meta["val"] = node.meta["val"]
+        return made
+
+    def _state(self, device: torch.device) -> Node:
+        made = self.graph.call_function(generator_state, (device,))
+        example = next(iter(self.capture.fx.nodes)).meta["val"]
+        with example.fake_mode:
+            made.meta["val"] = torch.empty(state_bytes(device), dtype=torch.uint8)
+        return made
+
+    def value(self, node: Any) -> Any:
+        """Return the copy of a node for the latest instance of what it reads."""
+        if not isinstance(node, Node):
+            return node
+        storage = self.capture.storage_of.get(node)
+        if storage is None:
+            return self._resident(node)
+        base = self.instance(storage)
+        made, index = self.capture.bases[storage]
+        if node is made or (node.args[0] is made and index is not None):
+            return base
+        known = self.views.get(node)
+        if known is None or known[0] is not base:
+            known = self.views[node] = (base, self.graph.node_copy(node, self.value))
+        return known[1]
+
+    def _resident(self, node: Node) -> Node:
+        """Return the copy of an input of the step, of a constant, or of a view of one."""
+        if node.op == "placeholder":
+            return self.instance(node)
+        if node not in self.views:
+            self.views[node] = (None, self.graph.node_copy(node, self.value))
+        return self.views[node][1]
+
+    def instance(self, key: _Key) -> Node:
+        """Return the latest instance of a storage, an input or a state."""
+        if key not in self.latest:
+            if self.is_forward:
+                raise ScheduleError(f"{self._named(key)} is read and not there")
+            assert self.first_tangent is not None
+            with self.graph.inserting_before(self.first_tangent):
+                self.latest[key] = self._placeholder(key)
+            self.taken_over.append(key)
+        return self.latest[key]
+
+    def _placeholder(self, key: _Key) -> Node:
+        made = self.graph.placeholder(f"saved_{len(self.taken_over)}")
+        if isinstance(key, Node):
+            made.meta["val"] = key.meta["val"]
+        elif isinstance(key, _State):
+            device = self.capture.random[key.operator]
+            made.meta["val"] = self._state(device).meta["val"]
+        else:
+            made.meta["val"] = self.capture.example(key)
+        return made
+
+    def _named(self, key: _Key) -> str:
+        return self.capture.graph.storages[key].name if isinstance(key, int) else str(key)
+
+    def finished(self, outputs: list[Any]) -> GraphModule:
+        self.graph.output(tuple(outputs))
+        for node in reversed(list(self.graph.nodes)):
+            if node.target is operator.getitem and not node.users:
+                self.graph.erase_node(node)
+        return GraphModule(self.capture.joint.graph_module, self.graph)

@@ -1,0 +1,47 @@
+"""A captured training step as a function whose gradients autograd computes by a schedule."""
+
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from torch._functorch import config
+from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors
+from torch.fx import GraphModule
+
+from headrace.memory.measure.capture import Capture
+from headrace.memory.run.code import freeing_code
+from headrace.memory.run.graphs import scheduled_graphs
+from headrace.memory.schedule import Schedule
+
+
+def scheduled_step(capture: Capture, schedule: Schedule) -> Callable[..., Any]:
+    """Return a function of all parameters, all buffers and the model's arguments.
+
+    It returns what the model does. Buffers that the model changes are changed at its end; autograd
+    runs the backward pass of the schedule. A capture serves any number of schedules.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule reads what is not there.
+    """
+    graphs = scheduled_graphs(capture, schedule)
+    state = capture.joint._aot_state
+    metadata = copy(state.fw_metadata)  # it will hold what this schedule saves
+    metadata.dynamic_saved_tensors_idxs = {}
+    metadata.bw_donated_idxs = [0] if graphs.overwrites_saved else []  # or a graph can be retained
+    joint = replace(capture.joint, _aot_state=replace(state, fw_metadata=metadata))
+    with config.patch({"donated_buffer": False}):
+        return aot_compile_joint_with_descriptors(
+            joint,
+            partition_fn=lambda *_, **__: (graphs.forward, graphs.backward),
+            fw_compiler=_compile,
+            bw_compiler=_compile,
+        )
+
+
+def _compile(gm: GraphModule, example_inputs: Any) -> Callable[[list[Any]], list[Any]]:  # noqa: ARG001
+    return freeing_code(gm)

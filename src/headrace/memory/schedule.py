@@ -1,0 +1,40 @@
+"""Schedules: in which order the operators of a training step run, by which implementations."""
+
+from dataclasses import dataclass
+
+from headrace.memory.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run of an operator, by one of its implementations (both are indices)."""
+
+    operator: int
+    implementation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Runs of operators, in order: all of the forward pass, then the backward pass.
+
+    Nothing is freed by name. A run of an operator makes an instance of each storage that it
+    creates; a read is of the latest instance; an instance is freed after its last read, at once if
+    there is none. Kept to the end are the instances of outputs that the forward pass leaves, and
+    those of results. So the order alone says what is stored and what is recomputed: s and r of
+    Table 4.1.
+
+    Attributes
+    ----------
+    steps : of which the first `forward_steps` are the forward pass: every forward operator at
+        least once. Later ones are the backward operators, each once and in the graph's order, and
+        forward operators that are run again between them.
+    """
+
+    steps: tuple[Step, ...]
+    forward_steps: int
+
+
+def plain_schedule(graph: Graph) -> Schedule:
+    """Return the schedule of a plain run: every operator once, by its first implementation."""
+    steps = tuple(Step(operator) for operator in range(len(graph.operators)))
+    return Schedule(steps=steps, forward_steps=graph.forward_count)

@@ -1,0 +1,132 @@
+"""A model fitted into a budget: the memory of its steps, and what they compute."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from headrace.errors import InputError
+from headrace.memory import BudgetError, CaptureError, fit
+from headrace.memory.adapt.fit import Planner
+from headrace.memory.measure.allocations import allocations_of
+from headrace.memory.measure.step import Job, capture_step, profile_step
+from headrace.memory.plan.plan import MemoryPlan
+
+CPU = torch.device("cpu")
+BATCH, SIDE, CHANNELS, LAYERS = 8, 32, 8, 5
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for index in range(LAYERS):
+        layers += [
+            nn.Conv2d(CHANNELS if index else 3, CHANNELS, 3, padding=1),
+            nn.BatchNorm2d(CHANNELS),
+            nn.ReLU(),
+        ]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 10))
+
+
+def sample() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(BATCH, 3, SIDE, SIDE, generator=generator)
+    return images, torch.randint(10, (BATCH,), generator=generator)
+
+
+def plans_of(fitted: nn.Module) -> list[MemoryPlan]:
+    planner = fitted.__dict__["_plan"]
+    assert isinstance(planner, Planner)
+    return planner.plans
+
+
+def plain_peak() -> int:
+    """Peak of a plain step's allocations, beside parameters and inputs, in bytes."""
+    model, (x, y) = network(), sample()
+    return allocations_of(
+        lambda: nn.functional.cross_entropy(model(x), y).backward(), CPU
+    ).peak_bytes
+
+
+def test_a_step_is_within_the_budget_and_computes_what_a_plain_one_does() -> None:
+    model, (x, y) = network(), sample()
+    equal = copy.deepcopy(model)
+    loss = nn.CrossEntropyLoss()
+    resident = sum(each.nbytes for each in (*model.parameters(), *model.buffers(), x, y))
+    budget = resident + plain_peak() // 2
+    fitted = fit(model, (x, y), budget, loss=loss)
+    (plan,) = plans_of(fitted)
+    assert plan.peak_bytes <= budget
+    assert plan.bound_us <= plan.time_us
+    for _ in range(2):
+        found = allocations_of(lambda: fitted(x, y).backward(), CPU)
+        assert found.peak_bytes + resident <= budget
+        loss(equal(x), y).backward()
+        for one, other in zip(model.parameters(), equal.parameters(), strict=True):
+            assert one.grad is not None
+            assert other.grad is not None
+            assert torch.allclose(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+            one.grad = other.grad = None
+        for one, other in zip(model.buffers(), equal.buffers(), strict=True):
+            assert torch.allclose(one, other)
+
+
+def test_state_of_the_optimizer_and_kept_gradients_are_counted() -> None:
+    model, (x, y) = network(), sample()
+    parameters = sum(-(-each.nbytes // 64) * 64 for each in model.parameters())
+    captured = capture_step(model, x, Job())
+
+    def resident(job: Job) -> dict[str, int]:
+        return dict(profile_step(model, captured, job, costs=costs).graph.resident)
+
+    costs = {}
+    assert "optimizer" not in resident(Job())
+    assert resident(Job(accumulates=True))["gradients"] == parameters
+    momentum = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    assert resident(Job(optimizer=momentum))["optimizer"] == parameters
+    before = resident(Job(optimizer=torch.optim.Adam(model.parameters())))["optimizer"]
+    adam = torch.optim.Adam(model.parameters())
+    nn.functional.cross_entropy(model(x), y).backward()
+    adam.step()
+    assert resident(Job(optimizer=adam))["optimizer"] == before > 2 * parameters
+
+
+def test_bad_budgets_and_models_fail_at_once() -> None:
+    model, (x, _) = network(), sample()
+    for budget in (0, -1, "0B", "lots", "50%", True, 1.5, "1e9"):
+        with pytest.raises(BudgetError, match="budget"):
+            fit(model, x, budget)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="effort is 'hard', needs one of quick"):
+        fit(model, x, "1GiB", effort="hard")
+    with pytest.raises(CaptureError, match="training mode"):
+        fit(network().eval(), x, "1GiB")
+    with pytest.raises(BudgetError) as refused:
+        fit(model, x, "100K")
+    least = refused.value.least_bytes
+    assert least is not None
+    assert 100 << 10 < least < plain_peak() + (1 << 20)
+    assert plans_of(fit(model, x, least))[0].peak_bytes <= least
+
+
+def test_a_budget_below_the_logits_splits_the_loss() -> None:
+    """A head that is tied to the embedding: its gradients are summed from two operators."""
+    torch.manual_seed(3)
+    words, width = 4096, 8
+    tokens, targets = torch.randint(words, (2, 4, 32)).unbind()
+    embedding, head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
+    head.weight = embedding.weight
+    model = nn.Sequential(embedding, nn.Linear(width, width), nn.GELU(), nn.Flatten(0, 1), head)
+    inputs = tokens, targets.flatten()
+    loss, equal = nn.CrossEntropyLoss(), copy.deepcopy(model)
+    resident = sum(each.nbytes for each in (*model.parameters(), *inputs))
+    plain = allocations_of(lambda: loss(equal(tokens), inputs[1]).backward(), CPU).peak_bytes
+    budget = resident + plain // 4
+    assert plain // 4 < tokens.numel() * words * 4  # the logits
+    with pytest.raises(BudgetError):
+        fit(model, inputs, budget, loss=loss, exact=True)
+    fitted = fit(model, inputs, budget, loss=loss)
+    found = allocations_of(lambda: fitted(*inputs).backward(), CPU)
+    assert found.peak_bytes + resident <= budget
+    for one, other in zip(model.parameters(), equal.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)

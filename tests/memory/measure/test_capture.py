@@ -1,0 +1,133 @@
+"""Capture of a model: operators, storages, resident memory, and models that are refused."""
+
+import pytest
+import torch
+from torch import nn
+
+from headrace.memory.errors import CaptureError
+from headrace.memory.measure.capture import Capture, WithLoss, capture
+from tests.memory.models import CASES, Combined, SquareLoss
+
+
+def names(captured: Capture) -> list[str]:
+    return [each.name for each in captured.graph.operators]
+
+
+def operator(captured: Capture, name: str):
+    (found,) = (each for each in captured.graph.operators if each.name == name)
+    return found
+
+
+def test_operators_of_a_convolutional_model() -> None:
+    model, inputs = CASES["convolutional"]()
+    captured = capture(model, inputs)
+    graph = captured.graph
+    forward = [
+        *("convolution", "add", "_native_batch_norm_legit_functional", "relu", "native_dropout"),
+        *("max_pool2d_with_indices", "addmm"),
+    ]
+    assert names(captured)[: graph.forward_count] == forward
+    assert names(captured)[graph.forward_count] == "loss"
+    assert names(captured)[-1] == "convolution_backward"  # the input needs no gradient
+    assert [each.module for each in graph.operators[:7]] == ["0", "1", "1", "2", "3", "4", "6"]
+    assert operator(captured, "convolution_backward").module == "0"
+    # the counter of batches is overwritten at the end; a second run reads no statistics
+    assert [each.name for each in graph.operators[:7] if not each.again] == ["add"]
+    assert list(captured.random) == [4]
+    assert not any(each.again for each in graph.operators[graph.forward_count :])
+
+
+def test_sizes_are_those_of_the_allocator() -> None:
+    model, inputs = CASES["convolutional"]()
+    captured = capture(model, inputs)
+    nbytes = {each.name: each.nbytes for each in captured.graph.storages}
+    assert nbytes["convolution"] == 4 * 8 * 16 * 16 * 4
+    assert nbytes["_native_batch_norm_legit_functional[1]"] == 64  # 8 floats
+    assert nbytes["native_dropout[1]"] == 4 * 8 * 16 * 16  # a mask of bytes
+    assert nbytes["max_pool2d_with_indices[1]"] == 4 * 8 * 8 * 8 * 8
+    resident = captured.graph.resident
+    weights = 3 * 8 * 9 + 8 + 8 + 8 + 8 * 64 * 10 + 10
+    assert resident["parameters"] == 4 * weights
+    assert resident["buffers"] == 4 * 8 * 2 + 8
+    assert resident["inputs"] == 4 * 3 * 16 * 16 * 4
+
+
+def test_views_share_their_storage() -> None:
+    model, inputs = CASES["convolutional"]()
+    captured = capture(model, inputs)
+    (pooled, _indices) = operator(captured, "max_pool2d_with_indices").implementations[0].creates
+    assert operator(captured, "addmm").implementations[0].reads == (pooled,)
+
+
+def test_a_shared_parameter_counts_once() -> None:
+    model, inputs = CASES["transformer"]()
+    captured = capture(model, inputs)
+    expected = 4 * sum(each.numel() for each in model.parameters())
+    assert captured.graph.resident["parameters"] == expected
+
+
+def test_outputs_stay_and_gradients_are_results() -> None:
+    model, inputs = CASES["perceptron"]()
+    captured = capture(model, inputs)
+    named = {captured.graph.storages[index].name for index in captured.graph.outputs}
+    assert named == {"tanh_4"}
+    assert len(captured.graph.results) == 8
+    (loss,) = (each for each in captured.graph.operators if each.name == "loss")
+    assert set(loss.implementations[0].reads) == captured.graph.outputs
+
+
+def test_the_loss_can_be_captured_with_the_model() -> None:
+    model, inputs = CASES["perceptron"]()
+    captured = capture(WithLoss(model, SquareLoss()), (*inputs, torch.zeros(())))
+    (output,) = captured.graph.outputs
+    assert captured.graph.storages[output].nbytes == 64  # a scalar
+
+
+def test_frozen_parameters_have_no_gradient() -> None:
+    captured = capture(Combined(), (torch.randn(3, 6),), {"y": torch.randn(3, 6)})
+    # of the order of parameters, then inputs
+    assert [each is None for each in captured.gradients] == [False, False, True, False, True, True]
+
+
+def test_nothing_is_computed() -> None:
+    """A capture uses fake tensors: a sample on the meta device would need terabytes."""
+    with torch.device("meta"):
+        model, x = nn.Linear(10**6, 10**6), torch.empty(10**5, 10**6)
+    captured = capture(model, (x,))
+    assert captured.graph.resident["parameters"] == 4 * (10**12 + 10**6)
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        return x if x.sum() > 0 else -x
+
+
+def test_control_flow_on_values_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), Branching())
+    with pytest.raises(CaptureError, match="module '1' cannot be captured"):
+        capture(model, (torch.randn(2, 2),))
+    assert not any(vars(each)["_forward_hooks"] for each in model.modules())
+    with pytest.raises(CaptureError, match="module '1' cannot be captured"):
+        capture(model, (torch.randn(2, 2),))
+
+
+def test_hooks_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    model[1].register_forward_hook(lambda *_: None)
+    with pytest.raises(CaptureError, match="module '1' has forward hooks"):
+        capture(model, (torch.randn(2, 2),))
+
+
+def test_nothing_to_differentiate_is_refused() -> None:
+    with pytest.raises(CaptureError, match="requires gradients"):
+        capture(nn.ReLU(), (torch.randn(2, 2),))
+
+
+def test_wrong_inputs_are_refused() -> None:
+    with pytest.raises(CaptureError, match="module itself"):
+        capture(nn.Linear(2, 2), (torch.randn(2, 3),))

@@ -1,0 +1,114 @@
+"""Times and workspaces of operators."""
+
+import pytest
+import torch
+from torch import nn
+
+from headrace.memory.graph import Graph, Implementation
+from headrace.memory.measure.allocations import allocations_of
+from headrace.memory.measure.capture import WithLoss, capture
+from headrace.memory.measure.implementations import with_implementations
+from headrace.memory.measure.timing import Cost, Roofline, measured, modelled
+from tests.memory.models import CASES
+
+CPU = torch.device("cpu")
+
+
+def default(graph: Graph, name: str) -> Implementation:
+    (found,) = (each for each in graph.operators if each.name == name)
+    return found.implementations[0]
+
+
+def test_every_operator_is_measured() -> None:
+    model, inputs = CASES["convolutional"]()
+    graph = measured(capture(model, inputs), CPU)
+    for each in graph.operators:
+        assert each.name == "loss" or each.implementations[0].time_us > 0
+    # dropout scales a float copy of its mask
+    assert default(graph, "native_dropout").workspace_bytes == 4 * 8 * 16 * 16 * 4
+    assert default(graph, "relu").workspace_bytes == 0
+
+
+def test_repeated_layers_are_measured_once() -> None:
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(5)))
+    captured = capture(model, (torch.randn(8, 16, requires_grad=True),))
+    cache: dict[str, Cost] = {}
+    graph = measured(captured, CPU, cache)
+    assert len(graph.operators) == 5 * 4 + 1
+    assert len(cache) == 4  # forward, and gradients of input, weight and bias
+    key = next(iter(cache))
+    cache[key] = Cost(123.0, 64)
+    again = measured(captured, CPU, cache)
+    assert [each.implementations[0].time_us for each in again.operators[:5]] == [123.0] * 5
+    assert len(cache) == 4
+
+
+def test_a_measurement_leaves_the_random_generator() -> None:
+    model, inputs = CASES["convolutional"]()
+    captured = capture(model, inputs)
+    before = torch.get_rng_state()
+    measured(captured, CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_roofline_is_flops_or_bytes() -> None:
+    captured = capture(nn.Linear(64, 32), (torch.randn(16, 64),))
+    device = Roofline(name="slow", flops_per_s=1e6, bytes_per_s=1e3, launch_us=5.0)
+    moved = 4 * (32 + 16 * 64 + 64 * 32 + 16 * 32)
+    assert default(modelled(captured, device), "addmm").time_us == pytest.approx(
+        5 + moved / 1e3 * 1e6
+    )
+    device = Roofline(name="wide", flops_per_s=1e6, bytes_per_s=1e12, launch_us=5.0)
+    flops = 2 * 16 * 64 * 32
+    assert default(modelled(captured, device), "addmm").time_us == pytest.approx(5 + flops)
+
+
+def test_a_roofline_counts_the_products_of_our_own_operators() -> None:
+    rows, width, words = 32, 16, 64
+    model = WithLoss(nn.Linear(width, words), nn.CrossEntropyLoss())
+    inputs = torch.randn(rows, width, requires_grad=True), torch.zeros(rows, dtype=torch.int64)
+    captured = with_implementations(capture(model, inputs), rounded=True)
+    device = Roofline(name="slow", flops_per_s=1e6, bytes_per_s=1e12, launch_us=0.0)
+    product = 2 * rows * width * words  # microseconds
+    found = {each.name: each for each in modelled(captured, device).operators}
+    counts = {
+        name: {way.name: round(way.time_us / product) for way in found[name].implementations}
+        for name in ("linear_cross_entropy", "linear_cross_entropy_backward")
+    }
+    assert counts["linear_cross_entropy"] == {
+        "default": 1,
+        "in 4 chunks": 1,
+        "in 16 chunks": 1,
+        "with gradients in 4 chunks": 3,
+        "with gradients in 16 chunks": 3,
+    }
+    assert counts["linear_cross_entropy_backward"] == {
+        "default": 2,
+        "in 4 chunks": 3,
+        "in 16 chunks": 3,
+        "with gradients in 4 chunks": 0,
+        "with gradients in 16 chunks": 0,
+    }
+
+
+def test_allocations_are_counted() -> None:
+    def run() -> torch.Tensor:
+        first = torch.zeros(1000)
+        second = torch.zeros(500)
+        del first
+        return second
+
+    found = allocations_of(run, CPU)
+    assert (found.peak_bytes, found.kept_bytes) == (6000, 2000)
+
+
+def test_measured_positions_are_inside_of_the_input() -> None:
+    """Zeros were positions in the padding: the kernel of the backward pass wrote before its result,
+    and the process died later, in another operator."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
+    captured = with_implementations(capture(model, (torch.randn(2, 3, 16, 16),)))
+    assert [captured.graph.storages[each].name for each in captured.fills] == [
+        "max_pool2d_with_indices positions"
+    ]
+    assert list(captured.fills.values()) == [1 * 3 + 1]
+    measured(captured, CPU)

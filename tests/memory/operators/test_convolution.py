@@ -1,0 +1,63 @@
+import pytest
+import torch
+from torch import nn
+
+from headrace.memory.operators.convolution import input_gradient, split_convolutions
+from tests.memory.operators.conformance import Step
+
+CONVOLUTIONS = (
+    nn.Conv2d(6, 4, 3, padding=1),
+    nn.Conv2d(6, 4, 1, bias=False),
+    nn.Conv2d(6, 9, (3, 2), stride=2, padding=(1, 0), dilation=2, groups=3),
+    nn.Conv2d(6, 6, 3, groups=6),
+    nn.ConvTranspose2d(6, 4, 3, stride=2, output_padding=1),
+    nn.Conv2d(6, 32, 7, stride=2, padding=3),
+)
+
+
+def check(model: nn.Module, x: torch.Tensor, splits: int = 1) -> Step:
+    counts: list[int] = []
+    plain = Step(model, x)
+    step = Step(model, x, rewrite=lambda module: counts.append(split_convolutions(module.graph)))
+    assert counts == [splits]
+    for found, expected in zip(step.expected, plain.expected, strict=True):
+        assert (found is None) == (expected is None)
+        if found is not None and expected is not None:
+            assert torch.equal(found, expected)
+            assert found.stride() == expected.stride()
+    return step
+
+
+@pytest.mark.parametrize("convolution", CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_split_gradients_are_the_same_bits(
+    convolution: nn.Module, layout: torch.memory_format
+) -> None:
+    torch.manual_seed(3)
+    for shape in ((2, 6, 9, 8), (1, 6, 16, 17)):
+        x = torch.randn(shape).to(memory_format=layout).requires_grad_()
+        check(convolution, x)
+
+
+def test_other_dimensions_types_and_strides() -> None:
+    check(nn.Conv1d(3, 5, 3), torch.randn(2, 3, 9, requires_grad=True))
+    check(nn.Conv3d(3, 5, 3, padding=1), torch.randn(2, 3, 5, 6, 7, requires_grad=True))
+    double = torch.randn(2, 6, 9, 8, dtype=torch.float64, requires_grad=True)
+    check(nn.Conv2d(6, 4, 3).double(), double)
+    half = torch.randn(2, 6, 9, 8, dtype=torch.bfloat16, requires_grad=True)
+    check(nn.Conv2d(6, 4, 3).bfloat16(), half)
+    check(CONVOLUTIONS[0], torch.randn(2, 6, 9, 8).transpose(2, 3).requires_grad_())
+    check(nn.Conv2d(6, 4, 3).to(memory_format=torch.channels_last), torch.randn(2, 6, 9, 8), 0)
+
+
+def test_the_input_gradient_reads_no_input() -> None:
+    x = torch.randn(2, 6, 9, 8, requires_grad=True)
+    step = check(nn.Sequential(CONVOLUTIONS[0], nn.Conv2d(4, 4, 3)), x, splits=2)
+    calls = step.graph.find_nodes(op="call_function", target=input_gradient)
+    assert [len(each.all_input_nodes) for each in calls] == [2, 2]
+
+
+def test_frozen_parameters_leave_the_input_gradient_alone() -> None:
+    model = nn.Conv2d(6, 4, 3).requires_grad_(False)
+    step = check(model, torch.randn(2, 6, 9, 8, requires_grad=True))
+    assert "convolution_backward" not in " ".join(str(each.target) for each in step.graph.nodes)

@@ -1,0 +1,111 @@
+"""Peaks and times of schedules: counted by hand, and as the verifier counts them."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.memory.errors import ScheduleError
+from headrace.memory.graph import Graph, Storage
+from headrace.memory.plan.simulate import simulate
+from headrace.memory.plan.verify import verify
+from headrace.memory.schedule import Schedule, Step, plain_schedule
+from tests.memory.graphs import chain, implementation, operator, random_graph, random_schedule
+
+
+def test_a_chain_keeps_what_its_backward_pass_reads() -> None:
+    graph = chain(3, resident=7)
+    found = simulate(graph, plain_schedule(graph))
+    # x0; x0 x1; x0 x1 x2; the loss stays, gradients pass through
+    assert found.bytes.tolist() == [17, 27, 37, 47, 47, 37]
+    assert (found.peak_bytes, found.peak_step, found.time_us) == (47, 3, 6.0)
+    assert list(zip(found.storage, found.first, found.last, strict=True)) == [
+        *((0, 0, 4), (1, 1, 3), (2, 2, 5), (3, 3, 4), (4, 4, 5), (5, 5, 5)),
+    ]
+
+
+def test_a_rerun_frees_its_storage_in_between() -> None:
+    graph = chain(4)
+    order = (0, 1, 2, 3, 4, 0, 1, 5, 6, 7)
+    schedule = Schedule(steps=tuple(map(Step, order)), forward_steps=4)
+    assert simulate(graph, plain_schedule(graph)).bytes.tolist() == [10, 20, 30, 40, 50, 50, 40, 30]
+    # x0 and x1 go after forward2 and come back
+    assert simulate(graph, schedule).bytes.tolist() == [10, 20, 20, 20, 30, 30, 40, 50, 40, 30]
+
+
+def in_place() -> Graph:
+    """Return a graph of which the second operator can overwrite the first one's output."""
+    return Graph(
+        storages=tuple(Storage(name=name, nbytes=4) for name in ("x", "y", "g", "w")),
+        operators=(
+            operator("conv", implementation(creates=(0,), workspace_bytes=5)),
+            operator(
+                "relu",
+                implementation(reads=(0,), creates=(1,)),
+                implementation("in place", reads=(0,), creates=(1,), overwrites=0),
+            ),
+            operator("relu's", implementation(reads=(1,), creates=(2,)), again=False),
+            operator("conv's", implementation(reads=(2,), creates=(3,)), again=False),
+        ),
+        forward_count=2,
+        outputs=frozenset({1}),
+        results=frozenset({3}),
+    )
+
+
+def test_overwritten_memory_counts_once() -> None:
+    graph = in_place()
+    apart, inside = (
+        Schedule(steps=(Step(0), Step(1, way), Step(2), Step(3)), forward_steps=2) for way in (0, 1)
+    )
+    assert simulate(graph, apart).bytes.tolist() == [9, 8, 8, 12]
+    assert simulate(graph, inside).bytes.tolist() == [9, 4, 8, 12]
+    assert verify(graph, inside).peak_bytes == 12
+
+
+def test_an_output_that_is_computed_again_is_there_twice() -> None:
+    graph = in_place()
+    schedule = Schedule(steps=tuple(map(Step, (0, 1, 0, 1, 2, 3))), forward_steps=2)
+    assert simulate(graph, schedule).bytes.tolist() == [9, 8, 13, 12, 12, 12]
+    assert verify(graph, schedule).peak_bytes == 13
+
+
+def test_reads_of_what_is_not_there_are_refused() -> None:
+    graph = in_place()
+    early = Schedule(steps=(Step(1), Step(0), Step(2), Step(3)), forward_steps=2)
+    with pytest.raises(ScheduleError, match=r"step 0 \(relu\) reads 'x', which is not there"):
+        simulate(graph, early)
+    late = Schedule(steps=(Step(0), Step(1, 1), Step(1), Step(2), Step(3)), forward_steps=3)
+    with pytest.raises(ScheduleError, match=r"step 2 \(relu\) needs 'x', which was overwritten"):
+        simulate(graph, late)
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_simulator_and_the_verifier_agree(random: Random) -> None:
+    graph = random_graph(random)
+    schedule = random_schedule(graph, random)
+    found, proof = simulate(graph, schedule), verify(graph, schedule)
+    assert (found.peak_bytes, found.peak_step) == (proof.peak_bytes, proof.peak_step)
+    assert found.time_us == proof.time_us
+    assert verify(graph, schedule, proof.peak_bytes) == proof
+    with pytest.raises(ScheduleError, match=f"step {proof.peak_step} .* needs {proof.peak_bytes}"):
+        verify(graph, schedule, proof.peak_bytes - 1)
+
+
+@given(st.randoms(use_true_random=False))
+def test_random_implementations_are_judged_alike(random: Random) -> None:
+    graph = random_graph(random)
+    schedule = random_schedule(graph, random)
+    steps = tuple(
+        Step(step.operator, random.randrange(len(graph.operators[step.operator].implementations)))
+        for step in schedule.steps
+    )
+    mixed = Schedule(steps=steps, forward_steps=schedule.forward_steps)
+    try:
+        peak = verify(graph, mixed).peak_bytes
+    except ScheduleError:
+        with pytest.raises(ScheduleError):
+            simulate(graph, mixed)
+    else:
+        assert simulate(graph, mixed).peak_bytes == peak

@@ -1,0 +1,144 @@
+"""Plans for a budget: optimal where the step is small, within their certificate where it is not."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.memory.errors import BudgetError
+from headrace.memory.plan.baselines import sqrt_schedule
+from headrace.memory.plan.draft import Draft
+from headrace.memory.plan.search import Search
+from headrace.memory.plan.simulate import simulate
+from headrace.memory.plan.solve import Limits, Progress, least_bytes, solve
+from headrace.memory.plan.stages import Stages
+from headrace.memory.plan.verify import verify
+from headrace.memory.schedule import plain_schedule
+from headrace.solver import Stop
+from tests.memory.graphs import chain, random_graph
+from tests.memory.networks import resnet
+from tests.memory.plan.oracle import fastest
+from tests.memory.plan.test_programs import budget_of
+
+EXACT = Limits(gap=1e-9)
+
+
+@settings(max_examples=40)
+@given(st.randoms(use_true_random=False))
+def test_small_steps_are_solved_to_the_optimum(random: Random) -> None:
+    graph = random_graph(random, 6)
+    budget = budget_of(graph, random)
+    best = fastest(graph, budget)
+    if best is None:
+        with pytest.raises(BudgetError, match="no schedule fits a budget of") as caught:
+            solve(graph, budget, limits=EXACT)
+        least = caught.value.least_bytes
+        assert least is not None
+        assert least > budget
+        assert fastest(graph, least) is not None
+        return
+    found = solve(graph, budget, limits=EXACT)
+    assert found.time_us == pytest.approx(best.time_us)
+    assert found.bound_us == pytest.approx(best.time_us)
+    assert found.stop is Stop.DONE
+    assert verify(graph, found.schedule, budget).peak_bytes == found.peak_bytes
+
+
+@settings(max_examples=40)
+@given(st.randoms(use_true_random=False))
+def test_the_search_alone_gives_schedules_that_verify(random: Random) -> None:
+    graph = random_graph(random)
+    budget, stages = budget_of(graph, random), Stages(graph)
+    search = Search.of(stages, budget, random.randrange(100))
+    start = search.evaluator.try_(Draft.plain(stages))
+    assert start is not None
+    trial = search.polish(search.repair(start, noise=random.choice((0.0, 1.0))))
+    proof = verify(graph, trial.draft.schedule())
+    assert (proof.peak_bytes <= budget) == (trial.excess == 0)
+    assert least_bytes(stages)[0] <= proof.peak_bytes
+    assert Draft.of(stages, trial.draft.schedule()) == trial.draft
+
+
+def test_a_budget_that_needs_nothing_gives_a_plain_run() -> None:
+    graph = chain(30)
+    found = solve(graph, verify(graph, plain_schedule(graph)).peak_bytes)
+    assert found.schedule == plain_schedule(graph)
+    assert (found.gap, found.stop) == (0.0, Stop.DONE)
+
+
+def test_a_budget_below_one_operator_names_it_and_the_least() -> None:
+    graph = chain(9, resident=100)
+    with pytest.raises(
+        BudgetError,
+        match=r"no schedule fits a budget of 110 B: operator 'backward7' alone needs 140 B; the "
+        r"least with a known schedule is 140 B \(140 bytes\), at operator 'backward8' of module "
+        r"'8', of which 100 B are resident",
+    ) as caught:
+        solve(graph, 110)
+    assert caught.value.least_bytes == 140
+
+
+def test_a_network_within_its_certificate() -> None:
+    graph = resnet(blocks=(1, 1, 1))
+    plain = simulate(graph, plain_schedule(graph))
+    budget = int(0.5 * plain.peak_bytes)
+    seen: list[Progress] = []
+    limits = Limits(seconds=15.0, bound_seconds=12.0, rounds=3, interval_work=0.5, gap=0.02)
+    found = solve(graph, budget, limits=limits, progress=seen.append)
+    assert verify(graph, found.schedule, budget).time_us == found.time_us
+    assert found.bound_us >= plain.time_us
+    assert found.gap < 0.08
+    assert found.time_us < simulate(graph, sqrt_schedule(graph)).time_us
+    times = [progress.incumbent_us for progress in seen]
+    assert times == sorted(times, reverse=True)
+    assert "gap" in str(seen[-1])
+
+
+def test_equal_seeds_and_rounds_give_equal_schedules() -> None:
+    graph = resnet(blocks=(1,))
+    budget = int(0.5 * simulate(graph, plain_schedule(graph)).peak_bytes)
+    limits = Limits(bound_seconds=0.0, rounds=3, interval_work=0.5)
+    first, second = (solve(graph, budget, limits=limits, seed=3).schedule for _ in range(2))
+    assert first == second
+
+
+def test_an_interrupt_returns_the_best_so_far() -> None:
+    graph = resnet(blocks=(1, 1))
+    budget = int(0.6 * simulate(graph, plain_schedule(graph)).peak_bytes)
+    seen: list[Progress] = []
+    found = solve(graph, budget, progress=seen.append, interrupt=lambda: bool(seen))
+    assert found.stop is Stop.INTERRUPT
+    assert verify(graph, found.schedule, budget)
+    warm = solve(graph, budget, starts=(found.schedule,), interrupt=lambda: bool(seen))
+    assert warm.time_us <= found.time_us
+
+
+@pytest.mark.parametrize("polls", [1, 20, 100])
+def test_an_interrupt_at_any_poll_ends_the_work_at_hand(polls: int) -> None:
+    graph = resnet(blocks=(1, 1))
+    budget = int(0.6 * simulate(graph, plain_schedule(graph)).peak_bytes)
+    polled = 0
+
+    def interrupt() -> bool:
+        nonlocal polled
+        polled += 1
+        return polled > polls
+
+    try:
+        found = solve(graph, budget, interrupt=interrupt)
+    except BudgetError:
+        assert polled < polls + 20
+        return
+    assert found.stop is Stop.INTERRUPT
+    assert verify(graph, found.schedule, budget).time_us == found.time_us
+    assert polled < polls + 100
+
+
+def test_a_short_limit_leaves_time_for_the_bound() -> None:
+    """A polish that ran beyond the limit once left only the trivial bound."""
+    graph = resnet(blocks=(2, 2, 2))
+    plain = simulate(graph, plain_schedule(graph))
+    found = solve(graph, int(0.5 * plain.peak_bytes), limits=Limits(seconds=4.0, gap=0.0))
+    assert found.stop is Stop.TIME
+    assert found.bound_us > plain.time_us

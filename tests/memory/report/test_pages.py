@@ -1,0 +1,121 @@
+"""Pages of profiles and plans: charts with titled axes, and tables of what a plan changes."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headrace.memory.graph import Graph
+from headrace.memory.plan.effort import Effort
+from headrace.memory.plan.make import make_plan
+from headrace.memory.plan.plan import MemoryPlan
+from headrace.memory.plan.simulate import simulate
+from headrace.memory.plan.tradeoff import tradeoff
+from headrace.memory.profile import MemoryProfile
+from headrace.memory.report.pages import (
+    implementation_rows,
+    memory_plan_page,
+    memory_profile_page,
+    recomputed_rows,
+)
+from headrace.memory.schedule import Step, plain_schedule
+from headrace.report.page import Page
+from tests.memory.graphs import chain
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Figures that are added to pages, as the JSON in the page."""
+    found: list[dict[str, Any]] = []
+    add = Page.figure
+
+    def figure(page: Page, drawn: Any, height: int = 420) -> None:
+        add(page, drawn, height)
+        found.append(json.loads(drawn.to_json()))
+
+    monkeypatch.setattr(Page, "figure", figure)
+    return found
+
+
+def profile(graph: Graph) -> MemoryProfile:
+    return MemoryProfile(
+        graph=graph,
+        model="a chain",
+        model_digest="5f1c",
+        device="a CPU",
+        torch="2.15.0",
+        provenance={"kind": "roofline", "source": "a test"},
+    )
+
+
+def planned(graph: Graph) -> MemoryPlan:
+    budget = (simulate(graph, plain_schedule(graph)).peak_bytes + graph.resident_bytes) // 2
+    return make_plan(profile(graph), budget, effort=Effort.QUICK)
+
+
+def traces(figure: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    for axis in ("xaxis", "yaxis"):
+        title = figure["layout"][axis]["title"]["text"]
+        assert any(unit in title for unit in ("MiB", "%", "step")), title
+    found = {each["name"]: each for each in figure["data"]}
+    assert len(found) == len(figure["data"]), "two traces of one name"
+    return found
+
+
+def test_the_page_of_a_plan(figures: list[dict[str, Any]]) -> None:
+    graph = chain(8, nbytes=MIB, resident=3 * MIB)
+    plan = planned(graph)
+    html = memory_plan_page(plan, "a.plan").html()
+    over_steps, against = map(traces, figures)
+    assert set(over_steps) >= {"plain", "planned", "resident", "budget"}
+    assert max(over_steps["planned"]["y"]) * MIB == plan.peak_bytes
+    assert len(over_steps["planned"]["y"]) == len(plan.schedule.steps)
+    assert over_steps["budget"]["y"] == [plan.budget_bytes / MIB] * 2
+    assert over_steps["resident"]["y"] == [3, 3]
+    assert set(against) >= {"plain", "sqrt(n)", "planned"}
+    assert against["plain"]["y"] == [0]
+    rows = recomputed_rows(plan)
+    again = len(plan.schedule.steps) - len(graph.operators)
+    assert again == sum(int(str(row[2])) for row in rows) > 0
+    assert "Recomputed" in html
+    assert "forward" in html
+
+
+def test_the_page_of_a_plan_that_changes_nothing(figures: list[dict[str, Any]]) -> None:
+    graph = chain(4, nbytes=MIB)
+    plan = make_plan(profile(graph), 1 << 40, effort=Effort.QUICK)
+    html = memory_plan_page(plan, "a.plan").html()
+    assert "Nothing is computed again" in html
+    assert "by its default implementation" in html
+    assert len(figures) == 2
+
+
+def test_implementations_that_are_chosen_are_counted() -> None:
+    graph = chain(3)
+    first = graph.operators[0]
+    other = replace(first.implementations[0], name="in place", time_us=7.0)
+    both = replace(first, implementations=(*first.implementations, other))
+    graph = replace(graph, operators=(both, *graph.operators[1:]))
+    schedule = plain_schedule(graph)
+    changed = replace(schedule, steps=(Step(0, 1), *schedule.steps[1:]))
+    plan = replace(make_plan(profile(graph), 1 << 30), schedule=changed)
+    assert implementation_rows(plan) == [("forward0", "in place", 1, 0.007)]
+
+
+def test_the_page_of_a_profile_has_a_falling_curve(figures: list[dict[str, Any]]) -> None:
+    graph = chain(8, nbytes=MIB, resident=MIB)
+    points = tradeoff(graph)
+    assert len(points) >= 2
+    assert [each.peak_bytes for each in points] == sorted(
+        (each.peak_bytes for each in points), reverse=True
+    )
+    assert [each.time_us for each in points] == sorted(each.time_us for each in points)
+    assert all(each.bound_us <= each.time_us + 1e-6 for each in points)
+    html = memory_profile_page(profile(graph), "a.profile").html()
+    assert "Largest storages" in html
+    over_steps, against = map(traces, figures)
+    assert "budget" not in over_steps
+    assert len(against["planned"]["x"]) == len(points)

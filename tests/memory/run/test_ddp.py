@@ -1,0 +1,18 @@
+"""DistributedDataParallel around a fitted module, in real processes."""
+
+from pathlib import Path
+
+from tests.conformance.launch import outputs, ranks
+
+JOB = Path(__file__).with_name("ddp_job.py")
+DEADLINE_S = 150
+
+
+def test_two_ranks_with_different_plans_train_as_plain_ones() -> None:
+    """Gradients, parameters and buffers are equal to the last bit."""
+    with ranks(2, JOB, "step", "accumulation", "autocast", "fit") as processes:
+        texts = outputs(processes, DEADLINE_S)
+    assert [process.returncode for process in processes] == [0, 0], texts
+    for text in texts:
+        assert text.count("equal ") == 6
+        assert "all done" in text

@@ -1,0 +1,151 @@
+"""A fitted module in ordinary training loops."""
+
+import warnings
+from copy import deepcopy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from headrace.memory.measure.capture import Capture
+from headrace.memory.plan.baselines import keep_schedule
+from headrace.memory.run.fitted import FittedModule
+from headrace.memory.schedule import Schedule
+from tests.memory.models import CASES
+from tests.memory.training import assert_trains_alike
+
+
+def sparing(captured: Capture) -> Schedule:
+    return keep_schedule(captured.graph, ())
+
+
+@pytest.mark.parametrize("case", ["convolutional", "transformer"])
+def test_it_trains_as_the_module(case: str) -> None:
+    model, inputs = CASES[case]()
+    eager = deepcopy(model)
+    fitted = FittedModule(model, sparing)
+    assert_trains_alike(partial(fitted, *inputs), fitted, partial(eager, *inputs), eager)
+    assert_trains_alike(partial(fitted, *inputs), model, partial(eager, *inputs), eager)
+
+
+def test_names_and_state_are_the_modules_own() -> None:
+    model, _ = CASES["convolutional"]()
+    fitted = FittedModule(model, sparing)
+    assert list(fitted.state_dict()) == list(model.state_dict())
+    assert dict(fitted.named_parameters()) == dict(model.named_parameters())
+    assert [name for name, _ in fitted.named_modules()] == [n for n, _ in model.named_modules()]
+    assert fitted.get_submodule("0") is model[0]
+    assert fitted.extend  # a method of the model
+    other, _ = CASES["convolutional"]()
+    fitted.load_state_dict(other.state_dict())
+    assert torch.equal(model[0].weight, other[0].weight)
+    outer = nn.Sequential(fitted)
+    outer.load_state_dict(nn.Sequential(model).state_dict())
+    assert list(outer.state_dict()) == list(nn.Sequential(model).state_dict())
+    fitted.double()
+    assert model[0].weight.dtype == torch.float64
+
+
+def test_evaluation_and_no_grad_run_the_module() -> None:
+    model, inputs = CASES["convolutional"]()
+
+    def refuse(captured: Capture) -> Schedule:
+        raise AssertionError("captured")
+
+    fitted = FittedModule(model, refuse)
+    with torch.no_grad():
+        fitted(*inputs)
+    fitted.eval()
+    assert not model.training
+    assert torch.equal(fitted(*inputs), model(*inputs))
+    fitted.train()
+    assert model[1].training
+    with pytest.raises(AssertionError, match="captured"):
+        fitted(*inputs)
+
+
+def test_gradients_accumulate() -> None:
+    model, (x,) = CASES["residual"]()
+    eager = deepcopy(model)
+    for module in (FittedModule(model, sparing), eager):
+        for scale in (1, 2):
+            module(x * scale).sum().backward()
+    for a, b in zip(model.parameters(), eager.parameters(), strict=True):
+        assert a.grad.equal(b.grad)
+
+
+def test_another_batch_size_runs_the_module_with_one_warning() -> None:
+    model, (x,) = CASES["perceptron"]()
+    fitted = FittedModule(model, sparing)
+    fitted(x).sum().backward()
+    with pytest.warns(UserWarning, match="other shapes"):
+        fitted(x[:3]).sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted(x[:3]).sum().backward()
+        fitted(x).sum().backward()
+
+
+def test_another_batch_size_is_captured_too() -> None:
+    model, (x,) = CASES["convolutional"]()
+    eager = deepcopy(model)
+    planned: list[Capture] = []
+
+    def plan(captured: Capture) -> Schedule:
+        planned.append(captured)
+        return sparing(captured)
+
+    fitted = FittedModule(model, plan, captures=2)
+    for batch in (x, x[:3], x):
+        assert_trains_alike(partial(fitted, batch), fitted, partial(eager, batch), eager, steps=1)
+    assert len(planned) == 2
+
+
+def test_the_loss_is_part_of_the_step() -> None:
+    model, (x,) = CASES["convolutional"]()
+    eager = deepcopy(model)
+    target = torch.randint(0, 10, (4,))
+    fitted = FittedModule(model, sparing, loss=nn.CrossEntropyLoss())
+    assert list(fitted.state_dict()) == list(model.state_dict())
+
+    def expected() -> torch.Tensor:
+        return nn.functional.cross_entropy(eager(x), target)
+
+    assert_trains_alike(partial(fitted, x, target), fitted, expected, eager)
+
+
+def test_autocast() -> None:
+    model, (x,) = CASES["perceptron"]()
+    eager = deepcopy(model)
+    fitted = FittedModule(model, sparing, captures=2)
+
+    def cast(module: nn.Module) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return module(x)
+
+    assert fitted(x).dtype == torch.float32
+    assert cast(fitted).dtype == torch.bfloat16
+    assert_trains_alike(partial(cast, fitted), fitted, partial(cast, eager), eager)
+
+
+def test_two_calls_before_the_backward_pass() -> None:
+    model, (x,) = CASES["convolutional"]()
+    eager = deepcopy(model)
+    fitted = FittedModule(model, sparing)
+
+    def twice(module: nn.Module) -> torch.Tensor:
+        return module(x) * module(x + 1)
+
+    assert_trains_alike(partial(twice, fitted), fitted, partial(twice, eager), eager)
+
+
+def test_a_layer_that_is_frozen_later_is_captured_again() -> None:
+    model, (x,) = CASES["convolutional"]()
+    fitted = FittedModule(model, sparing, captures=2)
+    fitted(x).sum().backward()
+    model[0].weight.requires_grad_(False)
+    model.zero_grad()
+    fitted(x).sum().backward()
+    assert model[0].weight.grad is None
+    assert model[6].weight.grad is not None
