@@ -25,7 +25,7 @@ from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Roofline, modelled
 from headrace.memory.plan.baselines import sqrt_schedule
 from headrace.memory.plan.checkmate import post_optimized, round_checkmate, solve_checkmate
-from headrace.memory.plan.solve import Limits, Progress, Solution, solve
+from headrace.memory.plan.solve import Solution, SolveLimits, SolveProgress, solve_schedule
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import Schedule, plain_schedule
 
@@ -180,14 +180,16 @@ def _cell(steps: Steps, kind: str, budget_gb: int, *, quick: bool) -> dict[str, 
     }
     reached: dict[float, float] = {}
 
-    def progress(found: Progress) -> None:
+    def progress(found: SolveProgress) -> None:
         for gap in GAPS:
             if found.incumbent_us - found.bound_us <= gap * found.incumbent_us:
                 reached.setdefault(gap, found.seconds)
 
     seconds = _QUICK_SECONDS if quick else _SECONDS[kind]
     try:
-        found = solve(graph, budget, limits=Limits(seconds=seconds), progress=progress)
+        found = solve_schedule(
+            graph, budget, limits=SolveLimits(seconds=seconds), progress=progress
+        )
     except BudgetError as error:
         least = None if error.least_bytes is None else error.least_bytes / 1e9
         return {**row, "gap": None, "seconds": time.monotonic() - began, "least_gb": least}
@@ -269,6 +271,6 @@ def _solution(
     graph: Graph, budget: int, seconds: float, starts: tuple[Schedule, ...]
 ) -> Solution | None:
     try:
-        return solve(graph, budget, limits=Limits(seconds=seconds), starts=starts)
+        return solve_schedule(graph, budget, limits=SolveLimits(seconds=seconds), starts=starts)
     except BudgetError:
         return None

@@ -17,7 +17,7 @@ from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
 from headrace.memory.graph import Graph, Implementation, Operator
 from headrace.memory.profile import TABLES, MemoryProfile, ModelInput
-from headrace.memory.report.tables import profile_tables
+from headrace.memory.report.tables import step_tables
 from tests.memory.graphs import chain, random_graph
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "memory.md"
@@ -41,7 +41,7 @@ def test_a_profile_is_saved_and_loaded(tmp_path: Path) -> None:
     found = MemoryProfile.load(tmp_path / "profile")
     assert found == profile
     assert found.digest == profile.digest
-    assert len(list(profile_tables(found, everything=False))) == 2
+    assert len(list(step_tables(found, everything=False))) == 2
 
 
 @given(st.randoms(use_true_random=False))

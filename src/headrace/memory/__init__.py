@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
 
-    from headrace.memory.plan.solve import Progress
+    from headrace.memory.plan.solve import SolveProgress
     from headrace.memory.run.fitted import FittedModule
 
 __all__ = ["BudgetError", "CaptureError", "MismatchError", "ScheduleError", "fit"]
@@ -31,7 +31,7 @@ def fit(
     plan: "str | Path | None" = None,
     cache: bool = True,
     exact: bool = False,
-    progress: "Callable[[Progress], None] | None" = None,
+    progress: "Callable[[SolveProgress], None] | None" = None,
 ) -> "FittedModule":
     """Fit a model's training step into a memory budget, at the least cost in time.
 

@@ -19,9 +19,9 @@ from headrace.memory import BudgetError, MismatchError, fit
 from headrace.memory.adapt import fit as fitting
 from headrace.memory.adapt.cache import PlanKey, StepCache, conditions
 from headrace.memory.measure import timing
-from headrace.memory.measure.step import Job, capture_step, unmeasured_profile
+from headrace.memory.measure.step import StepConditions, capture_step, unmeasured_profile
 from headrace.memory.measure.timing import Cost
-from headrace.memory.plan.effort import Effort
+from headrace.memory.plan.effort import SolveEffort
 
 CPU = torch.device("cpu")
 BUDGET = "64KiB"
@@ -244,12 +244,14 @@ def test_a_kill_while_writing_leaves_a_whole_file(cache_folder: Path) -> None:
 
 def test_a_key_depends_on_what_changes_the_plan() -> None:
     model = network()
-    step = unmeasured_profile(model, capture_step(model, sample(), Job()), Job())
-    key = PlanKey(step=step, conditions={}, budget_bytes=1, effort=Effort.QUICK, seed=0)
+    step = unmeasured_profile(
+        model, capture_step(model, sample(), StepConditions()), StepConditions()
+    )
+    key = PlanKey(step=step, conditions={}, budget_bytes=1, effort=SolveEffort.QUICK, seed=0)
     others = [
         replace(key, conditions={"torch": "1"}),
         replace(key, budget_bytes=2),
-        replace(key, effort=Effort.NORMAL),
+        replace(key, effort=SolveEffort.NORMAL),
         replace(key, seed=1),
         replace(key, step=replace(step, device="another")),
         replace(key, step=replace(step, model_digest="another")),

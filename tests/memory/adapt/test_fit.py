@@ -8,9 +8,9 @@ from torch import nn
 
 from headrace.errors import InputError
 from headrace.memory import BudgetError, CaptureError, fit
-from headrace.memory.adapt.fit import Planner
+from headrace.memory.adapt.fit import StepPlanner
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.measure.step import Job, capture_step, profile_step
+from headrace.memory.measure.step import StepConditions, capture_step, profile_step
 from headrace.memory.plan.plan import MemoryPlan
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def sample() -> tuple[torch.Tensor, torch.Tensor]:
 
 def plans_of(fitted: nn.Module) -> list[MemoryPlan]:
     planner = fitted.__dict__["_plan"]
-    assert isinstance(planner, Planner)
+    assert isinstance(planner, StepPlanner)
     return planner.plans
 
 
@@ -75,21 +75,21 @@ def test_a_step_is_within_the_budget_and_computes_what_a_plain_one_does() -> Non
 def test_state_of_the_optimizer_and_kept_gradients_are_counted() -> None:
     model, (x, y) = network(), sample()
     parameters = sum(-(-each.nbytes // 64) * 64 for each in model.parameters())
-    captured = capture_step(model, x, Job())
+    captured = capture_step(model, x, StepConditions())
 
-    def resident(job: Job) -> dict[str, int]:
+    def resident(job: StepConditions) -> dict[str, int]:
         return dict(profile_step(model, captured, job, costs=costs).graph.resident)
 
     costs = {}
-    assert "optimizer" not in resident(Job())
-    assert resident(Job(accumulates=True))["gradients"] == parameters
+    assert "optimizer" not in resident(StepConditions())
+    assert resident(StepConditions(accumulates=True))["gradients"] == parameters
     momentum = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    assert resident(Job(optimizer=momentum))["optimizer"] == parameters
-    before = resident(Job(optimizer=torch.optim.Adam(model.parameters())))["optimizer"]
+    assert resident(StepConditions(optimizer=momentum))["optimizer"] == parameters
+    before = resident(StepConditions(optimizer=torch.optim.Adam(model.parameters())))["optimizer"]
     adam = torch.optim.Adam(model.parameters())
     nn.functional.cross_entropy(model(x), y).backward()
     adam.step()
-    assert resident(Job(optimizer=adam))["optimizer"] == before > 2 * parameters
+    assert resident(StepConditions(optimizer=adam))["optimizer"] == before > 2 * parameters
 
 
 def test_bad_budgets_and_models_fail_at_once() -> None:

@@ -8,7 +8,7 @@ from headrace.memory.graph import Graph, Implementation
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import WithLoss, capture
 from headrace.memory.measure.implementations import with_implementations
-from headrace.memory.measure.timing import Cost, Roofline, measured, modelled
+from headrace.memory.measure.timing import Cost, Roofline, measured_graph, modelled
 from tests.memory.models import CASES
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ def default(graph: Graph, name: str) -> Implementation:
 
 def test_every_operator_is_measured() -> None:
     model, inputs = CASES["convolutional"]()
-    graph = measured(capture(model, inputs), CPU)
+    graph = measured_graph(capture(model, inputs), CPU)
     for each in graph.operators:
         assert each.name == "loss" or each.implementations[0].time_us > 0
     # dropout scales a float copy of its mask
@@ -33,12 +33,12 @@ def test_repeated_layers_are_measured_once() -> None:
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(5)))
     captured = capture(model, (torch.randn(8, 16, requires_grad=True),))
     cache: dict[str, Cost] = {}
-    graph = measured(captured, CPU, cache)
+    graph = measured_graph(captured, CPU, cache)
     assert len(graph.operators) == 5 * 4 + 1
     assert len(cache) == 4  # forward, and gradients of input, weight and bias
     key = next(iter(cache))
     cache[key] = Cost(123.0, 64)
-    again = measured(captured, CPU, cache)
+    again = measured_graph(captured, CPU, cache)
     assert [each.implementations[0].time_us for each in again.operators[:5]] == [123.0] * 5
     assert len(cache) == 4
 
@@ -47,7 +47,7 @@ def test_a_measurement_leaves_the_random_generator() -> None:
     model, inputs = CASES["convolutional"]()
     captured = capture(model, inputs)
     before = torch.get_rng_state()
-    measured(captured, CPU)
+    measured_graph(captured, CPU)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -111,4 +111,4 @@ def test_measured_positions_are_inside_of_the_input() -> None:
         "max_pool2d_with_indices positions"
     ]
     assert list(captured.fills.values()) == [1 * 3 + 1]
-    measured(captured, CPU)
+    measured_graph(captured, CPU)

@@ -107,11 +107,11 @@ def test_bits_cross_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bits.BLOCK, "cpu", 16)
     for count in (0, 1, 7, 8, 9, 16, 17, 47, 64):
         flags = torch.rand(count) < 0.5
-        packed = bits.pack(lambda x, out: out.copy_(x), flags)
+        packed = bits.pack_flags(lambda x, out: out.copy_(x), flags)
         assert packed.numel() == (count + 7) // 8
         whole = bits.unpack(packed, slice(0, count))
         assert torch.equal(whole, flags)
         assert torch.equal(bits.unpack(packed, slice(0, count), raised=False), ~flags)
-        for block in bits.blocks(count, flags.device):
+        for block in bits.aligned_slices(count, flags.device):
             assert torch.equal(bits.unpack(packed, block), flags[block])
     check(Scaled(nn.ReLU()), sample((3, 37)), poison=True)

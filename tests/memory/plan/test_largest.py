@@ -1,6 +1,6 @@
 """The largest number that fits, by few tries."""
 
-from headrace.memory.plan.largest import largest
+from headrace.memory.plan.largest import largest_that_fits
 
 
 def test_every_limit_is_found() -> None:
@@ -13,6 +13,6 @@ def test_every_limit_is_found() -> None:
                 return number <= limit
 
             wanted = limit if most is None else max(min(limit, most), 0)
-            assert largest(fits, most) == wanted
+            assert largest_that_fits(fits, most) == wanted
             assert len(tried) <= 2 * max(limit, 1).bit_length() + 2
             assert all(most is None or each <= max(most, 1) for each in tried)

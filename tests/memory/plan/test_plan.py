@@ -11,7 +11,7 @@ from headrace.memory.errors import ScheduleError
 from headrace.memory.plan.baselines import sqrt_schedule
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.verify import verify
-from headrace.memory.report.tables import plan_tables, verify_plan
+from headrace.memory.report.tables import plan_tables, verify_step_plan
 from headrace.memory.schedule import Schedule, Step
 from tests.memory.graphs import chain
 from tests.memory.test_profile import changed, profile_of
@@ -42,7 +42,7 @@ def test_a_plan_is_saved_loaded_and_proven(tmp_path: Path) -> None:
     assert found.plain_us == 18.0
     assert found.gap == pytest.approx(1 - 20 / plan.time_us)
     assert len(list(plan_tables(found, everything=False))) == 2
-    (line,) = verify_plan(found.to_artifact(), "a plan")
+    (line,) = verify_step_plan(found.to_artifact(), "a plan")
     assert line.startswith(f"ok {plan.digest[:12]} peak ")
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace.memory.graph import Graph
 from headrace.memory.plan.coarse import coarse_program
 from headrace.memory.plan.liveness import exact_program
-from headrace.memory.plan.program import Program, paper_program
+from headrace.memory.plan.program import StepProgram, paper_program
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import plain_schedule
 from headrace.solver import Parameters, Proved, Result, solve
@@ -17,7 +17,7 @@ from tests.memory.graphs import chain, random_graph
 from tests.memory.plan.oracle import fastest
 
 
-def optimum(program: Program) -> Result:
+def optimum(program: StepProgram) -> Result:
     found = solve(program.model, Parameters(limit_s=60.0))
     assert found.proved in (Proved.OPTIMAL, Proved.INFEASIBLE)
     return found

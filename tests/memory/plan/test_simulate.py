@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.memory.errors import ScheduleError
 from headrace.memory.graph import Graph, Storage
-from headrace.memory.plan.simulate import simulate
+from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import Schedule, Step, plain_schedule
 from tests.memory.graphs import chain, implementation, operator, random_graph, random_schedule
@@ -16,7 +16,7 @@ from tests.memory.graphs import chain, implementation, operator, random_graph, r
 
 def test_a_chain_keeps_what_its_backward_pass_reads() -> None:
     graph = chain(3, resident=7)
-    found = simulate(graph, plain_schedule(graph))
+    found = simulate_step(graph, plain_schedule(graph))
     # x0; x0 x1; x0 x1 x2; the loss stays, gradients pass through
     assert found.bytes.tolist() == [17, 27, 37, 47, 47, 37]
     assert (found.peak_bytes, found.peak_step, found.time_us) == (47, 3, 6.0)
@@ -29,9 +29,18 @@ def test_a_rerun_frees_its_storage_in_between() -> None:
     graph = chain(4)
     order = (0, 1, 2, 3, 4, 0, 1, 5, 6, 7)
     schedule = Schedule(steps=tuple(map(Step, order)), forward_steps=4)
-    assert simulate(graph, plain_schedule(graph)).bytes.tolist() == [10, 20, 30, 40, 50, 50, 40, 30]
+    assert simulate_step(graph, plain_schedule(graph)).bytes.tolist() == [
+        10,
+        20,
+        30,
+        40,
+        50,
+        50,
+        40,
+        30,
+    ]
     # x0 and x1 go after forward2 and come back
-    assert simulate(graph, schedule).bytes.tolist() == [10, 20, 20, 20, 30, 30, 40, 50, 40, 30]
+    assert simulate_step(graph, schedule).bytes.tolist() == [10, 20, 20, 20, 30, 30, 40, 50, 40, 30]
 
 
 def in_place() -> Graph:
@@ -59,15 +68,15 @@ def test_overwritten_memory_counts_once() -> None:
     apart, inside = (
         Schedule(steps=(Step(0), Step(1, way), Step(2), Step(3)), forward_steps=2) for way in (0, 1)
     )
-    assert simulate(graph, apart).bytes.tolist() == [9, 8, 8, 12]
-    assert simulate(graph, inside).bytes.tolist() == [9, 4, 8, 12]
+    assert simulate_step(graph, apart).bytes.tolist() == [9, 8, 8, 12]
+    assert simulate_step(graph, inside).bytes.tolist() == [9, 4, 8, 12]
     assert verify(graph, inside).peak_bytes == 12
 
 
 def test_an_output_that_is_computed_again_is_there_twice() -> None:
     graph = in_place()
     schedule = Schedule(steps=tuple(map(Step, (0, 1, 0, 1, 2, 3))), forward_steps=2)
-    assert simulate(graph, schedule).bytes.tolist() == [9, 8, 13, 12, 12, 12]
+    assert simulate_step(graph, schedule).bytes.tolist() == [9, 8, 13, 12, 12, 12]
     assert verify(graph, schedule).peak_bytes == 13
 
 
@@ -75,17 +84,17 @@ def test_reads_of_what_is_not_there_are_refused() -> None:
     graph = in_place()
     early = Schedule(steps=(Step(1), Step(0), Step(2), Step(3)), forward_steps=2)
     with pytest.raises(ScheduleError, match=r"step 0 \(relu\) reads 'x', which is not there"):
-        simulate(graph, early)
+        simulate_step(graph, early)
     late = Schedule(steps=(Step(0), Step(1, 1), Step(1), Step(2), Step(3)), forward_steps=3)
     with pytest.raises(ScheduleError, match=r"step 2 \(relu\) needs 'x', which was overwritten"):
-        simulate(graph, late)
+        simulate_step(graph, late)
 
 
 @given(st.randoms(use_true_random=False))
 def test_the_simulator_and_the_verifier_agree(random: Random) -> None:
     graph = random_graph(random)
     schedule = random_schedule(graph, random)
-    found, proof = simulate(graph, schedule), verify(graph, schedule)
+    found, proof = simulate_step(graph, schedule), verify(graph, schedule)
     assert (found.peak_bytes, found.peak_step) == (proof.peak_bytes, proof.peak_step)
     assert found.time_us == proof.time_us
     assert verify(graph, schedule, proof.peak_bytes) == proof
@@ -106,6 +115,6 @@ def test_random_implementations_are_judged_alike(random: Random) -> None:
         peak = verify(graph, mixed).peak_bytes
     except ScheduleError:
         with pytest.raises(ScheduleError):
-            simulate(graph, mixed)
+            simulate_step(graph, mixed)
     else:
-        assert simulate(graph, mixed).peak_bytes == peak
+        assert simulate_step(graph, mixed).peak_bytes == peak

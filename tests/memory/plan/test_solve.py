@@ -10,8 +10,8 @@ from headrace.memory.errors import BudgetError
 from headrace.memory.plan.baselines import sqrt_schedule
 from headrace.memory.plan.draft import Draft
 from headrace.memory.plan.search import Search
-from headrace.memory.plan.simulate import simulate
-from headrace.memory.plan.solve import Limits, Progress, least_bytes, solve
+from headrace.memory.plan.simulate import simulate_step
+from headrace.memory.plan.solve import SolveLimits, SolveProgress, least_bytes, solve_schedule
 from headrace.memory.plan.stages import Stages
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import plain_schedule
@@ -21,7 +21,7 @@ from tests.memory.networks import resnet
 from tests.memory.plan.oracle import fastest
 from tests.memory.plan.test_programs import budget_of
 
-EXACT = Limits(gap=1e-9)
+EXACT = SolveLimits(gap=1e-9)
 
 
 @settings(max_examples=40)
@@ -32,13 +32,13 @@ def test_small_steps_are_solved_to_the_optimum(random: Random) -> None:
     best = fastest(graph, budget)
     if best is None:
         with pytest.raises(BudgetError, match="no schedule fits a budget of") as caught:
-            solve(graph, budget, limits=EXACT)
+            solve_schedule(graph, budget, limits=EXACT)
         least = caught.value.least_bytes
         assert least is not None
         assert least > budget
         assert fastest(graph, least) is not None
         return
-    found = solve(graph, budget, limits=EXACT)
+    found = solve_schedule(graph, budget, limits=EXACT)
     assert found.time_us == pytest.approx(best.time_us)
     assert found.bound_us == pytest.approx(best.time_us)
     assert found.stop is Stop.DONE
@@ -62,7 +62,7 @@ def test_the_search_alone_gives_schedules_that_verify(random: Random) -> None:
 
 def test_a_budget_that_needs_nothing_gives_a_plain_run() -> None:
     graph = chain(30)
-    found = solve(graph, verify(graph, plain_schedule(graph)).peak_bytes)
+    found = solve_schedule(graph, verify(graph, plain_schedule(graph)).peak_bytes)
     assert found.schedule == plain_schedule(graph)
     assert (found.gap, found.stop) == (0.0, Stop.DONE)
 
@@ -75,21 +75,21 @@ def test_a_budget_below_one_operator_names_it_and_the_least() -> None:
         r"least with a known schedule is 140 B \(140 bytes\), at operator 'backward8' of module "
         r"'8', of which 100 B are resident",
     ) as caught:
-        solve(graph, 110)
+        solve_schedule(graph, 110)
     assert caught.value.least_bytes == 140
 
 
 def test_a_network_within_its_certificate() -> None:
     graph = resnet(blocks=(1, 1, 1))
-    plain = simulate(graph, plain_schedule(graph))
+    plain = simulate_step(graph, plain_schedule(graph))
     budget = int(0.5 * plain.peak_bytes)
-    seen: list[Progress] = []
-    limits = Limits(seconds=15.0, bound_seconds=12.0, rounds=3, interval_work=0.5, gap=0.02)
-    found = solve(graph, budget, limits=limits, progress=seen.append)
+    seen: list[SolveProgress] = []
+    limits = SolveLimits(seconds=15.0, bound_seconds=12.0, rounds=3, interval_work=0.5, gap=0.02)
+    found = solve_schedule(graph, budget, limits=limits, progress=seen.append)
     assert verify(graph, found.schedule, budget).time_us == found.time_us
     assert found.bound_us >= plain.time_us
     assert found.gap < 0.08
-    assert found.time_us < simulate(graph, sqrt_schedule(graph)).time_us
+    assert found.time_us < simulate_step(graph, sqrt_schedule(graph)).time_us
     times = [progress.incumbent_us for progress in seen]
     assert times == sorted(times, reverse=True)
     assert "gap" in str(seen[-1])
@@ -97,27 +97,29 @@ def test_a_network_within_its_certificate() -> None:
 
 def test_equal_seeds_and_rounds_give_equal_schedules() -> None:
     graph = resnet(blocks=(1,))
-    budget = int(0.5 * simulate(graph, plain_schedule(graph)).peak_bytes)
-    limits = Limits(bound_seconds=0.0, rounds=3, interval_work=0.5)
-    first, second = (solve(graph, budget, limits=limits, seed=3).schedule for _ in range(2))
+    budget = int(0.5 * simulate_step(graph, plain_schedule(graph)).peak_bytes)
+    limits = SolveLimits(bound_seconds=0.0, rounds=3, interval_work=0.5)
+    first, second = (
+        solve_schedule(graph, budget, limits=limits, seed=3).schedule for _ in range(2)
+    )
     assert first == second
 
 
 def test_an_interrupt_returns_the_best_so_far() -> None:
     graph = resnet(blocks=(1, 1))
-    budget = int(0.6 * simulate(graph, plain_schedule(graph)).peak_bytes)
-    seen: list[Progress] = []
-    found = solve(graph, budget, progress=seen.append, interrupt=lambda: bool(seen))
+    budget = int(0.6 * simulate_step(graph, plain_schedule(graph)).peak_bytes)
+    seen: list[SolveProgress] = []
+    found = solve_schedule(graph, budget, progress=seen.append, interrupt=lambda: bool(seen))
     assert found.stop is Stop.INTERRUPT
     assert verify(graph, found.schedule, budget)
-    warm = solve(graph, budget, starts=(found.schedule,), interrupt=lambda: bool(seen))
+    warm = solve_schedule(graph, budget, starts=(found.schedule,), interrupt=lambda: bool(seen))
     assert warm.time_us <= found.time_us
 
 
 @pytest.mark.parametrize("polls", [1, 20, 100])
 def test_an_interrupt_at_any_poll_ends_the_work_at_hand(polls: int) -> None:
     graph = resnet(blocks=(1, 1))
-    budget = int(0.6 * simulate(graph, plain_schedule(graph)).peak_bytes)
+    budget = int(0.6 * simulate_step(graph, plain_schedule(graph)).peak_bytes)
     polled = 0
 
     def interrupt() -> bool:
@@ -126,7 +128,7 @@ def test_an_interrupt_at_any_poll_ends_the_work_at_hand(polls: int) -> None:
         return polled > polls
 
     try:
-        found = solve(graph, budget, interrupt=interrupt)
+        found = solve_schedule(graph, budget, interrupt=interrupt)
     except BudgetError:
         assert polled < polls + 20
         return
@@ -138,7 +140,9 @@ def test_an_interrupt_at_any_poll_ends_the_work_at_hand(polls: int) -> None:
 def test_a_short_limit_leaves_time_for_the_bound() -> None:
     """A polish that ran beyond the limit once left only the trivial bound."""
     graph = resnet(blocks=(2, 2, 2))
-    plain = simulate(graph, plain_schedule(graph))
-    found = solve(graph, int(0.5 * plain.peak_bytes), limits=Limits(seconds=4.0, gap=0.0))
+    plain = simulate_step(graph, plain_schedule(graph))
+    found = solve_schedule(
+        graph, int(0.5 * plain.peak_bytes), limits=SolveLimits(seconds=4.0, gap=0.0)
+    )
     assert found.stop is Stop.TIME
     assert found.bound_us > plain.time_us

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from headrace.memory.graph import Graph
-from headrace.memory.plan.effort import Effort
+from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.make import make_plan
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.simulate import simulate
+from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.tradeoff import tradeoff
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.report.pages import (
@@ -52,8 +52,8 @@ def profile(graph: Graph) -> MemoryProfile:
 
 
 def planned(graph: Graph) -> MemoryPlan:
-    budget = (simulate(graph, plain_schedule(graph)).peak_bytes + graph.resident_bytes) // 2
-    return make_plan(profile(graph), budget, effort=Effort.QUICK)
+    budget = (simulate_step(graph, plain_schedule(graph)).peak_bytes + graph.resident_bytes) // 2
+    return make_plan(profile(graph), budget, effort=SolveEffort.QUICK)
 
 
 def traces(figure: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -86,7 +86,7 @@ def test_the_page_of_a_plan(figures: list[dict[str, Any]]) -> None:
 
 def test_the_page_of_a_plan_that_changes_nothing(figures: list[dict[str, Any]]) -> None:
     graph = chain(4, nbytes=MIB)
-    plan = make_plan(profile(graph), 1 << 40, effort=Effort.QUICK)
+    plan = make_plan(profile(graph), 1 << 40, effort=SolveEffort.QUICK)
     html = memory_plan_page(plan, "a.plan").html()
     assert "Nothing is computed again" in html
     assert "by its default implementation" in html

@@ -15,9 +15,9 @@ from headrace.memory.graph import Graph
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import WithLoss, capture
 from headrace.memory.measure.implementations import with_implementations
-from headrace.memory.measure.timing import Roofline, measured, modelled
+from headrace.memory.measure.timing import Roofline, measured_graph, modelled
 from headrace.memory.plan.baselines import keep_schedule
-from headrace.memory.plan.simulate import simulate
+from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.verify import verify
 from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule, plain_schedule
@@ -85,7 +85,7 @@ def test_the_measured_peak_is_the_simulated_one(case: str) -> None:
     model, inputs, _ = captured_case(case)
     model, inputs = WithLoss(model, SquareLoss()), (*inputs, torch.zeros(()))
     captured = with_implementations(capture(model, inputs))
-    graph = measured(captured, CPU)
+    graph = measured_graph(captured, CPU)
     for seed in range(4):
         base = [plain_schedule(graph), keep_schedule(graph, ())][seed % 2]
         schedule = varied(graph, base, Random(seed))
@@ -98,7 +98,7 @@ def test_the_measured_peak_is_the_simulated_one(case: str) -> None:
         model.zero_grad()
         found = allocations_of(train, CPU).peak_bytes
         model.zero_grad()
-        predicted = simulate(graph, schedule).peak_bytes - graph.resident_bytes
+        predicted = simulate_step(graph, schedule).peak_bytes - graph.resident_bytes
         states = graph.resident["generators"]
         assert 0.97 * predicted - 2048 <= found <= predicted + states, seed
 
@@ -149,9 +149,9 @@ def test_a_loss_in_chunks_needs_the_memory_of_a_chunk(ways: tuple[str, str]) -> 
     """The second way overwrites an intermediate of the forward pass in the backward pass."""
     model, inputs = language_case()
     captured = with_implementations(capture(model, inputs), rounded=True)
-    graph = measured(captured, CPU)
+    graph = measured_graph(captured, CPU)
     schedule = plain_schedule(graph)
-    peaks = [simulate(graph, schedule).peak_bytes]
+    peaks = [simulate_step(graph, schedule).peak_bytes]
     eager = deepcopy(model)
     torch.manual_seed(0)
     expected = eager(*inputs)
@@ -176,7 +176,7 @@ def test_a_loss_in_chunks_needs_the_memory_of_a_chunk(ways: tuple[str, str]) -> 
         torch.testing.assert_close(found.grad, other.grad, rtol=1e-4, atol=1e-6)
     model.zero_grad()
     measured_peak = allocations_of(train, CPU).peak_bytes
-    peaks.append(simulate(graph, schedule).peak_bytes)
+    peaks.append(simulate_step(graph, schedule).peak_bytes)
     logits = 4 * 32 * 400 * 4
     assert peaks[1] < peaks[0] - logits
     predicted = peaks[1] - graph.resident_bytes
@@ -190,7 +190,7 @@ def test_the_input_of_a_convolution_is_free_after_the_gradient_of_its_weight() -
     model = WithLoss(nn.Sequential(*layers), SquareLoss())
     inputs = (torch.randn(4, 3, side, side), torch.zeros(()))
     captured = capture(model, inputs)
-    graph = measured(captured, CPU)
+    graph = measured_graph(captured, CPU)
     schedule = plain_schedule(graph)
     (activation,) = graph.operators[0].implementations[0].creates
     readers = [each.name for each in graph.operators if activation in each.implementations[0].reads]
@@ -198,5 +198,5 @@ def test_the_input_of_a_convolution_is_free_after_the_gradient_of_its_weight() -
     assert readers[1].startswith("convolution_backward")
     step = scheduled_step(captured, schedule)
     found = allocations_of(lambda: step(*state_of(model), *inputs).backward(), CPU).peak_bytes
-    predicted = simulate(graph, schedule).peak_bytes - graph.resident_bytes
+    predicted = simulate_step(graph, schedule).peak_bytes - graph.resident_bytes
     assert 0.97 * predicted - 2048 <= found <= predicted

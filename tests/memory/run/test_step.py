@@ -14,9 +14,9 @@ from headrace.memory.errors import ScheduleError
 from headrace.memory.graph import Graph
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import WithLoss, capture
-from headrace.memory.measure.timing import measured
+from headrace.memory.measure.timing import measured_graph
 from headrace.memory.plan.baselines import keep_schedule, sqrt_schedule
-from headrace.memory.plan.simulate import simulate
+from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.verify import verify
 from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule, Step, plain_schedule
@@ -57,7 +57,7 @@ def test_the_measured_peak_is_the_simulated_one(case: str) -> None:
     model, inputs = CASES[case]()
     model, inputs = WithLoss(model, SquareLoss()), (*inputs, torch.zeros(()))
     captured = capture(model, inputs)
-    graph = measured(captured, CPU)
+    graph = measured_graph(captured, CPU)
     for name, schedule in schedules(graph).items():
         step = scheduled_step(captured, schedule)
 
@@ -68,7 +68,7 @@ def test_the_measured_peak_is_the_simulated_one(case: str) -> None:
         model.zero_grad()
         found = allocations_of(train, CPU).peak_bytes
         model.zero_grad()
-        predicted = simulate(graph, schedule).peak_bytes - graph.resident_bytes
+        predicted = simulate_step(graph, schedule).peak_bytes - graph.resident_bytes
         states = graph.resident["generators"]  # counted, and held only of operators that run again
         assert 0.97 * predicted - 2048 <= found <= predicted + states, name
 

@@ -23,7 +23,7 @@ from headrace.cache import cache_key, read_cached, write_cached
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.memory.measure.timing import Cost, device_name
-from headrace.memory.plan.effort import Effort
+from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.match import require_match
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.profile import MemoryProfile
@@ -53,7 +53,7 @@ class PlanKey:
     step: MemoryProfile
     conditions: Mapping[str, str]
     budget_bytes: int
-    effort: Effort
+    effort: SolveEffort
     seed: int
 
     @property

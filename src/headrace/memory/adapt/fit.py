@@ -12,20 +12,26 @@ from torch.optim import Optimizer
 from headrace.memory.adapt.cache import PlanKey, StepCache, cached_costs, conditions
 from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.measure.capture import Capture
-from headrace.memory.measure.step import Job, device_of, profile_step, sample_of, unmeasured_profile
+from headrace.memory.measure.step import (
+    StepConditions,
+    device_of,
+    profile_step,
+    sample_of,
+    unmeasured_profile,
+)
 from headrace.memory.measure.timing import Cost
-from headrace.memory.plan.effort import Effort, parse_effort
+from headrace.memory.plan.effort import SolveEffort, parse_effort
 from headrace.memory.plan.make import make_plan, parse_budget
 from headrace.memory.plan.match import require_match
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.solve import Progress
+from headrace.memory.plan.solve import SolveProgress
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule
 from headrace.units import size
 
 
-class Planner:
+class StepPlanner:
     """Plans of a model's training steps within a budget, one for each kind of arguments.
 
     Parameters
@@ -42,11 +48,11 @@ class Planner:
         self,
         model: nn.Module,
         budget_bytes: int,
-        job: Job,
+        job: StepConditions,
         *,
-        effort: Effort,
+        effort: SolveEffort,
         seed: int,
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[SolveProgress], None] | None,
         given: MemoryPlan | None = None,
         cache: StepCache | None = None,
     ) -> None:
@@ -124,13 +130,13 @@ def fit_model(
     plan: str | Path | None = None,
     cache: bool = True,
     exact: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[SolveProgress], None] | None = None,
 ) -> FittedModule:
     """Return the model, trained within a budget; see `headrace.memory.fit`."""
     if not model.training:
         raise CaptureError("the model is in evaluation, needs training mode: call model.train()")
-    job = Job(loss=loss, optimizer=optimizer, accumulates=accumulates, ddp=ddp)
-    planner = Planner(
+    job = StepConditions(loss=loss, optimizer=optimizer, accumulates=accumulates, ddp=ddp)
+    planner = StepPlanner(
         model,
         parse_budget(budget, memory_bytes(device_of(model))),
         job,

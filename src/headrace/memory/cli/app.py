@@ -2,8 +2,8 @@
 
 import typer
 
-from headrace.memory.cli.measure import measure_command
-from headrace.memory.cli.plan import plan_command
+from headrace.memory.cli.measure import measure_step_command
+from headrace.memory.cli.plan import plan_step_command
 
 app = typer.Typer(
     help="Train within a memory budget: store, recompute, or compute in another way.",
@@ -12,5 +12,5 @@ app = typer.Typer(
 OTHERS = {}
 """Commands outside of the group, by their path."""
 
-app.command("measure")(measure_command)
-app.command("plan")(plan_command)
+app.command("measure")(measure_step_command)
+app.command("plan")(plan_step_command)

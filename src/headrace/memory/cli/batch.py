@@ -5,7 +5,7 @@ from collections.abc import Callable
 from headrace.functions import folder_on_path, named_function
 from headrace.memory.cli.measure import profile_of
 from headrace.memory.errors import BudgetError
-from headrace.memory.plan.largest import largest
+from headrace.memory.plan.largest import largest_that_fits
 from headrace.memory.profile import MemoryProfile
 from headrace.units import size
 
@@ -42,9 +42,9 @@ def largest_batch(
     def fits(batch: int, *, modelled: bool) -> bool:
         return has_schedule(profile(batch, modelled=modelled), budget_bytes)
 
-    most = largest(lambda batch: fits(batch, modelled=True))
+    most = largest_that_fits(lambda batch: fits(batch, modelled=True))
     if most and not fits(most, modelled=False):
-        most = largest(lambda batch: fits(batch, modelled=False), most - 1)
+        most = largest_that_fits(lambda batch: fits(batch, modelled=False), most - 1)
     if not most:
         raise BudgetError(f"a batch of 1 does not fit into {size(budget_bytes)}")
     return most, profile(most, modelled=False)
@@ -52,11 +52,11 @@ def largest_batch(
 
 def has_schedule(profile: MemoryProfile, budget_bytes: int) -> bool:
     """Return whether a schedule within the budget is found, without a search for a fast one."""
-    from headrace.memory.plan.solve import Limits, solve
+    from headrace.memory.plan.solve import SolveLimits, solve_schedule
 
-    first = Limits(seconds=20.0, bound_seconds=0.0, interval_work=0.0, rounds=0, gap=1.0)
+    first = SolveLimits(seconds=20.0, bound_seconds=0.0, interval_work=0.0, rounds=0, gap=1.0)
     try:
-        solve(profile.graph, budget_bytes, limits=first)
+        solve_schedule(profile.graph, budget_bytes, limits=first)
     except BudgetError:
         return False
     return True

@@ -28,7 +28,7 @@ ModelName = Annotated[
 ]
 
 
-def measure_command(
+def measure_step_command(
     model: ModelName,
     output: Annotated[Path, output_option("File for the memory profile.")],
     accumulates: Annotated[
@@ -88,13 +88,13 @@ def profile_of(
     from torch import nn
 
     from headrace.memory.adapt.cache import StepCache, cached_costs, conditions
-    from headrace.memory.measure.step import Job, capture_step, device_of, profile_step
+    from headrace.memory.measure.step import StepConditions, capture_step, device_of, profile_step
     from headrace.memory.measure.timing import Cost
 
     module, sample, loss, optimizer = (*parts, None, None)[:4]
     if not isinstance(module, nn.Module):
         raise CaptureError(f"{name} returned {type(module).__name__} first, needs a torch module")
-    job = Job(loss=loss, optimizer=optimizer, accumulates=accumulates)
+    job = StepConditions(loss=loss, optimizer=optimizer, accumulates=accumulates)
     with Console(stderr=True).status("capturing") as status:
         captured = capture_step(module, sample, job)
         operators = len(captured.graph.operators)

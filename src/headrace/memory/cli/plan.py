@@ -14,7 +14,7 @@ from headrace.cli.options import output_option
 from headrace.errors import InputError
 from headrace.memory.cli.batch import largest_batch as find_largest
 from headrace.memory.cli.measure import measured_profile
-from headrace.memory.plan.effort import Effort
+from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
 from headrace.units import duration, size
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.memory.plan.plan import MemoryPlan
 
 
-def plan_command(
+def plan_step_command(
     source: Annotated[
         str,
         typer.Argument(
@@ -39,7 +39,7 @@ def plan_command(
         ),
     ],
     output: Annotated[Path, output_option("File for the memory plan.")],
-    effort: Annotated[Effort, typer.Option(help="Search effort.")] = Effort.NORMAL,
+    effort: Annotated[SolveEffort, typer.Option(help="Search effort.")] = SolveEffort.NORMAL,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal results.")] = 0,
     start: Annotated[
         Path | None,

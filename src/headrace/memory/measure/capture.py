@@ -58,13 +58,13 @@ class WithLoss(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Argument of a `Call`: the latest instance of a storage that no node of the graph computes."""
+    """Argument of a `TracedCall`: the latest instance of a storage that no node computes."""
 
     storage: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class TracedCall:
     """Computation of an operator by an implementation that is not its own node.
 
     Attributes
@@ -107,7 +107,9 @@ class Capture:
     bases: tuple[tuple[Node, int | None], ...]
     views: frozenset[Node]
     random: Mapping[int, torch.device]
-    calls: Mapping[tuple[int, int], Call] = field(default_factory=dict[tuple[int, int], Call])
+    calls: Mapping[tuple[int, int], TracedCall] = field(
+        default_factory=dict[tuple[int, int], TracedCall]
+    )
     examples: Mapping[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     fills: Mapping[int, int] = field(default_factory=dict[int, int])
 

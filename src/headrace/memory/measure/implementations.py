@@ -13,7 +13,7 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 
 from headrace.memory.graph import Implementation, Storage
-from headrace.memory.measure.capture import Call, Capture, Stored, rounded_bytes
+from headrace.memory.measure.capture import Capture, Stored, TracedCall, rounded_bytes
 from headrace.memory.operators import Creation, Exactness, Intermediate, Variant, variants
 
 
@@ -52,7 +52,7 @@ class _Additions:
         self.fills = dict(capture.fills)
         self.intermediates: dict[Intermediate, int] = {}
         self.outputs = {base: storage for storage, base in enumerate(capture.bases)}
-        self.found: list[list[tuple[Implementation, Call | None]]] = [
+        self.found: list[list[tuple[Implementation, TracedCall | None]]] = [
             [(each.implementations[0], None)] for each in capture.graph.operators
         ]
 
@@ -65,7 +65,7 @@ class _Additions:
             overwrites = self.of.storage_of.get(variant.overwrites)
             if overwrites is None or not self._may_go(overwrites, variant):
                 return
-        call = Call(
+        call = TracedCall(
             target=variant.target,
             args=tuple(map_aggregate(variant.args, self._argument)),
             outputs=tuple(self._created(node, each) for each in variant.creates),
@@ -105,9 +105,9 @@ class _Additions:
     def _last_reads(
         self,
         index: int,
-        ways: list[tuple[Implementation, Call | None]],
+        ways: list[tuple[Implementation, TracedCall | None]],
         readers: dict[int, int],
-    ) -> Iterable[tuple[Implementation, Call | None]]:
+    ) -> Iterable[tuple[Implementation, TracedCall | None]]:
         """Yield the implementations, those in place instead of the same ones out of place."""
         in_place = {
             way.name.removesuffix("in place").strip() or "default": (way, call)

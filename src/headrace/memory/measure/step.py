@@ -14,12 +14,12 @@ from torch.utils import _pytree as pytree
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.capture import ROUNDING, Capture, WithLoss, capture
 from headrace.memory.measure.implementations import with_implementations
-from headrace.memory.measure.timing import Cost, Roofline, device_name, measured, modelled
+from headrace.memory.measure.timing import Cost, Roofline, device_name, measured_graph, modelled
 from headrace.memory.profile import MemoryProfile, ModelInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class StepConditions:
     """Conditions of a training step that its memory depends on, beside model and sample.
 
     Attributes
@@ -48,7 +48,9 @@ def sample_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(sample) if isinstance(sample, tuple | list) else (sample,)), {}
 
 
-def capture_step(model: nn.Module, sample: Any, job: Job, *, exact: bool = False) -> Capture:
+def capture_step(
+    model: nn.Module, sample: Any, job: StepConditions, *, exact: bool = False
+) -> Capture:
     """Trace a training step, with all implementations of its operators that need no request.
 
     Parameters
@@ -66,7 +68,7 @@ def capture_step(model: nn.Module, sample: Any, job: Job, *, exact: bool = False
 def profile_step(
     model: nn.Module,
     captured: Capture,
-    job: Job,
+    job: StepConditions,
     *,
     name: str | None = None,
     device: Roofline | None = None,
@@ -86,7 +88,7 @@ def profile_step(
     """
     step = unmeasured_profile(model, captured, job, name=name)
     if device is None:
-        graph = measured(captured, device_of(model), costs)
+        graph = measured_graph(captured, device_of(model), costs)
         return replace(step, graph=replace(graph, resident=step.graph.resident))
     return replace(
         step,
@@ -97,7 +99,7 @@ def profile_step(
 
 
 def unmeasured_profile(
-    model: nn.Module, captured: Capture, job: Job, *, name: str | None = None
+    model: nn.Module, captured: Capture, job: StepConditions, *, name: str | None = None
 ) -> MemoryProfile:
     """Return the profile of a captured step on its model's device, with all costs 0.
 

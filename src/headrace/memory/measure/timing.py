@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from headrace.memory.graph import Graph, Implementation, Operator
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.measure.capture import ROUNDING, Call, Capture, Stored
+from headrace.memory.measure.capture import ROUNDING, Capture, Stored, TracedCall
 from headrace.memory.operators import convolution, loss
 
 MIN_RUNS = 3
@@ -56,7 +56,7 @@ class Roofline:
     launch_us: float
 
 
-def measured(
+def measured_graph(
     capture: Capture, device: torch.device, cache: MutableMapping[str, Cost] | None = None
 ) -> Graph:
     """Return the captured graph with times and workspaces as measured on a device.
@@ -70,7 +70,7 @@ def measured(
     cache = {} if cache is None else cache
     where = device_name(device)
 
-    def cost(call: Call) -> Cost:
+    def cost(call: TracedCall) -> Cost:
         key = f"{_signature(capture, call)} on {where}"
         if key not in cache:
             cache[key] = _measure(capture, call, device)
@@ -95,7 +95,7 @@ def device_name(device: torch.device) -> str:
     return str(torch.get_device_module(device).get_device_name(device))
 
 
-def _with_costs(capture: Capture, cost: Callable[[Call], Cost]) -> Graph:
+def _with_costs(capture: Capture, cost: Callable[[TracedCall], Cost]) -> Graph:
     operators = tuple(
         each if node is None else _costed(capture, index, node, cost)
         for index, (each, node) in enumerate(
@@ -105,12 +105,14 @@ def _with_costs(capture: Capture, cost: Callable[[Call], Cost]) -> Graph:
     return replace(capture.graph, operators=operators)
 
 
-def _costed(capture: Capture, index: int, node: Node, cost: Callable[[Call], Cost]) -> Operator:
+def _costed(
+    capture: Capture, index: int, node: Node, cost: Callable[[TracedCall], Cost]
+) -> Operator:
     operator = capture.graph.operators[index]
     ways: list[Implementation] = []
     for way, each in enumerate(operator.implementations):
         target = cast(Callable[..., Any], node.target)
-        own = Call(target=target, args=node.args, kwargs=node.kwargs, outputs=each.creates)
+        own = TracedCall(target=target, args=node.args, kwargs=node.kwargs, outputs=each.creates)
         found = cost(capture.calls.get((index, way), own))
         ways.append(replace(each, time_us=found.time_us, workspace_bytes=found.workspace_bytes))
     return replace(operator, implementations=tuple(ways))
@@ -127,7 +129,7 @@ def _mapped(capture: Capture, values: Any, convert: Callable[[Any], Any]) -> Any
     return map_aggregate(values, convert_argument)
 
 
-def _signature(capture: Capture, call: Call) -> str:
+def _signature(capture: Capture, call: TracedCall) -> str:
     def text(value: Any) -> Any:
         if isinstance(value, list | tuple):
             return [text(each) for each in value]
@@ -141,7 +143,7 @@ def _signature(capture: Capture, call: Call) -> str:
     return f"{name}{args}"
 
 
-def _measure(capture: Capture, call: Call, device: torch.device) -> Cost:
+def _measure(capture: Capture, call: TracedCall, device: torch.device) -> Cost:
     with torch.no_grad(), torch.random.fork_rng(_accelerators(device)):
         args, kwargs = map_aggregate(
             (call.args, dict(call.kwargs)), lambda value: _example_of(capture, value, device)
@@ -211,7 +213,7 @@ def _synchronizer(device: torch.device) -> Callable[[], None]:
     return lambda: memory.synchronize(device)
 
 
-def _roofline_cost(capture: Capture, call: Call, device: Roofline) -> Cost:
+def _roofline_cost(capture: Capture, call: TracedCall, device: Roofline) -> Cost:
     read: list[torch.Tensor] = []
     args, kwargs = _mapped(capture, (call.args, dict(call.kwargs)), lambda value: value)
     map_aggregate((args, kwargs), lambda value: read.extend(_tensors(value)))
@@ -223,7 +225,7 @@ def _roofline_cost(capture: Capture, call: Call, device: Roofline) -> Cost:
     )
 
 
-def _flops(capture: Capture, call: Call, args: Any, kwargs: Any) -> float:
+def _flops(capture: Capture, call: TracedCall, args: Any, kwargs: Any) -> float:
     """Return an ATen operator's flops by its formula, or those of the operators that we call."""
     if not isinstance(call.target, OpOverload):
         if getattr(call.target, "__module__", "") not in _WITH_PRODUCTS:

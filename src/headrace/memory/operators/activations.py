@@ -64,7 +64,7 @@ def _zeroed(x: Tensor, strides: tuple[int, ...], low: float, high: float | None)
         if high is not None:
             out.logical_or_(elements >= high)
 
-    return bits.pack(flags, bits.flat(x, strides))
+    return bits.pack_flags(flags, bits.in_memory_order(x, strides))
 
 
 def zero_where_flagged(
@@ -77,18 +77,18 @@ def zero_where_flagged(
     strides : of the layout in whose order the bits are.
     out_strides : of the result.
     """
-    out = bits.empty(grad.shape, strides, grad)
-    read, write = bits.flat(grad, strides), out.as_strided((out.numel(),), (1,))
+    out = bits.empty_as(grad.shape, strides, grad)
+    read, write = bits.in_memory_order(grad, strides), out.as_strided((out.numel(),), (1,))
     zero = grad.new_zeros(())
-    for block in bits.blocks(write.numel(), grad.device):
+    for block in bits.aligned_slices(write.numel(), grad.device):
         torch.where(bits.unpack(packed, block), zero, read[block], out=write[block])
-    return out if strides == out_strides else bits.empty(out.shape, out_strides, out).copy_(out)
+    return out if strides == out_strides else bits.empty_as(out.shape, out_strides, out).copy_(out)
 
 
 def zero_where_flagged_in_place(grad: Tensor, packed: Tensor) -> Tensor:
     """Set elements of `grad` to 0 where a bit is set; the bits are in its order of memory."""
     write = grad.as_strided((grad.numel(),), (1,))
-    for block in bits.blocks(write.numel(), grad.device):
+    for block in bits.aligned_slices(write.numel(), grad.device):
         write[block].masked_fill_(bits.unpack(packed, block), 0)
     return grad
 

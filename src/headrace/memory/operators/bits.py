@@ -28,14 +28,14 @@ def packed_bytes(elements: int) -> int:
     return -(-elements // 8)
 
 
-def blocks(elements: int, device: torch.device) -> Iterator[slice]:
+def aligned_slices(elements: int, device: torch.device) -> Iterator[slice]:
     """Yield slices that cover the elements; all begin at a multiple of 8."""
     step = BLOCK.get(device.type, 1 << 20)
     for begin in range(0, elements, step):
         yield slice(begin, min(begin + step, elements))
 
 
-def flat(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+def in_memory_order(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
     """Return the elements of a tensor in the order of memory of a dense layout.
 
     It is a view if the tensor has the layout, else a copy.
@@ -47,11 +47,11 @@ def flat(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
-def pack(flags: Flags, elements: Tensor) -> Tensor:
+def pack_flags(flags: Flags, elements: Tensor) -> Tensor:
     """Return the packed flags of the elements, which are in one dimension."""
     count = elements.numel()
     packed = torch.empty(packed_bytes(count), dtype=torch.uint8, device=elements.device)
-    for block in blocks(count, elements.device):
+    for block in aligned_slices(count, elements.device):
         length = block.stop - block.start
         raised = _flag_bytes(length, elements.device)
         flags(elements[block], raised[:length])
@@ -75,6 +75,6 @@ def unpack(packed: Tensor, block: slice, *, raised: bool = True) -> Tensor:
     return flags[: block.stop - block.start]
 
 
-def empty(shape: Any, strides: Any, like: Tensor) -> Tensor:
+def empty_as(shape: Any, strides: Any, like: Tensor) -> Tensor:
     """Return a tensor of this geometry, of the type and device of another one."""
     return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device)

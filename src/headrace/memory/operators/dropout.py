@@ -26,7 +26,9 @@ def dropout_with_bits(
     The same random numbers are drawn as by ``native_dropout``.
     """
     out, mask = aten.native_dropout.default(x, probability, train)
-    return out, bits.pack(lambda part, flags: flags.copy_(part), bits.flat(mask, strides))
+    return out, bits.pack_flags(
+        lambda part, flags: flags.copy_(part), bits.in_memory_order(mask, strides)
+    )
 
 
 def dropout_backward_from_bits(
@@ -43,12 +45,12 @@ def dropout_backward_from_bits(
     strides : of the layout in whose order the bits are.
     out_strides : of the result.
     """
-    out = bits.empty(grad.shape, strides, grad)
-    read, write = bits.flat(grad, strides), bits.flat(out, strides)
-    for block in bits.blocks(write.numel(), grad.device):
+    out = bits.empty_as(grad.shape, strides, grad)
+    read, write = bits.in_memory_order(grad, strides), bits.in_memory_order(out, strides)
+    for block in bits.aligned_slices(write.numel(), grad.device):
         kept = bits.unpack(packed, block)
         write[block] = aten.native_dropout_backward.default(read[block], kept, scale)
-    return out if strides == out_strides else bits.empty(out.shape, out_strides, out).copy_(out)
+    return out if strides == out_strides else bits.empty_as(out.shape, out_strides, out).copy_(out)
 
 
 def _mask(node: Node) -> tuple[Intermediate, tuple[int, ...]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.memory.errors import ScheduleError
-from headrace.memory.plan.simulate import Simulation, Simulator
+from headrace.memory.plan.simulate import SimulatedStep, Simulator
 from headrace.memory.plan.stages import Stages
 from headrace.memory.schedule import Schedule, Step
 
@@ -78,7 +78,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trial:
+class SimulatedDraft:
     """A draft and its simulation.
 
     Attributes
@@ -90,7 +90,7 @@ class Trial:
     draft: Draft
     stage: np.ndarray
     operator: np.ndarray
-    found: Simulation
+    found: SimulatedStep
     excess: int
 
     @property
@@ -116,7 +116,7 @@ class Evaluator:
     def __post_init__(self) -> None:
         self.simulator = Simulator(self.stages.graph)
 
-    def try_(self, draft: Draft) -> Trial | None:
+    def try_(self, draft: Draft) -> SimulatedDraft | None:
         """Return a draft with its simulation; None if it reads what is not there."""
         self.trials += 1
         steps = np.array(draft.steps(), dtype=np.int64).reshape(-1, 3)
@@ -125,7 +125,7 @@ class Evaluator:
         except ScheduleError:
             return None
         excess = int(np.maximum(found.bytes - self.budget, 0).sum())
-        return Trial(
+        return SimulatedDraft(
             draft=draft, stage=steps[:, 0], operator=steps[:, 1], found=found, excess=excess
         )
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 from headrace.errors import InputError
 
 
-class Effort(StrEnum):
+class SolveEffort(StrEnum):
     """Level of effort: time of the search, and the gap that ends it."""
 
     QUICK = "quick"
@@ -13,7 +13,7 @@ class Effort(StrEnum):
     THOROUGH = "thorough"
 
 
-def parse_effort(text: str) -> Effort:
+def parse_effort(text: str) -> SolveEffort:
     """Return the effort of that name.
 
     Raises
@@ -21,6 +21,6 @@ def parse_effort(text: str) -> Effort:
     InputError : there is none.
     """
     try:
-        return Effort(text)
+        return SolveEffort(text)
     except ValueError:
-        raise InputError(f"effort is {text!r}, needs one of {', '.join(Effort)}") from None
+        raise InputError(f"effort is {text!r}, needs one of {', '.join(SolveEffort)}") from None

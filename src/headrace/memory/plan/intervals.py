@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.memory.plan.draft import Draft, Trial, way_of
+from headrace.memory.plan.draft import Draft, SimulatedDraft, way_of
 from headrace.memory.plan.stages import Stages
 from headrace.solver import Parameters, import_cp_model, solve_cpsat
 
@@ -25,7 +25,7 @@ _NS_PER_US = 1000
 
 
 def improved(
-    stages: Stages, budget_bytes: int, start: Trial, parameters: Parameters, spare: int = 1
+    stages: Stages, budget_bytes: int, start: SimulatedDraft, parameters: Parameters, spare: int = 1
 ) -> Draft | None:
     """Return the fastest schedule that CP-SAT finds from `start`; None if it finds none.
 
@@ -71,7 +71,7 @@ class _Intervals:
 
     stages: Stages
     budget: int
-    trial: Trial
+    trial: SimulatedDraft
     spare: int
     start: Draft = field(init=False)
     last_slots: dict[tuple[int, int], int] = field(init=False)

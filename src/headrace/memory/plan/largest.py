@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 
-def largest(fits: Callable[[int], bool], most: int | None = None) -> int:
+def largest_that_fits(fits: Callable[[int], bool], most: int | None = None) -> int:
     """Return the largest number from 1 to `most` that fits, by doubling and bisection; 0: none.
 
     Parameters

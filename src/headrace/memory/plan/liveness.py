@@ -20,7 +20,7 @@ gradients with readers that depend on implementations as briefly as possible.
 from dataclasses import dataclass, field
 
 from headrace.memory.graph import Graph
-from headrace.memory.plan.program import Program, Rows, Run, Runs
+from headrace.memory.plan.program import Rows, Run, Runs, StepProgram
 from headrace.memory.plan.stages import Stages
 from headrace.solver import LinearModel
 
@@ -28,7 +28,7 @@ _FUTURES = 6
 """Stages with rows on their future, evenly spread; more raise the bound hardly."""
 
 
-def exact_program(graph: Graph, budget_bytes: int, futures: int = _FUTURES) -> Program:
+def exact_program(graph: Graph, budget_bytes: int, futures: int = _FUTURES) -> StepProgram:
     """Return the program of which the optimum is the fastest schedule within the budget.
 
     Parameters
@@ -46,7 +46,7 @@ def exact_program(graph: Graph, budget_bytes: int, futures: int = _FUTURES) -> P
     # indicators, and what is there as a share of the budget
     model.add_variables(build.variables - model.variables, upper=1.0)
     rows.put(model)
-    return Program(model=model, runs=runs)
+    return StepProgram(model=model, runs=runs)
 
 
 @dataclass(slots=True)

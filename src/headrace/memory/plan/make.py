@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 from headrace.errors import InputError
 from headrace.memory.errors import BudgetError
-from headrace.memory.plan.effort import Effort
+from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.solve import Limits, Progress, solve
+from headrace.memory.plan.solve import SolveLimits, SolveProgress, solve_schedule
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
 from headrace.units import parse_size
 
 LIMITS = {
-    Effort.QUICK: Limits(seconds=20.0, bound_seconds=10.0, interval_work=4.0, gap=0.02),
-    Effort.NORMAL: Limits(),
-    Effort.THOROUGH: Limits(
+    SolveEffort.QUICK: SolveLimits(seconds=20.0, bound_seconds=10.0, interval_work=4.0, gap=0.02),
+    SolveEffort.NORMAL: SolveLimits(),
+    SolveEffort.THOROUGH: SolveLimits(
         seconds=1800.0, bound_seconds=900.0, interval_work=200.0, rounds=1_000_000, gap=0.001
     ),
 }
@@ -57,19 +57,19 @@ def make_plan(
     profile: MemoryProfile,
     budget_bytes: int,
     *,
-    effort: Effort = Effort.NORMAL,
+    effort: SolveEffort = SolveEffort.NORMAL,
     seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[SolveProgress], None] | None = None,
     interrupt: Callable[[], bool] | None = None,
     starts: tuple[Schedule, ...] = (),
 ) -> MemoryPlan:
-    """Return the plan of the fastest schedule found within a budget; see `solve`.
+    """Return the plan of the fastest schedule found within a budget; see `solve_schedule`.
 
     Raises
     ------
     BudgetError : no schedule is found; it has the least budget that one is found for.
     """
-    found = solve(
+    found = solve_schedule(
         profile.graph,
         budget_bytes,
         limits=LIMITS[effort],

@@ -13,7 +13,7 @@ from headrace.artifact import Artifact, columns_of
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.memory.errors import ScheduleError
-from headrace.memory.plan.verify import Proof, verify
+from headrace.memory.plan.verify import VerifiedFigures, verify
 from headrace.memory.profile import KIND as PROFILE_KIND
 from headrace.memory.profile import PROFILE_SCHEMA, MemoryProfile
 from headrace.memory.schedule import Schedule, Step
@@ -68,7 +68,7 @@ class MemoryPlan:
         """SHA-256 of the content."""
         return self.to_artifact().digest
 
-    def verify(self) -> Proof:
+    def verify(self) -> VerifiedFigures:
         """Prove the schedule on the profile's graph, and the figures predicted.
 
         Raises

@@ -182,7 +182,7 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class StepProgram:
     """A program in 0-1 variables, and the meaning of its solutions."""
 
     model: LinearModel
@@ -193,7 +193,7 @@ class Program:
         return self.runs.schedule(values)
 
 
-def paper_program(graph: Graph, budget_bytes: int) -> Program:
+def paper_program(graph: Graph, budget_bytes: int) -> StepProgram:
     """Return the program of 4.2.2 and 4.3; with one implementation each it is MONeT-NoOp."""
     stages, model, rows = Stages(graph), LinearModel(), Rows()
     runs = Runs.add(model, stages, last_only=True)
@@ -205,7 +205,7 @@ def paper_program(graph: Graph, budget_bytes: int) -> Program:
         build.backward_memory(stage)
         build.recomputation_memory(stage)
     rows.put(model)
-    return Program(model=model, runs=runs)
+    return StepProgram(model=model, runs=runs)
 
 
 @dataclass(slots=True)

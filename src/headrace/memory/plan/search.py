@@ -14,7 +14,7 @@ from random import Random
 
 import numpy as np
 
-from headrace.memory.plan.draft import Draft, Evaluator, Trial, set_way, way_of, with_way
+from headrace.memory.plan.draft import Draft, Evaluator, SimulatedDraft, set_way, way_of, with_way
 from headrace.memory.plan.stages import Stages
 
 _LEAST_US = 1e-3
@@ -49,7 +49,7 @@ class Search:
         """Return a search of its own."""
         return cls(stages, Evaluator(stages, budget), Random(seed), stop)
 
-    def repair(self, trial: Trial, noise: float = 0.0) -> Trial:
+    def repair(self, trial: SimulatedDraft, noise: float = 0.0) -> SimulatedDraft:
         """Return a draft that fits, or the one with the least excess that moves lead to.
 
         Parameters
@@ -77,7 +77,7 @@ class Search:
     def _disturbance(self, noise: float) -> float:
         return float(np.exp(noise * self.random.gauss(0.0, 1.0))) if noise else 1.0
 
-    def _moves(self, trial: Trial, noise: float) -> Iterator[Draft]:
+    def _moves(self, trial: SimulatedDraft, noise: float) -> Iterator[Draft]:
         """Yield drafts that may need less at the highest step."""
         peak = trial.found.peak_step
         yield from self._other_ways(trial, peak)
@@ -92,7 +92,7 @@ class Search:
         for split in ranked:
             yield split.draft()
 
-    def _other_ways(self, trial: Trial, step: int) -> Iterator[Draft]:
+    def _other_ways(self, trial: SimulatedDraft, step: int) -> Iterator[Draft]:
         """Yield drafts in which the run at a step is by another implementation."""
         stage, operator = int(trial.stage[step]), int(trial.operator[step])
         now = way_of(self.stages, trial.draft, stage, operator)
@@ -100,7 +100,7 @@ class Search:
             if number != now:
                 yield with_way(self.stages, trial.draft, stage, operator, number)
 
-    def _spanning(self, trial: Trial, step: int) -> list[tuple[int, int]]:
+    def _spanning(self, trial: SimulatedDraft, step: int) -> list[tuple[int, int]]:
         """Return storages that are there at a step only for later, each with its next reader."""
         found = trial.found
         across = np.flatnonzero((found.first < step) & (found.last > step))
@@ -116,7 +116,7 @@ class Search:
         spanning.sort(key=lambda each: -self.stages.graph.storages[each[0]].nbytes)
         return spanning
 
-    def _splits(self, trial: Trial, step: int) -> "Iterator[_Split]":
+    def _splits(self, trial: SimulatedDraft, step: int) -> "Iterator[_Split]":
         """Yield the ways to compute again what is there at a step only for later."""
         for storage, reader in self._spanning(trial, step):
             stage = int(trial.stage[reader])
@@ -125,7 +125,7 @@ class Search:
                 if split is not None:
                     yield split
 
-    def _not_reading(self, trial: Trial, storage: int, reader: int) -> Iterator[Draft]:
+    def _not_reading(self, trial: SimulatedDraft, storage: int, reader: int) -> Iterator[Draft]:
         """Yield drafts in which the next reader of a storage does without it."""
         stages, stage = self.stages, int(trial.stage[reader])
         operator = int(trial.operator[reader])
@@ -137,7 +137,7 @@ class Search:
                 self._make(trial, draft, read, reader)
             yield draft
 
-    def _make(self, trial: Trial, draft: Draft, storage: int, reader: int) -> None:
+    def _make(self, trial: SimulatedDraft, draft: Draft, storage: int, reader: int) -> None:
         """Let the last run of a storage's creator before a step create it, in place."""
         creator = self.stages.creator.get(storage)
         if creator is None:
@@ -153,7 +153,7 @@ class Search:
                     set_way(self.stages, draft, stage, creator, number)
                     return
 
-    def polish(self, trial: Trial) -> Trial:
+    def polish(self, trial: SimulatedDraft) -> SimulatedDraft:
         """Return a draft that fits, too, without reruns and slow ways that it can do without."""
         trial = self._without_unread(trial)
         runs = [
@@ -176,7 +176,7 @@ class Search:
             )
         return self._without_unread(trial)
 
-    def _faster(self, trial: Trial) -> list[tuple[int, int, int]]:
+    def _faster(self, trial: SimulatedDraft) -> list[tuple[int, int, int]]:
         """Return (stage, operator, implementation) of faster ways to run, the most saved first."""
         found: list[tuple[float, int, int, int]] = []
         for stage, operator, now in trial.draft.steps():
@@ -186,13 +186,13 @@ class Search:
                     found.append((way.time_us - ways[now].time_us, stage, operator, number))
         return [each[1:] for each in sorted(found)]
 
-    def _if_better(self, trial: Trial, draft: Draft) -> Trial:
+    def _if_better(self, trial: SimulatedDraft, draft: Draft) -> SimulatedDraft:
         found = self.evaluator.try_(draft)
         if found is None or found.excess > trial.excess or found.time_us > trial.time_us:
             return trial
         return found
 
-    def _without_unread(self, trial: Trial) -> Trial:
+    def _without_unread(self, trial: SimulatedDraft) -> SimulatedDraft:
         """Return the draft without reruns of which nothing is read."""
         while not self.stop():
             found = trial.found
@@ -213,8 +213,12 @@ class Search:
         return trial
 
     def improve(
-        self, trial: Trial, rounds: int, stop: Callable[[], bool], found: Callable[[Trial], None]
-    ) -> Trial:
+        self,
+        trial: SimulatedDraft,
+        rounds: int,
+        stop: Callable[[], bool],
+        found: Callable[[SimulatedDraft], None],
+    ) -> SimulatedDraft:
         """Return the best draft of some rounds that forget, repair and polish.
 
         Parameters
@@ -274,7 +278,7 @@ class _Split:
         return copy
 
     @classmethod
-    def of(cls, stages: Stages, trial: Trial, storage: int, stage: int) -> "_Split | None":
+    def of(cls, stages: Stages, trial: SimulatedDraft, storage: int, stage: int) -> "_Split | None":
         """Return the split; None if an operator that may not run again would have to."""
         present, runs = trial.draft.again[stage], dict[int, int]()
         begin = int(np.searchsorted(trial.stage, stage))
@@ -298,7 +302,7 @@ class _Split:
         return cls(trial.draft, stage, runs, stages.graph.storages[storage].nbytes, time)
 
 
-def _there(trial: Trial, storage: int, step: int) -> bool:
+def _there(trial: SimulatedDraft, storage: int, step: int) -> bool:
     """Return whether an instance of a storage is there when a step is inserted."""
     found = trial.found
     low, high = np.searchsorted(found.storage, (storage, storage + 1))

@@ -16,7 +16,7 @@ from headrace.memory.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Simulation:
+class SimulatedStep:
     """Memory and time of a schedule.
 
     Attributes
@@ -72,7 +72,7 @@ class Simulator:
         self._outputs = np.zeros(len(graph.storages), dtype=bool)
         self._outputs[list(graph.outputs)] = True
 
-    def run(self, schedule: Schedule) -> Simulation:
+    def run(self, schedule: Schedule) -> SimulatedStep:
         """Simulate a schedule.
 
         Raises
@@ -86,7 +86,7 @@ class Simulator:
 
     def run_arrays(
         self, operators: np.ndarray, implementations: np.ndarray, forward_steps: int
-    ) -> Simulation:
+    ) -> SimulatedStep:
         """Simulate a schedule given as (steps,) int64 arrays; see `run`."""
         count, chosen = len(operators), self._first[operators] + implementations
         read_step, read = self._reads.of(chosen)
@@ -115,7 +115,7 @@ class Simulator:
         over = self._overwrites[chosen]
         if len(places := np.flatnonzero(over >= 0)):
             self._overwrite(memory, operators, places, over[places], (kind, first, last))
-        return Simulation(
+        return SimulatedStep(
             bytes=memory,
             time_us=float(self._time[chosen].sum()),
             storage=kind,
@@ -180,6 +180,6 @@ class _Lists:
         return place, self._items[self._start[chosen][place] + within]
 
 
-def simulate(graph: Graph, schedule: Schedule) -> Simulation:
+def simulate_step(graph: Graph, schedule: Schedule) -> SimulatedStep:
     """Simulate one schedule; see `Simulator.run`."""
     return Simulator(graph).run(schedule)

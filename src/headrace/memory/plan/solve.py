@@ -17,10 +17,10 @@ from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph
 from headrace.memory.plan.baselines import keep_schedule, sqrt_schedule
 from headrace.memory.plan.coarse import CoarseProgram, coarse_program
-from headrace.memory.plan.draft import Draft, Trial
+from headrace.memory.plan.draft import Draft, SimulatedDraft
 from headrace.memory.plan.intervals import improved
 from headrace.memory.plan.liveness import exact_program
-from headrace.memory.plan.program import Program
+from headrace.memory.plan.program import StepProgram
 from headrace.memory.plan.search import Search
 from headrace.memory.plan.stages import Stages
 from headrace.memory.plan.verify import verify
@@ -55,7 +55,7 @@ _TIGHT = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SolveLimits:
     """Limits of a solve; reached, they end it with a larger gap.
 
     Attributes
@@ -76,7 +76,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class SolveProgress:
     """The state of a solve.
 
     Attributes
@@ -123,13 +123,13 @@ class Solution:
         return max(0.0, self.time_us - self.bound_us) / self.time_us if self.time_us else 0.0
 
 
-def solve(
+def solve_schedule(
     graph: Graph,
     budget_bytes: int,
     *,
-    limits: Limits | None = None,
+    limits: SolveLimits | None = None,
     seed: int = 0,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[SolveProgress], None] | None = None,
     interrupt: Callable[[], bool] | None = None,
     starts: tuple[Schedule, ...] = (),
 ) -> Solution:
@@ -146,7 +146,9 @@ def solve(
     BudgetError : if no schedule is found, with the least budget that one is found for, and the step
         that needs it.
     """
-    return _Solve(graph, budget_bytes, limits or Limits(), seed, progress, interrupt).run(starts)
+    return _Solve(graph, budget_bytes, limits or SolveLimits(), seed, progress, interrupt).run(
+        starts
+    )
 
 
 @dataclass(slots=True)
@@ -155,16 +157,16 @@ class _Solve:
 
     graph: Graph
     budget: int
-    limits: Limits
+    limits: SolveLimits
     seed: int
-    progress: Callable[[Progress], None] | None
+    progress: Callable[[SolveProgress], None] | None
     interrupt: Callable[[], bool] | None
     stages: Stages = field(init=False)
     search: Search = field(init=False)
     began: float = field(init=False)
     bound: float = field(init=False)
     deadline: float = field(init=False)
-    best: Trial | None = None
+    best: SimulatedDraft | None = None
     stop: Stop = Stop.TIME
 
     def __post_init__(self) -> None:
@@ -230,7 +232,7 @@ class _Solve:
         assert self.best is not None
         return (self.best.time_us - self.bound) / max(self.best.time_us, _TIGHT)
 
-    def _found(self, trial: Trial) -> None:
+    def _found(self, trial: SimulatedDraft) -> None:
         """Keep a schedule if it fits and is the fastest so far."""
         if trial.excess or (self.best is not None and trial.time_us >= self.best.time_us):
             return
@@ -240,7 +242,7 @@ class _Solve:
     def _report(self) -> None:
         if self.progress is not None and self.best is not None:
             self.progress(
-                Progress(
+                SolveProgress(
                     incumbent_us=self.best.time_us, bound_us=self.bound, seconds=self._seconds()
                 )
             )
@@ -275,7 +277,7 @@ class _Solve:
     def _proven_infeasible(self) -> bool:
         return self.bound == float("inf")
 
-    def _program(self) -> Program | None:
+    def _program(self) -> StepProgram | None:
         """Return the exact program, unless the work is done or it is too large to be relaxed."""
         cells = self.stages.count * len(self.stages.forward)
         if cells > _RELAXED_CELLS or self._ended():
@@ -309,7 +311,7 @@ class _Solve:
             schedule = keep_schedule(self.graph, kept, choice)
             self._start(Draft.of(self.stages, schedule))
 
-    def _exact(self, program: Program) -> None:
+    def _exact(self, program: StepProgram) -> None:
         """Solve the exact program, from the best schedule so far."""
         found = self._solved(program.model, self._left() * _EXACT_SHARE, "choose")
         if found is None:
@@ -318,7 +320,7 @@ class _Solve:
             self._start(Draft.of(self.stages, program.schedule(found.values)))
         self._raise_bound(found.bound)
 
-    def _relax(self, program: Program) -> None:
+    def _relax(self, program: StepProgram) -> None:
         """Solve the relaxation: its multipliers prove a bound, its values are rounded."""
         relaxed = replace(program, model=program.model.relaxed())
         limit = self._bound_left()
@@ -332,7 +334,7 @@ class _Solve:
         for threshold in _THRESHOLDS:
             if self._ended():
                 return
-            self._start(rounded(self.stages, program, found.values, threshold))
+            self._start(rounded_draft(self.stages, program, found.values, threshold))
 
     def _intervals(self) -> None:
         """Let CP-SAT improve the best schedule."""
@@ -392,7 +394,7 @@ class _Solve:
             least_bytes=least,
         )
 
-    def _least(self) -> tuple[int, Trial]:
+    def _least(self) -> tuple[int, SimulatedDraft]:
         """Return the least budget with a known schedule, by bisection, and that schedule."""
         plain = self.search.evaluator.try_(Draft.plain(self.stages))
         assert plain is not None
@@ -445,7 +447,9 @@ def least_bytes(stages: Stages) -> tuple[int, int]:
     return most, where
 
 
-def rounded(stages: Stages, program: Program, values: np.ndarray, threshold: float) -> Draft:
+def rounded_draft(
+    stages: Stages, program: StepProgram, values: np.ndarray, threshold: float
+) -> Draft:
     """Return the draft with the runs of at least a threshold in a solution of the relaxation.
 
     Of the implementations of a run the one of most weight; an implementation in place only where it

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from headrace.memory.errors import BudgetError
-from headrace.memory.plan.effort import Effort
+from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.make import make_plan
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.solve import Progress
+from headrace.memory.plan.solve import SolveProgress
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
 
@@ -16,9 +16,9 @@ def sweep(
     profile: MemoryProfile,
     budgets: Iterable[int],
     *,
-    effort: Effort = Effort.NORMAL,
+    effort: SolveEffort = SolveEffort.NORMAL,
     seed: int = 0,
-    progress: Callable[[int, Progress], None] | None = None,
+    progress: Callable[[int, SolveProgress], None] | None = None,
     interrupt: Callable[[], bool] | None = None,
     starts: tuple[Schedule, ...] = (),
 ) -> dict[int, MemoryPlan | BudgetError]:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph
 from headrace.memory.plan.baselines import sqrt_schedule
-from headrace.memory.plan.simulate import simulate
-from headrace.memory.plan.solve import Limits, solve
+from headrace.memory.plan.simulate import simulate_step
+from headrace.memory.plan.solve import SolveLimits, solve_schedule
 from headrace.memory.schedule import Schedule, plain_schedule
 
 SHARES = (0.9, 0.75, 0.6, 0.45, 0.3)
 """Of the memory that a plain run needs above what is resident."""
-LIMITS = Limits(seconds=4.0, bound_seconds=2.0, interval_work=1.0, gap=0.02)
+LIMITS = SolveLimits(seconds=4.0, bound_seconds=2.0, interval_work=1.0, gap=0.02)
 """Of each budget: a curve for a page, not plans to train by."""
 
 
@@ -39,21 +39,21 @@ def baseline_points(graph: Graph) -> list[Point]:
 
 def point_of(name: str, graph: Graph, schedule: Schedule) -> Point:
     """Return the point of a schedule."""
-    replayed = simulate(graph, schedule)
+    replayed = simulate_step(graph, schedule)
     return Point(name=name, peak_bytes=replayed.peak_bytes, time_us=replayed.time_us)
 
 
 def tradeoff(
-    graph: Graph, shares: Sequence[float] = SHARES, limits: Limits = LIMITS
+    graph: Graph, shares: Sequence[float] = SHARES, limits: SolveLimits = LIMITS
 ) -> list[Point]:
     """Return a point for each budget that a schedule is found for, the largest budget first."""
-    plain, resident = simulate(graph, plain_schedule(graph)).peak_bytes, graph.resident_bytes
+    plain, resident = simulate_step(graph, plain_schedule(graph)).peak_bytes, graph.resident_bytes
     points: list[Point] = []
     starts: tuple[Schedule, ...] = ()
     for share in sorted(shares, reverse=True):
         budget = resident + int(share * (plain - resident))
         try:
-            found = solve(graph, budget, limits=limits, starts=starts)
+            found = solve_schedule(graph, budget, limits=limits, starts=starts)
         except BudgetError:
             break
         starts = (*starts, found.schedule)

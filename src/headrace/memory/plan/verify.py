@@ -22,7 +22,7 @@ from headrace.memory.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class VerifiedFigures:
     """Figures of a schedule that `verify` accepted.
 
     Attributes
@@ -57,7 +57,7 @@ class _Replay:
     overwritten: list[_Instance | None] = field(default_factory=list["_Instance | None"])
 
 
-def verify(graph: Graph, schedule: Schedule, budget_bytes: int | None = None) -> Proof:
+def verify(graph: Graph, schedule: Schedule, budget_bytes: int | None = None) -> VerifiedFigures:
     """Prove a schedule correct, and its peak at most `budget_bytes` (None: any).
 
     Raises
@@ -72,7 +72,7 @@ def verify(graph: Graph, schedule: Schedule, budget_bytes: int | None = None) ->
         raise ScheduleError(
             f"{_step(graph, schedule, where)} needs {peak} bytes, the budget is {budget_bytes}"
         )
-    return Proof(
+    return VerifiedFigures(
         peak_bytes=peak,
         peak_step=where,
         time_us=sum(each.time_us for each in chosen),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.memory.graph import Graph
-from headrace.memory.plan.simulate import simulate
+from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.tradeoff import Point
 from headrace.memory.schedule import Schedule
 from headrace.report.page import empty_figure
@@ -16,7 +16,7 @@ _COLOURS = ("#7a8794", "#2f6fb0", "#1a7f4b")
 _MIB = 1 << 20
 
 
-def timeline(
+def memory_timeline(
     graph: Graph, schedules: Mapping[str, Schedule], budget_bytes: int | None = None
 ) -> "go.Figure":
     """Return memory over the steps of schedules (Figure 4.3), what is resident, and the budget.
@@ -26,7 +26,7 @@ def timeline(
     figure = empty_figure()
     longest = 0
     for (name, schedule), colour in zip(schedules.items(), _COLOURS, strict=False):
-        replayed = [each / _MIB for each in simulate(graph, schedule).bytes.tolist()]
+        replayed = [each / _MIB for each in simulate_step(graph, schedule).bytes.tolist()]
         names = [graph.operators[step.operator].name for step in schedule.steps]
         longest = max(longest, len(replayed))
         figure.add_scatter(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.tradeoff import Point, baseline_points, tradeoff
 from headrace.memory.profile import MemoryProfile
-from headrace.memory.report.charts import timeline, tradeoff_chart
-from headrace.memory.report.tables import plan_summary, profile_summary
+from headrace.memory.report.charts import memory_timeline, tradeoff_chart
+from headrace.memory.report.tables import plan_summary, step_summary
 from headrace.memory.schedule import Step, plain_schedule
 from headrace.report.page import Page
 from headrace.units import size
@@ -19,9 +19,9 @@ def memory_profile_page(profile: MemoryProfile, source: str) -> Page:
     """Return the page of a profile, which was read from `source`; plans for some seconds."""
     graph, origin = profile.graph, profile.provenance
     page = Page(f"Training step of {profile.model}", f"{source}: {origin['kind']}")
-    page.facts(profile_summary(profile))
+    page.facts(step_summary(profile))
     page.heading("Memory over a plain run")
-    page.figure(timeline(graph, {"plain": plain_schedule(graph)}))
+    page.figure(memory_timeline(graph, {"plain": plain_schedule(graph)}))
     page.heading("Time against memory (as Figure 4.4)")
     others, points = baseline_points(graph), tradeoff(graph)
     page.figure(tradeoff_chart(points, others, others[0].time_us))
@@ -43,7 +43,7 @@ def memory_plan_page(plan: MemoryPlan, source: str) -> Page:
     page.facts(plan_summary(plan))
     page.heading("Memory over the steps (as Figure 4.3)")
     schedules = {"plain": plain_schedule(graph), "planned": plan.schedule}
-    page.figure(timeline(graph, schedules, plan.budget_bytes))
+    page.figure(memory_timeline(graph, schedules, plan.budget_bytes))
     page.heading("Time against memory (as Figure 4.4)")
     others = baseline_points(graph)
     own = Point(

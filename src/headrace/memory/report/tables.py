@@ -8,15 +8,15 @@ from headrace.artifact import Artifact
 from headrace.cli.tables import facts, rows
 from headrace.memory.plan.baselines import sqrt_schedule
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.simulate import simulate
+from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import plain_schedule
 from headrace.units import duration, size
 
 
-def profile_tables(profile: MemoryProfile, everything: bool) -> Iterable[RenderableType]:
+def step_tables(profile: MemoryProfile, everything: bool) -> Iterable[RenderableType]:
     """Return the tables of a profile: its step as a whole, and its operators."""
-    yield facts("memory profile", dict(profile_summary(profile)), everything=everything)
+    yield facts("memory profile", dict(step_summary(profile)), everything=everything)
     graph = profile.graph
     yield from rows(
         "operators",
@@ -37,11 +37,11 @@ def profile_tables(profile: MemoryProfile, everything: bool) -> Iterable[Rendera
     )
 
 
-def profile_summary(profile: MemoryProfile) -> list[tuple[str, str]]:
+def step_summary(profile: MemoryProfile) -> list[tuple[str, str]]:
     """Return (label, value) rows of a profile."""
     graph, origin = profile.graph, profile.provenance
     plain, checkpointed = (
-        simulate(graph, schedule) for schedule in (plain_schedule(graph), sqrt_schedule(graph))
+        simulate_step(graph, schedule) for schedule in (plain_schedule(graph), sqrt_schedule(graph))
     )
     inputs = ", ".join(
         f"{each.name} {'x'.join(map(str, each.shape))} {each.dtype}" for each in profile.inputs
@@ -65,7 +65,7 @@ def _backward(profile: MemoryProfile) -> int:
 def plan_tables(plan: MemoryPlan, everything: bool) -> Iterable[RenderableType]:
     """Return the tables of a plan: its figures, and its steps."""
     yield facts("memory plan", dict(plan_summary(plan)), everything=everything)
-    found = simulate(plan.profile.graph, plan.schedule)
+    found = simulate_step(plan.profile.graph, plan.schedule)
     seen: set[int] = set()
     table: list[tuple[object, ...]] = []
     for index, step in enumerate(plan.schedule.steps):
@@ -105,7 +105,7 @@ def plan_summary(plan: MemoryPlan) -> list[tuple[str, str]]:
     ]
 
 
-def verify_plan(artifact: Artifact, source: str) -> Iterator[str]:
+def verify_step_plan(artifact: Artifact, source: str) -> Iterator[str]:
     """Prove a plan's schedule again on its profile's graph.
 
     Raises

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate, map_arg
 
 from headrace.memory.errors import ScheduleError
-from headrace.memory.measure.capture import Call, Capture, Stored, is_training_batch_norm
+from headrace.memory.measure.capture import Capture, Stored, TracedCall, is_training_batch_norm
 from headrace.memory.run.random import Replay, generator_state, state_bytes
 from headrace.memory.schedule import Schedule, Step
 
@@ -151,7 +151,7 @@ class _Graph:
         self.done.add(index)
         return again
 
-    def _call(self, index: int, call: Call, *, again: bool) -> None:
+    def _call(self, index: int, call: TracedCall, *, again: bool) -> None:
         target, args = call.target, self._arguments(call.args)
         if call.draws and again:
             target = Replay(target, self.capture.random[index])
