@@ -11,7 +11,7 @@ KINDS = (
         summary="operators and storages of a training step, with times and bytes on one device",
         documentation="memory.md",
         load=MemoryProfile.from_artifact,
-        show=deferred("headrace.memory.report.tables:profile_tables"),
+        show=deferred("headrace.memory.report.tables:step_tables"),
         page=deferred("headrace.memory.report.pages:memory_profile_page"),
     ),
     ArtifactKind(
@@ -21,7 +21,7 @@ KINDS = (
         documentation="memory.md",
         load=MemoryPlan.from_artifact,
         show=deferred("headrace.memory.report.tables:plan_tables"),
-        verify=deferred("headrace.memory.report.tables:verify_plan"),
+        verify=deferred("headrace.memory.report.tables:verify_step_plan"),
         page=deferred("headrace.memory.report.pages:memory_plan_page"),
     ),
 )
