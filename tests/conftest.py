@@ -1,9 +1,11 @@
 """Options and fixtures that every test may use."""
 
+import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -67,3 +69,19 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, bytes], None]:
             pytest.fail(f"{path} changed; --regenerate if meant")
 
     return compare
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Figures that are added to report pages, as the JSON in the page."""
+    from headrace.report.page import Page
+
+    found: list[dict[str, Any]] = []
+    add = Page.figure
+
+    def figure(page: Page, drawn: Any, height: int = 420) -> None:
+        add(page, drawn, height)
+        found.append(json.loads(drawn.to_json()))
+
+    monkeypatch.setattr(Page, "figure", figure)
+    return found

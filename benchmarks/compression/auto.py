@@ -17,6 +17,7 @@ from benchmarks.compression.auto_rank import AUTO, PLAIN
 from benchmarks.compression.model import JobOnBed, job_roles
 from benchmarks.harness import Report
 from benchmarks.instruments.beds import Bed
+from benchmarks.kept import KeptRows
 from headrace.compression.adapt.auto import GENTLE
 from headrace.testbed import Testbed
 
@@ -64,6 +65,11 @@ class AutoCell:
     network: str
     mbit: float
 
+    @property
+    def key(self) -> str:
+        """Text that is the same in another run."""
+        return f"{self.workers} {self.network} {self.mbit:g}"
+
 
 def cells(*, quick: bool) -> list[AutoCell]:
     """Return the cells by workers."""
@@ -81,36 +87,53 @@ def cells(*, quick: bool) -> list[AutoCell]:
 
 
 def measure(report: Report, *, quick: bool) -> None:
-    """Measure the cells and a change of the rate, and give the bars."""
-    rows: list[dict[str, Any]] = []
-    follows: list[int] = []
+    """Measure the cells and changes that an interrupted run has not measured, and give the bars."""
+    kept = KeptRows("compression", "auto", quick=quick)
     wanted = cells(quick=quick)
     for workers in sorted({cell.workers for cell in wanted}):
+        left = [each for each in wanted if each.workers == workers and each.key not in kept.rows]
+        changes = {f"to {rate}": rate for rate in (SLOW, FAST) if workers == FOLLOWING}
+        changes = {key: rate for key, rate in changes.items() if key not in kept.rows}
+        if not left and not changes:
+            continue
         bed = Bed(name=f"{workers}", racks=(workers,), host_mbit=FAST, uplink_mbit=FAST)
         with (
             Testbed.up(bed.spec, fallback=False) as testbed,
             job_roles(testbed, "benchmarks.compression.auto_rank", workers) as roles,
         ):
             job = JobOnBed(testbed, roles)
-            for cell in (each for each in wanted if each.workers == workers):
-                rows.append(_cell(job, cell, _QUICK_REPEATS if quick else _REPEATS))
-                report.row("steps of auto against fixed levels, ms", **rows[-1])
-            if workers == FOLLOWING:
-                follows = [_follow(report, job, rate) for rate in (SLOW, FAST)]
+            for cell in left:
+                kept.add(cell.key, _cell(job, cell, _QUICK_REPEATS if quick else _REPEATS))
+            for key, rate in changes.items():
+                kept.add(key, _follow(job, rate))
             job.end()
-    report.bar(BEST_UPPER, _share_within(rows, "of_best_upper"))
-    report.bar(BEST_WORST, max(row["of_best"] for row in rows))
-    plain = [row for row in rows if row["best"] == PLAIN]
-    report.bar(PLAIN_UPPER, _share_within(plain, "of_plain_upper") if plain else None)
-    slow = [row for row in rows if row["workers"] == 4 and row["mbit"] <= GAIN_MBIT]
-    report.bar(GAIN, min(row["over_plain"] for row in slow))
-    report.bar(FOLLOWS, max(follows))
+    rows = [kept.rows[cell.key] for cell in wanted]
+    follows = [row for key, row in kept.rows.items() if key.startswith("to ")]
+    for row in rows:
+        report.row("steps of auto against fixed levels, ms", **row)
+    for row in follows:
+        report.row("auto after a change of the rate", **row)
+    judge(report, rows, follows)
     report.note(
         f"auto: Gloo on a testbed; emulated computing sleeps {COMPUTE_S * 1e3:.0f} ms a step, for "
         "times recorded here and multiplied; levels are those of the default. Ratios are medians "
         "of paired repeats with the upper end of their 95% interval; the bar of the upper ends is "
         "their 95th percentile over the cells. over_plain: the least of the cells"
     )
+    kept.clear()
+
+
+def judge(
+    report: Report, rows: Sequence[Mapping[str, Any]], follows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Give the bars of the cells, and of the changes of the rate."""
+    report.bar(BEST_UPPER, _share_within(rows, "of_best_upper"))
+    report.bar(BEST_WORST, max(row["of_best"] for row in rows))
+    plain = [row for row in rows if row["best"] == PLAIN]
+    report.bar(PLAIN_UPPER, _share_within(plain, "of_plain_upper") if plain else None)
+    slow = [row for row in rows if row["workers"] == 4 and row["mbit"] <= GAIN_MBIT]
+    report.bar(GAIN, min(row["over_plain"] for row in slow))
+    report.bar(FOLLOWS, max(row["steps"] for row in follows))
 
 
 def _share_within(rows: Sequence[Mapping[str, Any]], column: str) -> float:
@@ -176,8 +199,8 @@ def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float
     return statistics.median(ratios), ratios[min(rank, len(ratios) - 1)]
 
 
-def _follow(report: Report, job: JobOnBed, mbit: float) -> int:
-    """Change the rate in mid-run; returns the steps until auto's are near the best level's."""
+def _follow(job: JobOnBed, mbit: float) -> dict[str, Any]:
+    """Change the rate in mid-run; `steps`: until auto's are near the best level's."""
     before = SLOW if mbit == FAST else FAST
     job.set_rate(before)
     arms = _open(job, "convolutional")
@@ -195,14 +218,12 @@ def _follow(report: Report, job: JobOnBed, mbit: float) -> int:
     )
     for row in answers[0]["events"]:
         print(f"auto: {row}", file=sys.stderr)
-    report.row(
-        "auto after a change of the rate",
-        from_mbit=before,
-        to_mbit=mbit,
-        first_ms=round(statistics.median(times[:3]), 1),
-        last_ms=round(statistics.median(times[-_WINDOW:]), 1),
-        best_ms=round(best, 1),
-        level=answers[0]["levels"][-1],
-        steps=found,
-    )
-    return found
+    return {
+        "from_mbit": before,
+        "to_mbit": mbit,
+        "first_ms": round(statistics.median(times[:3]), 1),
+        "last_ms": round(statistics.median(times[-_WINDOW:]), 1),
+        "best_ms": round(best, 1),
+        "level": answers[0]["levels"][-1],
+        "steps": found,
+    }

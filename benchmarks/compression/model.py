@@ -11,15 +11,15 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.compression.networks import EMULATED, NETWORKS, REAL
-from benchmarks.harness import ROOT, Report
+from benchmarks.harness import Report
 from benchmarks.instruments.beds import Bed
 from benchmarks.jobs import WHERE
+from benchmarks.kept import KeptRows
 from headrace.compression.families import NONE, CodecSpec
 from headrace.compression.plan.network import FormulaNetwork
 from headrace.compression.plan.step import AFTER, DURING, step_time, step_work
@@ -106,12 +106,12 @@ def cells(*, quick: bool) -> list[Cell]:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Measure all cells that an interrupted run has not measured, and give the bars."""
-    kept = _Kept(ROOT / "compression" / "results" / f"model-{'quick' if quick else 'full'}.jsonl")
+    kept = KeptRows("compression", "model", quick=quick, quiet=("times",))
     for workers in WORKERS:
         left = [
             cell
             for cell in cells(quick=quick)
-            if cell.workers == workers and any((cell.key, c) not in kept.rows for c in CODECS)
+            if cell.workers == workers and any(f"{cell.key} {c}" not in kept.rows for c in CODECS)
         ]
         if left:
             _job(report, left, kept, quick=quick)
@@ -127,7 +127,7 @@ def measure(report: Report, *, quick: bool) -> None:
         "codecs work after the backward pass, 'none' is DDP's own overlap. uneven: one host has "
         f"{SLOW_SHARE:.0%} of the rate. error: predicted over measured median, less 1"
     )
-    kept.path.unlink(missing_ok=True)
+    kept.clear()
 
 
 def judge(report: Report, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -160,22 +160,6 @@ def judge(report: Report, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _of(rows: Sequence[Mapping[str, Any]], codec: str) -> float:
     return next(row["measured_ms"] for row in rows if row["codec"] == codec)
-
-
-class _Kept:
-    """Rows on disk, so that a run that is interrupted goes on where it was."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        lines = path.read_text().splitlines() if path.exists() else []
-        self.rows = {(row["key"], row["codec"]): row for row in map(json.loads, lines)}
-
-    def add(self, row: dict[str, Any]) -> None:
-        self.rows[row["key"], row["codec"]] = row
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(f"model: {json.dumps({**row, 'times': len(row['times'])})}", file=sys.stderr)
 
 
 class JobOnBed:
@@ -220,7 +204,7 @@ def job_roles(testbed: Testbed, module: str, ranks: int) -> Roles[int]:
     return Roles(dict(enumerate(rank_roles(testbed, argv, list(range(ranks)), env))))
 
 
-def _job(report: Report, left: Sequence[Cell], kept: _Kept, *, quick: bool) -> None:
+def _job(report: Report, left: Sequence[Cell], kept: KeptRows, *, quick: bool) -> None:
     workers = left[0].workers
     bed = Bed(name=f"{workers}", racks=(workers,), host_mbit=FAST_MBIT, uplink_mbit=FAST_MBIT)
     with (
@@ -250,8 +234,9 @@ def _job(report: Report, left: Sequence[Cell], kept: _Kept, *, quick: bool) -> N
                 alpha_us=latency,
             )
             for codec in CODECS:
-                if (cell.key, codec) not in kept.rows:
-                    kept.add(_row(job, cell, codec, profiles[key], network, quick=quick))
+                key = f"{cell.key} {codec}"
+                if key not in kept.rows:
+                    kept.add(key, _row(job, cell, codec, profiles[key], network, quick=quick))
         job.end()
 
 

@@ -4,19 +4,17 @@ No GPU is needed: steps are captured on fake tensors, and operators take what a 
 paper's GPU says. Every schedule is replayed by the verifier.
 """
 
-import json
 import statistics
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-from benchmarks.harness import ROOT, Report
+from benchmarks.harness import Report
+from benchmarks.kept import KeptRows
 from benchmarks.memory.workloads import PAPER, Loss, Workload
 from headrace.memory.errors import BudgetError, ScheduleError
 from headrace.memory.graph import Graph
@@ -109,7 +107,7 @@ class _LossModule(nn.Module):
 
 def measure(report: Report, *, quick: bool) -> None:
     """Plan all cells that an interrupted run has not planned, and give the bars."""
-    kept = _Kept(ROOT / "memory" / "results" / f"planning-{'quick' if quick else 'full'}.jsonl")
+    kept = KeptRows("memory", "planning", quick=quick)
     workloads = [each for each in PAPER if not quick or each.name in QUICK_NETWORKS]
     for workload in workloads:
         steps = Steps.of(workload)
@@ -130,7 +128,7 @@ def measure(report: Report, *, quick: bool) -> None:
         "planner with one implementation each, the schedule then post-optimised: Checkmate's "
         "program has no limit of time there, in its favour"
     )
-    kept.path.unlink(missing_ok=True)
+    kept.clear()
 
 
 def judge(report: Report, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -145,23 +143,7 @@ def judge(report: Report, rows: Sequence[Mapping[str, Any]]) -> None:
     report.bar(MEMORY, statistics.median(row["ratio"] for row in rows if "ratio" in row))
 
 
-class _Kept:
-    """Rows on disk, so that a run that is interrupted goes on where it was."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        lines = path.read_text().splitlines() if path.exists() else []
-        self.rows: dict[str, dict[str, Any]] = dict(map(json.loads, lines))
-
-    def add(self, key: str, row: dict[str, Any]) -> None:
-        self.rows[key] = row
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            file.write(json.dumps([key, row]) + "\n")
-        print(f"planning: {json.dumps(row)}", file=sys.stderr)
-
-
-def _cells(steps: Steps, kept: _Kept, *, quick: bool) -> None:
+def _cells(steps: Steps, kept: KeptRows, *, quick: bool) -> None:
     for kind in (NOOP, FULL):
         for budget in QUICK_BUDGETS_GB if quick else BUDGETS_GB:
             key = f"{steps.workload.name} {kind} {budget}"

@@ -1,12 +1,9 @@
 """Charts of compression's pages: titled axes, ranges that fit the data, curves that differ."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
-
-import pytest
 
 from headrace.compression.plan.models import MODELS, bundled_profile
 from headrace.compression.plan.network import FormulaNetwork
@@ -14,23 +11,8 @@ from headrace.compression.plan.plan import CompressionPlan
 from headrace.compression.profile import CodecTiming
 from headrace.compression.report.advice_page import advice_page
 from headrace.compression.report.profile_page import compression_profile_page
-from headrace.report.page import Page
 
 COLORS = 10  # of Plotly's default, in turn
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Figures that are added to pages, as the JSON in the page."""
-    found: list[dict[str, Any]] = []
-    add = Page.figure
-
-    def figure(page: Page, drawn: Any, height: int = 420) -> None:
-        add(page, drawn, height)
-        found.append(json.loads(drawn.to_json()))
-
-    monkeypatch.setattr(Page, "figure", figure)
-    return found
 
 
 def plan(model: str, bytes_per_s: float) -> CompressionPlan:

@@ -1,10 +1,7 @@
 """Pages of profiles and plans: charts with titled axes, and tables of what a plan changes."""
 
-import json
 from dataclasses import replace
 from typing import Any
-
-import pytest
 
 from headrace.memory.graph import Graph
 from headrace.memory.plan.effort import SolveEffort
@@ -20,24 +17,9 @@ from headrace.memory.report.pages import (
     recomputed_rows,
 )
 from headrace.memory.schedule import Step, plain_schedule
-from headrace.report.page import Page
 from tests.memory.graphs import chain
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Figures that are added to pages, as the JSON in the page."""
-    found: list[dict[str, Any]] = []
-    add = Page.figure
-
-    def figure(page: Page, drawn: Any, height: int = 420) -> None:
-        add(page, drawn, height)
-        found.append(json.loads(drawn.to_json()))
-
-    monkeypatch.setattr(Page, "figure", figure)
-    return found
 
 
 def profile(graph: Graph) -> MemoryProfile:
