@@ -234,9 +234,9 @@ def _job(report: Report, left: Sequence[Cell], kept: KeptRows, *, quick: bool) -
                 alpha_us=latency,
             )
             for codec in CODECS:
-                key = f"{cell.key} {codec}"
-                if key not in kept.rows:
-                    kept.add(key, _row(job, cell, codec, profiles[key], network, quick=quick))
+                name = f"{cell.key} {codec}"
+                if name not in kept.rows:
+                    kept.add(name, _row(job, cell, codec, profiles[key], network, quick=quick))
         job.end()
 
 

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,9 +14,10 @@ from rich.table import Table
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.options import Order, Seed, output_option
 from headrace.cli.progress import Report
-from headrace.testbed import Testbed, TestbedSpec, run_ranks, state, teardown
-from headrace.testbed.rates import format_rate, parse_rate
 from headrace.units import mbit
+
+if TYPE_CHECKING:
+    from headrace.testbed import Testbed, TestbedSpec, state
 
 app = typer.Typer(
     help="Emulate a cluster on this machine: namespaces as hosts, bridges as racks, shaped links.",
@@ -37,8 +38,10 @@ Which = Annotated[
 
 
 @contextmanager
-def testbed_for(spec: TestbedSpec, activity: str, report: Report) -> Generator[Testbed]:
+def testbed_for(spec: "TestbedSpec", activity: str, report: Report) -> Generator["Testbed"]:
     """Bring a testbed up for a command's activity; a note names a fallback to loopback."""
+    from headrace.testbed import Testbed
+
     report("building the testbed", 0.0)
     with Testbed.up(spec) as up:
         if up.fallback_reason:
@@ -52,6 +55,8 @@ def testbed_for(spec: TestbedSpec, activity: str, report: Report) -> Generator[T
 @app.command("up")
 def up_command(file: File, fallback: Fallback = False) -> None:
     """Build the testbed; it stays until 'headrace testbed down'."""
+    from headrace.testbed import Testbed, TestbedSpec
+
     testbed = Testbed.up(TestbedSpec.load(file), fallback=fallback or None, detached=True)
     console = Console()
     _print_fallback(testbed, console)
@@ -71,6 +76,8 @@ def exec_command(
     testbed: Which = None,
 ) -> None:
     """Run a command on a host, with the variables that torchrun, Gloo and headrace need."""
+    from headrace.testbed import Testbed
+
     Testbed.attach(testbed).replace_process(host, command)
 
 
@@ -81,6 +88,9 @@ def set_rate_command(
     testbed: Which = None,
 ) -> None:
     """Change the rate of a host, or of a rack's uplink, while traffic flows."""
+    from headrace.testbed import Testbed
+    from headrace.testbed.rates import format_rate, parse_rate
+
     Testbed.attach(testbed).set_rate(target, rate)
     Console().print(f"{target}: {format_rate(parse_rate(rate))}")
 
@@ -88,6 +98,8 @@ def set_rate_command(
 @app.command("status")
 def status_command() -> None:
     """List every testbed on this machine, and whether its owner still lives."""
+    from headrace.testbed import state
+
     records = list(state.records())
     console = Console()
     for record in records:
@@ -107,6 +119,8 @@ def down_command(
     ] = False,
 ) -> None:
     """End what runs in a testbed and remove it."""
+    from headrace.testbed import state, teardown
+
     removed = state.remove_crashed() if every or crashed else []
     if not crashed:
         for record in list(state.records()) if every else [state.find(testbed)]:
@@ -131,6 +145,8 @@ def run_command(
     Every rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, so that a script
     calling init_process_group runs as it is. The exit code is the first failing rank's.
     """
+    from headrace.testbed import Testbed, TestbedSpec, run_ranks
+
     spec = TestbedSpec.load(file)
     ranks = spec.order(order, seed=seed)
     console = Console(soft_wrap=True, highlight=False)
@@ -163,6 +179,8 @@ def topology_command(
     output: Annotated[Path | None, output_option("Write it there, as an artifact.")] = None,
 ) -> None:
     """Print the true topology of a testbed: hosts, and the payload rate of every pair."""
+    from headrace.testbed import TestbedSpec
+
     spec = TestbedSpec.load(file)
     truth = spec.topology(order, seed=seed)
     if output is not None:
@@ -182,7 +200,10 @@ def topology_command(
     Console().print(table)
 
 
-def _table(record: state.Record) -> Table:
+def _table(record: "state.Record") -> Table:
+    from headrace.testbed import Testbed
+    from headrace.testbed.rates import format_rate
+
     if record.owner is None:
         owner, alive = "-", "until down"
     else:
@@ -202,7 +223,7 @@ def _table(record: state.Record) -> Table:
     return table
 
 
-def _print_fallback(testbed: Testbed, console: Console) -> None:
+def _print_fallback(testbed: "Testbed", console: Console) -> None:
     if testbed.is_fallback:
         console.print(
             f"[yellow]On loopback ({testbed.fallback_reason}):[/] only headrace's own transport "

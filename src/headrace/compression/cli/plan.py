@@ -8,7 +8,6 @@ import typer
 from rich.console import Console
 
 from headrace.cli.options import output_option
-from headrace.compression.cli.show import advice_tables
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.plan.advice import LOCAL_STEPS
@@ -83,6 +82,7 @@ def advise_command(
     From a measured profile, or a bundled one; on equal links with a formula for the collectives,
     or on a network that is known.
     """
+    from headrace.compression.cli.show import advice_tables
     from headrace.compression.plan.plan import CompressionPlan
 
     found = _profile(profile, model, batch)

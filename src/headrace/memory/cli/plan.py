@@ -12,7 +12,6 @@ from rich.console import Console
 
 from headrace.cli.options import output_option
 from headrace.errors import InputError
-from headrace.memory.cli.batch import largest_batch as find_largest
 from headrace.memory.cli.measure import measured_profile
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.profile import MemoryProfile
@@ -99,6 +98,8 @@ def _profile(
         if is_file:
             return MemoryProfile.load(source)
         return measured_profile(source, accumulates=False, cache=cache)
+    from headrace.memory.cli.batch import largest_batch as find_largest
+
     if is_file or len(budgets) > 1:
         raise InputError("--largest-batch needs module:function in place of a file, and one budget")
     with Console(stderr=True).status("capturing") as status:
