@@ -52,9 +52,17 @@ def test_the_racks_of_a_shuffled_testbed_are_found_with_their_rates() -> None:
     assert profile.topology.hosts == tuple(hosts_in(order))
     for link, actual in zip(profile.topology.links, truth.links, strict=True):
         assert (link.src, link.dst) == (actual.src, actual.dst)
-        assert link.beta_us_per_mb == pytest.approx(actual.beta_us_per_mb, rel=0.1)
-    assert uplinks(profile.topology) == pytest.approx(uplinks(truth), rel=0.1)
+        assert_close(link.beta_us_per_mb, actual.beta_us_per_mb)
+    found, expected = uplinks(profile.topology), uplinks(truth)
+    assert found.keys() == expected.keys()
+    for links, beta in found.items():
+        assert_close(beta, expected[links])
     assert profile.took_s < 15
+
+
+def assert_close(beta: float, actual: float) -> None:
+    # where its timers fire late, a busy kernel's token bucket stays below its rate, never above
+    assert 0.9 * actual < beta < 1.25 * actual
 
 
 def uplinks(topology: Topology) -> dict[tuple[int, ...], float]:
