@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -113,11 +114,10 @@ def test_what_a_command_on_a_host_finds_in_its_environment(testbed: Testbed) -> 
 def test_traffic_takes_the_time_of_the_links_it_crosses(testbed: Testbed) -> None:
     nbytes = 1_500_000
     for dst, mbit in (("host1", 400), ("host2", 100)):
-        flow = Flow(testbed, "host0", dst)
-        flow.seconds(100_000)
         ideal_s = nbytes * 8e-6 / (mbit * PAYLOAD_SHARE)
-        best_s = min(flow.seconds(nbytes) for _ in range(3))
-        flow.close()
+        with closing(Flow(testbed, "host0", dst)) as flow:
+            flow.seconds(100_000)
+            best_s = min(flow.seconds(nbytes) for _ in range(3))
         # it cannot be faster but for the bucket and the wake-up; a busy machine makes it slower
         assert 0.97 * ideal_s < best_s < 1.5 * ideal_s, (dst, best_s, ideal_s)
 
@@ -125,19 +125,18 @@ def test_traffic_takes_the_time_of_the_links_it_crosses(testbed: Testbed) -> Non
 @pytest.mark.timing
 def test_a_rate_changes_under_a_flow(testbed: Testbed) -> None:
     nbytes = 2_000_000
-    flow = Flow(testbed, "host0", "host2")
     full_s = nbytes * 8e-6 / (100 * PAYLOAD_SHARE)
-    flow.start(nbytes)
-    time.sleep(0.02 + full_s / 2)
-    testbed.set_rate("rack1", "25mbit")
-    took_s = float(flow.receiver.stdout.readline()) - 0.02
-    # half at 100 and half at 25 Mbit/s: 2.5 times as long
-    assert 1.8 * full_s < took_s < 4 * full_s
-    testbed.set_rate("rack1", "100mbit")
-    testbed.set_rate("host0", "10mbit")
-    slow_s = 200_000 * 8e-6 / (10 * PAYLOAD_SHARE)
-    assert 0.95 * slow_s < flow.seconds(200_000) < 1.5 * slow_s
-    flow.close()
+    with closing(Flow(testbed, "host0", "host2")) as flow:
+        flow.start(nbytes)
+        time.sleep(0.02 + full_s / 2)
+        testbed.set_rate("rack1", "25mbit")
+        took_s = float(flow.receiver.stdout.readline()) - 0.02
+        # half at 100 and half at 25 Mbit/s: 2.5 times as long
+        assert 1.8 * full_s < took_s < 4 * full_s
+        testbed.set_rate("rack1", "100mbit")
+        testbed.set_rate("host0", "10mbit")
+        slow_s = 200_000 * 8e-6 / (10 * PAYLOAD_SHARE)
+        assert 0.95 * slow_s < flow.seconds(200_000) < 1.5 * slow_s
     again = Testbed.attach(testbed.run).spec
     assert [again.host_named["host0"].bytes_per_s, again.racks[1].bytes_per_s] == [
         1_250_000,
