@@ -1,6 +1,6 @@
 """Training within a memory budget: activations stored, recomputed, or computed in another way."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ __all__ = ["BudgetError", "CaptureError", "MismatchError", "ScheduleError", "fit
 def fit(
     model: "Module",
     sample: Any,
-    budget: int | str,
+    budget: int | str | Sequence[int | str],
     *,
     loss: "Module | None" = None,
     optimizer: "Optimizer | None" = None,
@@ -28,7 +28,7 @@ def fit(
     effort: str = "quick",
     seed: int = 0,
     captures: int = 2,
-    plan: "str | Path | None" = None,
+    plan: "str | Path | Sequence[str | Path] | None" = None,
     cache: bool = True,
     exact: bool = False,
     progress: "Callable[[SolveProgress], None] | None" = None,
@@ -46,7 +46,8 @@ def fit(
         `loss` the last one is the target.
     budget : bytes, a text such as ``6GiB``, or a share of the GPU's memory such as ``80%``. It
         covers parameters, buffers, gradients, inputs, activations and workspaces, and what the next
-        three name.
+        three name. Each of several in a list gets a plan: steps run by that of the largest, until
+        `set_budget` of what is returned switches to another.
     loss : of the model's output and the target. Calls then take the target, too, and return the
         loss, whose memory is planned as well.
     optimizer : its state is counted.
@@ -57,7 +58,8 @@ def fit(
     seed : equal seeds give equal plans, where no limit of time is reached.
     captures : how many kinds of arguments get a plan: the sample's, then others as they come. More
         kinds run the model as it is, with a warning.
-    plan : a file of `headrace memory plan` for this model, sample and device; it is not made again.
+    plan : a file of `headrace memory plan` for this model, sample and device, which is not made
+        again; of several budgets a list of as many.
     cache : whether costs and plans are kept in the cache folder, and taken from there.
     exact : whether gradients are those of the model to the bit, on one device. Else they may differ
         by rounding, as those of a loss over a vocabulary do that is summed chunk by chunk.

@@ -16,11 +16,11 @@ from torch import nn
 from headrace.artifact import Artifact
 from headrace.artifact import load as load_artifact
 from headrace.memory import BudgetError, MismatchError, fit
-from headrace.memory.adapt import fit as fitting
 from headrace.memory.adapt.cache import PlanKey, StepCache, conditions
 from headrace.memory.measure import timing
 from headrace.memory.measure.step import StepConditions, capture_step, unmeasured_profile
 from headrace.memory.measure.timing import Cost
+from headrace.memory.plan import sweep
 from headrace.memory.plan.effort import SolveEffort
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         monkeypatch.setattr(where, name, counted)
 
     count(timing, "_measure", "measured")
-    count(fitting, "make_plan", "planned")
+    count(sweep, "make_plan", "planned")
     return counts
 
 
@@ -91,6 +91,18 @@ def test_an_equal_step_is_neither_measured_nor_planned_again(
         in fit(model, sample(), BUDGET, optimizer=momentum).plans[0].profile.graph.resident
     )
     assert set(files(cache_folder)) == {".costs", ".plan"}
+
+
+def test_only_budgets_without_a_plan_are_planned(work: dict[str, int], cache_folder: Path) -> None:
+    one = fit(network(), sample(), BUDGET)
+    several = fit(network(), sample(), ["96KiB", BUDGET])
+    assert work["planned"] == 2
+    assert several.budgets == (64 << 10, 96 << 10)
+    assert one.plans[0] in several.plans
+    several.set_budget(BUDGET)
+    several(sample()).sum().backward()
+    with pytest.raises(BudgetError, match="2 budgets and 1 plan"):
+        fit(network(), sample(), [BUDGET, "96KiB"], plan=["one.plan"])
 
 
 def test_without_the_cache_nothing_is_read_or_kept(

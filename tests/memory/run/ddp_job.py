@@ -37,10 +37,10 @@ def data(step: int, rank: int) -> torch.Tensor:
     return torch.randn(4, 3, 16, 16, generator=generator)
 
 
-def by_rank(captured: Capture) -> Schedule:
+def by_rank(captured: Capture) -> dict[int, Schedule]:
     """Recompute all on rank 1, nothing on others: ranks' plans may differ."""
     graph = captured.graph
-    return keep_schedule(graph, ()) if dist.get_rank() else plain_schedule(graph)
+    return {1: keep_schedule(graph, ()) if dist.get_rank() else plain_schedule(graph)}
 
 
 def train(model: Any, *, accumulate: bool, cast: bool) -> list[torch.Tensor]:

@@ -8,16 +8,17 @@ import pytest
 import torch
 from torch import nn
 
+from headrace.memory.errors import BudgetError
 from headrace.memory.measure.capture import Capture
 from headrace.memory.plan.baselines import keep_schedule
 from headrace.memory.run.fitted import FittedModule
-from headrace.memory.schedule import Schedule
+from headrace.memory.schedule import Schedule, plain_schedule
 from tests.memory.models import CASES
 from tests.memory.training import assert_trains_alike
 
 
-def sparing(captured: Capture) -> Schedule:
-    return keep_schedule(captured.graph, ())
+def sparing(captured: Capture) -> dict[int, Schedule]:
+    return {1: keep_schedule(captured.graph, ())}
 
 
 @pytest.mark.parametrize("case", ["convolutional", "transformer"])
@@ -50,7 +51,7 @@ def test_names_and_state_are_the_modules_own() -> None:
 def test_evaluation_and_no_grad_run_the_module() -> None:
     model, inputs = CASES["convolutional"]()
 
-    def refuse(captured: Capture) -> Schedule:
+    def refuse(captured: Capture) -> dict[int, Schedule]:
         raise AssertionError("captured")
 
     fitted = FittedModule(model, refuse)
@@ -92,7 +93,7 @@ def test_another_batch_size_is_captured_too() -> None:
     eager = deepcopy(model)
     planned: list[Capture] = []
 
-    def plan(captured: Capture) -> Schedule:
+    def plan(captured: Capture) -> dict[int, Schedule]:
         planned.append(captured)
         return sparing(captured)
 
@@ -149,3 +150,32 @@ def test_a_layer_that_is_frozen_later_is_captured_again() -> None:
     fitted(x).sum().backward()
     assert model[0].weight.grad is None
     assert model[6].weight.grad is not None
+
+
+def test_schedules_of_several_budgets_take_turns() -> None:
+    model, inputs = CASES["convolutional"]()
+    eager = deepcopy(model)
+    fitted = FittedModule(
+        model, lambda captured: {10: sparing(captured)[1], 20: plain_schedule(captured.graph)}
+    )
+    saved: list[int] = []
+
+    def forward() -> torch.Tensor:
+        held: set[int] = set()
+
+        def pack(value: torch.Tensor) -> torch.Tensor:
+            held.add(value.untyped_storage().nbytes())
+            return value
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+            found = fitted(*inputs)
+        saved.append(sum(held))
+        return found
+
+    for budget in (20, 15, 10, "1KiB"):
+        fitted.set_budget(budget)
+        assert_trains_alike(forward, fitted, partial(eager, *inputs), eager, steps=1)
+    assert fitted.budgets == (10, 20)
+    assert saved[0] == saved[3] > saved[1] == saved[2]
+    with pytest.raises(BudgetError, match=r"budget is 9 B.*10 B, 20 B"):
+        fitted.set_budget(9)

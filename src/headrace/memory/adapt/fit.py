@@ -1,10 +1,9 @@
 """A model fitted into a memory budget: captured, profiled, planned, and run by the plan."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from torch import nn
 from torch.optim import Optimizer
@@ -19,12 +18,13 @@ from headrace.memory.measure.step import (
     sample_of,
     unmeasured_profile,
 )
-from headrace.memory.measure.timing import Cost
+from headrace.memory.measure.timing import Cost, memory_bytes
 from headrace.memory.plan.effort import SolveEffort, parse_effort
-from headrace.memory.plan.make import make_plan, parse_budget
+from headrace.memory.plan.make import parse_budget
 from headrace.memory.plan.match import require_match
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.solve import SolveProgress
+from headrace.memory.plan.sweep import sweep
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule
@@ -32,11 +32,12 @@ from headrace.units import size
 
 
 class StepPlanner:
-    """Plans of a model's training steps within a budget, one for each kind of arguments.
+    """Plans of a model's training steps within budgets, for each kind of arguments.
 
     Parameters
     ----------
-    given : plan of the first step, made before.
+    budgets : in bytes.
+    given : plans of the first step, made before, in the order of the budgets.
     cache : of costs and plans.
 
     Attributes
@@ -47,78 +48,104 @@ class StepPlanner:
     def __init__(
         self,
         model: nn.Module,
-        budget_bytes: int,
+        budgets: Sequence[int],
         job: StepConditions,
         *,
         effort: SolveEffort,
         seed: int,
         progress: Callable[[SolveProgress], None] | None,
-        given: MemoryPlan | None = None,
+        given: Sequence[MemoryPlan] = (),
         cache: StepCache | None = None,
     ) -> None:
-        self._model, self._budget, self._job = model, budget_bytes, job
+        self._model, self._budgets, self._job = model, tuple(budgets), job
         self._effort, self._seed, self._progress = effort, seed, progress
-        self._given, self._cache = given, cache or StepCache(None)
+        self._given, self._cache = tuple(given), cache or StepCache(None)
         self._costs: dict[str, Cost] = {}
         self.plans: list[MemoryPlan] = []
 
-    def __call__(self, captured: Capture) -> Schedule:
-        """Return the schedule of a captured step.
+    def __call__(self, captured: Capture) -> dict[int, Schedule]:
+        """Return the schedules of a captured step, by their budgets.
 
         Raises
         ------
-        BudgetError : no schedule is found within the budget, or the plan given needs more.
-        MismatchError : the plan given is for another step.
+        BudgetError : no schedule is found within a budget, or the plan given needs more.
+        MismatchError : a plan given is for another step.
         """
-        plan = self._plan(captured)
-        plan.verify()
-        self.plans.append(plan)
-        return plan.schedule
+        plans = self._plans(captured)
+        for plan in plans.values():
+            plan.verify()
+        self.plans += plans.values()
+        return {budget: plan.schedule for budget, plan in plans.items()}
 
-    def _plan(self, captured: Capture) -> MemoryPlan:
+    def _plans(self, captured: Capture) -> dict[int, MemoryPlan]:
         step = unmeasured_profile(self._model, captured, self._job)
-        if self._given is not None:
-            given, self._given = self._given, None
-            return self._checked(given, step)
-        key = PlanKey(
-            step=step,
-            conditions=conditions(device_of(self._model)),
-            budget_bytes=self._budget,
-            effort=self._effort,
-            seed=self._seed,
-        )
-        plan = self._cache.find_plan(key)
-        if plan is None:
-            plan = self._made(captured, key.conditions)
-            self._cache.save_plan(key, plan)
-        return plan
-
-    def _checked(self, plan: MemoryPlan, step: MemoryProfile) -> MemoryPlan:
-        require_match(plan, step, "the plan")
-        if plan.peak_bytes > self._budget:
-            raise BudgetError(
-                f"budget is {size(self._budget)}, the plan needs {size(plan.peak_bytes)}",
-                least_bytes=plan.peak_bytes,
+        if self._given:
+            given, self._given = self._given, ()
+            for budget, plan in zip(self._budgets, given, strict=True):
+                _check(plan, budget, step)
+            return dict(zip(self._budgets, given, strict=True))
+        keys = {
+            budget: PlanKey(
+                step=step,
+                conditions=conditions(device_of(self._model)),
+                budget_bytes=budget,
+                effort=self._effort,
+                seed=self._seed,
             )
-        return plan
+            for budget in self._budgets
+        }
+        found = {budget: self._cache.find_plan(key) for budget, key in keys.items()}
+        kept = {budget: plan for budget, plan in found.items() if plan is not None}
+        made = self._made(captured, [each for each in keys if each not in kept], kept)
+        for budget, plan in made.items():
+            self._cache.save_plan(keys[budget], plan)
+        return kept | made
 
-    def _made(self, captured: Capture, known: Mapping[str, str]) -> MemoryPlan:
+    def _made(
+        self, captured: Capture, budgets: Sequence[int], kept: Mapping[int, MemoryPlan]
+    ) -> dict[int, MemoryPlan]:
+        """Plan for budgets, with the schedules of other budgets to start from."""
+        if not budgets:
+            return {}
+        known = conditions(device_of(self._model))
         with cached_costs(self._cache, known, self._costs):
             profile = profile_step(self._model, captured, self._job, costs=self._costs)
         with Console(stderr=True).status("planning") as status:  # on terminals alone
-            return make_plan(
+
+            def show(budget: int, state: SolveProgress) -> None:
+                status.update(f"planning for {size(budget)}: {state}")
+                if self._progress is not None:
+                    self._progress(state)
+
+            found = sweep(
                 profile,
-                self._budget,
+                budgets,
                 effort=self._effort,
                 seed=self._seed,
-                progress=self._progress or (lambda state: status.update(f"planning: {state}")),
+                progress=show,
+                starts=tuple(each.schedule for each in kept.values()),
             )
+        plans: dict[int, MemoryPlan] = {}
+        for budget, plan in found.items():
+            if isinstance(plan, BudgetError):
+                raise plan
+            plans[budget] = plan
+        return plans
+
+
+def _check(plan: MemoryPlan, budget: int, step: MemoryProfile) -> None:
+    require_match(plan, step, "the plan")
+    if plan.peak_bytes > budget:
+        raise BudgetError(
+            f"budget is {size(budget)}, the plan needs {size(plan.peak_bytes)}",
+            least_bytes=plan.peak_bytes,
+        )
 
 
 def fit_model(
     model: nn.Module,
     sample: Any,
-    budget: int | str,
+    budget: int | str | Sequence[int | str],
     *,
     loss: nn.Module | None = None,
     optimizer: Optimizer | None = None,
@@ -127,7 +154,7 @@ def fit_model(
     effort: str = "quick",
     seed: int = 0,
     captures: int = 2,
-    plan: str | Path | None = None,
+    plan: str | Path | Sequence[str | Path] | None = None,
     cache: bool = True,
     exact: bool = False,
     progress: Callable[[SolveProgress], None] | None = None,
@@ -135,15 +162,20 @@ def fit_model(
     """Return the model, trained within a budget; see `headrace.memory.fit`."""
     if not model.training:
         raise CaptureError("the model is in evaluation, needs training mode: call model.train()")
+    budgets = _listed(budget)
+    plans = [] if plan is None else _listed(plan)
+    if plans and len(plans) != len(budgets):
+        raise BudgetError(f"{len(budgets)} budgets and {len(plans)} plans: needs a plan for each")
+    whole = memory_bytes(device_of(model))
     job = StepConditions(loss=loss, optimizer=optimizer, accumulates=accumulates, ddp=ddp)
     planner = StepPlanner(
         model,
-        parse_budget(budget, memory_bytes(device_of(model))),
+        [parse_budget(each, whole) for each in budgets],
         job,
         effort=parse_effort(effort),
         seed=seed,
         progress=progress,
-        given=None if plan is None else MemoryPlan.load(plan),
+        given=[MemoryPlan.load(each) for each in plans],
         cache=StepCache.of_user() if cache else None,
     )
     fitted = FittedModule(model, planner, loss=loss, captures=captures, exact=exact)
@@ -152,8 +184,6 @@ def fit_model(
     return fitted
 
 
-def memory_bytes(device: torch.device) -> int | None:
-    """Return the memory of an accelerator; None for the CPU, whose memory others use, too."""
-    if device.type != "cuda":
-        return None
-    return int(torch.cuda.get_device_properties(device).total_memory)
+def _listed(value: Any) -> list[Any]:
+    """Return the values of a list or tuple, or a list of one."""
+    return list(value) if isinstance(value, list | tuple) else [value]

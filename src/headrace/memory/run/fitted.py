@@ -10,10 +10,15 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from headrace.memory.errors import BudgetError
 from headrace.memory.measure.capture import Capture, WithLoss, capture
 from headrace.memory.measure.implementations import with_implementations
+from headrace.memory.measure.step import device_of
+from headrace.memory.measure.timing import memory_bytes
+from headrace.memory.plan.make import parse_budget
 from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule
+from headrace.units import size
 
 
 class FittedModule(nn.Module):
@@ -27,7 +32,8 @@ class FittedModule(nn.Module):
     Parameters
     ----------
     model : is captured at the first call in training, in the mode and under the autocast of then.
-    plan : schedule of a captured step, which has all implementations and has not been measured.
+    plan : schedules of a captured step, by their budgets in bytes. The step has all implementations
+        and has not been measured.
     loss : a module of the model's output and a target; calls then take the target as their last
         argument and return the loss, and the schedule covers its memory.
     captures : how many kinds of arguments (shapes, types, modes) get a schedule. Calls of other
@@ -43,7 +49,7 @@ class FittedModule(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        plan: Callable[[Capture], Schedule],
+        plan: Callable[[Capture], Mapping[int, Schedule]],
         *,
         loss: nn.Module | None = None,
         captures: int = 1,
@@ -59,7 +65,8 @@ class FittedModule(nn.Module):
         self._plan = plan
         self._captures = captures
         self._exact = exact
-        self._steps: dict[Hashable, Callable[..., Any]] = {}
+        self._steps: dict[Hashable, Mapping[int, Callable[..., Any]]] = {}
+        self._budget: int | None = None
         self._warned = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -91,17 +98,51 @@ class FittedModule(nn.Module):
         if kind not in self._steps and len(self._steps) < self._captures:
             self._steps[kind] = self._scheduled(args, kwargs)
         buffers = [b for each in modules for b in each._buffers.values() if b is not None]
-        return self._steps.get(kind), [*parameters, *buffers]
+        steps = self._steps.get(kind, {})
+        fitting = [each for each in steps if self._budget is None or each <= self._budget]
+        step = steps[max(fitting)] if fitting else None
+        return step, [*parameters, *buffers]
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Budgets in bytes that there are schedules for, the least first."""
+        return tuple(sorted({budget for steps in self._steps.values() for budget in steps}))
+
+    def set_budget(self, budget: int | str) -> None:
+        """Run the next steps by the schedules of the largest budget that is not above this one.
+
+        Nothing is solved. A backward pass that is still to come runs by its forward's schedule.
+
+        Parameters
+        ----------
+        budget : as for `headrace.memory.fit`.
+
+        Raises
+        ------
+        BudgetError : it is malformed, or below the least that there is a schedule for.
+        """
+        found = parse_budget(budget, memory_bytes(device_of(self._original)))
+        if self.budgets and found < self.budgets[0]:
+            known = ", ".join(map(size, self.budgets))
+            raise BudgetError(
+                f"budget is {size(found)}, there are schedules for {known}: fit the model into a "
+                "smaller one too",
+                least_bytes=self.budgets[0],
+            )
+        self._budget = found
 
     @property
     def plans(self) -> list[Any]:
         """Plans made so far, where the function that makes them keeps them; see `fit`."""
         return list(getattr(self._plan, "plans", ()))
 
-    def _scheduled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+    def _scheduled(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[int, Callable[..., Any]]:
         traced = capture(self._called, args, kwargs)
         captured = with_implementations(traced, rounded=not self._exact)
-        return scheduled_step(captured, self._plan(captured))
+        schedules = self._plan(captured)
+        return {budget: scheduled_step(captured, each) for budget, each in schedules.items()}
 
     def _warn(self) -> None:
         if not self._warned:
