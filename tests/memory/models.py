@@ -117,3 +117,6 @@ def recurrent() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 CASES: Mapping[str, Case] = {
     each.__name__: each for each in (perceptron, convolutional, residual, transformer, recurrent)
 }
+
+ROUNDED = frozenset({"recurrent"})
+"""Cases that torch traces as other operators than eager runs, which differ by rounding."""

@@ -12,6 +12,8 @@ from typing import IO, Any
 
 _POLL_S = 0.01
 _LAST_LINES = 12
+_DRAIN_S = 2.0
+"""For what a process has printed before its end, on a busy machine."""
 
 
 class RoleProcess:
@@ -72,7 +74,8 @@ class RoleProcess:
             time.sleep(_POLL_S)
         self.signal(signal.SIGKILL)
         for reader in readers:
-            reader.join(grace_s)  # a process that left the group may still hold the pipe open
+            # a process that left the group may still hold the pipe open
+            reader.join(max(grace_s, _DRAIN_S))
         take(None)
 
 

@@ -61,8 +61,8 @@ def fit(
     plan : a file of `headrace memory plan` for this model, sample and device, which is not made
         again; of several budgets a list of as many.
     cache : whether costs and plans are kept in the cache folder, and taken from there.
-    exact : whether gradients are those of the model to the bit, on one device. Else they may differ
-        by rounding, as those of a loss over a vocabulary do that is summed chunk by chunk.
+    exact : whether gradients are those of the traced model to the bit, on one device. Else they may
+        differ by rounding, as those of a loss over a vocabulary do that is summed chunk by chunk.
     progress : called with the state of the solver; default: a line on a terminal.
 
     Raises

@@ -1,5 +1,6 @@
 """Plans for a budget: optimal where the step is small, within their certificate where it is not."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -7,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.memory.errors import BudgetError
+from headrace.memory.plan import solve
 from headrace.memory.plan.baselines import sqrt_schedule
+from headrace.memory.plan.checkmate import post_optimized
 from headrace.memory.plan.draft import Draft
 from headrace.memory.plan.search import Search
 from headrace.memory.plan.simulate import simulate_step
@@ -146,3 +149,26 @@ def test_a_short_limit_leaves_time_for_the_bound() -> None:
     )
     assert found.stop is Stop.TIME
     assert found.bound_us > plain.time_us
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_implementations_are_no_worse_than_one_each_post_optimised(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solve, "_EXACT_VARIABLES", 0)
+    graph = random_graph(Random(seed))
+    one = replace(
+        graph,
+        operators=tuple(
+            replace(each, implementations=each.implementations[:1]) for each in graph.operators
+        ),
+    )
+    plain = verify(one, plain_schedule(one)).peak_bytes
+    limits = SolveLimits(seconds=5.0, rounds=5, interval_work=0.0, gap=0.0)
+    for budget in (plain, plain * 9 // 10):
+        try:
+            found = solve_schedule(one, budget, limits=limits)
+        except BudgetError:
+            continue
+        optimized = verify(graph, post_optimized(graph, found.schedule, budget), budget)
+        assert solve_schedule(graph, budget, limits=limits).time_us <= optimized.time_us + 1e-6

@@ -144,9 +144,9 @@ def _print(plan: "MemoryPlan", output: Path) -> None:
     slower = plan.time_us / plan.plain_us - 1 if plan.plain_us else 0.0
     console = Console()
     console.print(
-        f"Predicted step {duration(plan.time_us)}, {slower:.1%} over a plain one; "
+        f"Predicted step {duration(plan.time_us)}, {slower:z.1%} over a plain one; "
         f"peak {size(plan.peak_bytes)} of {size(plan.budget_bytes)}; "
-        f"within {plan.gap:.1%} of the bound.",
+        f"within {plan.gap:z.1%} of the bound.",
         soft_wrap=True,
     )
     console.print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)

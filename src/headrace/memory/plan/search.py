@@ -5,7 +5,8 @@ read. So the search adds and removes reruns. `repair` lowers the memory at the h
 all steps fit; each of its moves ends a storage's life before that step and computes it again for
 its next reader, with all that this needs, or runs an operator by another implementation. `polish`
 removes reruns and slow implementations that the budget does not need. `improve` forgets the reruns
-of some operators at random, repairs and polishes again, and keeps what is faster.
+of some operators at random, or runs some backward operators by other implementations, repairs and
+polishes again, and keeps what is faster.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,6 +23,10 @@ _LEAST_US = 1e-3
 _TRIED = 12
 """Moves that are simulated in each round of `repair`, those that free most for their time; more
 until one helps."""
+_CHANGED_SHARE = 0.3
+"""Share of the rounds of `improve` that change implementations."""
+_CHANGED = (1, 1, 2, 4, 8, 16)
+"""Backward operators, next to each other, that one such round changes."""
 
 
 @dataclass(slots=True)
@@ -219,7 +224,7 @@ class Search:
         stop: Callable[[], bool],
         found: Callable[[SimulatedDraft], None],
     ) -> SimulatedDraft:
-        """Return the best draft of some rounds that forget, repair and polish.
+        """Return the best draft of some rounds that change, repair and polish.
 
         Parameters
         ----------
@@ -230,7 +235,7 @@ class Search:
         for _ in range(rounds):
             if stop():
                 break
-            start = self.evaluator.try_(self._forget(current.draft))
+            start = self.evaluator.try_(self._changed(current))
             if start is None:
                 continue
             tried = self.polish(self.repair(start, noise=self.random.choice((0.0, 0.3, 1.0))))
@@ -244,6 +249,23 @@ class Search:
             elif self.random.random() < 0.05:
                 current = best
         return best
+
+    def _changed(self, trial: SimulatedDraft) -> Draft:
+        """Return a draft without some reruns, or with other implementations."""
+        able = np.flatnonzero([len(self.stages.ways(op)) > 1 for op in trial.operator.tolist()])
+        able = able[trial.operator[able] >= len(self.stages.forward)]
+        if not len(able) or self.random.random() >= _CHANGED_SHARE:
+            return self._forget(trial.draft)
+        draft = trial.draft.copy()
+        count = min(len(able), self.random.choice(_CHANGED))
+        low = self.random.randrange(len(able) - count + 1)
+        for step in able[low : low + count].tolist():
+            stage, operator = int(trial.stage[step]), int(trial.operator[step])
+            number = self.random.randrange(len(self.stages.ways(operator)))
+            set_way(self.stages, draft, stage, operator, number)
+            for read in self.stages.ways(operator)[number].reads:
+                self._make(trial, draft, read, step)
+        return draft
 
     def _forget(self, draft: Draft) -> Draft:
         """Return a draft without the reruns of some operators in some stages."""

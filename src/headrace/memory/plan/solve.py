@@ -16,6 +16,7 @@ from headrace.errors import ModelError
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph
 from headrace.memory.plan.baselines import keep_schedule, sqrt_schedule
+from headrace.memory.plan.checkmate import post_optimized
 from headrace.memory.plan.coarse import CoarseProgram, coarse_program
 from headrace.memory.plan.draft import Draft, SimulatedDraft
 from headrace.memory.plan.intervals import improved
@@ -43,6 +44,8 @@ _BOUND_SHARE = 0.7
 """Largest share of the time that is left for one relaxation."""
 _LEAST_SHARE, _LEAST_S = 0.1, 2.0
 """Time for the least budget of an error, beyond the limit: a share of it, and at least seconds."""
+_NARROW_SHARE = 0.25
+"""Share of the time for a solve with one implementation of each operator."""
 _THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
 """Values of the relaxation above which a run is taken into a rounded schedule."""
 _NOISES = (0.0, 0.3, 0.3, 1.0, 1.0)
@@ -181,6 +184,13 @@ class _Solve:
 
     def run(self, starts: tuple[Schedule, ...]) -> Solution:
         self._refuse_impossible()
+        self.look(starts)
+        if self.best is None:
+            raise self._infeasible()
+        return self._solution()
+
+    def look(self, starts: tuple[Schedule, ...] = ()) -> None:
+        """Look for schedules and bounds until a limit ends it."""
         for schedule in starts:
             self._start(Draft.of(self.stages, schedule))
         self.deadline = self.limits.seconds * _FIRST_SHARE
@@ -192,17 +202,17 @@ class _Solve:
             self._exact(program)
         else:
             self._coarse()
+            self._narrow()
         if self.best is None:
             self._persist()
         if self.best is None:
-            raise self._infeasible()
+            return
         if program is not None and not small and not self._ended():
             self._relax(program)
         if not small:
             self._intervals()
         if not self._ended():
             self.search.improve(self.best, self.limits.rounds, self._ended, self._found)
-        return self._solution()
 
     def _seconds(self) -> float:
         return time.monotonic() - self.began
@@ -266,6 +276,26 @@ class _Solve:
             if self._ended():
                 return
             self._start(Draft.of(self.stages, sqrt_schedule(self.graph, segments)))
+
+    def _narrow(self) -> None:
+        """Start from the fastest schedule found with the first implementation of each operator.
+
+        The search is quicker among those alone. The result is at least as good as that schedule
+        post-optimised.
+        """
+        operators = self.graph.operators
+        if self._ended() or all(len(each.implementations) == 1 for each in operators):
+            return
+        first = tuple(replace(each, implementations=each.implementations[:1]) for each in operators)
+        seconds = min(self._left(), self.limits.seconds * _NARROW_SHARE)
+        limits = replace(self.limits, seconds=seconds)
+        graph = replace(self.graph, operators=first)
+        narrow = _Solve(graph, self.budget, limits, self.seed, None, self.interrupt)
+        narrow.look()
+        if narrow.best is not None:
+            self._start(narrow.best.draft)
+            made = post_optimized(self.graph, narrow.best.draft.schedule(), self.budget)
+            self._start(Draft.of(self.stages, made))
 
     def _persist(self) -> None:
         """Search with more disturbance until the time is over."""

@@ -59,7 +59,7 @@ def tradeoff(
         starts = (*starts, found.schedule)
         points.append(
             Point(
-                name=f"{share:.0%}",
+                name=f"{share:z.0%}",
                 peak_bytes=found.peak_bytes,
                 time_us=found.time_us,
                 bound_us=found.bound_us,

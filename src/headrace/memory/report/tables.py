@@ -92,14 +92,14 @@ def plan_summary(plan: MemoryPlan) -> list[tuple[str, str]]:
     """Return (label, value) rows of a plan."""
     graph = plan.profile.graph
     plain = plan.plain_us
-    over = f", {plan.time_us / plain - 1:+.1%} of a plain run's" if plain else ""
+    over = f", {plan.time_us / plain - 1:+z.1%} of a plain run's" if plain else ""
     again = len(plan.schedule.steps) - len(graph.operators)
     return [
         ("model", f"{plan.profile.model} on {plan.profile.device}"),
         ("budget", size(plan.budget_bytes)),
         ("peak", size(plan.peak_bytes)),
         ("time", f"{duration(plan.time_us)}{over}"),
-        ("bound", f"{duration(plan.bound_us)}, gap {plan.gap:.1%}"),
+        ("bound", f"{duration(plan.bound_us)}, gap {plan.gap:z.1%}"),
         ("steps", f"{len(plan.schedule.steps)}, {again} of them again"),
         ("profile", f"{plan.profile.digest[:12]}, {plan.profile.provenance['kind']}"),
     ]

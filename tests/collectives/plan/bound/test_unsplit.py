@@ -154,8 +154,8 @@ def test_many_chunks_take_no_more_memory_or_time() -> None:
         deliveries_of(Demand(collective=Collective.ALL_TO_ALL, ranks=64, chunks=chunks))
         for chunks in (1, 16)
     )
-    begun = time.monotonic()
+    begun = time.process_time()  # others may keep the machine busy
     once, often = (most_urgent_cut(topology, deliveries, 1.0) for deliveries in (few, many))
-    assert time.monotonic() - begun < 8
+    assert time.process_time() - begun < 8
     assert often.chunks == 16 * once.chunks
     assert once.us < often.us <= 16 * once.us
