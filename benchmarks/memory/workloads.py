@@ -35,7 +35,8 @@ class Workload:
     sample : makes inputs and targets of a batch.
     batch : of the paper's tables where the network is one of theirs.
     loss : of outputs and targets.
-    eager_gb : memory of PyTorch in Table 4.2, in GB; None where the paper has none.
+    eager_gb, monet_gb : memory of PyTorch, and of MONeT at 10% overhead, in Table 4.2, in GB; None
+        where the paper has none.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Workload:
     batch: int
     loss: Loss = functional.cross_entropy
     eager_gb: float | None = None
+    monet_gb: float | None = None
 
     def make(self, batch: int | None = None, *, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:
         """Return the network, inputs and targets; the same ones for the same seed.
@@ -98,17 +100,29 @@ def text(tokens: int, vocabulary: int = VOCABULARY) -> Sample:
 _SQUARE = pixels(224, 224)
 
 PAPER = (
-    Workload(name="resnet50", network=ResNet50, sample=_SQUARE, batch=184, eager_gb=15.1),
-    Workload(name="googlenet", network=GoogLeNet, sample=_SQUARE, batch=320, eager_gb=14.9),
+    Workload(
+        name="resnet50", network=ResNet50, sample=_SQUARE, batch=184, eager_gb=15.1, monet_gb=5.7
+    ),
+    Workload(
+        name="googlenet", network=GoogLeNet, sample=_SQUARE, batch=320, eager_gb=14.9, monet_gb=6.9
+    ),
     Workload(
         name="unet",
         network=UNet,
         sample=masks(608, 416, channels=3, classes=2),
         batch=11,
         eager_gb=14.3,
+        monet_gb=5.2,
     ),
-    Workload(name="vgg16", network=VGG16, sample=_SQUARE, batch=176, eager_gb=14.1),
-    Workload(name="mobilenet_v2", network=MobileNetV2, sample=_SQUARE, batch=256, eager_gb=14.5),
+    Workload(name="vgg16", network=VGG16, sample=_SQUARE, batch=176, eager_gb=14.1, monet_gb=5.5),
+    Workload(
+        name="mobilenet_v2",
+        network=MobileNetV2,
+        sample=_SQUARE,
+        batch=256,
+        eager_gb=14.5,
+        monet_gb=4.8,
+    ),
 )
 """Models of Table 4.2, with the batches of Table 4.3 (Figure A.1 has MobileNet-V2 with 272)."""
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.memory.models import covered_share
 from benchmarks.memory.networks import GPT, MobileNetV2
 from benchmarks.memory.planning import FULL, NOOP, Steps
 from benchmarks.memory.reference import Reference
@@ -55,6 +56,13 @@ def test_plain_steps_need_about_what_the_paper_measured(name: str) -> None:
     assert max(ways[NOOP]) == 1
     assert len(ways[NOOP]) == len(ways[FULL])
     assert max(ways[FULL]) > 1
+
+
+def test_what_may_be_computed_again_is_covered() -> None:
+    graph = Steps.of(WORKLOADS["unet"]).graphs[NOOP]
+    assert covered_share(graph) == 1.0
+    once = tuple(replace(each, again=False) for each in graph.operators)
+    assert covered_share(replace(graph, operators=once)) == 0.0
 
 
 def test_allocations_are_counted_to_the_byte() -> None:

@@ -1,0 +1,114 @@
+"""Models beyond Table 4.2: a plan for each within five minutes, and what of its memory is covered.
+
+Captured on fake tensors at full size, with times by a roofline of the paper's GPU.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.harness import Report
+from benchmarks.kept import KeptRows
+from benchmarks.memory.planning import FULL, P100, Steps
+from benchmarks.memory.workloads import MORE, Workload
+from headrace.memory.errors import BudgetError
+from headrace.memory.graph import Graph
+from headrace.memory.plan.solve import SolveLimits, solve_schedule
+
+SECTION = "models"
+_QUICK_MODELS = ("unet3d", "gpt12", "vit_small")
+_SHARES = (0.7, 0.54)
+"""Budgets, as shares of a plain run's peak; the paper plans 3D-UNet for the latter (A.3)."""
+_ALLOWED_S = 300.0
+_SOLVE_S, _QUICK_SOLVE_S = 200.0, 15.0
+_SECONDS, _UNPLANNED = "models-planned-within-seconds", "models-without-a-plan"
+
+
+def bars() -> dict[str, str]:
+    """Return the bars: the longest from the model to a plan, and budgets without one."""
+    return {_SECONDS: f"<= {_ALLOWED_S:g}", _UNPLANNED: "<= 0"}
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    """Capture and plan every model that an interrupted run has not planned."""
+    kept = KeptRows("memory", SECTION, quick=quick)
+    for workload in MORE:
+        if not quick or workload.name in _QUICK_MODELS:
+            _add_rows(kept, workload, _QUICK_SOLVE_S if quick else _SOLVE_S)
+    rows = list(kept.rows.values())
+    for row in rows:
+        report.row(f"models beyond Table 4.2 ({P100.name})", **row)
+    _judge(report, rows)
+    report.note(
+        "models: seconds are from the model to the plan, capture included. covered: share of what a "
+        "plain run stores from the forward to the backward pass that can be computed again or by "
+        "another implementation; the rest is opaque, and stored. GB are 1e9 bytes"
+    )
+    kept.clear()
+
+
+def _judge(report: Report, rows: Sequence[dict[str, Any]]) -> None:
+    report.bar(_SECONDS, max(row["seconds"] for row in rows))
+    report.bar(_UNPLANNED, sum(row["overhead"] is None for row in rows))
+
+
+def _add_rows(kept: KeptRows, workload: Workload, seconds: float) -> None:
+    keys = {share: f"{workload.name} {share}" for share in _SHARES}
+    if all(key in kept.rows for key in keys.values()):
+        return
+    began = time.monotonic()
+    steps = Steps.of(workload)
+    capture_s = time.monotonic() - began
+    for share, key in keys.items():
+        if key not in kept.rows:
+            kept.add(key, _row(steps, share, capture_s, seconds))
+
+
+def _row(steps: Steps, share: float, capture_s: float, seconds: float) -> dict[str, Any]:
+    graph, plain = steps.graphs[FULL], steps.plain_bytes
+    row: dict[str, Any] = {
+        "model": steps.workload.name,
+        "batch": steps.workload.batch,
+        "operators": len(graph.operators),
+        "plain_gb": plain / 1e9,
+        "covered": covered_share(graph),
+        "budget": share,
+    }
+    began = time.monotonic()
+    try:
+        found = solve_schedule(graph, int(share * plain), limits=SolveLimits(seconds=seconds))
+    except BudgetError as error:
+        least = None if error.least_bytes is None else error.least_bytes / plain
+        taken = capture_s + time.monotonic() - began
+        return {**row, "overhead": None, "gap": None, "least_budget": least, "seconds": taken}
+    return {
+        **row,
+        "overhead": found.time_us / steps.plain_us - 1,
+        "gap": found.gap,
+        "seconds": capture_s + time.monotonic() - began,
+    }
+
+
+def covered_share(graph: Graph) -> float:
+    """Return the share of what a plain run stores for its backward pass that a plan may not store.
+
+    Its creator may run again, or each of its readers in the backward pass has an implementation
+    that does not read it.
+    """
+    before, after = graph.operators[: graph.forward_count], graph.operators[graph.forward_count :]
+    created = {
+        storage: operator for operator in before for storage in operator.implementations[0].creates
+    }
+    stored = {storage for each in after for storage in each.implementations[0].reads} & set(created)
+    avoidable = {
+        storage
+        for storage in stored
+        if created[storage].again
+        or all(
+            any(storage not in way.reads for way in each.implementations)
+            for each in after
+            if storage in each.implementations[0].reads
+        )
+    }
+    whole = sum(graph.storages[each].nbytes for each in stored)
+    return sum(graph.storages[each].nbytes for each in avoidable) / whole if whole else 1.0
