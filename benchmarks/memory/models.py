@@ -18,7 +18,8 @@ from headrace.memory.plan.solve import SolveLimits, solve_schedule
 SECTION = "models"
 _QUICK_MODELS = ("unet3d", "gpt12", "vit_small")
 _SHARES = (0.7, 0.54)
-"""Budgets, as shares of a plain run's peak; the paper plans 3D-UNet for the latter (A.3)."""
+"""Budgets, as shares of a plain run's peak above parameters, inputs and gradients; the paper plans
+3D-UNet, where these are few, for the latter (A.3)."""
 _ALLOWED_S = 300.0
 _SOLVE_S, _QUICK_SOLVE_S = 200.0, 15.0
 _SECONDS, _UNPLANNED = "models-planned-within-seconds", "models-without-a-plan"
@@ -40,9 +41,10 @@ def measure(report: Report, *, quick: bool) -> None:
         report.row(f"models beyond Table 4.2 ({P100.name})", **row)
     _judge(report, rows)
     report.note(
-        "models: seconds are from the model to the plan, capture included. covered: share of what a "
-        "plain run stores from the forward to the backward pass that can be computed again or by "
-        "another implementation; the rest is opaque, and stored. GB are 1e9 bytes"
+        "models: budgets are shares of what a plain run's peak is above parameters, inputs and "
+        "gradients. Seconds are from the model to the plan, capture included. covered: share of "
+        "what a plain run stores from the forward to the backward pass that can be computed again "
+        "or by another implementation; the rest is opaque, and stored. GB are 1e9 bytes"
     )
     kept.clear()
 
@@ -65,22 +67,25 @@ def _add_rows(kept: KeptRows, workload: Workload, seconds: float) -> None:
 
 
 def _row(steps: Steps, share: float, capture_s: float, seconds: float) -> dict[str, Any]:
-    graph, plain = steps.graphs[FULL], steps.plain_bytes
+    graph = steps.graphs[FULL]
+    least = graph.resident_bytes + sum(graph.storages[each].nbytes for each in graph.results)
+    above = steps.plain_bytes - least
     row: dict[str, Any] = {
         "model": steps.workload.name,
         "batch": steps.workload.batch,
         "operators": len(graph.operators),
-        "plain_gb": plain / 1e9,
+        "plain_gb": steps.plain_bytes / 1e9,
+        "above_gb": above / 1e9,
         "covered": covered_share(graph),
         "budget": share,
     }
     began = time.monotonic()
     try:
-        found = solve_schedule(graph, int(share * plain), limits=SolveLimits(seconds=seconds))
-    except BudgetError as error:
-        least = None if error.least_bytes is None else error.least_bytes / plain
+        budget = least + int(share * above)
+        found = solve_schedule(graph, budget, limits=SolveLimits(seconds=seconds))
+    except BudgetError:
         taken = capture_s + time.monotonic() - began
-        return {**row, "overhead": None, "gap": None, "least_budget": least, "seconds": taken}
+        return {**row, "overhead": None, "gap": None, "seconds": taken}
     return {
         **row,
         "overhead": found.time_us / steps.plain_us - 1,
