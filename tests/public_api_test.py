@@ -117,7 +117,14 @@ PUBLIC = {
         "ddp_hook",
         "fsdp_hook",
     },
-    "headrace.memory": {"BudgetError", "CaptureError", "MismatchError", "ScheduleError", "fit"},
+    "headrace.memory": {
+        "BudgetError",
+        "CaptureError",
+        "MismatchError",
+        "ScheduleError",
+        "fit",
+        "fit_blocks",
+    },
     "headrace.memory.operators": {
         "Creation",
         "Exactness",

@@ -139,7 +139,7 @@ MORE = (
         name="gpt48",
         network=lambda: GPT(48, width=1600),
         sample=text(1024),
-        batch=1,
+        batch=4,
         loss=token_loss,
     ),
     Workload(name="densenet121", network=DenseNet, sample=_SQUARE, batch=64),

@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
 
+    from headrace.memory.adapt.blocks import FittedBlocks
     from headrace.memory.plan.solve import SolveProgress
     from headrace.memory.run.fitted import FittedModule
 
-__all__ = ["BudgetError", "CaptureError", "MismatchError", "ScheduleError", "fit"]
+__all__ = ["BudgetError", "CaptureError", "MismatchError", "ScheduleError", "fit", "fit_blocks"]
 
 
 def fit(
@@ -89,4 +90,58 @@ def fit(
         cache=cache,
         exact=exact,
         progress=progress,
+    )
+
+
+def fit_blocks(
+    model: "Module",
+    blocks: "Sequence[Module]",
+    sample: Any,
+    budget: int | str,
+    *,
+    optimizer: "Optimizer | None" = None,
+    accumulates: bool = False,
+    shards: int = 1,
+    effort: str = "quick",
+    seed: int = 0,
+    cache: bool = True,
+    exact: bool = False,
+) -> "FittedBlocks":
+    """Fit blocks of a model under one budget, before `fully_shard` wraps them.
+
+    Each block is captured by itself, and planned for several budgets of its own; the plans that are
+    fastest together are chosen. The fitted blocks take the places of the originals in `model`.
+
+    Parameters
+    ----------
+    model : in training mode, not sharded yet.
+    blocks : modules inside of it, such as its layers; each is called once in a step.
+    sample : arguments of a call of the model.
+    budget : as for `fit`. The rest of the model counts by what it stores for its backward pass, and
+        as much again for gradients.
+    optimizer : its state is counted.
+    accumulates : whether gradients are kept between steps.
+    shards : ranks that share parameters, gradients and the optimizer's state by FSDP2; the gathered
+        parameters of two blocks and the gradients of one are counted then.
+    effort, seed, cache, exact : as for `fit`, for every budget of every kind of block.
+
+    Raises
+    ------
+    BudgetError : the budget is malformed, or less than every choice of plans needs.
+    CaptureError : a block cannot be captured, is not in the model, or is not called once.
+    """
+    from headrace.memory.adapt.blocks import fit_blocks
+
+    return fit_blocks(
+        model,
+        blocks,
+        sample,
+        budget,
+        optimizer=optimizer,
+        accumulates=accumulates,
+        shards=shards,
+        effort=effort,
+        seed=seed,
+        cache=cache,
+        exact=exact,
     )

@@ -71,14 +71,19 @@ class StepPlanner:
         BudgetError : no schedule is found within a budget, or the plan given needs more.
         MismatchError : a plan given is for another step.
         """
-        plans = self._plans(captured)
+        plans = self._plans(captured, unmeasured_profile(self._model, captured, self._job))
         for plan in plans.values():
             plan.verify()
         self.plans += plans.values()
         return {budget: plan.schedule for budget, plan in plans.items()}
 
-    def _plans(self, captured: Capture) -> dict[int, MemoryPlan]:
-        step = unmeasured_profile(self._model, captured, self._job)
+    def _budgets_of(self, step: MemoryProfile) -> Sequence[int]:  # noqa: ARG002
+        return self._budgets
+
+    def _refused(self, error: BudgetError) -> None:
+        raise error
+
+    def _plans(self, captured: Capture, step: MemoryProfile) -> dict[int, MemoryPlan]:
         if self._given:
             given, self._given = self._given, ()
             for budget, plan in zip(self._budgets, given, strict=True):
@@ -92,7 +97,7 @@ class StepPlanner:
                 effort=self._effort,
                 seed=self._seed,
             )
-            for budget in self._budgets
+            for budget in self._budgets_of(step)
         }
         found = {budget: self._cache.find_plan(key) for budget, key in keys.items()}
         kept = {budget: plan for budget, plan in found.items() if plan is not None}
@@ -128,8 +133,9 @@ class StepPlanner:
         plans: dict[int, MemoryPlan] = {}
         for budget, plan in found.items():
             if isinstance(plan, BudgetError):
-                raise plan
-            plans[budget] = plan
+                self._refused(plan)
+            else:
+                plans[budget] = plan
         return plans
 
 

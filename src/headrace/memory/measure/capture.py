@@ -28,6 +28,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph as FxGraph
 from torch.fx import Node
 from torch.fx.traceback import annotate, preserve_node_meta
+from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator, Storage
@@ -152,11 +153,17 @@ def capture(
         without a fake implementation, nothing to differentiate.
     """
     _refuse_hooks(model)
-    joint = _export(model, tuple(args), dict(kwargs or {}))
+    leaves = pytree.tree_map_only(torch.Tensor, _leaf, (tuple(args), dict(kwargs or {})))
+    joint = _export(model, *leaves)
     _drop_unread_statistics(joint.graph_module.graph)
     rewrite(joint.graph_module.graph)
     joint.graph_module.recompile()  # its code is text alone: constants have no names in it
     return _Reader(joint).read()
+
+
+def _leaf(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that no operator of before has made: the trace looks for its gradient."""
+    return value.detach().requires_grad_(value.requires_grad)
 
 
 def _refuse_hooks(model: nn.Module) -> None:

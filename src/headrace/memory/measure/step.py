@@ -111,7 +111,7 @@ def unmeasured_profile(
     resident = dict(captured.graph.resident)
     rounding = ROUNDING.get(where.type, 1)
     if job.optimizer is not None:
-        resident["optimizer"] = _state_bytes(job.optimizer, rounding)
+        resident["optimizer"] = optimizer_bytes(job.optimizer, rounding)
     gradients = sum(
         _rounded(each.nbytes, rounding) for each in model.parameters() if each.requires_grad
     )
@@ -170,7 +170,7 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _state_bytes(optimizer: Optimizer, rounding: int) -> int:
+def optimizer_bytes(optimizer: Optimizer, rounding: int = 1) -> int:
     """Return the bytes of an optimizer's state: as it is, or as a first step would make it."""
     state = optimizer.state or _first_state(optimizer)
     return sum(

@@ -1,0 +1,131 @@
+"""One budget for a chain of blocks, each with several plans: which plan each block runs by.
+
+While a block runs, memory has what the whole model holds, what the blocks before it have stored for
+their backward passes, and the block's own step. Which plans together are fastest within the budget
+is a small integer program.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.memory.errors import BudgetError
+from headrace.memory.graph import Graph
+from headrace.memory.plan.plan import MemoryPlan
+from headrace.memory.plan.simulate import simulate_step
+from headrace.memory.schedule import Schedule
+from headrace.solver import import_cp_model, solve_cpsat
+from headrace.solver.parameters import Parameters
+from headrace.units import size
+
+_KIB = 1024
+_LIMIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockPlan:
+    """A plan of a block, and what it needs beside the block's parameters and buffers.
+
+    Attributes
+    ----------
+    step_bytes : at most while the block runs.
+    stored_bytes : from the end of its forward to the beginning of its backward pass.
+    """
+
+    plan: MemoryPlan
+    step_bytes: int
+    stored_bytes: int
+
+    @classmethod
+    def of(cls, plan: MemoryPlan) -> "BlockPlan":
+        """Return a plan with its figures."""
+        graph = plan.profile.graph
+        own = graph.resident.get("parameters", 0) + graph.resident.get("buffers", 0)
+        return cls(
+            plan=plan,
+            step_bytes=plan.peak_bytes - own,
+            stored_bytes=_stored_bytes(graph, plan.schedule),
+        )
+
+
+def _stored_bytes(graph: Graph, schedule: Schedule) -> int:
+    found = simulate_step(graph, schedule)
+    there = (found.first < schedule.forward_steps) & (found.last >= schedule.forward_steps)
+    sizes = np.array([each.nbytes for each in graph.storages])
+    return int(sizes[found.storage[there]].sum())
+
+
+def divide_budget(
+    blocks: Sequence[Sequence[BlockPlan]], held_bytes: Sequence[int], budget_bytes: int
+) -> list[BlockPlan]:
+    """Return a plan for each block, which together are the fastest within a budget.
+
+    Parameters
+    ----------
+    blocks : plans of every block to choose from, in the order of the forward pass.
+    held_bytes : what the model holds while each block runs, beside stored activations.
+
+    Raises
+    ------
+    BudgetError : no choice fits; it has the least that one fits into.
+    """
+    build = _Build(blocks, held_bytes)
+    build.model.add(build.peak <= budget_bytes // _KIB)
+    build.model.minimize(build.time)
+    chosen = build.solved()
+    if chosen is not None:
+        return chosen
+    build = _Build(blocks, held_bytes)
+    build.model.minimize(build.peak)
+    least = build.solved()
+    assert least is not None  # without a limit every choice is one
+    needed = chain_peak(least, held_bytes)
+    raise BudgetError(
+        f"budget is {size(budget_bytes)}, the plans found for the blocks need {size(needed)}",
+        least_bytes=needed,
+    )
+
+
+def chain_peak(chosen: Sequence[BlockPlan], held_bytes: Sequence[int]) -> int:
+    """Return the most bytes while any block runs."""
+    stored, peak = 0, 0
+    for each, held in zip(chosen, held_bytes, strict=True):
+        peak = max(peak, held + stored + each.step_bytes)
+        stored += each.stored_bytes
+    return peak
+
+
+class _Build:
+    """The program: one plan of each block, in KiB and microseconds."""
+
+    def __init__(self, blocks: Sequence[Sequence[BlockPlan]], held_bytes: Sequence[int]) -> None:
+        cp_model = import_cp_model()
+        self.blocks = blocks
+        self.model = cp_model.CpModel()
+        self.chosen = [[self.model.new_bool_var("") for _ in plans] for plans in blocks]
+        most = sum(max(_kib(p.stored_bytes + p.step_bytes) for p in plans) for plans in blocks)
+        self.peak = self.model.new_int_var(0, most + _kib(max(held_bytes)), "peak")
+        stored: Any = 0
+        self.time: Any = 0
+        for plans, picks, held in zip(blocks, self.chosen, held_bytes, strict=True):
+            self.model.add_exactly_one(picks)
+            own = sum(_kib(each.step_bytes) * pick for each, pick in zip(plans, picks, strict=True))
+            self.model.add(_kib(held) + stored + own <= self.peak)
+            for each, pick in zip(plans, picks, strict=True):
+                stored += _kib(each.stored_bytes) * pick
+                self.time += round(each.plan.time_us) * pick
+
+    def solved(self) -> list[BlockPlan] | None:
+        """Return the plans of the best choice found; None if there is none."""
+        flat = [pick for picks in self.chosen for pick in picks]
+        values = solve_cpsat(self.model, flat, Parameters(limit_s=_LIMIT_S)).values
+        if values is None:
+            return None
+        picked = iter(values.round().astype(bool).tolist())
+        return [each for plans in self.blocks for each in plans if next(picked)]
+
+
+def _kib(nbytes: int) -> int:
+    return -(-nbytes // _KIB)

@@ -1,0 +1,109 @@
+"""Blocks of a model under one budget, alone and sharded by FSDP2."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from headrace.memory import BudgetError, CaptureError, fit_blocks
+from headrace.memory.measure.allocations import allocations_of
+from tests.conformance.launch import outputs, ranks
+from tests.memory.training import assert_trains_alike
+
+CPU = torch.device("cpu")
+JOB = Path(__file__).with_name("fsdp_job.py")
+BLOCKS = 4
+WIDTH = 32
+
+
+class Chain(nn.Module):
+    """Layers that share a budget, and a head outside of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(WIDTH, 4 * WIDTH),
+                nn.GELU(),
+                nn.LayerNorm(4 * WIDTH),
+                nn.Dropout(0.1),
+                nn.Linear(4 * WIDTH, WIDTH),
+            )
+            for _ in range(BLOCKS)
+        )
+        self.head = nn.Linear(WIDTH, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x)
+
+
+@pytest.fixture(scope="module")
+def chain() -> Chain:
+    torch.manual_seed(0)
+    return Chain()
+
+
+def sample() -> torch.Tensor:
+    return torch.randn(512, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def peak(model: nn.Module) -> int:
+    """Return the bytes of a step, with parameters and input."""
+    model.zero_grad()
+    x = sample()
+    there = sum(each.nbytes for each in (*model.parameters(), *model.buffers(), x))
+    found = allocations_of(lambda: model(x).square().mean().backward(), CPU)
+    model.zero_grad()
+    return there + found.peak_bytes
+
+
+def test_a_step_is_within_the_budget_with_the_same_gradients(
+    chain: Chain, cache_folder: Path
+) -> None:
+    model = deepcopy(chain)
+    plain = peak(model)
+    blocks = list(model.layers)
+    with pytest.raises(BudgetError, match="the plans found for the blocks need") as least:
+        fit_blocks(model, blocks, sample(), 1000)
+    assert list(model.layers) == blocks
+    assert least.value.least_bytes is not None
+    budget = max(least.value.least_bytes, int(0.7 * plain))
+    assert budget < 0.85 * plain
+    fitted = fit_blocks(model, blocks, sample(), budget)
+    assert list(model.layers) == list(fitted.blocks)
+    assert list(model.state_dict()) == list(chain.state_dict())
+    assert len({each.plans[0].profile.model_digest for each in fitted.blocks}) <= 2
+    x = sample()
+    assert_trains_alike(lambda: model(x), model, lambda: eager(x), eager := deepcopy(chain))
+    assert peak(model) <= budget
+    assert fitted.set_budget(2 * plain) > budget
+    assert peak(model) > budget
+
+
+def test_blocks_outside_of_the_model_or_called_twice_are_refused(chain: Chain) -> None:
+    with pytest.raises(CaptureError, match="no module inside"):
+        fit_blocks(chain, [nn.Linear(2, 2)], sample(), "1GiB")
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.layer(x))
+
+    model = Twice()
+    with pytest.raises(CaptureError, match="module 'layer' is called 2 times"):
+        fit_blocks(model, [model.layer], sample(), "1GiB")
+
+
+def test_gradients_under_fsdp_are_those_of_unfitted_blocks(cache_folder: Path) -> None:
+    with ranks(2, JOB, HEADRACE_CACHE=str(cache_folder)) as processes:
+        texts = outputs(processes, 120)
+    for process, text in zip(processes, texts, strict=True):
+        assert process.returncode == 0, text
+        assert "equal after 3 steps" in text, text
