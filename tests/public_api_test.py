@@ -124,6 +124,7 @@ PUBLIC = {
         "ScheduleError",
         "fit",
         "fit_blocks",
+        "partitioner",
     },
     "headrace.memory.operators": {
         "Creation",

@@ -13,8 +13,17 @@ if TYPE_CHECKING:
     from headrace.memory.adapt.blocks import FittedBlocks
     from headrace.memory.plan.solve import SolveProgress
     from headrace.memory.run.fitted import FittedModule
+    from headrace.memory.run.partition import MemoryPartitioner
 
-__all__ = ["BudgetError", "CaptureError", "MismatchError", "ScheduleError", "fit", "fit_blocks"]
+__all__ = [
+    "BudgetError",
+    "CaptureError",
+    "MismatchError",
+    "ScheduleError",
+    "fit",
+    "fit_blocks",
+    "partitioner",
+]
 
 
 def fit(
@@ -145,3 +154,26 @@ def fit_blocks(
         cache=cache,
         exact=exact,
     )
+
+
+def partitioner(budget: int | str, *, effort: str = "quick", seed: int = 0) -> "MemoryPartitioner":
+    """Return what chooses, under `torch.compile`, the tensors that a step stores within a budget.
+
+    ``torch.compile(model, dynamic=False, options={"custom_partitioner_fn": partitioner("6GiB")})``
+
+    Operators run by the compiler's kernels; times are those of a model of a device, as operators
+    are compiled together. The budget covers what the compiled graph reads, stores and returns, as
+    if each operator ran by itself: where the compiler joins them, a step needs less.
+
+    Parameters
+    ----------
+    budget, effort, seed : as for `fit`; of every graph that the model is compiled as.
+
+    Raises
+    ------
+    BudgetError : `effort` is unknown. When a graph is compiled, torch wraps those of its budget.
+    """
+    from headrace.memory.plan.effort import parse_effort
+    from headrace.memory.run.partition import MemoryPartitioner
+
+    return MemoryPartitioner(budget, parse_effort(effort), seed)

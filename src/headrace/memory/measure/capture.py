@@ -11,7 +11,7 @@ pass. The joint graph is kept: schedules are run on it (`headrace.memory.run`).
 import operator
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -26,7 +26,7 @@ from torch._functorch._aot_autograd.schemas import JointWithDescriptors
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._ops import OpOverload
 from torch.fx import Graph as FxGraph
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 from torch.fx.traceback import annotate, preserve_node_meta
 from torch.utils import _pytree as pytree
 
@@ -90,24 +90,28 @@ class Capture:
     Attributes
     ----------
     graph : its operators and storages; times and workspaces are 0 until they are measured.
-    joint : torch's record of the trace.
+    module : the joint graph.
+    joint : torch's record of the trace; None where torch asked for the two graphs alone.
     nodes : of the joint graph, by operator; None for the loss outside of the graph.
     storage_of : storage of each node's value that is one tensor and no input, parameter or buffer.
     bases : by storage, the node that creates it and the index of the output (None: it has one).
     views : nodes that compute nothing: other views of a storage, or elements of a tuple.
     random : forward operators that draw random numbers, and the device of their generator.
+    effects : nodes that write into inputs at the end of the forward pass.
     calls : by operator and implementation, where it is not the operator's node itself.
     examples : fake tensors of storages that only calls create.
     fills : of these, a value that is valid in every element, where that is not 0.
     """
 
     graph: Graph
-    joint: JointWithDescriptors
+    module: GraphModule
+    joint: JointWithDescriptors | None = None
     nodes: tuple[Node | None, ...]
     storage_of: Mapping[Node, int]
     bases: tuple[tuple[Node, int | None], ...]
     views: frozenset[Node]
     random: Mapping[int, torch.device]
+    effects: tuple[Node, ...] = ()
     calls: Mapping[tuple[int, int], TracedCall] = field(
         default_factory=dict[tuple[int, int], TracedCall]
     )
@@ -124,7 +128,7 @@ class Capture:
     @property
     def fx(self) -> FxGraph:
         """The joint graph."""
-        return self.joint.graph_module.graph
+        return self.module.graph
 
     @property
     def forward_outputs(self) -> list[Any]:
@@ -158,7 +162,29 @@ def capture(
     _drop_unread_statistics(joint.graph_module.graph)
     rewrite(joint.graph_module.graph)
     joint.graph_module.recompile()  # its code is text alone: constants have no names in it
-    return _Reader(joint).read()
+    return replace(_Reader(joint.graph_module).read(), joint=joint)
+
+
+def read_joint(module: GraphModule) -> Capture:
+    """Read a joint graph that torch traced, with operators alone that a compiler knows.
+
+    Random operators run once: a second run would need the generator's state of the first.
+
+    Raises
+    ------
+    CaptureError : shapes are dynamic, or an operator is of higher order.
+    """
+    for node in module.graph.find_nodes(op="placeholder"):
+        if isinstance(node.meta["val"], torch.SymInt):
+            raise CaptureError("shapes are dynamic, need fixed ones: torch.compile(dynamic=False)")
+    found = _Reader(module).read()
+    operators = tuple(
+        replace(each, again=each.again and index not in found.random)
+        for index, each in enumerate(found.graph.operators)
+    )
+    resident = {name: size for name, size in found.graph.resident.items() if name != "generators"}
+    graph = replace(found.graph, operators=operators, resident=resident)
+    return replace(found, graph=graph, random={})
 
 
 def _leaf(value: torch.Tensor) -> torch.Tensor:
@@ -255,9 +281,10 @@ def _outputs(graph: FxGraph) -> tuple[list[Any], list[Any]]:
 class _Reader:
     """Reads the joint graph into operators and storages."""
 
-    def __init__(self, joint: JointWithDescriptors) -> None:
-        self.joint = joint
-        self.fx = joint.graph_module.graph
+    def __init__(self, module: GraphModule) -> None:
+        self.module = module
+        self.fx = module.graph
+        self.effects = tuple(filter(_is_effect, self.fx.nodes))
         self.storages: list[Storage] = []
         self.bases: list[tuple[Node, int | None]] = []
         self.known: set[int] = set()  # handles
@@ -276,6 +303,7 @@ class _Reader:
         forward, backward = self._computations(tangents)
         stale = self._mutated(primals)
         outputs, results = map(self._storages_of, _outputs(self.fx))
+        written = self._storages_of(each.args[1] for each in self.effects)
         loss = _implementation(reads=outputs, creates=self._storages_of(tangents))
         operators = (
             *(self._operator(node, again=_repeats(node, stale)) for node in forward),
@@ -288,16 +316,17 @@ class _Reader:
                 storages=tuple(self.storages),
                 operators=operators,
                 forward_count=len(forward),
-                outputs=frozenset(outputs),
+                outputs=frozenset((*outputs, *written)),
                 results=frozenset(results),
                 resident=_resident(primals, len(random)),
             ),
-            joint=self.joint,
+            module=self.module,
             nodes=(*forward, None, *backward),
             storage_of=self.storage_of,
             bases=tuple(self.bases),
             views=frozenset(self.views),
             random=random,
+            effects=self.effects,
         )
 
     def _computations(self, tangents: list[Node]) -> tuple[list[Node], list[Node]]:
@@ -307,7 +336,7 @@ class _Reader:
         autograd ran. Nodes that only the backward pass needs, traced before, are of the forward
         pass, as in eager execution.
         """
-        needed = _ancestors(self.fx.output_node())
+        needed = _ancestors(self.fx.output_node(), *self.effects).difference(self.effects)
         forward: list[Node] = []
         backward: list[Node] = []
         differentiated = set(tangents)
@@ -385,6 +414,7 @@ class _Reader:
         mutations = [each for each in labels if isinstance(each, InputMutationAOTOutput)]
         written = {each.mutated_input for each in mutations}
         found = {node for node in primals if node.meta["desc"] in written}
+        found.update(cast(Node, each.args[0]) for each in self.effects)
         for node in self.fx.nodes:
             if node in self.views and not found.isdisjoint(node.all_input_nodes):
                 found.add(node)
@@ -453,9 +483,14 @@ def _resident(primals: list[Node], random: int) -> dict[str, int]:
     return found
 
 
-def _ancestors(node: Node) -> set[Node]:
+def _is_effect(node: Node) -> bool:
+    """Return whether a node writes into an input; torch leaves no others that write."""
+    return node.target is aten.copy_.default
+
+
+def _ancestors(*nodes: Node) -> set[Node]:
     found: set[Node] = set()
-    waiting = [node]
+    waiting = list(nodes)
     while waiting:
         if (each := waiting.pop()) not in found:
             found.add(each)

@@ -147,7 +147,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 def _digest(captured: Capture) -> str:
     """Return the SHA-256 of the traced step: its operators, constants, and the inputs' shapes."""
-    digest = hashlib.sha256(captured.joint.graph_module.code.encode())
+    digest = hashlib.sha256(captured.module.code.encode())
     for node in captured.fx.find_nodes(op="placeholder"):
         value = node.meta["val"]
         known = (tuple(value.shape), value.dtype, value.stride()) if _is_tensor(value) else value

@@ -66,6 +66,8 @@ def scheduled_graphs(capture: Capture, schedule: Schedule) -> Graphs:
         forward.run(step)
     for step in schedule.steps[schedule.forward_steps :]:
         backward.run(step)
+    for effect in capture.effects:
+        forward.add_effect(effect)
     gradients = [backward.value(node) for node in capture.gradients]
     outputs = [forward.value(node) for node in capture.forward_outputs]
     saved = [forward.instance(key) for key in backward.taken_over]
@@ -143,6 +145,10 @@ class _Graph:
                 element = self.graph.call_function(operator.getitem, (made, index))
                 element.meta["val"] = node.meta["val"][index]
                 self.latest[storage] = element
+
+    def add_effect(self, node: Node) -> None:
+        """Add a node that writes into an input."""
+        self.graph.node_copy(node, self.value)
 
     def _again(self, index: int) -> bool:
         """Note a run, and return whether the operator ran before."""
@@ -264,4 +270,4 @@ class _Graph:
         for node in reversed(list(self.graph.nodes)):
             if node.target is operator.getitem and not node.users:
                 self.graph.erase_node(node)
-        return GraphModule(self.capture.joint.graph_module, self.graph)
+        return GraphModule(self.capture.module, self.graph)

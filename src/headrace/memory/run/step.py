@@ -11,6 +11,7 @@ from torch._functorch import config
 from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors
 from torch.fx import GraphModule
 
+from headrace.memory.errors import ScheduleError
 from headrace.memory.measure.capture import Capture
 from headrace.memory.run.code import freeing_code
 from headrace.memory.run.graphs import scheduled_graphs
@@ -28,6 +29,8 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> Callable[..., Any]:
     ScheduleError
         If the schedule reads what is not there.
     """
+    if capture.joint is None:
+        raise ScheduleError("the joint graph is torch.compile's: it runs what was partitioned")
     graphs = scheduled_graphs(capture, schedule)
     state = capture.joint._aot_state
     metadata = copy(state.fw_metadata)  # it will hold what this schedule saves

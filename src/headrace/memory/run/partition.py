@@ -1,0 +1,61 @@
+"""What a compiled training step stores: a partitioner for `torch.compile`, within a budget.
+
+AOTAutograd hands the compiler's partitioner one graph of the forward and backward pass. Here it is
+cut by a schedule, of operators as they are: what each one's kernel is, and which are one kernel, is
+the compiler's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._inductor.custom_graph_pass import CustomPartitionerFn
+from torch.fx import GraphModule
+
+import headrace
+from headrace.memory.measure.capture import read_joint
+from headrace.memory.measure.timing import Roofline, memory_bytes, modelled
+from headrace.memory.plan.effort import SolveEffort
+from headrace.memory.plan.make import LIMITS, parse_budget
+from headrace.memory.plan.solve import solve_schedule
+from headrace.memory.run.graphs import scheduled_graphs
+
+_FUSED = Roofline(name="a compiled step", flops_per_s=10e12, bytes_per_s=1e12, launch_us=1.0)
+"""Operators alone cannot be measured, as they are compiled together. Schedules depend on ratios of
+times: 10 flops take as long as a byte, as on most GPUs and CPUs of 2016 to 2026 in float32."""
+
+
+class MemoryPartitioner(CustomPartitionerFn):
+    """Cuts joint graphs by schedules within a budget; see `headrace.memory.partitioner`."""
+
+    def __init__(self, budget: int | str, effort: SolveEffort, seed: int) -> None:
+        self._budget, self._effort, self._seed = budget, effort, seed
+
+    def __call__(
+        self,
+        gm: GraphModule,
+        joint_inputs: Sequence[object],  # noqa: ARG002
+        **_: Any,
+    ) -> tuple[GraphModule, GraphModule]:
+        """Return the forward and the backward graph.
+
+        Raises
+        ------
+        BudgetError : no schedule is found within the budget.
+        CaptureError : shapes are dynamic.
+        """
+        captured = read_joint(gm)
+        first = next(iter(gm.graph.find_nodes(op="placeholder"))).meta["val"]
+        found = solve_schedule(
+            modelled(captured, _FUSED),
+            parse_budget(self._budget, memory_bytes(first.device)),
+            limits=LIMITS[self._effort],
+            seed=self._seed,
+        )
+        graphs = scheduled_graphs(captured, found.schedule)
+        return graphs.forward, graphs.backward
+
+    def uuid(self) -> str:
+        """Return what compiled code depends on, for the compiler's cache."""
+        settings = (self._budget, self._effort, self._seed, torch.__version__)
+        return f"headrace {headrace.__version__} {settings}"
