@@ -19,7 +19,7 @@ MAIN = (
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the capability of the page."""
     folder = tmp_path_factory.mktemp("added")
-    kinds, commands, settings, errors = re.findall(
+    kinds, registered, commands, settings, errors = re.findall(
         r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL
     )
     for name, text in (
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("errors.py", errors),
         ("settings.py", settings),
         ("kinds.py", kinds),
-        ("cli/__init__.py", '"""Commands of ``headrace echoes``."""\n'),
+        ("cli/__init__.py", registered),
         ("cli/app.py", commands),
     ):
         path = folder / "echoes" / name

@@ -217,4 +217,7 @@ def test_importing_all_of_planning_loads_neither_torch_nor_the_native_module() -
 
 
 def test_the_command_line_starts_without_torch_and_sklearn() -> None:
-    assert not {"torch", "sklearn", "scipy"} & loaded_by("import headrace.cli.app")
+    commands = "[each.loaded for each in get_command(app).commands.values()]"
+    start = "from typer.main import get_command; from headrace.cli.app import app"
+    assert not {"torch", "sklearn", "scipy"} & loaded_by(start, commands)
+    assert not {"numpy", "headrace.artifact", "headrace.compression"} & loaded_by(start)

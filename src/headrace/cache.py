@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,3 +37,21 @@ def read_cached(path: Path, load: Callable[[Path], _T], warning: str) -> _T | No
 def cache_key(value: Any) -> str:
     """Return a name that depends on a value of JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
+
+
+def newest_files(folder: Path, suffix: str) -> list[Path]:
+    """Return files, the newest first; none if the folder cannot be read."""
+    found: list[tuple[float, Path]] = []
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.suffix == suffix:
+                with suppress(OSError):
+                    found.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def keep_newest(folder: Path, suffix: str, files: int) -> None:
+    """Delete all but so many files, the oldest first; what cannot be deleted stays."""
+    for old in newest_files(folder, suffix)[files:]:
+        with suppress(OSError):
+            old.unlink()

@@ -1,44 +1,80 @@
 """The commands of ``headrace``, gathered: shared ones, and those of every capability.
 
-A capability's module ``cli/app.py`` holds its group as ``app``, and as ``OTHERS`` the commands that
-it adds to the root ("export") or to a shared group ("topology infer").
+Each is registered in a table ``COMMANDS`` of `headrace.cli` or of a capability's ``cli``, and
+imported when it is used: the help of the others needs none of it.
 """
 
-import importlib
-from typing import Annotated
+import pkgutil
+import runpy
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+import typer.main
+from typer.core import TyperCommand, TyperGroup
 
 import headrace
-from headrace.cli import artifacts, demo, testbed, topology
-from headrace.cli.report import report_command
+from headrace.cli import COMMANDS
 from headrace.kinds import capabilities
+
+
+class DeferredCommand(TyperCommand):
+    """A command or group that is imported when it is used; `loaded` is the command itself."""
+
+    def __init__(self, path: str, source: str, summary: str) -> None:
+        super().__init__(path.rpartition(" ")[2], help=summary)
+        self._path, self._source = path, source
+
+    @cached_property
+    def loaded(self) -> Any:
+        """The command, imported."""
+        found = pkgutil.resolve_name(self._source)
+        if isinstance(found, typer.Typer):
+            found.info.help = self.help
+            group = typer.main.get_group(found)
+            _add_commands(group, self._path)
+            return group
+        alone = typer.Typer(add_completion=False)
+        alone.command(self.name)(found)
+        return typer.main.get_command(alone)
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Begin with the imported command, which is the context's."""
+        return self.loaded.make_context(*arguments, **options)
+
+
+class _Root(TyperGroup):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        _add_commands(self, "")
+
+
+def _add_commands(group: TyperGroup, path: str) -> None:
+    """Add to a group the commands that are registered below its path."""
+    for table in _tables():
+        for name, (source, summary) in table.items():
+            if name.rpartition(" ")[0] == path:
+                group.add_command(DeferredCommand(name, source, summary))
+
+
+def _tables() -> Iterator[dict[str, tuple[str, str]]]:
+    for name in capabilities():
+        for folder in headrace.__path__:
+            if (file := Path(folder, name, "cli", "__init__.py")).exists():
+                # run alone: an import would load the capability's facade, too
+                yield runpy.run_path(str(file))["COMMANDS"]
+    yield COMMANDS
+
 
 app = typer.Typer(
     name="headrace",
+    cls=_Root,
     help="Measure a network, plan collectives for it, verify the plans, and run them in PyTorch.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
-_GROUPS = {"": app, "topology": topology.app, "testbed": testbed.app}
-
-
-def _add_capabilities() -> None:
-    for name in capabilities():
-        commands = importlib.import_module(f"headrace.{name}.cli.app")
-        app.add_typer(commands.app, name=name)
-        for path, command in commands.OTHERS.items():
-            group, _, verb = path.rpartition(" ")
-            _GROUPS[group].command(verb)(command)
-
-
-app.command("show")(artifacts.show_command)
-app.command("verify")(artifacts.verify_command)
-_add_capabilities()
-app.add_typer(topology.app, name="topology")
-app.add_typer(testbed.app, name="testbed")
-app.command("report")(report_command)
-app.command("demo")(demo.demo_command)
 
 
 def _print_version(wanted: bool) -> None:

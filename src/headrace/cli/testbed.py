@@ -19,10 +19,7 @@ from headrace.units import mbit
 if TYPE_CHECKING:
     from headrace.testbed import Testbed, TestbedSpec, state
 
-app = typer.Typer(
-    help="Emulate a cluster on this machine: namespaces as hosts, bridges as racks, shaped links.",
-    no_args_is_help=True,
-)
+app = typer.Typer(no_args_is_help=True)
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 

@@ -28,10 +28,7 @@ _OPTIONS = {
 }
 """The options of parameters that have one of their own."""
 
-app = typer.Typer(
-    help="Describe a cluster that is not at hand: from a preset, or from other tools' files.",
-    no_args_is_help=True,
-)
+app = typer.Typer(no_args_is_help=True)
 
 
 class FileFormat(StrEnum):

@@ -9,9 +9,7 @@ from rich.console import Console
 from headrace.cli.options import Order, Seed, output_option
 from headrace.cli.progress import Report, progress
 from headrace.collectives.cli.adapt import adapt_command
-from headrace.collectives.cli.export import export_command
 from headrace.collectives.cli.import_iperf import import_iperf_command, save_profile
-from headrace.collectives.cli.infer import infer_command
 from headrace.collectives.cli.method import (
     CostModelName,
     EffortLevel,
@@ -31,12 +29,7 @@ from headrace.settings import Settings
 if TYPE_CHECKING:
     from headrace.collectives.measure import ProbeEffort, Profile
 
-app = typer.Typer(
-    help="Move tensors between ranks: measure the network, plan for it.", no_args_is_help=True
-)
-
-OTHERS = {"export": export_command, "topology infer": infer_command}
-"""Commands outside of the group, by their path."""
+app = typer.Typer(no_args_is_help=True)
 
 app.command("adapt")(adapt_command)
 app.command("synthesize")(synthesize_command)

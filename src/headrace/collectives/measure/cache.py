@@ -10,13 +10,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import headrace
 from headrace.artifact import Artifact
-from headrace.cache import cache_key, read_cached, write_cached
+from headrace.cache import cache_key, keep_newest, newest_files, read_cached, write_cached
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.verify import VERIFIER_VERSION
 from headrace.topology.arrange import arranged
@@ -61,7 +60,7 @@ class ProfileCache:
         continue without some of them.
         """
         now = time.time() if now is None else now
-        newest = _newest(self._profiles, _PROFILE)
+        newest = newest_files(self._profiles, _PROFILE)
         known = [path.stem for path in newest[:_MOST_OTHERS]]
         for key in dict.fromkeys([_key(hosts), *known]):
             profile = self._load(key, hosts, now)
@@ -99,9 +98,7 @@ class ProfileCache:
     def save_book(self, profile: Profile, book: PlanBook) -> None:
         """Keep the plan book that was made of a profile; delete those of old profiles."""
         self._write(self._book_path(profile), book.to_artifact())
-        for old in _newest(self._books, _BOOK)[_MOST_OTHERS:]:
-            with suppress(OSError):
-                old.unlink()
+        keep_newest(self._books, _BOOK, _MOST_OTHERS)
 
     def _load(self, key: str, hosts: Sequence[HostId], now: float) -> Profile | None:
         profile = read_cached(
@@ -143,14 +140,3 @@ class ProfileCache:
 def _key(hosts: Sequence[HostId]) -> str:
     """Return a key that depends on the hosts and their numbers of ranks, in any order."""
     return cache_key(sorted([h.address, h.identity, n] for h, n in Counter(hosts).items()))
-
-
-def _newest(folder: Path, suffix: str) -> list[Path]:
-    """Return files, the newest first; none if the folder cannot be read."""
-    found: list[tuple[float, Path]] = []
-    with suppress(OSError):
-        for path in folder.iterdir():
-            if path.suffix == suffix:
-                with suppress(OSError):
-                    found.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)]

@@ -19,7 +19,7 @@ import torch
 import headrace
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact, columns_of
-from headrace.cache import cache_key, read_cached, write_cached
+from headrace.cache import cache_key, keep_newest, read_cached, write_cached
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.memory.measure.timing import Cost, device_name
@@ -129,9 +129,7 @@ class StepCache:
             return
         path = self._plan_path(self._folder, key)
         write_cached(path, plan.to_artifact(), _CONSEQUENCE)
-        for old in _newest(path.parent, _PLAN)[_MOST_PLANS:]:
-            with suppress(OSError):
-                old.unlink()
+        keep_newest(path.parent, _PLAN, _MOST_PLANS)
 
     def _costs_path(self, folder: Path, known: Mapping[str, str]) -> Path:
         return folder / "costs" / f"{cache_key(dict(known))}{_COSTS}"
@@ -198,14 +196,3 @@ def _load_costs(path: Path) -> dict[str, Cost]:
 
 def _warning(what: str) -> str:
     return f"ignored a file of {what} in the cache, which is made again"
-
-
-def _newest(folder: Path, suffix: str) -> list[Path]:
-    """Return files, the newest first; none if the folder cannot be read."""
-    found: list[tuple[float, Path]] = []
-    with suppress(OSError):
-        for path in folder.iterdir():
-            if path.suffix == suffix:
-                with suppress(OSError):
-                    found.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)]

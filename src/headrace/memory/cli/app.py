@@ -5,12 +5,6 @@ import typer
 from headrace.memory.cli.measure import measure_step_command
 from headrace.memory.cli.plan import plan_step_command
 
-app = typer.Typer(
-    help="Train within a memory budget: store, recompute, or compute in another way.",
-    no_args_is_help=True,
-)
-OTHERS = {}
-"""Commands outside of the group, by their path."""
-
+app = typer.Typer(no_args_is_help=True)
 app.command("measure")(measure_step_command)
 app.command("plan")(plan_step_command)
