@@ -1,4 +1,4 @@
-"""What a compiled training step stores: a partitioner for `torch.compile`, within a budget.
+"""A partitioner for `torch.compile`: what its graphs store, within a memory budget.
 
 AOTAutograd hands the compiler's partitioner one graph of the forward and backward pass. Here it is
 cut by a schedule, of operators as they are: what each one's kernel is, and which are one kernel, is
