@@ -2,13 +2,14 @@
 
 import sys
 
-from benchmarks.memory import correct, gpt, models, planning, resnet
+from benchmarks.memory import ablations, correct, gpt, models, planning, resnet
 from benchmarks.sections import Section, run_sections
 
 SECTIONS: tuple[Section, ...] = (
     resnet,
     gpt,
     planning,
+    ablations,
     models,
     correct,
 )

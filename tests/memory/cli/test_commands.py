@@ -25,6 +25,9 @@ def pair():
 def alone():
     return nn.Linear(2, 2)
 
+def classes():
+    return nn.Linear(16, 64), (torch.randn(32, 16), torch.arange(32)), nn.CrossEntropyLoss()
+
 def sized(batch):
     model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(4)))
     return model, (torch.randn(batch, 64), torch.randn(batch, 64)), nn.MSELoss()
@@ -82,6 +85,7 @@ def test_a_model_is_measured_planned_shown_and_verified(
             ("plan", "planned_here:pair", "--budget", "much"),
             "budget: size is 'much', needs a number",
         ),
+        (("plan", "step.profile", "--budget", "1MiB"), "there is no file 'step.profile': make a"),
         (("plan", "planned_here:pair", "--budget", "90%"), "the device's memory is not known"),
         (("plan", "planned_here:pair", "--budget", "10B"), "no schedule"),
     ],
@@ -111,6 +115,23 @@ def test_a_plan_to_start_from_is_of_the_same_step(
     message = " ".join(capsys.readouterr().err.split())
     assert "first is for another training step: shapes" in message
     assert not (folder / "third").exists()
+
+
+def test_exact_plans_are_of_exact_profiles(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rounded(path: str) -> bool:
+        operators = MemoryProfile.load(folder / path).graph.operators
+        return any(way.reorders for each in operators for way in each.implementations)
+
+    measure = ("memory", "measure", "planned_here:classes")
+    assert run(monkeypatch, *measure, "-o", "any") == 0
+    assert run(monkeypatch, *measure, "--exact", "-o", "exact") == 0
+    assert (rounded("any"), rounded("exact")) == (True, False)
+    plan = ("memory", "plan", "--budget", "10MiB", "--effort", "quick", "--exact", "-o", "plan")
+    assert run(monkeypatch, *plan, "any") == 2
+    assert "measure --exact" in " ".join(capsys.readouterr().err.split())
+    assert run(monkeypatch, *plan, "exact") == 0
 
 
 def test_several_budgets_at_once(

@@ -77,12 +77,9 @@ class Step:
     def _run_node(self, node: Node, values: dict[Any, Any], chosen: Chosen) -> None:
         args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
         variant = chosen.get(node)
-        if variant is None or variant.again_only:
-            values[node] = node.target(*args, **kwargs)  # pyright: ignore
         if variant is None:
+            values[node] = node.target(*args, **kwargs)  # pyright: ignore
             return
-        if variant.again_only:
-            values.update({use: values[node][use.args[1]] for use in node.users})
         read = {each: values[each] for each in variant.reads}
         if variant.overwrites is not None:
             read[variant.overwrites] = copy(read[variant.overwrites])
@@ -92,8 +89,6 @@ class Step:
         self._check(node, variant, read, made)
         if isinstance(node.meta["val"], torch.Tensor):
             values[node] = made[variant.creates.index(0)]
-        elif variant.again_only:
-            values[node] = list(values[node])
         else:
             values[node] = [None] * len(node.meta["val"])
         for creation, value in zip(variant.creates, made, strict=True):
@@ -158,7 +153,7 @@ def combinations(step: Step) -> list[tuple[str, Chosen]]:
 def _without_absent(step: Step, node: Node, variant: Variant) -> Chosen:
     """Return variants, of the readers of outputs that a variant does not create, that read none."""
     val = node.meta["val"]
-    if isinstance(val, torch.Tensor) or variant.again_only:
+    if isinstance(val, torch.Tensor):
         return {}
     absent = [use for use in node.users if use.args[1] not in variant.creates]
     return {

@@ -15,15 +15,15 @@ def batch_norm(channels: int = 4, *, kind: type[nn.Module] = nn.BatchNorm2d) -> 
     return norm
 
 
-def test_batch_norm_again_and_from_output() -> None:
+def test_batch_norm_from_output() -> None:
     for shape in ((6, 4, 5, 3), (1, 4, 9, 9), (8, 4, 1, 1)):
         x = (100 * torch.randn(shape) + 7).requires_grad_()
         found = check(nn.Sequential(batch_norm(), nn.ReLU()), x, conditional=True, rounding=1e-4)
-        assert found["from statistics"] == found["from output"] == 1
+        assert found["from output"] == 1
     x = torch.randn(6, 4, 5, 3)
     dense = x.to(memory_format=torch.channels_last).requires_grad_()
     found = check(batch_norm(), dense, conditional=True, rounding=1e-4)
-    assert found["from statistics"] == found["from output"] == 1
+    assert found["from output"] == 1
     for view in (x.transpose(2, 3), x[::2]):
         assert not check(batch_norm(), view.requires_grad_(), conditional=True)
     check(batch_norm(kind=nn.BatchNorm1d), torch.randn(7, 4, requires_grad=True), conditional=True)

@@ -11,7 +11,7 @@ from headrace.units import size
 
 
 def largest_batch(
-    model: str, budget_bytes: int, *, cache: bool, report: Callable[[str], None]
+    model: str, budget_bytes: int, *, cache: bool, exact: bool, report: Callable[[str], None]
 ) -> tuple[int, MemoryProfile]:
     """Return the largest batch whose step has a schedule within a budget, and its measured profile.
 
@@ -21,6 +21,7 @@ def largest_batch(
     Parameters
     ----------
     model : ``module:function`` of a function that takes a batch size.
+    exact : without implementations that change the order of arithmetic.
     report : called with what is done.
 
     Raises
@@ -37,7 +38,7 @@ def largest_batch(
         report(f"batch {batch}")
         made = function(batch)
         where = device if modelled else None
-        return profile_of(made, model, accumulates=False, cache=cache, device=where)
+        return profile_of(made, model, accumulates=False, cache=cache, exact=exact, device=where)
 
     def fits(batch: int, *, modelled: bool) -> bool:
         return has_schedule(profile(batch, modelled=modelled), budget_bytes)

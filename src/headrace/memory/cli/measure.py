@@ -28,29 +28,40 @@ ModelName = Annotated[
 ]
 
 
+ExactOption = Annotated[
+    bool,
+    typer.Option(
+        "--exact",
+        help="Without implementations whose gradients differ by rounding, as fit(exact=True).",
+    ),
+]
+
+
 def measure_step_command(
     model: ModelName,
     output: Annotated[Path, output_option("File for the memory profile.")],
     accumulates: Annotated[
         bool, typer.Option("--accumulates", help="Gradients are kept between steps.")
     ] = False,
+    exact: ExactOption = False,
 ) -> None:
     """Capture a training step, and measure the time and workspace of its operators.
 
     On the device that the model's parameters are on, with all implementations of each operator.
     Costs in the cache folder are not used.
     """
-    profile = measured_profile(model, accumulates=accumulates, cache=False)
+    profile = measured_profile(model, accumulates=accumulates, cache=False, exact=exact)
     profile.save(output)
     Console().print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
 
 
-def measured_profile(model: str, *, accumulates: bool, cache: bool) -> "MemoryProfile":
+def measured_profile(model: str, *, accumulates: bool, cache: bool, exact: bool) -> "MemoryProfile":
     """Return the profile of the step of a ``module:function``.
 
     Parameters
     ----------
     cache : whether costs are taken from the cache folder, and kept there.
+    exact : without implementations that change the order of arithmetic.
 
     Raises
     ------
@@ -59,7 +70,7 @@ def measured_profile(model: str, *, accumulates: bool, cache: bool) -> "MemoryPr
     """
     with folder_on_path():
         made = named_function(model)()
-    return profile_of(made, model, accumulates=accumulates, cache=cache)
+    return profile_of(made, model, accumulates=accumulates, cache=cache, exact=exact)
 
 
 def profile_of(
@@ -68,6 +79,7 @@ def profile_of(
     *,
     accumulates: bool,
     cache: bool,
+    exact: bool,
     device: "Roofline | None" = None,
 ) -> "MemoryProfile":
     """Return the profile of a step, by what a user's function returned; see `measured_profile`.
@@ -96,7 +108,7 @@ def profile_of(
         raise CaptureError(f"{name} returned {type(module).__name__} first, needs a torch module")
     job = StepConditions(loss=loss, optimizer=optimizer, accumulates=accumulates)
     with Console(stderr=True).status("capturing") as status:
-        captured = capture_step(module, sample, job)
+        captured = capture_step(module, sample, job, exact=exact)
         operators = len(captured.graph.operators)
         status.update(f"measuring {operators} operators")
         costs: dict[str, Cost] = {}

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from headrace.cli.options import output_option
 from headrace.errors import InputError
-from headrace.memory.cli.measure import measured_profile
+from headrace.memory.cli.measure import ExactOption, measured_profile
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
@@ -54,6 +54,7 @@ def plan_step_command(
     cache: Annotated[
         bool, typer.Option(help="Take measured costs from the cache folder, and keep them there.")
     ] = True,
+    exact: ExactOption = False,
 ) -> None:
     """Find what to store, what to recompute and how to compute it within a budget.
 
@@ -66,7 +67,7 @@ def plan_step_command(
 
     texts = [text.strip() for text in budget.split(",")]
     budgets = {parse_budget(text): text for text in texts}
-    profile = _profile(source, list(budgets), largest_batch=largest_batch, cache=cache)
+    profile = _profile(source, list(budgets), largest_batch=largest_batch, cache=cache, exact=exact)
     starts = _starts(start, profile)
     with Console(stderr=True).status("planning") as status, interrupts() as interrupt:
         found = sweep(
@@ -91,20 +92,38 @@ def plan_step_command(
 
 
 def _profile(
-    source: str, budgets: Sequence[int], *, largest_batch: bool, cache: bool
+    source: str, budgets: Sequence[int], *, largest_batch: bool, cache: bool, exact: bool
 ) -> MemoryProfile:
     is_file = Path(source).exists()
+    if not is_file and ":" not in source:
+        raise InputError(
+            f"there is no file {source!r}: make a profile with headrace memory measure, or name a "
+            "module:function"
+        )
+    if is_file and not largest_batch:
+        return _loaded(source, exact=exact)
     if not largest_batch:
-        if is_file:
-            return MemoryProfile.load(source)
-        return measured_profile(source, accumulates=False, cache=cache)
+        return measured_profile(source, accumulates=False, cache=cache, exact=exact)
     from headrace.memory.cli.batch import largest_batch as find_largest
 
     if is_file or len(budgets) > 1:
         raise InputError("--largest-batch needs module:function in place of a file, and one budget")
     with Console(stderr=True).status("capturing") as status:
-        batch, profile = find_largest(source, budgets[0], cache=cache, report=status.update)
+        batch, profile = find_largest(
+            source, budgets[0], cache=cache, exact=exact, report=status.update
+        )
     Console().print(f"Largest batch: {batch}.")
+    return profile
+
+
+def _loaded(source: str, *, exact: bool) -> MemoryProfile:
+    profile = MemoryProfile.load(source)
+    ways = [way for each in profile.graph.operators for way in each.implementations]
+    if exact and any(way.reorders for way in ways):
+        raise InputError(
+            f"{source} has implementations whose results differ by rounding; for an exact plan "
+            "make it again with headrace memory measure --exact"
+        )
     return profile
 
 

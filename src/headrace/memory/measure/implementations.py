@@ -38,8 +38,7 @@ def with_implementations(
     for index, node in enumerate(capture.nodes):
         if node is not None:
             for each in offered.get(node, ()):
-                # no solver plans with those that read results of an earlier run of their operator
-                if each.exactness in wanted and not each.again_only:
+                if each.exactness in wanted:
                     additions.add(index, node, each)
     return additions.capture()
 
@@ -69,7 +68,7 @@ class _Additions:
             target=variant.target,
             args=tuple(map_aggregate(variant.args, self._argument)),
             outputs=tuple(self._created(node, each) for each in variant.creates),
-            draws=index in self.of.random and not variant.again_only,
+            draws=index in self.of.random,
         )
         implementation = Implementation(
             name=variant.name,

@@ -1,11 +1,4 @@
-"""Batch normalization: computed again from its statistics, and its backward from the output.
-
-A second run needs no pass over the input for mean and variance (4.4: "we also reuse BatchNorm
-statistics"). It runs ATen's kernel of evaluation with variance 1, ``eps = 0``, and the product of
-the weight and the saved reciprocal standard deviation as the weight. Both kernels compute
-``x * a + (bias - mean * a)`` with this product as `a`, so the results are the same bits. Inputs
-that are not dense have another kernel, and no such run.
-"""
+"""Batch normalization: its backward pass from its output (4.4)."""
 
 # pyright: reportPrivateUsage=false
 
@@ -20,24 +13,6 @@ from headrace.memory.operators.variant import Exactness, Offers, Variant, aten, 
 
 LEAST_WEIGHT = 1e-3
 """Least magnitude of a weight, relative to that of the bias plus 1, to go back from the output."""
-
-
-def normalize(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor
-) -> Tensor:
-    """Return a batch normalization with given statistics.
-
-    Parameters
-    ----------
-    mean, invstd : (channels), mean and reciprocal standard deviation.
-    """
-    if x.is_cuda:
-        return torch.batch_norm_elemt(x, weight, bias, mean, invstd, 0.0)
-    scale = invstd if weight is None else invstd * weight
-    out, _, _ = aten.native_batch_norm.default(
-        x, scale, bias, mean, torch.ones_like(invstd), False, 0.0, 0.0
-    )
-    return out
 
 
 def batch_norm_backward_from_output(
@@ -79,28 +54,6 @@ def batch_norm_backward_from_output(
     return tuple(each for each, want in zip(gradients, wanted, strict=True) if want)
 
 
-def _batch_norm(node: Node) -> list[Variant]:
-    x, weight, bias, _, _, train, *_ = node.args
-    elements = {cast(int, use.args[1]): use for use in node.users}
-    if not train or not {1, 2} <= elements.keys():
-        return []
-    if not _is_dense(fake(cast(Node, x))):
-        return []
-    same = not isinstance(weight, Node) or fake(weight).dtype == fake(elements[2]).dtype
-    exact = same and fake(elements[2]).device.type == "cpu"
-    return [
-        Variant(
-            name="from statistics",
-            target=normalize,
-            args=(x, weight, bias, elements[1], elements[2]),
-            creates=(0,),
-            again_only=True,
-            exactness=Exactness.EXACT if exact else Exactness.ROUNDED,
-            note="" if exact else "scales in another order",
-        )
-    ]
-
-
 def _is_dense(x: Tensor) -> bool:
     """Return whether x has a layout whose kernel scales by one product."""
     if x.is_contiguous():
@@ -135,6 +88,5 @@ def _batch_norm_backward(node: Node) -> list[Variant]:
 
 
 OFFERS: dict[Any, Offers] = {
-    aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
 }

@@ -69,7 +69,6 @@ class Variant:
     creates : contents of what `target` returns. Outputs of the node that are not in it have no
         reader in the graph.
     overwrites : node or intermediate of `args` in whose memory the first of `creates` is, or None.
-    again_only : whether it reads outputs of an earlier run of the same node.
     exactness : against the default.
     note : reason for rounding or loss, and the condition of use; empty if exact everywhere.
     """
@@ -79,7 +78,6 @@ class Variant:
     args: tuple[Any, ...]
     creates: tuple[Creation, ...]
     overwrites: Node | Intermediate | None = None
-    again_only: bool = False
     exactness: Exactness = Exactness.EXACT
     note: str = ""
 

@@ -49,6 +49,10 @@ class SimulatedStep:
         """First step with the most."""
         return int(self.bytes.argmax())
 
+    def storages_at(self, step: int) -> list[int]:
+        """Return the storages that are there while a step runs, once for each instance."""
+        return self.storage[(self.first <= step) & (step <= self.last)].tolist()
+
 
 class Simulator:
     """Simulates schedules of one graph, of which it keeps the implementations as arrays."""

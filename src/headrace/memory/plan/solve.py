@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.errors import ModelError
 from headrace.memory.errors import BudgetError
-from headrace.memory.graph import Graph
+from headrace.memory.graph import Graph, Implementation, Operator
 from headrace.memory.plan.baselines import keep_schedule, sqrt_schedule
 from headrace.memory.plan.checkmate import post_optimized
 from headrace.memory.plan.coarse import CoarseProgram, coarse_program
@@ -25,7 +25,7 @@ from headrace.memory.plan.program import StepProgram
 from headrace.memory.plan.search import Search
 from headrace.memory.plan.stages import Stages
 from headrace.memory.plan.verify import verify
-from headrace.memory.schedule import Schedule
+from headrace.memory.schedule import Schedule, Step
 from headrace.solver import LinearModel, Parameters, Proved, Result, Stop
 from headrace.solver import solve as solve_model
 from headrace.units import duration, size
@@ -52,6 +52,8 @@ _NOISES = (0.0, 0.3, 0.3, 1.0, 1.0)
 """Disturbances of the starts from the plain run; see `Search.repair`."""
 _BISECTIONS = 8
 """Budgets that are tried to find the least with a schedule."""
+_NAMED = 3
+"""Storages that an error names."""
 _THREADS = 2
 """Of CP-SAT: interleaved, so that results do not depend on timing."""
 _TIGHT = 1e-9
@@ -184,13 +186,18 @@ class _Solve:
 
     def run(self, starts: tuple[Schedule, ...]) -> Solution:
         self._refuse_impossible()
-        self.look(starts)
+        self.look(starts, narrow=True)
         if self.best is None:
             raise self._infeasible()
         return self._solution()
 
-    def look(self, starts: tuple[Schedule, ...] = ()) -> None:
-        """Look for schedules and bounds until a limit ends it."""
+    def look(self, starts: tuple[Schedule, ...] = (), *, narrow: bool) -> None:
+        """Look for schedules and bounds until a limit ends it.
+
+        Parameters
+        ----------
+        narrow : whether to look with some of the implementations before, too.
+        """
         for schedule in starts:
             self._start(Draft.of(self.stages, schedule))
         self.deadline = self.limits.seconds * _FIRST_SHARE
@@ -202,7 +209,8 @@ class _Solve:
             self._exact(program)
         else:
             self._coarse()
-            self._narrow()
+            if narrow:
+                self._narrow()
         if self.best is None:
             self._persist()
         if self.best is None:
@@ -278,24 +286,26 @@ class _Solve:
             self._start(Draft.of(self.stages, sqrt_schedule(self.graph, segments)))
 
     def _narrow(self) -> None:
-        """Start from the fastest schedule found with the first implementation of each operator.
+        """Start from the fastest schedules found with some implementations of each operator.
 
-        The search is quicker among those alone. The result is at least as good as that schedule
-        post-optimised.
+        The search is quicker among the first ones alone, then among those that differ from it in
+        what they read alone. The result is at least as good as these schedules post-optimised.
         """
-        operators = self.graph.operators
-        if self._ended() or all(len(each.implementations) == 1 for each in operators):
-            return
-        first = tuple(replace(each, implementations=each.implementations[:1]) for each in operators)
-        seconds = min(self._left(), self.limits.seconds * _NARROW_SHARE)
-        limits = replace(self.limits, seconds=seconds)
-        graph = replace(self.graph, operators=first)
-        narrow = _Solve(graph, self.budget, limits, self.seed, None, self.interrupt)
-        narrow.look()
-        if narrow.best is not None:
-            self._start(narrow.best.draft)
-            made = post_optimized(self.graph, narrow.best.draft.schedule(), self.budget)
-            self._start(Draft.of(self.stages, made))
+        tried = [self.graph]
+        for graph in (_with_first(self.graph), _with_other_reads(self.graph)):
+            if self._ended() or graph in tried:
+                continue
+            tried.append(graph)
+            seconds = min(self._left(), self.limits.seconds * _NARROW_SHARE)
+            limits = replace(self.limits, seconds=seconds)
+            narrow = _Solve(graph, self.budget, limits, self.seed, None, self.interrupt)
+            narrow.look(narrow=False)
+            if narrow.best is not None:
+                found = narrow.best.draft.schedule()
+                wide = _in_graph(found, graph, self.graph)
+                self._start(Draft.of(self.stages, wide))
+                made = post_optimized(self.graph, wide, self.budget)
+                self._start(Draft.of(self.stages, made))
 
     def _persist(self) -> None:
         """Search with more disturbance until the time is over."""
@@ -417,10 +427,14 @@ class _Solve:
         held = f"at operator '{name}'" + (f" of module '{module}'" if module else "")
         if not why:
             why = f"the least that one was found for is held up {held}"
+        there = [self.graph.storages[each] for each in trial.found.storages_at(step)]
+        largest = sorted(there, key=lambda each: each.nbytes, reverse=True)[:_NAMED]
+        parts = [f"{size(self.graph.resident_bytes)} resident"]
+        parts += [f"{size(each.nbytes)} of '{each.name}'" for each in largest]
         return BudgetError(
             f"no schedule fits a budget of {size(self.budget)}: {why}; the least with a known "
-            f"schedule is {size(least)} ({least} bytes), {held}, of which "
-            f"{size(self.graph.resident_bytes)} are resident",
+            f"schedule is {size(least)} ({least} bytes), {held}: {', '.join(parts)}"
+            + (f" and {len(there) - _NAMED} smaller" if len(there) > _NAMED else ""),
             least_bytes=least,
         )
 
@@ -457,6 +471,50 @@ class _Solve:
             stop=self.stop,
             seconds=self._seconds(),
         )
+
+
+def _with_first(graph: Graph) -> Graph:
+    """Return the graph with the first implementation of each operator."""
+    return replace(
+        graph,
+        operators=tuple(
+            replace(each, implementations=each.implementations[:1]) for each in graph.operators
+        ),
+    )
+
+
+def _with_other_reads(graph: Graph) -> Graph:
+    """Return the graph with the first implementations and those that only read something else."""
+    made = {storage for each in graph.operators for storage in each.implementations[0].creates}
+
+    def kept(operator: Operator) -> tuple[Implementation, ...]:
+        first, *others = operator.implementations
+        return first, *(
+            way
+            for way in others
+            if way.creates == first.creates
+            and way.overwrites is None
+            and made.issuperset(way.reads)
+        )
+
+    return replace(
+        graph,
+        operators=tuple(replace(each, implementations=kept(each)) for each in graph.operators),
+    )
+
+
+def _in_graph(schedule: Schedule, narrow: Graph, wide: Graph) -> Schedule:
+    """Return a schedule of a graph with some of the implementations in that with all."""
+    steps = tuple(
+        Step(
+            step.operator,
+            wide.operators[step.operator].implementations.index(
+                narrow.operators[step.operator].implementations[step.implementation]
+            ),
+        )
+        for step in schedule.steps
+    )
+    return replace(schedule, steps=steps)
 
 
 def least_bytes(stages: Stages) -> tuple[int, int]:
