@@ -128,9 +128,9 @@ PUBLIC = {
     },
     "headrace.memory.operators": {
         "Creation",
-        "Exactness",
         "Intermediate",
         "Variant",
+        "half_variants",
         "is_rewritten",
         "rewrite",
         "variants",

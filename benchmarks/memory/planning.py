@@ -17,6 +17,7 @@ from benchmarks.harness import Report
 from benchmarks.kept import KeptRows
 from benchmarks.memory.workloads import PAPER, Loss, Workload
 from headrace.memory.errors import BudgetError, ScheduleError
+from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
 from headrace.memory.measure.capture import WithLoss, capture
 from headrace.memory.measure.implementations import with_implementations
@@ -83,7 +84,7 @@ class Steps:
             workload=workload,
             graphs={
                 NOOP: modelled(captured, P100),
-                FULL: modelled(with_implementations(captured, conditional=True), P100),
+                FULL: modelled(with_implementations(captured, Exactness.CONDITIONAL), P100),
             },
         )
 

@@ -41,6 +41,7 @@ def fit(
     plan: "str | Path | Sequence[str | Path] | None" = None,
     cache: bool = True,
     exact: bool = False,
+    lossy: bool = False,
     progress: "Callable[[SolveProgress], None] | None" = None,
 ) -> "FittedModule":
     """Fit a model's training step into a memory budget, at the least cost in time.
@@ -73,6 +74,8 @@ def fit(
     cache : whether costs and plans are kept in the cache folder, and taken from there.
     exact : whether gradients are those of the traced model to the bit, on one device. Else they may
         differ by rounding, as those of a loss over a vocabulary do that is summed chunk by chunk.
+    lossy : whether float32 activations may be stored as bfloat16 between the passes: half the
+        bytes, and gradients with relative errors of some thousandths.
     progress : called with the state of the solver; default: a line on a terminal.
 
     Raises
@@ -80,6 +83,7 @@ def fit(
     BudgetError : the budget is malformed, or less than any schedule needs; the message has the
         least that one was found for.
     CaptureError : the model cannot be captured; the message names the module.
+    InputError : both `exact` and `lossy`.
     MismatchError : `plan` is for another model, shape or device; the message says what differs.
     """
     from headrace.memory.adapt.fit import fit_model
@@ -98,6 +102,7 @@ def fit(
         plan=plan,
         cache=cache,
         exact=exact,
+        lossy=lossy,
         progress=progress,
     )
 
@@ -115,6 +120,7 @@ def fit_blocks(
     seed: int = 0,
     cache: bool = True,
     exact: bool = False,
+    lossy: bool = False,
 ) -> "FittedBlocks":
     """Fit blocks of a model under one budget, before `fully_shard` wraps them.
 
@@ -132,7 +138,7 @@ def fit_blocks(
     accumulates : whether gradients are kept between steps.
     shards : ranks that share parameters, gradients and the optimizer's state by FSDP2; the gathered
         parameters of two blocks and the gradients of one are counted then.
-    effort, seed, cache, exact : as for `fit`, for every budget of every kind of block.
+    effort, seed, cache, exact, lossy : as for `fit`, for every budget of every kind of block.
 
     Raises
     ------
@@ -153,6 +159,7 @@ def fit_blocks(
         seed=seed,
         cache=cache,
         exact=exact,
+        lossy=lossy,
     )
 
 

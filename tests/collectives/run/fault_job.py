@@ -108,6 +108,7 @@ def extended() -> None:
         return rows.sum(0)
 
     works = [aggregate(torch.ones(100), raises, raising, async_op=True) for _ in range(3)]
+    dist.barrier()  # all ranks have begun all of them
     begun.set()
     for work in works:
         fails("raising", work.wait)
@@ -121,6 +122,7 @@ def extended() -> None:
     gathered.wait()
     begun.clear()
     works = [aggregate(torch.ones(100), dies, dying, async_op=True) for _ in range(2)]
+    dist.barrier()  # all ranks have begun all of them
     begun.set()
     for work in works:
         fails("dying", work.get_future().wait)

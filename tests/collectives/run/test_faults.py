@@ -62,7 +62,7 @@ def test_a_killed_rank_is_named_by_every_survivor_however_it_waits() -> None:
 def test_extensions_under_way_fail_on_all_ranks() -> None:
     with ranks(RANKS, JOB, "extended") as processes:
         texts = outputs(processes, START_S)
-        assert processes[VICTIM].returncode == -signal.SIGKILL
+        assert processes[VICTIM].returncode == -signal.SIGKILL, texts
     for rank, text in enumerate(texts):
         if rank == VICTIM:
             assert len(re.findall(r"^raising failed: .*no votes", text, re.M)) == 3, text

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph, Implementation
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import WithLoss, capture
@@ -67,7 +68,7 @@ def test_a_roofline_counts_the_products_of_our_own_operators() -> None:
     rows, width, words = 32, 16, 64
     model = WithLoss(nn.Linear(width, words), nn.CrossEntropyLoss())
     inputs = torch.randn(rows, width, requires_grad=True), torch.zeros(rows, dtype=torch.int64)
-    captured = with_implementations(capture(model, inputs), rounded=True)
+    captured = with_implementations(capture(model, inputs), Exactness.ROUNDED)
     device = Roofline(name="slow", flops_per_s=1e6, bytes_per_s=1e12, launch_us=0.0)
     product = 2 * rows * width * words  # microseconds
     found = {each.name: each for each in modelled(captured, device).operators}

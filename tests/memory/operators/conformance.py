@@ -12,7 +12,8 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from headrace.memory.operators import Exactness, Intermediate, Variant, variants
+from headrace.memory.exactness import Exactness
+from headrace.memory.operators import Intermediate, Variant, variants
 
 Chosen = dict[Node, Variant]
 
@@ -38,8 +39,7 @@ class Step:
         *inputs: Tensor,
         rewrite: Callable[[GraphModule], object] = lambda _: None,
         poison: bool = False,
-        conditional: bool = False,
-        lossy: bool = False,
+        exactness: Exactness = Exactness.ROUNDED,
     ) -> None:
         self.module = joint_graph(model, *inputs)
         rewrite(self.module)
@@ -59,7 +59,7 @@ class Step:
                 self.values[node] = _laid_out(value, node.meta["val"])
             else:
                 self.values[node] = next(primals).detach()
-        self.variants = variants(self.graph, conditional=conditional, lossy=lossy)
+        self.variants = variants(self.graph, exactness)
         self.expected = self.run({})
 
     def run(self, chosen: Chosen) -> list[Tensor | None]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from headrace.memory.errors import ScheduleError
+from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import WithLoss, capture
@@ -149,7 +150,7 @@ def language_case() -> tuple[Language, tuple[torch.Tensor, torch.Tensor]]:
 def test_a_loss_in_chunks_needs_the_memory_of_a_chunk(ways: tuple[str, str]) -> None:
     """The second way overwrites an intermediate of the forward pass in the backward pass."""
     model, inputs = language_case()
-    captured = with_implementations(capture(model, inputs), rounded=True)
+    captured = with_implementations(capture(model, inputs), Exactness.ROUNDED)
     graph = measured_graph(captured, CPU)
     schedule = plain_schedule(graph)
     peaks = [simulate_step(graph, schedule).peak_bytes]

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from headrace.memory.adapt.cache import StepCache
 from headrace.memory.adapt.fit import StepPlanner
 from headrace.memory.errors import BudgetError, CaptureError
+from headrace.memory.exactness import allowed_exactness
 from headrace.memory.measure.capture import Capture
 from headrace.memory.measure.step import StepConditions, device_of, optimizer_bytes, sample_of
 from headrace.memory.measure.timing import memory_bytes
@@ -108,8 +109,10 @@ def fit_blocks(
     seed: int = 0,
     cache: bool = True,
     exact: bool = False,
+    lossy: bool = False,
 ) -> FittedBlocks:
     """Fit blocks of a model under one budget; see `headrace.memory.fit_blocks`."""
+    exactness = allowed_exactness(exact=exact, lossy=lossy)
     calls, rest = _traced(model, blocks, sample)
     known: dict[str, dict[int, MemoryPlan]] = {}
     options: dict[str, Any] = {
@@ -122,7 +125,7 @@ def fit_blocks(
     fitted: list[FittedModule] = []
     for call in calls:
         planner = BlockPlanner(call.block, **options)
-        block = FittedModule(call.block, planner, captures=2, exact=exact)
+        block = FittedModule(call.block, planner, captures=2, exactness=exactness)
         block.prepare(*call.args, **call.kwargs)
         fitted.append(block)
     state = optimizer_bytes(optimizer) if optimizer else 0

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from headrace.memory.adapt.cache import PlanKey, StepCache, cached_costs, conditions
 from headrace.memory.errors import BudgetError, CaptureError
+from headrace.memory.exactness import allowed_exactness
 from headrace.memory.measure.capture import Capture
 from headrace.memory.measure.step import (
     StepConditions,
@@ -163,11 +164,13 @@ def fit_model(
     plan: str | Path | Sequence[str | Path] | None = None,
     cache: bool = True,
     exact: bool = False,
+    lossy: bool = False,
     progress: Callable[[SolveProgress], None] | None = None,
 ) -> FittedModule:
     """Return the model, trained within a budget; see `headrace.memory.fit`."""
     if not model.training:
         raise CaptureError("the model is in evaluation, needs training mode: call model.train()")
+    exactness = allowed_exactness(exact=exact, lossy=lossy)
     budgets = _listed(budget)
     plans = [] if plan is None else _listed(plan)
     if plans and len(plans) != len(budgets):
@@ -184,7 +187,13 @@ def fit_model(
         given=[MemoryPlan.load(each) for each in plans],
         cache=StepCache.of_user() if cache else None,
     )
-    fitted = FittedModule(model, planner, loss=loss, captures=captures, exact=exact)
+    fitted = FittedModule(
+        model,
+        planner,
+        loss=loss,
+        captures=captures,
+        exactness=exactness,
+    )
     args, kwargs = sample_of(sample)
     fitted.prepare(*args, **kwargs)
     return fitted

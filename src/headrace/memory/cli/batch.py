@@ -5,13 +5,19 @@ from collections.abc import Callable
 from headrace.functions import folder_on_path, named_function
 from headrace.memory.cli.measure import profile_of
 from headrace.memory.errors import BudgetError
+from headrace.memory.exactness import Exactness
 from headrace.memory.plan.largest import largest_that_fits
 from headrace.memory.profile import MemoryProfile
 from headrace.units import size
 
 
 def largest_batch(
-    model: str, budget_bytes: int, *, cache: bool, exact: bool, report: Callable[[str], None]
+    model: str,
+    budget_bytes: int,
+    *,
+    cache: bool,
+    exactness: Exactness,
+    report: Callable[[str], None],
 ) -> tuple[int, MemoryProfile]:
     """Return the largest batch whose step has a schedule within a budget, and its measured profile.
 
@@ -21,7 +27,7 @@ def largest_batch(
     Parameters
     ----------
     model : ``module:function`` of a function that takes a batch size.
-    exact : without implementations that change the order of arithmetic.
+    exactness : of the implementations.
     report : called with what is done.
 
     Raises
@@ -38,7 +44,9 @@ def largest_batch(
         report(f"batch {batch}")
         made = function(batch)
         where = device if modelled else None
-        return profile_of(made, model, accumulates=False, cache=cache, exact=exact, device=where)
+        return profile_of(
+            made, model, accumulates=False, cache=cache, exactness=exactness, device=where
+        )
 
     def fits(batch: int, *, modelled: bool) -> bool:
         return has_schedule(profile(batch, modelled=modelled), budget_bytes)

@@ -11,6 +11,7 @@ from headrace.cli.options import output_option
 from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
 from headrace.memory.errors import CaptureError
+from headrace.memory.exactness import Exactness, allowed_exactness
 from headrace.units import size
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ ExactOption = Annotated[
         help="Without implementations whose gradients differ by rounding, as fit(exact=True).",
     ),
 ]
+LossyOption = Annotated[
+    bool,
+    typer.Option(
+        "--lossy", help="With activations stored as bfloat16 where that helps, as fit(lossy=True)."
+    ),
+]
 
 
 def measure_step_command(
@@ -44,24 +51,28 @@ def measure_step_command(
         bool, typer.Option("--accumulates", help="Gradients are kept between steps.")
     ] = False,
     exact: ExactOption = False,
+    lossy: LossyOption = False,
 ) -> None:
     """Capture a training step, and measure the time and workspace of its operators.
 
     On the device that the model's parameters are on, with all implementations of each operator.
     Costs in the cache folder are not used.
     """
-    profile = measured_profile(model, accumulates=accumulates, cache=False, exact=exact)
+    exactness = allowed_exactness(exact=exact, lossy=lossy)
+    profile = measured_profile(model, accumulates=accumulates, cache=False, exactness=exactness)
     profile.save(output)
     Console().print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
 
 
-def measured_profile(model: str, *, accumulates: bool, cache: bool, exact: bool) -> "MemoryProfile":
+def measured_profile(
+    model: str, *, accumulates: bool, cache: bool, exactness: Exactness
+) -> "MemoryProfile":
     """Return the profile of the step of a ``module:function``.
 
     Parameters
     ----------
     cache : whether costs are taken from the cache folder, and kept there.
-    exact : without implementations that change the order of arithmetic.
+    exactness : of the implementations.
 
     Raises
     ------
@@ -70,7 +81,7 @@ def measured_profile(model: str, *, accumulates: bool, cache: bool, exact: bool)
     """
     with folder_on_path():
         made = named_function(model)()
-    return profile_of(made, model, accumulates=accumulates, cache=cache, exact=exact)
+    return profile_of(made, model, accumulates=accumulates, cache=cache, exactness=exactness)
 
 
 def profile_of(
@@ -79,7 +90,7 @@ def profile_of(
     *,
     accumulates: bool,
     cache: bool,
-    exact: bool,
+    exactness: Exactness,
     device: "Roofline | None" = None,
 ) -> "MemoryProfile":
     """Return the profile of a step, by what a user's function returned; see `measured_profile`.
@@ -108,7 +119,7 @@ def profile_of(
         raise CaptureError(f"{name} returned {type(module).__name__} first, needs a torch module")
     job = StepConditions(loss=loss, optimizer=optimizer, accumulates=accumulates)
     with Console(stderr=True).status("capturing") as status:
-        captured = capture_step(module, sample, job, exact=exact)
+        captured = capture_step(module, sample, job, exactness)
         operators = len(captured.graph.operators)
         status.update(f"measuring {operators} operators")
         costs: dict[str, Cost] = {}

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from headrace.cli.options import output_option
 from headrace.errors import InputError
-from headrace.memory.cli.measure import ExactOption, measured_profile
+from headrace.memory.cli.measure import ExactOption, LossyOption, measured_profile
+from headrace.memory.exactness import Exactness, allowed_exactness
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
@@ -55,6 +56,7 @@ def plan_step_command(
         bool, typer.Option(help="Take measured costs from the cache folder, and keep them there.")
     ] = True,
     exact: ExactOption = False,
+    lossy: LossyOption = False,
 ) -> None:
     """Find what to store, what to recompute and how to compute it within a budget.
 
@@ -67,7 +69,10 @@ def plan_step_command(
 
     texts = [text.strip() for text in budget.split(",")]
     budgets = {parse_budget(text): text for text in texts}
-    profile = _profile(source, list(budgets), largest_batch=largest_batch, cache=cache, exact=exact)
+    exactness = allowed_exactness(exact=exact, lossy=lossy)
+    profile = _profile(
+        source, list(budgets), largest_batch=largest_batch, cache=cache, exactness=exactness
+    )
     starts = _starts(start, profile)
     with Console(stderr=True).status("planning") as status, interrupts() as interrupt:
         found = sweep(
@@ -92,7 +97,7 @@ def plan_step_command(
 
 
 def _profile(
-    source: str, budgets: Sequence[int], *, largest_batch: bool, cache: bool, exact: bool
+    source: str, budgets: Sequence[int], *, largest_batch: bool, cache: bool, exactness: Exactness
 ) -> MemoryProfile:
     is_file = Path(source).exists()
     if not is_file and ":" not in source:
@@ -101,25 +106,30 @@ def _profile(
             "module:function"
         )
     if is_file and not largest_batch:
-        return _loaded(source, exact=exact)
+        return _loaded(source, exactness)
     if not largest_batch:
-        return measured_profile(source, accumulates=False, cache=cache, exact=exact)
+        return measured_profile(source, accumulates=False, cache=cache, exactness=exactness)
     from headrace.memory.cli.batch import largest_batch as find_largest
 
     if is_file or len(budgets) > 1:
         raise InputError("--largest-batch needs module:function in place of a file, and one budget")
     with Console(stderr=True).status("capturing") as status:
         batch, profile = find_largest(
-            source, budgets[0], cache=cache, exact=exact, report=status.update
+            source, budgets[0], cache=cache, exactness=exactness, report=status.update
         )
     Console().print(f"Largest batch: {batch}.")
     return profile
 
 
-def _loaded(source: str, *, exact: bool) -> MemoryProfile:
+def _loaded(source: str, exactness: Exactness) -> MemoryProfile:
     profile = MemoryProfile.load(source)
     ways = [way for each in profile.graph.operators for way in each.implementations]
-    if exact and any(way.reorders for way in ways):
+    if exactness is Exactness.LOSSY and all(way.name != "with bf16" for way in ways):
+        raise InputError(
+            f"{source} has no implementations that store bfloat16; for a lossy plan make it again "
+            "with headrace memory measure --lossy"
+        )
+    if exactness is Exactness.EXACT and any(way.reorders for way in ways):
         raise InputError(
             f"{source} has implementations whose results differ by rounding; for an exact plan "
             "make it again with headrace memory measure --exact"

@@ -12,35 +12,52 @@ from typing import Any
 from torch.fx import Node
 from torch.fx.node import map_aggregate
 
+from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Implementation, Storage
-from headrace.memory.measure.capture import Capture, Stored, TracedCall, rounded_bytes
-from headrace.memory.operators import Creation, Exactness, Intermediate, Variant, variants
+from headrace.memory.measure.capture import (
+    Capture,
+    Stored,
+    TracedCall,
+    is_training_batch_norm,
+    rounded_bytes,
+)
+from headrace.memory.operators import (
+    Creation,
+    Intermediate,
+    Variant,
+    half_variants,
+    variants,
+)
 
 
-def with_implementations(
-    capture: Capture, *, rounded: bool = False, conditional: bool = False, lossy: bool = False
-) -> Capture:
+def with_implementations(capture: Capture, exactness: Exactness = Exactness.EXACT) -> Capture:
     """Return the capture with further implementations of its operators.
 
     Parameters
     ----------
-    rounded : with those whose results differ from the default's by rounding, too.
-    conditional : with those that raise an `ImplementationError` in a step where their condition
-        does not hold, and rounded ones, too.
-    lossy : with those that store values in fewer bits, and rounded ones, too.
+    exactness : of which they may be, and those nearer to the default (`Exactness.included`).
+        Conditional ones raise an `ImplementationError` in a step where their condition fails.
     """
-    offered = variants(capture.fx, conditional=conditional, lossy=lossy)
-    wanted = {Exactness.EXACT}
-    wanted |= {Exactness.ROUNDED} if rounded or conditional or lossy else set()
-    wanted |= {Exactness.CONDITIONAL} if conditional else set()
-    wanted |= {Exactness.LOSSY} if lossy else set()
+    offered = variants(capture.fx, exactness)
+    half = _half_variants(capture) if exactness is Exactness.LOSSY else {}
     additions = _Additions(capture)
     for index, node in enumerate(capture.nodes):
         if node is not None:
-            for each in offered.get(node, ()):
-                if each.exactness in wanted:
-                    additions.add(index, node, each)
+            for each in (*offered.get(node, ()), *half.get(node, ())):
+                additions.add(index, node, each)
     return additions.capture()
+
+
+def _half_variants(capture: Capture) -> dict[Node, list[Variant]]:
+    """Return variants with bfloat16 copies of what the caller does not hold anyway."""
+    count = capture.graph.forward_count
+    root: dict[Node, Node] = {}
+    for node, storage in capture.storage_of.items():
+        made, index = capture.bases[storage]
+        if not index and storage not in capture.graph.outputs:
+            root[node] = made
+    forward = [each for each in capture.nodes[:count] if each and not is_training_batch_norm(each)]
+    return half_variants(forward, [each for each in capture.nodes[count:] if each], root)
 
 
 class _Additions:

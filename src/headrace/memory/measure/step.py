@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
+from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import ROUNDING, Capture, WithLoss, capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Cost, Roofline, device_name, measured_graph, modelled
@@ -49,20 +50,16 @@ def sample_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def capture_step(
-    model: nn.Module, sample: Any, job: StepConditions, *, exact: bool = False
+    model: nn.Module, sample: Any, job: StepConditions, exactness: Exactness = Exactness.ROUNDED
 ) -> Capture:
-    """Trace a training step, with all implementations of its operators that need no request.
-
-    Parameters
-    ----------
-    exact : without those whose results differ from the default's by rounding.
+    """Trace a training step, with all implementations of its operators of an exactness.
 
     Raises
     ------
     CaptureError : the model cannot be traced; see `headrace.memory.measure.capture`.
     """
     args, kwargs = sample_of(sample)
-    return with_implementations(capture(job.called(model), args, kwargs), rounded=not exact)
+    return with_implementations(capture(job.called(model), args, kwargs), exactness)
 
 
 def profile_step(

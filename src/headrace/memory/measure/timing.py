@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from headrace.memory.graph import Graph, Implementation, Operator
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import ROUNDING, Capture, Stored, TracedCall
-from headrace.memory.operators import convolution, loss
+from headrace.memory.operators import convolution, half, loss
 
 MIN_RUNS = 3
 MAX_RUNS = 50
@@ -271,7 +271,7 @@ def _flops(capture: Capture, call: TracedCall, args: Any, kwargs: Any) -> float:
     return float(formula(*args, **kwargs, out_val=node.meta["val"]))
 
 
-_WITH_PRODUCTS = {convolution.__name__, loss.__name__}
+_WITH_PRODUCTS = {convolution.__name__, half.__name__, loss.__name__}
 """Modules of the functions that call matrix products or convolutions."""
 
 

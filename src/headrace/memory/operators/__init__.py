@@ -5,14 +5,15 @@ choice. `variants` finds the nodes that can be computed in other ways, and says 
 creates and overwrites.
 """
 
+from headrace.memory.operators.half import half_variants
 from headrace.memory.operators.table import is_rewritten, rewrite, variants
-from headrace.memory.operators.variant import Creation, Exactness, Intermediate, Variant
+from headrace.memory.operators.variant import Creation, Intermediate, Variant
 
 __all__ = [
     "Creation",
-    "Exactness",
     "Intermediate",
     "Variant",
+    "half_variants",
     "is_rewritten",
     "rewrite",
     "variants",

@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.fx import Graph as FxGraph
 from torch.fx import Node
 
+from headrace.memory.exactness import Exactness
 from headrace.memory.operators.graphs import insert_call
 from headrace.memory.operators.variant import (
-    Exactness,
     Intermediate,
     Offers,
     Variant,

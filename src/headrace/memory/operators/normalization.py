@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.fx import Node
 
 from headrace.memory.errors import ImplementationError
-from headrace.memory.operators.variant import Exactness, Offers, Variant, aten, fake
+from headrace.memory.exactness import Exactness
+from headrace.memory.operators.variant import Offers, Variant, aten, fake
 
 LEAST_WEIGHT = 1e-3
 """Least magnitude of a weight, relative to that of the bias plus 1, to go back from the output."""

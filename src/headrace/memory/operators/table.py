@@ -6,6 +6,7 @@ from typing import Any
 from torch.fx import Graph as FxGraph
 from torch.fx import Node
 
+from headrace.memory.exactness import Exactness
 from headrace.memory.operators import (
     activations,
     convolution,
@@ -14,7 +15,7 @@ from headrace.memory.operators import (
     normalization,
     pooling,
 )
-from headrace.memory.operators.variant import Exactness, Intermediate, Offers, Variant
+from headrace.memory.operators.variant import Intermediate, Offers, Variant
 
 OFFERS: Mapping[Any, Offers] = {
     **activations.OFFERS,
@@ -49,7 +50,7 @@ def rewrite(graph: FxGraph) -> None:
 
 
 def variants(
-    graph: FxGraph, *, conditional: bool = False, lossy: bool = False
+    graph: FxGraph, exactness: Exactness = Exactness.ROUNDED
 ) -> dict[Node, tuple[Variant, ...]]:
     """Return the variants of every node of a joint graph that has some.
 
@@ -58,16 +59,10 @@ def variants(
 
     Parameters
     ----------
-    conditional : whether to include those that are refused at a run where their condition fails.
-    lossy : whether to include those that store values in fewer bits.
+    exactness : of which variants may be, see `Exactness.included`.
     """
-    left_out = {
-        kind
-        for kind, wanted in ((Exactness.CONDITIONAL, conditional), (Exactness.LOSSY, lossy))
-        if not wanted
-    }
     found = {
-        node: [each for each in OFFERS[node.target](node) if each.exactness not in left_out]
+        node: [each for each in OFFERS[node.target](node) if each.exactness in exactness.included]
         for node in graph.nodes
         if node.op == "call_function" and node.target in OFFERS
     }

@@ -2,31 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
+from headrace.memory.exactness import Exactness
+
 aten = torch.ops.aten
-
-
-class Exactness(Enum):
-    """Relation of an implementation's results to the default's.
-
-    Attributes
-    ----------
-    EXACT : the same bits.
-    ROUNDED : the same terms in another order or association; they differ by rounding.
-    CONDITIONAL : rounded, and refused at a run where `Variant.note` does not hold.
-    LOSSY : values are stored in fewer bits.
-    """
-
-    EXACT = "exact"
-    ROUNDED = "rounded"
-    CONDITIONAL = "conditional"
-    LOSSY = "lossy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import BudgetError
+from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import Capture, WithLoss, capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.step import device_of
@@ -38,7 +39,7 @@ class FittedModule(nn.Module):
         argument and return the loss, and the schedule covers its memory.
     captures : how many kinds of arguments (shapes, types, modes) get a schedule. Calls of other
         kinds, such as a smaller last batch, run the model as it is, with a warning at the first.
-    exact : whether captured steps have only implementations with the model's results to the bit.
+    exactness : of the implementations that captured steps have.
 
     Raises
     ------
@@ -53,7 +54,7 @@ class FittedModule(nn.Module):
         *,
         loss: nn.Module | None = None,
         captures: int = 1,
-        exact: bool = False,
+        exactness: Exactness = Exactness.ROUNDED,
     ) -> None:
         super().__init__()
         for shared in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
@@ -64,7 +65,7 @@ class FittedModule(nn.Module):
         self.__dict__["_called"] = model if loss is None else WithLoss(model, loss)
         self._plan = plan
         self._captures = captures
-        self._exact = exact
+        self._exactness = exactness
         self._steps: dict[Hashable, Mapping[int, Callable[..., Any]]] = {}
         self._budget: int | None = None
         self._warned = False
@@ -140,7 +141,7 @@ class FittedModule(nn.Module):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> dict[int, Callable[..., Any]]:
         traced = capture(self._called, args, kwargs)
-        captured = with_implementations(traced, rounded=not self._exact)
+        captured = with_implementations(traced, self._exactness)
         schedules = self._plan(captured)
         return {budget: scheduled_step(captured, each) for budget, each in schedules.items()}
 
