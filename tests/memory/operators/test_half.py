@@ -112,6 +112,14 @@ def test_a_step_is_fitted_with_bf16() -> None:
     fitted(x).square().mean().backward()
 
 
+def test_names_of_calls_are_the_same_in_every_process() -> None:
+    model, inputs = CASES["transformer"]()
+    found = with_implementations(capture(model, inputs), Exactness.LOSSY).calls.values()
+    names = [str(each.target) for each in found if not hasattr(each.target, "__qualname__")]
+    assert any(name.startswith("from bf16 ") for name in names)
+    assert not any(" at 0x" in name for name in names)
+
+
 def test_exact_and_lossy_exclude_each_other() -> None:
     with pytest.raises(InputError, match="exclude each other"):
         fit(nn.Linear(2, 2), torch.randn(1, 2), "1GiB", exact=True, lossy=True)

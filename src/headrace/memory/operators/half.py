@@ -35,6 +35,10 @@ class WithHalf:
         """Name in a graph's code."""
         return "with_half"
 
+    def __str__(self) -> str:
+        """Return it in words that are the same in every process: costs are kept by them."""
+        return f"with bf16 {_named(self.target)}{self.kwargs}"
+
     def __call__(self, *args: Any) -> tuple[Tensor, ...]:
         """Return the tensors that it creates, and the copy."""
         first, *others = _tensors(self.target(*args, **dict(self.kwargs)))
@@ -61,6 +65,11 @@ class FromHalf:
         """Name in a graph's code."""
         return "from_half"
 
+    def __str__(self) -> str:
+        """Return it in words that are the same in every process: costs are kept by them."""
+        views = [(at, [(_named(view), args) for view, args in chain]) for at, chain in self.views]
+        return f"from bf16 {_named(self.target)}{self.kwargs} of {views} in {self.spec}"
+
     def __call__(self, *leaves: Any) -> Any:
         """Return the tensors that it creates."""
         values = list(leaves)
@@ -71,6 +80,10 @@ class FromHalf:
             values[place] = value
         made = _tensors(self.target(*pytree.tree_unflatten(values, self.spec), **dict(self.kwargs)))
         return made[0] if len(made) == 1 else made
+
+
+def _named(target: Callable[..., Any]) -> str:
+    return getattr(target, "__qualname__", None) or str(target)
 
 
 def _tensors(made: Any) -> tuple[Tensor, ...]:
