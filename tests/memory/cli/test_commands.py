@@ -102,6 +102,20 @@ def test_wrong_arguments_get_one_line(
     assert not (folder / "out").exists()
 
 
+def test_a_plan_of_least_energy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "watts.json").write_text('{"mm": 40, "default": 10}')
+    plan = ("memory", "plan", "planned_here:build", "--effort", "quick", "--budget", "720KiB")
+    assert run(monkeypatch, *plan, "--energy", "watts.json", "-o", "plan") == 0
+    assert re.search(r"energy \S+ J, \S+% over a plain step's; peak", capsys.readouterr().out)
+    assert run(monkeypatch, "show", "plan") == 0
+    assert re.search(r"energy +\S+ J, ", capsys.readouterr().out)
+    (folder / "watts.json").write_text('{"mm": 40}')
+    assert run(monkeypatch, *plan, "--energy", "watts.json", "-o", "other") == 2
+    assert "watts.json: " in capsys.readouterr().err
+
+
 def test_a_plan_to_start_from_is_of_the_same_step(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

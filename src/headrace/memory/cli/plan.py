@@ -57,16 +57,26 @@ def plan_step_command(
     ] = True,
     exact: ExactOption = False,
     lossy: LossyOption = False,
+    energy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Minimise energy in place of time: a JSON object of watts by kind of operator, "
+            'such as {"convolution": 42, "default": 15}.',
+        ),
+    ] = None,
 ) -> None:
     """Find what to store, what to recompute and how to compute it within a budget.
 
     Ctrl-C ends the search with the fastest schedule so far.
     """
     # the solvers take long to import
+    from headrace.memory.plan.energy import load_watts
     from headrace.memory.plan.make import parse_budget
     from headrace.memory.plan.plan import MemoryPlan
     from headrace.memory.plan.sweep import sweep
 
+    watts = None if energy is None else load_watts(energy)
     texts = [text.strip() for text in budget.split(",")]
     budgets = {parse_budget(text): text for text in texts}
     exactness = allowed_exactness(exact=exact, lossy=lossy)
@@ -80,9 +90,12 @@ def plan_step_command(
             budgets,
             effort=effort,
             seed=seed,
-            progress=lambda at, state: status.update(f"planning {budgets[at]}: {state}"),
+            progress=lambda at, state: status.update(
+                f"planning {budgets[at]}: {state if watts is None else f'gap {state.gap:z.1%}'}"
+            ),
             interrupt=interrupt,
             starts=starts,
+            watts=watts,
         )
     if not any(isinstance(plan, MemoryPlan) for plan in found.values()):
         raise next(plan for plan in found.values() if not isinstance(plan, MemoryPlan))
@@ -172,9 +185,12 @@ def interrupts() -> Generator[Callable[[], bool]]:
 def _print(plan: "MemoryPlan", output: Path) -> None:
     slower = plan.time_us / plan.plain_us - 1 if plan.plain_us else 0.0
     console = Console()
+    energy, plain = plan.energy_uj, plan.plain_uj
+    text = f"Predicted step {duration(plan.time_us)}, {slower:z.1%} over a plain one; "
+    if energy and plain:
+        text += f"energy {energy / 1e6:.4g} J, {energy / plain - 1:z.1%} over a plain step's; "
     console.print(
-        f"Predicted step {duration(plan.time_us)}, {slower:z.1%} over a plain one; "
-        f"peak {size(plan.peak_bytes)} of {size(plan.budget_bytes)}; "
+        f"{text}peak {size(plan.peak_bytes)} of {size(plan.budget_bytes)}; "
         f"within {plan.gap:z.1%} of the bound.",
         soft_wrap=True,
     )

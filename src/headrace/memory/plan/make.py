@@ -1,13 +1,16 @@
 """From a profile and a budget to a plan."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from headrace.errors import InputError
 from headrace.memory.errors import BudgetError
 from headrace.memory.plan.effort import SolveEffort
+from headrace.memory.plan.energy import in_microjoules
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.solve import SolveLimits, SolveProgress, solve_schedule
+from headrace.memory.plan.verify import verify
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
 from headrace.units import parse_size
@@ -62,15 +65,22 @@ def make_plan(
     progress: Callable[[SolveProgress], None] | None = None,
     interrupt: Callable[[], bool] | None = None,
     starts: tuple[Schedule, ...] = (),
+    watts: Mapping[str, float] | None = None,
 ) -> MemoryPlan:
     """Return the plan of the fastest schedule found within a budget; see `solve_schedule`.
+
+    Parameters
+    ----------
+    watts : by kind of operator, see `headrace.memory.plan.energy`: the plan then has the least
+        energy in place of the least time.
 
     Raises
     ------
     BudgetError : no schedule is found; it has the least budget that one is found for.
     """
+    settings: dict[str, Any] = {"effort": str(effort), "seed": seed}
     found = solve_schedule(
-        profile.graph,
+        profile.graph if watts is None else in_microjoules(profile.graph, watts),
         budget_bytes,
         limits=LIMITS[effort],
         seed=seed,
@@ -78,13 +88,17 @@ def make_plan(
         interrupt=interrupt,
         starts=starts,
     )
+    time_us, bound_us = found.time_us, found.bound_us
+    if watts is not None:
+        settings |= {"watts": dict(watts), "energy_bound_uj": found.bound_us}
+        time_us, bound_us = verify(profile.graph, found.schedule).time_us, 0.0
     return MemoryPlan(
         profile=profile,
         budget_bytes=budget_bytes,
         schedule=found.schedule,
         peak_bytes=found.peak_bytes,
-        time_us=found.time_us,
-        bound_us=found.bound_us,
-        settings={"effort": str(effort), "seed": seed},
+        time_us=time_us,
+        bound_us=bound_us,
+        settings=settings,
         provenance={"stop": str(found.stop), "seconds": round(found.seconds, 2)},
     )

@@ -13,10 +13,11 @@ from headrace.artifact import Artifact, columns_of
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.memory.errors import ScheduleError
+from headrace.memory.plan.energy import in_microjoules, read_watts
 from headrace.memory.plan.verify import VerifiedFigures, verify
 from headrace.memory.profile import KIND as PROFILE_KIND
 from headrace.memory.profile import PROFILE_SCHEMA, MemoryProfile
-from headrace.memory.schedule import Schedule, Step
+from headrace.memory.schedule import Schedule, Step, plain_schedule
 
 PLAN_KIND = "memory-plan"
 PLAN_SCHEMA = 1
@@ -55,8 +56,37 @@ class MemoryPlan:
 
     @property
     def gap(self) -> float:
-        """(time - bound) / time."""
-        return max(0.0, self.time_us - self.bound_us) / self.time_us if self.time_us else 0.0
+        """(cost - bound) / cost."""
+        cost = self.cost
+        return max(0.0, cost - self.bound) / cost if cost else 0.0
+
+    @property
+    def energy_uj(self) -> float | None:
+        """Predicted energy in microjoules; None unless it is what the plan minimises."""
+        return self._energy_uj(self.schedule)
+
+    @property
+    def cost(self) -> float:
+        """Figure that the plan minimises: its energy if that is known, else its time."""
+        energy = self.energy_uj
+        return self.time_us if energy is None else energy
+
+    @property
+    def bound(self) -> float:
+        """Proven lower bound of the cost; 0 if none is known."""
+        if "watts" in self.settings:
+            return float(self.settings.get("energy_bound_uj", 0.0))
+        return self.bound_us
+
+    @property
+    def plain_uj(self) -> float | None:
+        """Energy of a run without recomputation, as `energy_uj`."""
+        return self._energy_uj(plain_schedule(self.profile.graph))
+
+    def _energy_uj(self, schedule: Schedule) -> float | None:
+        if "watts" not in self.settings:
+            return None
+        return verify(in_microjoules(self.profile.graph, self.settings["watts"]), schedule).time_us
 
     @property
     def plain_us(self) -> float:
@@ -145,7 +175,7 @@ class MemoryPlan:
             peak_bytes=whole.at("peak_bytes").integer(0, _MOST_BYTES),
             time_us=_time(whole.at("time_us")),
             bound_us=_time(whole.at("bound_us")),
-            settings=whole.at("settings").read(fields.table),
+            settings=_settings(whole.at("settings")),
             provenance=artifact.provenance,
         )
 
@@ -159,8 +189,16 @@ class MemoryPlan:
         return cls.from_artifact(artifact_io.load(path, PLAN_KIND, PLAN_SCHEMA), str(path))
 
 
+def _settings(value: Field) -> Mapping[str, Any]:
+    found = value.read(fields.table)
+    if "watts" in found:
+        read_watts(value.at("watts"))
+        _time(value.at("energy_bound_uj", default=0.0))
+    return found
+
+
 def _time(value: Field) -> float:
     found = value.read(fields.number)
     if not 0 <= found < float("inf"):
-        raise value.wrong("0 or more microseconds")
+        raise value.wrong("0 or more microseconds (microjoules for an energy)")
     return found

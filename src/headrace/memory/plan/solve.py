@@ -95,10 +95,15 @@ class SolveProgress:
     bound_us: float
     seconds: float
 
+    @property
+    def gap(self) -> float:
+        """(incumbent - bound) / incumbent."""
+        return (self.incumbent_us - self.bound_us) / max(self.incumbent_us, _TIGHT)
+
     def __str__(self) -> str:
         """Return it in words."""
-        gap = (self.incumbent_us - self.bound_us) / max(self.incumbent_us, _TIGHT)
-        return f"{duration(self.incumbent_us)}, bound {duration(self.bound_us)}, gap {gap:z.1%}"
+        times = f"{duration(self.incumbent_us)}, bound {duration(self.bound_us)}"
+        return f"{times}, gap {self.gap:z.1%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

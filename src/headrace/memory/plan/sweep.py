@@ -21,6 +21,7 @@ def sweep(
     progress: Callable[[int, SolveProgress], None] | None = None,
     interrupt: Callable[[], bool] | None = None,
     starts: tuple[Schedule, ...] = (),
+    watts: Mapping[str, float] | None = None,
 ) -> dict[int, MemoryPlan | BudgetError]:
     """Return a plan for each budget in bytes, the largest first; the error where none is found.
 
@@ -30,6 +31,7 @@ def sweep(
     ----------
     progress : called with the budget and the state of its solve.
     interrupt : polled; true ends the search of the budget that is solved with its best schedule.
+    watts : as for `make_plan`; a plan then never needs more energy than that of a smaller budget.
     """
     found: dict[int, MemoryPlan | BudgetError] = {}
     for budget in sorted(set(budgets), reverse=True):
@@ -43,6 +45,7 @@ def sweep(
                 progress=progress and (lambda state, at=budget: progress(at, state)),
                 interrupt=interrupt,
                 starts=(*starts, *earlier),
+                watts=watts,
             )
         except BudgetError as error:
             found[budget] = error
@@ -52,15 +55,21 @@ def sweep(
 def _monotone(
     found: Mapping[int, MemoryPlan | BudgetError],
 ) -> dict[int, MemoryPlan | BudgetError]:
-    """Give each budget the fastest of all schedules that fit it."""
+    """Give each budget the best of all schedules that fit it."""
     plans = [each for each in found.values() if isinstance(each, MemoryPlan)]
     best: dict[int, MemoryPlan | BudgetError] = {}
     for budget, own in found.items():
         fitting = [each for each in plans if each.peak_bytes <= budget]
-        fastest = min(fitting, key=lambda each: each.time_us, default=None)
-        if fastest is None or (isinstance(own, MemoryPlan) and own.time_us <= fastest.time_us):
+        other = min(fitting, key=lambda each: each.cost, default=None)
+        if other is None or (isinstance(own, MemoryPlan) and own.cost <= other.cost):
             best[budget] = own
             continue
-        bound = own.bound_us if isinstance(own, MemoryPlan) else 0.0
-        best[budget] = replace(fastest, budget_bytes=budget, bound_us=bound)
+        if isinstance(own, MemoryPlan):
+            best[budget] = replace(
+                own, schedule=other.schedule, peak_bytes=other.peak_bytes, time_us=other.time_us
+            )
+        else:  # no bound is known
+            settings = {**other.settings}
+            settings.pop("energy_bound_uj", None)
+            best[budget] = replace(other, budget_bytes=budget, bound_us=0.0, settings=settings)
     return best

@@ -93,13 +93,20 @@ def plan_summary(plan: MemoryPlan) -> list[tuple[str, str]]:
     graph = plan.profile.graph
     plain = plan.plain_us
     over = f", {plan.time_us / plain - 1:+z.1%} of a plain run's" if plain else ""
+    bound, energy = duration(plan.bound_us), plan.energy_uj
+    energies: list[tuple[str, str]] = []
+    if energy and plan.plain_uj:
+        bound = f"{plan.bound / 1e6:.4g} J"
+        text = f"{energy / 1e6:.4g} J, {energy / plan.plain_uj - 1:+z.1%} of a plain run's"
+        energies = [("energy", text)]
     again = len(plan.schedule.steps) - len(graph.operators)
     return [
         ("model", f"{plan.profile.model} on {plan.profile.device}"),
         ("budget", size(plan.budget_bytes)),
         ("peak", size(plan.peak_bytes)),
         ("time", f"{duration(plan.time_us)}{over}"),
-        ("bound", f"{duration(plan.bound_us)}, gap {plan.gap:z.1%}"),
+        *energies,
+        ("bound", f"{bound}, gap {plan.gap:z.1%}"),
         ("steps", f"{len(plan.schedule.steps)}, {again} of them again"),
         ("profile", f"{plan.profile.digest[:12]}, {plan.profile.provenance['kind']}"),
     ]
