@@ -62,8 +62,9 @@ def fit(
     loss : of the model's output and the target. Calls then take the target, too, and return the
         loss, whose memory is planned as well.
     optimizer : its state is counted.
-    accumulates : whether gradients are kept between steps. Not for DistributedDataParallel with
-        gradients as views of its buckets, which are counted by `ddp`.
+    accumulates : whether gradients are kept between steps. They are then added to those of before
+        while the backward pass runs, but with `ddp`. Not for DistributedDataParallel with gradients
+        as views of its buckets, which are counted by `ddp`.
     ddp : whether DistributedDataParallel will be around what is returned: its buckets are counted.
     effort : "quick" (at most some 20 s), "normal" (3 minutes) or "thorough" (half an hour).
     seed : equal seeds give equal plans, where no limit of time is reached.

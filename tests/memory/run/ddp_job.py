@@ -106,10 +106,14 @@ def fit_counts_buckets() -> None:
             def step(wrapped: nn.Module = wrapped) -> None:
                 wrapped(x).square().mean().backward()
 
-            for _ in range(3):  # DDP makes its buckets anew after the first step
+            for turn in range(3):
                 found = allocations_of(step, torch.device("cpu"))
                 model.zero_grad()
-                assert found.peak_bytes + sum(resident.values()) <= budget
+                # states of generators are allocated in the step; DDP makes its buckets anew before
+                # its second one
+                there = sum(resident.values()) - resident["generators"]
+                again = resident["buckets"] if turn == 1 else 0
+                assert found.peak_bytes + there <= budget + again, (found, resident, budget)
     print("counted", flush=True)
 
 

@@ -193,6 +193,7 @@ def fit_model(
         loss=loss,
         captures=captures,
         exactness=exactness,
+        accumulates=accumulates and not ddp,
     )
     args, kwargs = sample_of(sample)
     fitted.prepare(*args, **kwargs)

@@ -101,6 +101,8 @@ class Capture:
     calls : by operator and implementation, where it is not the operator's node itself.
     examples : fake tensors of storages that only calls create.
     fills : of these, a value that is valid in every element, where that is not 0.
+    accumulated : by operator of the backward pass, positions of the inputs whose gradients are
+        added to those of before once it has run (`headrace.memory.measure.accumulate`).
     """
 
     graph: Graph
@@ -117,6 +119,7 @@ class Capture:
     )
     examples: Mapping[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     fills: Mapping[int, int] = field(default_factory=dict[int, int])
+    accumulated: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
     def example(self, storage: int) -> torch.Tensor:
         """Return the fake tensor that spans a storage."""

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
 from headrace.memory.exactness import Exactness
+from headrace.memory.measure.accumulate import accumulating
 from headrace.memory.measure.capture import ROUNDING, Capture, WithLoss, capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Cost, Roofline, device_name, measured_graph, modelled
@@ -41,6 +42,12 @@ class StepConditions:
         """Return what a step calls: the model, with the loss if there is one."""
         return model if self.loss is None else WithLoss(model, self.loss)
 
+    def conditioned(self, captured: Capture, exactness: Exactness) -> Capture:
+        """Return a captured step, which adds gradients where they accumulate outside of buckets."""
+        if not self.accumulates or self.ddp:
+            return captured
+        return accumulating(captured, tied=exactness is not Exactness.EXACT)
+
 
 def sample_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments that a sample stands for: one, a tuple or list, or by name."""
@@ -59,7 +66,8 @@ def capture_step(
     CaptureError : the model cannot be traced; see `headrace.memory.measure.capture`.
     """
     args, kwargs = sample_of(sample)
-    return with_implementations(capture(job.called(model), args, kwargs), exactness)
+    found = with_implementations(capture(job.called(model), args, kwargs), exactness)
+    return job.conditioned(found, exactness)
 
 
 def profile_step(

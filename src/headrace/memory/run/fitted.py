@@ -14,7 +14,7 @@ from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import Capture, WithLoss, capture
 from headrace.memory.measure.implementations import with_implementations
-from headrace.memory.measure.step import device_of
+from headrace.memory.measure.step import StepConditions, device_of
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
 from headrace.memory.run.step import scheduled_step
@@ -40,6 +40,7 @@ class FittedModule(nn.Module):
     captures : how many kinds of arguments (shapes, types, modes) get a schedule. Calls of other
         kinds, such as a smaller last batch, run the model as it is, with a warning at the first.
     exactness : of the implementations that captured steps have.
+    accumulates : whether steps add gradients to those of before while the backward pass runs.
 
     Raises
     ------
@@ -55,6 +56,7 @@ class FittedModule(nn.Module):
         loss: nn.Module | None = None,
         captures: int = 1,
         exactness: Exactness = Exactness.ROUNDED,
+        accumulates: bool = False,
     ) -> None:
         super().__init__()
         for shared in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
@@ -66,6 +68,7 @@ class FittedModule(nn.Module):
         self._plan = plan
         self._captures = captures
         self._exactness = exactness
+        self._conditions = StepConditions(accumulates=accumulates)
         self._steps: dict[Hashable, Mapping[int, Callable[..., Any]]] = {}
         self._budget: int | None = None
         self._warned = False
@@ -142,6 +145,7 @@ class FittedModule(nn.Module):
     ) -> dict[int, Callable[..., Any]]:
         traced = capture(self._called, args, kwargs)
         captured = with_implementations(traced, self._exactness)
+        captured = self._conditions.conditioned(captured, self._exactness)
         schedules = self._plan(captured)
         return {budget: scheduled_step(captured, each) for budget, each in schedules.items()}
 

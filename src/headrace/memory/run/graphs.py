@@ -18,6 +18,7 @@ from torch.fx.node import map_aggregate, map_arg
 
 from headrace.memory.errors import ScheduleError
 from headrace.memory.measure.capture import Capture, Stored, TracedCall, is_training_batch_norm
+from headrace.memory.run.accumulate import Adder, Gradients
 from headrace.memory.run.random import Replay, generator_state, state_bytes
 from headrace.memory.schedule import Schedule, Step
 
@@ -50,8 +51,14 @@ class Graphs:
     overwrites_saved: bool
 
 
-def scheduled_graphs(capture: Capture, schedule: Schedule) -> Graphs:
+def scheduled_graphs(
+    capture: Capture, schedule: Schedule, gradients: Gradients | None = None
+) -> Graphs:
     """Return the graphs of a schedule.
+
+    Parameters
+    ----------
+    gradients : to which the capture's accumulated ones are added; they are not returned then.
 
     Raises
     ------
@@ -64,16 +71,24 @@ def scheduled_graphs(capture: Capture, schedule: Schedule) -> Graphs:
     backward = _Graph(capture, schedule, is_forward=False)
     for step in schedule.steps[: schedule.forward_steps]:
         forward.run(step)
+    added: set[int] = set()
     for step in schedule.steps[schedule.forward_steps :]:
         backward.run(step)
+        if gradients is not None:
+            for position in capture.accumulated.get(step.operator, ()):
+                backward.add_gradient(gradients, position)
+                added.add(position)
     for effect in capture.effects:
         forward.add_effect(effect)
-    gradients = [backward.value(node) for node in capture.gradients]
+    returned = [
+        None if position in added else backward.value(node)
+        for position, node in enumerate(capture.gradients)
+    ]
     outputs = [forward.value(node) for node in capture.forward_outputs]
     saved = [forward.instance(key) for key in backward.taken_over]
     return Graphs(
         forward=forward.finished([*outputs, *saved]),
-        backward=backward.finished(gradients),
+        backward=backward.finished(returned),
         overwrites_saved=backward.overwrites_saved,
     )
 
@@ -149,6 +164,17 @@ class _Graph:
     def add_effect(self, node: Node) -> None:
         """Add a node that writes into an input."""
         self.graph.node_copy(node, self.value)
+
+    def add_gradient(self, gradients: Gradients, position: int) -> None:
+        """Add the addition of an input's gradient to that of before."""
+        node, storage_of = self.capture.gradients[position], self.capture.storage_of
+        sharing = [
+            each
+            for each in self.capture.gradients
+            if isinstance(each, Node) and storage_of.get(each) == storage_of[node]
+        ]
+        adder = Adder(gradients, position, owned=len(sharing) == 1)
+        self.graph.call_function(adder, (self.value(node),))
 
     def _again(self, index: int) -> bool:
         """Note a run, and return whether the operator ran before."""

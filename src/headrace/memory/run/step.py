@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 from headrace.memory.errors import ScheduleError
 from headrace.memory.measure.capture import Capture
+from headrace.memory.run.accumulate import Gradients
 from headrace.memory.run.code import freeing_code
 from headrace.memory.run.graphs import scheduled_graphs
 from headrace.memory.schedule import Schedule
@@ -22,7 +23,9 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> Callable[..., Any]:
     """Return a function of all parameters, all buffers and the model's arguments.
 
     It returns what the model does. Buffers that the model changes are changed at its end; autograd
-    runs the backward pass of the schedule. A capture serves any number of schedules.
+    runs the backward pass of the schedule. Gradients that the capture accumulates are added to
+    those of the latest call's parameters, and autograd gets none. A capture serves any number of
+    schedules.
 
     Raises
     ------
@@ -31,19 +34,24 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> Callable[..., Any]:
     """
     if capture.joint is None:
         raise ScheduleError("the joint graph is torch.compile's: it runs what was partitioned")
-    graphs = scheduled_graphs(capture, schedule)
+    gradients = Gradients()
+    graphs = scheduled_graphs(capture, schedule, gradients)
     state = capture.joint._aot_state
     metadata = copy(state.fw_metadata)  # it will hold what this schedule saves
     metadata.dynamic_saved_tensors_idxs = {}
     metadata.bw_donated_idxs = [0] if graphs.overwrites_saved else []  # or a graph can be retained
     joint = replace(capture.joint, _aot_state=replace(state, fw_metadata=metadata))
     with config.patch({"donated_buffer": False}):
-        return aot_compile_joint_with_descriptors(
+        step = aot_compile_joint_with_descriptors(
             joint,
             partition_fn=lambda *_, **__: (graphs.forward, graphs.backward),
             fw_compiler=_compile,
             bw_compiler=_compile,
         )
+    inputs = capture.fx.find_nodes(op="placeholder")
+    positions = [each for found in capture.accumulated.values() for each in found]
+    names = {each: str(inputs[each].meta["desc"].target) for each in positions}
+    return gradients.called(step, names) if names else step
 
 
 def _compile(gm: GraphModule, example_inputs: Any) -> Callable[[list[Any]], list[Any]]:  # noqa: ARG001
