@@ -1,5 +1,6 @@
 """Gradients that are added while the backward pass runs equal those that autograd adds."""
 
+import weakref
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -125,6 +126,15 @@ def test_the_measured_peak_has_no_second_gradients() -> None:
         predicted = simulate_step(graph, schedule).peak_bytes - graph.resident_bytes
         assert 0.97 * predicted - 2048 <= found <= predicted
         assert found < 0.5 * parameters
+
+
+def test_inputs_are_not_held_after_the_step() -> None:
+    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+    fitted = fit(model, x, "1MiB", accumulates=True, cache=False)
+    held = weakref.ref(x)
+    fitted(x).sum().backward()
+    del x
+    assert held() is None
 
 
 def test_hooks_of_parameters() -> None:

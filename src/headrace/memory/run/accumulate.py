@@ -2,7 +2,7 @@
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,10 @@ class Gradients:
 
     Attributes
     ----------
-    parameters : the step's arguments, the parameters first.
+    parameters : those whose gradients are added, by position among the step's arguments.
     """
 
-    parameters: Sequence[Any] = field(default_factory=list[Any])
+    parameters: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
 
     def called(self, step: Callable[..., Any], names: Mapping[int, str]) -> Callable[..., Any]:
         """Return the step, which notes its parameters.
@@ -38,7 +38,7 @@ class Gradients:
                         f"parameter {name!r} has a hook on its gradient, which accumulates inside "
                         "of the step: fit without accumulates=True, or remove the hook"
                     )
-            self.parameters = args
+            self.parameters = {position: args[position] for position in names}
             return step(*args)
 
         return run
@@ -65,7 +65,7 @@ class Adder:
 
     def __call__(self, gradient: Tensor) -> None:
         """Add it; autograd, which gets none, runs the hooks that see what is accumulated."""
-        parameter: Tensor = self.gradients.parameters[self.position]
+        parameter = self.gradients.parameters[self.position]
         if parameter.grad is not None:
             parameter.grad.add_(gradient)
         elif self._fits(gradient, parameter):
