@@ -46,6 +46,8 @@ _PAPERS_GIST = {
 _SHARES, _QUICK_SHARES = (0.7, 0.53, 0.4, 0.33), (0.53,)
 _QUICK_NETWORKS = ("unet", "resnet50")
 _SECONDS, _QUICK_SECONDS = 60.0, 4.0
+_ENOUGH = SolveLimits().gap
+"""Gap at which a search ends: plans nearer to each other than that are not told apart."""
 _STATISTICS_BYTES = 10**10
 _QUICK_PROGRAMS = ("unet", "vgg16")
 
@@ -94,9 +96,9 @@ def _report(report: Report, rows: list[dict[str, Any]]) -> None:
         report.row(titles[table], **shown)
         if table == "kinds":
             found = [row[name] for name in KINDS if name != "all" and row[name] is not None]
-            slower += bool(found) and (row["all"] is None or row["all"] > min(found) + 1e-9)
+            slower += bool(found) and (row["all"] is None or row["all"] > min(found) + _ENOUGH)
         elif table == "gist":
-            beaten += row["headrace"] is None or row["headrace"] > row["overhead"] + 1e-9
+            beaten += row["headrace"] is None or row["headrace"] > row["overhead"] + _ENOUGH
     report.bar(_WORSE, slower)
     report.bar(_BELOW_GIST, beaten)
     report.note(
