@@ -76,7 +76,7 @@ def fit(
     exact : whether gradients are those of the traced model to the bit, on one device. Else they may
         differ by rounding, as those of a loss over a vocabulary do that is summed chunk by chunk.
     lossy : whether float32 activations may be stored as bfloat16 between the passes: half the
-        bytes, and gradients with relative errors of some thousandths.
+        bytes, and gradients of activations that are rounded to 8 bits of mantissa.
     progress : called with the state of the solver; default: a line on a terminal.
 
     Raises

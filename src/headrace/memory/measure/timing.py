@@ -18,6 +18,7 @@ from headrace.memory.graph import Graph, Implementation, Operator
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import ROUNDING, Capture, Stored, TracedCall
 from headrace.memory.operators import convolution, half, loss
+from headrace.memory.operators.variant import target_name
 
 MIN_RUNS = 3
 MAX_RUNS = 50
@@ -149,8 +150,7 @@ def _signature(capture: Capture, call: TracedCall) -> str:
         return str(value)
 
     args = _mapped(capture, (call.args, dict(call.kwargs)), text)
-    name = getattr(call.target, "__qualname__", None) or str(call.target)
-    return f"{name}{args}"
+    return f"{target_name(call.target)}{args}"
 
 
 def _measure(capture: Capture, call: TracedCall, device: torch.device) -> Cost:

@@ -16,7 +16,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from headrace.memory.exactness import Exactness
-from headrace.memory.operators.variant import Intermediate, Variant, dense_strides
+from headrace.memory.operators.variant import Intermediate, Variant, dense_strides, target_name
 
 _NOTE = "activations are rounded to 8 bits of mantissa"
 _Chain = tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...]
@@ -37,7 +37,7 @@ class WithHalf:
 
     def __str__(self) -> str:
         """Return it in words that are the same in every process: costs are kept by them."""
-        return f"with bf16 {_named(self.target)}{self.kwargs}"
+        return f"with bf16 {target_name(self.target)}{self.kwargs}"
 
     def __call__(self, *args: Any) -> tuple[Tensor, ...]:
         """Return the tensors that it creates, and the copy."""
@@ -67,8 +67,11 @@ class FromHalf:
 
     def __str__(self) -> str:
         """Return it in words that are the same in every process: costs are kept by them."""
-        views = [(at, [(_named(view), args) for view, args in chain]) for at, chain in self.views]
-        return f"from bf16 {_named(self.target)}{self.kwargs} of {views} in {self.spec}"
+        views = [
+            (place, [(target_name(view), args) for view, args in chain])
+            for place, chain in self.views
+        ]
+        return f"from bf16 {target_name(self.target)}{self.kwargs} of {views} in {self.spec}"
 
     def __call__(self, *leaves: Any) -> Any:
         """Return the tensors that it creates."""
@@ -80,10 +83,6 @@ class FromHalf:
             values[place] = value
         made = _tensors(self.target(*pytree.tree_unflatten(values, self.spec), **dict(self.kwargs)))
         return made[0] if len(made) == 1 else made
-
-
-def _named(target: Callable[..., Any]) -> str:
-    return getattr(target, "__qualname__", None) or str(target)
 
 
 def _tensors(made: Any) -> tuple[Tensor, ...]:

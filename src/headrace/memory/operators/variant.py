@@ -109,6 +109,11 @@ def argument(node: Node, name: str) -> Any:
     raise KeyError(name)
 
 
+def target_name(target: Callable[..., Any]) -> str:
+    """Return the name of an operator or a function, the same in every process."""
+    return getattr(target, "__qualname__", None) or str(target)
+
+
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return strides of a dense tensor of the same shape and order of dimensions."""
     return torch.empty_like(tensor).stride()
