@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headrace.compression.run.failures import FailureReports
 from headrace.compression.staging import read
 from headrace.errors import CommunicationError
 
@@ -119,11 +120,16 @@ def compare_ranks(value: object, what: str, group: Any = None, device: Any = "cp
     Raises
     ------
     CommunicationError : on all ranks, if they differ, naming those that differ from rank 0.
+    ExchangeError : a rank is missing.
     """
     own = torch.tensor([fingerprint(value)], device=device)
     ranks = dist.get_world_size(group)
     found = [torch.zeros_like(own) for _ in range(ranks)]
-    dist.all_gather(found, own, group=group)
+    reports = FailureReports(group or dist.group.WORLD, what)  # pyright: ignore[reportArgumentType]
+    try:
+        reports.wait(dist.all_gather(found, own, group=group, async_op=True))
+    except RuntimeError as error:
+        raise reports.error(error) from error
     different = [rank for rank, other in enumerate(found) if int(other) != int(found[0])]
     if different:
         named = ", ".join(map(str, different))

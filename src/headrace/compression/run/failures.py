@@ -44,9 +44,11 @@ class FailureReports:
     Parameters
     ----------
     group : of any backend; what only Gloo needs is done on Gloo alone.
+    what : is exchanged, the beginning of the messages.
     """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, what: str = "exchange of gradients") -> None:
+        self._what = what
         self._store: Any = None
         if is_gloo(group):
             self._rank, self._members = group.rank(), dist.get_process_group_ranks(group)
@@ -104,20 +106,20 @@ class FailureReports:
     def _described(self, cause: RuntimeError) -> ExchangeError:
         reason = str(cause).partition("This is typically caused")[0].strip().rstrip(".")
         if self._store is None:
-            return ExchangeError(f"exchange of gradients: {reason}; {_REMEDY}")
+            return ExchangeError(f"{self._what}: {reason}; {_REMEDY}")
         try:
             with answering(self._store, "it is not known which rank is missing"):
                 missing = tuple(self._missing())
         except RuntimeError as error:
-            return ExchangeError(f"exchange of gradients: {error}; {reason}; {_REMEDY}")
+            return ExchangeError(f"{self._what}: {error}; {reason}; {_REMEDY}")
         if not missing:
             return ExchangeError(
-                f"exchange of gradients: {reason}. No rank is missing: all have reported a failed "
+                f"{self._what}: {reason}. No rank is missing: all have reported a failed "
                 "exchange; see the first one's log, and start the job again from a checkpoint"
             )
         named = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
         return ExchangeError(
-            f"exchange of gradients: {named} did not report within {REPORT_S:g} s that this "
+            f"{self._what}: {named} did not report within {REPORT_S:g} s that this "
             f"exchange failed, so died or does not take part: {_REMEDY} ({reason})",
             missing=missing,
         )
