@@ -1,9 +1,13 @@
 import pytest
 import torch
 from torch import nn
+from torch._decomp.decompositions import (
+    _fused_rms_norm_backward,  # pyright: ignore[reportPrivateUsage]
+)
 
 from headrace.memory.errors import ImplementationError
 from headrace.memory.exactness import Exactness
+from headrace.memory.operators import normalization
 from tests.memory.operators.conformance import check
 
 
@@ -53,3 +57,81 @@ def test_a_weight_near_zero_is_refused() -> None:
     with pytest.raises(ImplementationError, match="plan without conditional"):
         check(norm, torch.randn(6, 4, 5, 3, requires_grad=True), exactness=Exactness.CONDITIONAL)
     check(norm, torch.randn(6, 4, 5, 3, requires_grad=True))
+
+
+class Around(nn.Module):
+    """A normalization between two products, so that its input and output are no results."""
+
+    def __init__(self, norm: nn.Module, width: int = 6) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, width))
+        self.norm = norm
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * self.norm(x * self.weight)
+
+
+def weighted(norm: nn.Module) -> nn.Module:
+    torch.manual_seed(8)
+    for each in norm.parameters():
+        nn.init.uniform_(each, 0.3, 2.0)
+        each.data.view(-1)[::2] *= -1
+    return norm
+
+
+NORMS = (
+    nn.LayerNorm(6),
+    nn.LayerNorm(6, bias=False),
+    nn.LayerNorm([4, 6]),
+    nn.LayerNorm(6, elementwise_affine=False),
+    nn.RMSNorm(6),
+    nn.RMSNorm(6, elementwise_affine=False),
+)
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+def test_other_norms_from_output(norm: nn.Module) -> None:
+    torch.manual_seed(3)
+    x = (100 * torch.randn(2, 4, 6) + 7).requires_grad_()
+    model = Around(weighted(norm))
+    found = check(model, x, exactness=Exactness.CONDITIONAL, rounding=1e-4)
+    expected = 1 if isinstance(norm, nn.LayerNorm) else 3 if list(norm.parameters()) else 2
+    assert found["from output"] == expected
+    without = not list(norm.parameters())  # then there is no condition
+    assert (check(model, x, rounding=1e-4)["from output"] > 0) is without
+    double = x.detach().double().requires_grad_()
+    check(model.double(), double, exactness=Exactness.CONDITIONAL, rounding=1e-12)
+    model.float()
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(6), nn.RMSNorm(6)], ids=str)
+def test_a_weight_near_zero_of_other_norms_is_refused(norm: nn.Module) -> None:
+    norm.weight.data[1] = 1e-5  # pyright: ignore
+    x = torch.randn(3, 6, requires_grad=True)
+    with pytest.raises(ImplementationError, match="plan without conditional"):
+        check(Around(norm), x, exactness=Exactness.CONDITIONAL)
+    check(Around(norm), x)
+
+
+def test_the_fused_kernel_of_gpus_by_its_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ATen has the backward kernel for GPUs alone; its formula stands for it here."""
+    x, weight = torch.randn(5, 6, requires_grad=True), weighted(nn.RMSNorm(6)).weight
+    grad = torch.randn(5, 6)
+    out = torch.nn.functional.rms_norm(x, (6,), weight)  # pyright: ignore
+    expected = torch.autograd.grad(out, (x, weight), grad)  # pyright: ignore
+    rstd = (x.square().mean(1, keepdim=True) + torch.finfo(x.dtype).eps).rsqrt().detach()
+
+    class Kernel:
+        default = staticmethod(_fused_rms_norm_backward)
+
+    monkeypatch.setattr(normalization.aten, "_fused_rms_norm_backward", Kernel, raising=False)
+    found = normalization.rms_norm_backward_from_output(
+        grad,
+        out.detach(),
+        [6],
+        rstd,
+        weight,  # pyright: ignore
+        [True, True],
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

@@ -1,7 +1,16 @@
-"""Batch normalization: its backward pass from its output (4.4)."""
+"""Normalizations: their backward passes from their outputs (4.4).
+
+The output ``weight * z + bias`` of a normalized z determines z where no weight is near 0. It is
+mostly stored anyway, for the linear layer or activation behind it, and the input is not.
+
+``RMSNorm`` is one ATen operator on a GPU, and on the CPU some of them, of which those of the
+backward pass that read the input or z read the output in their place.
+"""
 
 # pyright: reportPrivateUsage=false
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -10,7 +19,7 @@ from torch.fx import Node
 
 from headrace.memory.errors import ImplementationError
 from headrace.memory.exactness import Exactness
-from headrace.memory.operators.variant import Offers, Variant, aten, fake
+from headrace.memory.operators.variant import Offers, Variant, aten, dense_strides, fake
 
 LEAST_WEIGHT = 1e-3
 """Least magnitude of a weight, relative to that of the bias plus 1, to go back from the output."""
@@ -35,11 +44,7 @@ def batch_norm_backward_from_output(
     ImplementationError
         If a weight is too small for z to be known from y (`LEAST_WEIGHT`).
     """
-    if bool((weight.abs() < LEAST_WEIGHT * (bias.abs() + 1)).any()):
-        raise ImplementationError(
-            "a batch normalization has a weight near 0, so that its output does not determine its "
-            "input; plan without conditional implementations"
-        )
+    _refuse_small(weight, bias, "batch")
     gradients = aten.native_batch_norm_backward.default(
         grad,
         out,
@@ -53,6 +58,107 @@ def batch_norm_backward_from_output(
         wanted,
     )
     return tuple(each for each, want in zip(gradients, wanted, strict=True) if want)
+
+
+def layer_norm_backward_from_output(
+    grad: Tensor,
+    out: Tensor,
+    shape: list[int],
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    wanted: list[bool],
+) -> tuple[Tensor, ...]:
+    """Return the gradients of input, weight and bias, as far as wanted, from the output.
+
+    ATen's kernel runs on z, whose mean is 0 and whose deviation is 1.
+
+    Raises
+    ------
+    ImplementationError
+        If a weight is too small for z to be known from the output (`LEAST_WEIGHT`).
+    """
+    gradients = aten.native_layer_norm_backward.default(
+        grad,
+        _normalized(out, weight, bias, "layer"),
+        shape,
+        torch.zeros_like(rstd),
+        torch.ones_like(rstd),
+        weight,
+        bias,
+        wanted,
+    )
+    return _scaled(gradients, rstd, wanted)
+
+
+def rms_norm_backward_from_output(
+    grad: Tensor,
+    out: Tensor,
+    shape: list[int],
+    rstd: Tensor,
+    weight: Tensor | None,
+    wanted: list[bool],
+) -> tuple[Tensor, ...]:
+    """Return the gradients of input and weight, as far as wanted, from the output.
+
+    Raises
+    ------
+    ImplementationError
+        If a weight is too small for z to be known from the output (`LEAST_WEIGHT`).
+    """
+    z = _normalized(out, weight, None, "root mean square")
+    gradients = aten._fused_rms_norm_backward.default(
+        grad, z, shape, torch.ones_like(rstd), weight, wanted
+    )
+    return _scaled(gradients, rstd, wanted)
+
+
+def _scaled(gradients: Any, rstd: Tensor, wanted: list[bool]) -> tuple[Tensor, ...]:
+    if wanted[0]:
+        gradients[0].mul_(rstd)
+    return tuple(each for each, want in zip(gradients, wanted, strict=True) if want)
+
+
+def _normalized(out: Tensor, weight: Tensor | None, bias: Tensor | None, kind: str) -> Tensor:
+    """Return z of an output ``weight * z + bias``."""
+    if weight is None:
+        return out
+    _refuse_small(weight, bias, kind)
+    return out / weight if bias is None else out.sub(bias).div_(weight)
+
+
+def _refuse_small(weight: Tensor, bias: Tensor | None, kind: str) -> None:
+    large = 1 if bias is None else bias.abs() + 1
+    if bool((weight.abs() < LEAST_WEIGHT * large).any()):
+        raise ImplementationError(
+            f"a {kind} normalization has a weight near 0, so that its output does not determine "
+            "its input; plan without conditional implementations"
+        )
+
+
+def product_from_output(
+    factor: Tensor, out: Tensor, weight: Tensor | None, rstd: Tensor | None
+) -> Tensor:
+    """Return a factor times z, or times the input if `rstd` is given, from the output.
+
+    Raises
+    ------
+    ImplementationError
+        If a weight is too small for z to be known from the output (`LEAST_WEIGHT`).
+    """
+    made = factor * _normalized(out, weight, None, "root mean square")
+    return made if rstd is None else made.div_(rstd)
+
+
+def input_from_output(out: Tensor, weight: Tensor | None, rstd: Tensor) -> Tensor:
+    """Return the input of a root mean square normalization from its output.
+
+    Raises
+    ------
+    ImplementationError
+        If a weight is too small for z to be known from the output (`LEAST_WEIGHT`).
+    """
+    return _normalized(out, weight, None, "root mean square") / rstd
 
 
 def _is_dense(x: Tensor) -> bool:
@@ -76,18 +182,128 @@ def _batch_norm_backward(node: Node) -> list[Variant]:
     if fake(weight).dtype != fake(cast(Node, invstd)).dtype or not _is_dense(fake(cast(Node, x))):
         return []
     return [
-        Variant(
-            name="from output",
-            target=batch_norm_backward_from_output,
-            args=(grad, out[0], weight, bias, invstd, wanted),
-            creates=tuple(i for i, want in enumerate(cast(list[bool], wanted)) if want),
-            exactness=Exactness.CONDITIONAL,
-            note=f"every |weight| is at least {LEAST_WEIGHT} (|bias| + 1); the normalized input "
-            "is rounded to the output's precision",
+        _from_output(
+            batch_norm_backward_from_output,
+            (grad, out[0], weight, bias, invstd, wanted),
+            tuple(i for i, want in enumerate(cast(list[bool], wanted)) if want),
+            weight,
         )
     ]
 
 
+def _from_output(
+    target: Callable[..., Any], args: tuple[Any, ...], creates: tuple[int, ...], weight: object
+) -> Variant:
+    """Return a variant, which has a condition where there are weights."""
+    rounded = "the normalized input is rounded to the output's precision"
+    condition = f"every |weight| is at least {LEAST_WEIGHT} (|bias| + 1); "
+    return Variant(
+        name="from output",
+        target=target,
+        args=args,
+        creates=creates,
+        exactness=Exactness.ROUNDED if weight is None else Exactness.CONDITIONAL,
+        note=rounded if weight is None else condition + rounded,
+    )
+
+
+def _layer_norm_backward(node: Node) -> list[Variant]:
+    grad, _, shape, _, rstd, weight, bias, wanted = node.args
+    out = _output_beside(rstd, aten.native_layer_norm.default)
+    if out is None:
+        return []
+    args = (grad, out, shape, rstd, weight, bias, wanted)
+    creates = tuple(i for i, want in enumerate(cast(list[bool], wanted)) if want)
+    return [_from_output(layer_norm_backward_from_output, args, creates, weight)]
+
+
+def _rms_norm_backward(node: Node) -> list[Variant]:
+    grad, _, shape, rstd, weight, wanted = node.args
+    out = _output_beside(rstd, aten._fused_rms_norm.default)
+    if out is None:
+        return []
+    args = (grad, out, shape, rstd, weight, wanted)
+    creates = tuple(i for i, want in enumerate(cast(list[bool], wanted)) if want)
+    return [_from_output(rms_norm_backward_from_output, args, creates, weight)]
+
+
+def _output_beside(statistic: Any, target: Any) -> Node | None:
+    """Return the first output of the normalization that a statistic is of."""
+    forward = statistic.args[0] if isinstance(statistic, Node) and statistic.args else None
+    if not isinstance(forward, Node) or forward.target is not target:
+        return None
+    return next((use for use in forward.users if use.args[1] == 0), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rms:
+    """Nodes of ``out = z * weight`` and ``z = x * rstd``; without a weight z is the output."""
+
+    z: Node
+    out: Node
+    weight: Node | None
+    rstd: Node
+
+    @classmethod
+    def of(cls, z: Any) -> "_Rms | None":
+        """Return the normalization that a node is the normalized input of."""
+        if not _is_product(z) or cast(Node, z.args[1]).target is not aten.rsqrt.default:
+            return None
+        x, rstd = z.args
+        if fake(z).shape != fake(x).shape or fake(rstd).shape[-1] != 1:
+            return None
+        for use in z.users:
+            weight = use.args[1] if _is_product(use) and use.args[0] is z else None
+            if isinstance(weight, Node) and weight.op == "placeholder":
+                return cls(z, use, weight, rstd)
+        return cls(z, z, None, rstd)
+
+    @classmethod
+    def on(cls, x: Any) -> "_Rms | None":
+        """Return the normalization of a node."""
+        users = x.users if isinstance(x, Node) else ()
+        found = (cls.of(use) for use in users if _is_product(use) and use.args[0] is x)
+        return next((each for each in found if each is not None), None)
+
+
+def _is_product(node: Any) -> bool:
+    return (
+        isinstance(node, Node)
+        and node.target is aten.mul.Tensor
+        and all(isinstance(each, Node) for each in node.args)
+    )
+
+
+def _product(node: Node) -> list[Variant]:
+    """Return a product of the backward pass with z or x, from the output."""
+    factor, other = node.args
+    if not _is_product(node) or node.meta.get("partitioner_tag") != "is_backward":
+        return []
+    if fake(node).stride() != dense_strides(fake(node)):
+        return []
+    if (norm := _Rms.of(other)) is not None and norm.out is not other:
+        args = (factor, norm.out, norm.weight, None)
+    elif (norm := _Rms.on(other)) is not None and factor is not norm.rstd:
+        args = (factor, norm.out, norm.weight, norm.rstd)
+    else:
+        return []
+    return [_from_output(product_from_output, args, (0,), norm.weight)]
+
+
+def _power(node: Node) -> list[Variant]:
+    """Return the first power of x, which the square's gradient reads, from the output."""
+    x, exponent = node.args
+    norm = _Rms.on(x)
+    if norm is None or exponent != 1:
+        return []
+    args = (norm.out, norm.weight, norm.rstd)
+    return [_from_output(input_from_output, args, (0,), norm.weight)]
+
+
 OFFERS: dict[Any, Offers] = {
+    aten._fused_rms_norm_backward.default: _rms_norm_backward,
+    aten.mul.Tensor: _product,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten.pow.Tensor_Scalar: _power,
 }
