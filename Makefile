@@ -29,7 +29,8 @@ say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format stubs sanitize bench claim native native-tests clean
+.PHONY: help demo test test-slow check format stubs sanitize bench claim index-bench native \
+	native-tests clean
 .DELETE_ON_ERROR:
 # two of cmake's builds must not share a folder; each target is parallel inside
 .NOTPARALLEL:
@@ -94,7 +95,7 @@ build/%.sanitized: FORCE | $(VENV)/.runtime
 	@$(BIN)/cmake --build build/$* --target tests -j $(JOBS)
 	@$(NO_ASLR) $(BIN)/ctest --test-dir build/$* --output-on-failure --no-tests=error -j $(JOBS)
 
-bench: claim native $(RIVALS) ## run a claim's benchmark: make bench CLAIM=name [QUICK=1] [KEEP=1]
+bench: claim native $(RIVALS) $(filter $(CLAIM)-bench,index-bench) ## run a claim's benchmark: make bench CLAIM=name [QUICK=1] [KEEP=1]
 	@PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/$(CLAIM)/run.py \
 		$(if $(filter-out 0,$(QUICK)),--quick) $(if $(filter-out 0,$(KEEP)),--keep)
 
@@ -103,6 +104,16 @@ claim:
 		echo "CLAIM is '$(CLAIM)', needs one of:" \
 			"$(patsubst benchmarks/%/run.py,%,$(wildcard benchmarks/*/run.py))"; \
 		echo "for example: make bench CLAIM=main-job QUICK=1"; exit 2; }
+
+# the index's native benchmark, with its rivals from the system's packages
+index-bench: $(RELEASE)/build.ninja
+	@for header in absl/container/btree_map.h Judy.h lmdb.h; do \
+		echo "#include <$$header>" | $(or $(CXX),g++) -std=c++20 -E -x c++ - > /dev/null 2>&1 \
+		|| { echo "$$header not found: install the rivals" \
+			"(Debian: apt-get install libabsl-dev libjudy-dev liblmdb-dev)"; exit 1; }; done
+	$(call say,building the native benchmark of the index)
+	@$(CMAKE_CONFIGURE) -B $(RELEASE) > /dev/null # finds rivals installed since
+	@$(BIN)/cmake --build $(RELEASE) --target index_bench -j $(JOBS)
 
 native: $(VENV)/.package $(RELEASE)/build.ninja ## build headrace._native into src/headrace
 	$(call say,native build)

@@ -1,0 +1,151 @@
+// Replays a workload on one ordered map, range by range, as standard input commands; prints one
+// object of JSON a line. benchmarks/index runs one such process for each map and lets them take
+// turns, so that every map has a heap of its own and meets the same state of the machine.
+//
+//   index_bench MAP WORKLOAD [--value-bytes 4|8] [--set FIELD=VALUE]...
+//
+// MAP: standard, vector, absl, judy, headrace. FIELD: of headrace's configuration. Commands:
+//   build                    load the workload's codes
+//   run BEGIN END            operations BEGIN to END, one after the other
+//   chained BEGIN END        finds, each of which begins when the one before has ended
+//   batches BEGIN END SIZE   operations of one kind in arrays of SIZE
+//   latencies BEGIN END      with a clock around each operation
+//   memory                   bytes since before the map was made: malloc's and resident
+//   statistics               headrace's own, after verify()
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "index/bench/meter.hpp"
+#include "index/bench/replay.hpp"
+#include "index/bench/rivals.hpp"
+#include "index/bench/workload.hpp"
+
+#if __has_include("index/code_map.hpp")
+#include "index/bench/ours.hpp"
+#define HEADRACE_BENCH_OURS
+#endif
+
+using namespace headrace::index::bench;
+
+namespace {
+
+struct Options {
+  std::string map;
+  std::string workload;
+  std::size_t value_bytes = 8;
+  std::vector<std::string> settings;
+};
+
+Options parse(int count, char** arguments) {
+  if (count < 3) throw std::invalid_argument("usage: index_bench MAP WORKLOAD [OPTION VALUE]...");
+  Options options{.map = arguments[1], .workload = arguments[2], .settings = {}};
+  for (int i = 3; i + 1 < count; i += 2) {
+    std::string name = arguments[i];
+    if (name == "--value-bytes") {
+      options.value_bytes = std::stoul(arguments[i + 1]);
+    } else if (name == "--set") {
+      options.settings.emplace_back(arguments[i + 1]);
+    } else {
+      throw std::invalid_argument("no option: " + name);
+    }
+  }
+  return options;
+}
+
+struct Memory {
+  std::uint64_t allocated = allocated_bytes();
+  std::uint64_t resident = resident_bytes();
+};
+
+template <class Map>
+void print_memory(const Map& map, const Memory& before) {
+  Memory now;
+  Line("memory")
+      .add("size", map.size())
+      .add("allocated", now.allocated - before.allocated)
+      .add("resident", now.resident - before.resident)
+      .print();
+}
+
+template <class Map>
+void build(Map& map, const Workload& workload) {
+  Stopwatch watch;
+  map.build(workload.loaded());
+  Line("build")
+      .add("operations", workload.loaded().size())
+      .add("ns", watch.elapsed())
+      .add("cpu_ns", watch.processor())
+      .add("wrong", std::uint64_t{map.size() != workload.loaded().size()})
+      .print();
+}
+
+template <class Map>
+void execute(Map& map, const Workload& workload, const Memory& before, const std::string& command) {
+  Replay<Map> replay(map, workload);
+  std::istringstream words(command);
+  std::string verb;
+  Range range{0, 0};
+  std::size_t size = 0;
+  words >> verb >> range.begin >> range.end >> size;
+  if (range.begin > range.end || range.end > workload.codes().size()) {
+    throw std::invalid_argument("no such operations: " + command);
+  }
+  if (verb == "build") return build(map, workload);
+  if (verb == "run") return replay.run(range);
+  if (verb == "chained") return replay.chained(range);
+  if (verb == "latencies") return replay.latencies(range);
+  if (verb == "memory") return print_memory(map, before);
+  if constexpr (requires { map.describe(); }) {
+    if (verb == "statistics") return map.describe();
+    if (verb == "batches" && size > 0) return replay.batches(range, size);
+  }
+  throw std::invalid_argument("no command of this map: " + command);
+}
+
+template <class Map, class... Arguments>
+void serve(const Workload& workload, const Arguments&... arguments) {
+  Memory before;
+  auto map = std::make_unique<Map>(arguments...);
+  for (std::string command; std::getline(std::cin, command);) {
+    execute(*map, workload, before, command);
+  }
+}
+
+template <class Value>
+void serve_map(const Options& options, const Workload& workload) {
+  if (options.map == "standard") return serve<StandardMap<Value>>(workload);
+  if (options.map == "vector") return serve<SortedVector<Value>>(workload);
+#if defined(HEADRACE_BENCH_ABSL)
+  if (options.map == "absl") return serve<AbslMap<Value>>(workload);
+#endif
+#if defined(HEADRACE_BENCH_JUDY)
+  if (options.map == "judy") return serve<Judy<Value>>(workload);
+#endif
+#if defined(HEADRACE_BENCH_OURS)
+  if (options.map == "headrace") {
+    headrace::index::Configuration configuration;
+    for (const auto& setting : options.settings) set_field(configuration, setting);
+    return serve<Ours<Value>>(workload, configuration);
+  }
+#endif
+  throw std::invalid_argument("not in this build: " + options.map);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) try {
+  auto options = parse(count, arguments);
+  Workload workload(options.workload);
+  if (options.value_bytes == 8) serve_map<std::uint64_t>(options, workload);
+  if (options.value_bytes == 4) serve_map<std::uint32_t>(options, workload);
+} catch (const std::exception& error) {
+  std::cerr << "index_bench: " << error.what() << '\n';
+  return 1;
+}
