@@ -106,6 +106,17 @@ def test_a_changed_rate_is_followed_within_thirty_steps() -> None:
             assert job.steps - changed <= 30, (before, after, seed)
 
 
+def test_windows_of_trials_are_averaged_where_steps_are_noisy() -> None:
+    """By its last window alone, a level that is 5% faster was not told apart from noise of 6%."""
+    regrets: list[float] = []
+    for seed in range(40):
+        job = Simulated(Auto(levels=LEVELS[:2]), seed, noise=0.06)
+        job.step_s = lambda _, level: (0.1 * (1, 0.95)[level], 0.0)  # type: ignore[method-assign]
+        settled(job, 1e9, 600)
+        regrets.append(job.regret(1e9))
+    assert sum(each < 0.01 for each in regrets) >= 34, regrets
+
+
 def test_exposed_communication_need_not_scale_with_the_rate() -> None:
     """It was scaled as that of the level in force, and the best level was then not tried.
 

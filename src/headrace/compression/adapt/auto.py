@@ -11,7 +11,8 @@ of steps; then the fastest is used. Windows go on being measured:
   Exchanges that change alone, which noise can do, need twice as many windows after each time that
   trials have confirmed the level.
 - **Drift.** Levels are also tried again from time to time: a share `Auto.budget` of the time may be
-  spent on that, the first trials included.
+  spent on that, the first trials included. Windows of such trials are averaged with those before,
+  if noise explains the difference, so that levels become known better than by one window.
 - **Hysteresis.** A later (harsher) level is chosen over an earlier one only if it is faster by more
   than twice the standard error of the difference, and by `LEAST_GAIN`.
 
@@ -144,7 +145,9 @@ def start(auto: Auto) -> AutoState:
 
 def restart(state: AutoState) -> AutoState:
     """Return the state when the level in force has changed its codecs: it is measured anew."""
-    return state if state.trials else replace(state, trials=(state.level,), suspects=0)
+    if state.trials:
+        return state
+    return replace(_forget(state, [state.level]), trials=(state.level,), suspects=0)
 
 
 def decide(auto: Auto, state: AutoState, seen: SeenWindow) -> tuple[AutoState, AutoDecision]:
@@ -173,6 +176,9 @@ def _each(state: AutoState) -> list[tuple[int, int]]:
 
 def _tried(auto: Auto, state: AutoState, seen: SeenWindow) -> tuple[AutoState, AutoDecision]:
     """Note a trial's window; begin the next trial, or choose."""
+    known = state.times[state.level]
+    if known is not None and not _steps_differ(known, seen) and not _exchanges_differ(known, seen):
+        seen = _blend(known, seen)
     state = replace(_with_time(state, seen), trials=state.trials[1:])
     best_s = min(time.step_s for time in state.times if time is not None)
     cost = max(0.0, seen.step_s - best_s) * (auto.window + SWITCH_STEPS)
@@ -227,7 +233,7 @@ def _changed(
     able = sorted(
         (level for level in bounds if bounds[level] < seen.step_s), key=bounds.__getitem__
     )
-    state = replace(_with_time(state, seen), trials=tuple(able), suspects=0)
+    state = replace(_forget(_with_time(state, seen), able), trials=tuple(able), suspects=0)
     reason = f"steps {known.step_s * 1e3:.1f} -> {seen.step_s * 1e3:.1f} ms"
     if not able:
         state, decision = _chosen(state)
@@ -254,6 +260,12 @@ def _drifted(auto: Auto, state: AutoState) -> tuple[AutoState, AutoDecision]:
     cost = _LEAST_COST * here.step_s * steps  # what a trial costs beside its slower steps
     state = replace(state, trials=(level,), level=level, credit_s=state.credit_s - cost)
     return state, AutoDecision(level=level, event="trial", reason="measured long ago")
+
+
+def _forget(state: AutoState, levels: Sequence[int]) -> AutoState:
+    """Return the state without the times of levels that are to be measured anew."""
+    times = [None if level in levels else time for level, time in enumerate(state.times)]
+    return replace(state, times=tuple(times))
 
 
 def _with_time(state: AutoState, time: SeenWindow) -> AutoState:
