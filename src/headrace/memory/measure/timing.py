@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from headrace.memory.graph import Graph, Implementation, Operator
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import ROUNDING, Capture, Stored, TracedCall
-from headrace.memory.operators import convolution, half, loss
+from headrace.memory.operators import attention, convolution, half, loss, products
 from headrace.memory.operators.variant import target_name
 
 MIN_RUNS = 3
@@ -271,7 +271,7 @@ def _flops(capture: Capture, call: TracedCall, args: Any, kwargs: Any) -> float:
     return float(formula(*args, **kwargs, out_val=node.meta["val"]))
 
 
-_WITH_PRODUCTS = {convolution.__name__, half.__name__, loss.__name__}
+_WITH_PRODUCTS = {each.__name__ for each in (attention, convolution, half, loss, products)}
 """Modules of the functions that call matrix products or convolutions."""
 
 

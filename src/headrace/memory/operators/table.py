@@ -9,20 +9,24 @@ from torch.fx import Node
 from headrace.memory.exactness import Exactness
 from headrace.memory.operators import (
     activations,
+    attention,
     convolution,
     dropout,
     loss,
     normalization,
     pooling,
+    products,
 )
 from headrace.memory.operators.variant import Intermediate, Offers, Variant
 
 OFFERS: Mapping[Any, Offers] = {
     **activations.OFFERS,
+    **attention.OFFERS,
     **dropout.OFFERS,
     **loss.OFFERS,
     **normalization.OFFERS,
     **pooling.OFFERS,
+    **products.OFFERS,
 }
 
 
@@ -30,6 +34,8 @@ REWRITTEN = (
     convolution.input_gradient,
     loss.linear_cross_entropy,
     loss.linear_cross_entropy_backward,
+    products.attention_by_products,
+    products.attention_backward_by_products,
 )
 """Targets of nodes that `rewrite` makes: functions without effects, and no ATen operators."""
 
@@ -42,11 +48,12 @@ def is_rewritten(node: Node) -> bool:
 def rewrite(graph: FxGraph) -> None:
     """Rewrite a joint graph, before it is read, so that more can be chosen; results are the same.
 
-    Backward convolutions become two nodes, and losses over a vocabulary one node in each pass
-    (`split_convolutions`, `fuse_losses`).
+    Backward convolutions become two nodes; losses over a vocabulary, and attention that is written
+    as products, one node in each pass (`split_convolutions`, `fuse_losses`, `fuse_attentions`).
     """
     convolution.split_convolutions(graph)
     loss.fuse_losses(graph)
+    products.fuse_attentions(graph)
 
 
 def variants(
