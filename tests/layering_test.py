@@ -54,6 +54,7 @@ LAYERS = {
     "headrace.collectives.measure.launch": 4,  # starts executors to measure with
     **{f"headrace.{name}": 2 for name in STAGED},
     **{f"headrace.{name}.{stage}": level for name in STAGED for stage, level in STAGES.items()},
+    "headrace.index.trace": 2,  # a value, not a stage
 }
 # A facade that offers what its capability runs; the modules below it do not import it.
 FACADES = {"headrace.compression": 4, "headrace.memory": 4}
@@ -77,6 +78,11 @@ PURE = (
     "headrace.compression.policy",
     "headrace.compression.profile",
     "headrace.compression.traffic",
+    "headrace.index.configuration",
+    "headrace.index.errors",
+    "headrace.index.plan",
+    "headrace.index.profile",
+    "headrace.index.trace",
     "headrace.memory.errors",
     "headrace.memory.graph",
     "headrace.memory.plan",
@@ -152,7 +158,7 @@ def test_imports_go_down_or_sideways() -> None:
 
 
 def test_capabilities_are_entered_by_their_facades_or_found_by_name() -> None:
-    assert capabilities() == ["collectives", "compression", "memory"]
+    assert capabilities() == ["collectives", "compression", "index", "memory"]
     assert imports_into_capabilities(MODULES) == []
 
 

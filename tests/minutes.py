@@ -25,12 +25,17 @@ from pathlib import Path
 
 import pytest
 
-CAPABILITIES = ("collectives", "compression", "memory")
+CAPABILITIES = ("collectives", "compression", "index", "memory")
 """Folders of `tests`; all other tests are of what capabilities share."""
 
 SHARED = "shared"
 BUDGETS = {
-    "fast": {("collectives", SHARED): 9.0, ("compression",): 4.0, ("memory",): 4.0},
+    "fast": {
+        ("collectives", SHARED): 9.0,
+        ("compression",): 4.0,
+        ("index",): 3.0,
+        ("memory",): 4.0,
+    },
     "slow": {(*CAPABILITIES, SHARED): 60.0},
 }
 """Minutes of some capabilities together, by tier."""

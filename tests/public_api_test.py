@@ -117,6 +117,13 @@ PUBLIC = {
         "ddp_hook",
         "fsdp_hook",
     },
+    "headrace.index": {
+        "CapError",
+        "Configuration",
+        "ConfigurationError",
+        "Trace",
+        "TraceError",
+    },
     "headrace.memory": {
         "BudgetError",
         "CaptureError",

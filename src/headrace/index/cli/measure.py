@@ -1,0 +1,68 @@
+"""``headrace index measure``: the profile of a trace."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.cli.options import output_option
+from headrace.errors import InputError
+from headrace.units import parse_size, size
+
+TraceFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE",
+        help="Operations (.npz, .parquet), or keys alone (.npy, else SOSD's binary form), of which "
+        "a workload is made by the options.",
+        exists=True,
+        dir_okay=False,
+    ),
+]
+Loaded = Annotated[float, typer.Option(help="For keys alone: share that is there at first.")]
+Inserts = Annotated[float, typer.Option(help="For keys alone: share of inserts.")]
+Erases = Annotated[float, typer.Option(help="For keys alone: share of erases.")]
+Scans = Annotated[float, typer.Option(help="For keys alone: share of scans of 100 keys.")]
+Skew = Annotated[float, typer.Option(help="For keys alone: exponent of Zipf's law of finds.")]
+Shuffle = Annotated[bool, typer.Option(help="For keys alone: let them arrive in random order.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Equal seeds give equal results.")]
+
+
+def measure_trace_command(
+    trace: TraceFile,
+    output: Annotated[Path, output_option("File for the index profile.")],
+    sample: Annotated[
+        str, typer.Option(help="Limit of keys and operations of the sample together, such as 3M.")
+    ] = "3M",
+    loaded: Loaded = 0.5,
+    inserts: Inserts = 0.5,
+    erases: Erases = 0.0,
+    scans: Scans = 0.0,
+    skew: Skew = 0.0,
+    shuffle: Shuffle = True,
+    seed: SeedOption = 0,
+) -> None:
+    """Encode a trace: its image, how its keys deviate from lines, and a sample to run."""
+    from headrace.index.measure.files import read_trace
+    from headrace.index.measure.survey import survey
+    from headrace.index.measure.workload import Workload
+
+    most = parse_size(sample)
+    if most < 1000:
+        raise InputError(f"sample is {sample!r}, needs at least 1000")
+    with Console(stderr=True).status("reading") as status:
+        workload = Workload(
+            loaded=loaded,
+            inserts=inserts,
+            erases=erases,
+            scans=scans,
+            skew=skew,
+            shuffled=shuffle,
+            seed=seed,
+        )
+        found = read_trace(trace, workload)
+        status.update(f"encoding {len(found.loaded):,} keys, {len(found):,} operations")
+        profile = survey(found, most=most, seed=seed, provenance={"source": trace.name})
+        profile.save(output)
+    Console().print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)

@@ -1,0 +1,40 @@
+"""Exceptions of the learned index, besides the shared ones (`headrace.errors`).
+
+::
+
+    HeadraceError
+    ├── InputError (ValueError)
+    │   ├── CapError              no configuration is within the cap of bytes per key
+    │   ├── ConfigurationError    a field of a configuration is out of range
+    │   ├── KeysError             keys or values cannot be those of an index
+    │   └── TraceError            keys or operations of a trace cannot be used
+    └── VerificationError
+        ├── ChoiceError           a plan's choice is not the best of its candidates
+        └── InvariantError        the structure of an index is damaged
+"""
+
+from headrace.errors import InputError, VerificationError
+
+
+class ConfigurationError(InputError):
+    """A field of a configuration is out of range; names it, what was found and what is needed."""
+
+
+class TraceError(InputError):
+    """Keys or operations cannot be used: their type, length or values; names the array."""
+
+
+class KeysError(InputError):
+    """Keys or values cannot be those of an index: their type, length, or a number; names it."""
+
+
+class CapError(InputError):
+    """No configuration is within the cap of bytes per key; names the least that one needs."""
+
+
+class ChoiceError(VerificationError):
+    """A plan's choice is not the best of its candidates, or not within its cap."""
+
+
+class InvariantError(VerificationError):
+    """The structure of an index is damaged; names the node and the invariant."""

@@ -1,0 +1,1 @@
+"""Measuring: a trace is read, sampled and encoded."""

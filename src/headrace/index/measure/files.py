@@ -1,0 +1,147 @@
+"""Traces in files: NumPy archives, Parquet tables, and key sets of NumPy and SOSD.
+
+- ``.npz``: arrays ``keys`` and ``operations`` of one length, and ``loaded`` if there are keys
+  before the first operation.
+- ``.parquet``: columns ``key`` and ``operation``, a number or a name; the rows of operation
+  ``load`` (4) are the keys before the first operation.
+- ``.npy``: one row of keys; other files: SOSD's binary form, a 64-bit count and as many keys, of 32
+  bits where the file's name ends with ``uint32``. They have no operations: a workload is made of
+  them (`headrace.index.measure.workload`).
+"""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.index.errors import TraceError
+from headrace.index.measure.workload import Workload, workload_trace
+from headrace.index.trace import OPERATIONS, Trace, decode, encode
+
+LOAD = len(OPERATIONS)
+"""Operation of a row of a table that is a key before the first operation."""
+
+_NAMES = (*OPERATIONS, "load")
+
+
+def read_trace(path: str | Path, workload: Workload | None = None) -> Trace:
+    """Read a trace, or a key set, of which a workload is made.
+
+    Raises
+    ------
+    TraceError : naming the file, the array, what was found and what is needed.
+    """
+    path = Path(path)
+    try:
+        if path.suffix in (".npz", ".parquet"):
+            return _archive(path) if path.suffix == ".npz" else _table(path)
+        keys = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _sosd(path)
+        return workload_trace(keys, workload or Workload())
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from error
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise TraceError(f"{path}: is not {path.suffix[1:] or 'a key set'}: {error}") from error
+
+
+def write_trace(path: str | Path, trace: Trace) -> None:
+    """Write a trace as ``.npz`` or ``.parquet``, which `read_trace` reads.
+
+    Raises
+    ------
+    TraceError : the name ends otherwise, or the file cannot be written.
+    """
+    path = Path(path)
+    try:
+        if path.suffix == ".npz":
+            np.savez(
+                path,
+                loaded=decode(trace.loaded, trace.kind),
+                operations=trace.operations,
+                keys=decode(trace.keys, trace.kind),
+            )
+        elif path.suffix == ".parquet":
+            _write_table(path, trace)
+        else:
+            raise TraceError(f"{path}: ends with '{path.suffix}', needs .npz or .parquet")
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _archive(path: Path) -> Trace:
+    with np.load(path, allow_pickle=False) as arrays:
+        for name in arrays:
+            if name not in ("keys", "operations", "loaded"):
+                raise TraceError(f"array '{name}' is unknown, needs keys, operations and loaded")
+        for name in ("keys", "operations"):
+            if name not in arrays:
+                raise TraceError(f"array '{name}' is missing, needs keys and operations")
+        return Trace.of(arrays["keys"], arrays["operations"], arrays.get("loaded"))
+
+
+def _table(path: Path) -> Trace:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        found = parquet.read_table(path)
+    except pa.ArrowException as error:
+        raise TraceError(f"is not Parquet: {error}") from error
+    columns: dict[str, Any] = {}
+    for name in ("operation", "key"):
+        if name not in found.column_names:
+            raise TraceError(f"column '{name}' is missing, needs operation and key")
+        if found.column(name).null_count:
+            raise TraceError(f"column '{name}' has {found.column(name).null_count} empty cells")
+        columns[name] = found.column(name).to_numpy()
+    numbers = _numbers(columns["operation"])
+    is_loaded = numbers == LOAD
+    keys = columns["key"]
+    return Trace.of(keys[~is_loaded], numbers[~is_loaded], keys[is_loaded])
+
+
+def _numbers(operations: np.ndarray) -> np.ndarray:
+    if operations.dtype.kind in "ui":
+        return operations
+    names, places = np.unique(operations.astype(str), return_inverse=True)
+    unknown = [str(name) for name in names if name not in _NAMES]
+    if unknown:
+        raise TraceError(f"column 'operation' has '{unknown[0]}', needs {', '.join(_NAMES)}")
+    return np.array([_NAMES.index(name) for name in names], dtype=np.uint8)[places]
+
+
+def _write_table(path: Path, trace: Trace) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    codes = np.concatenate([trace.loaded, trace.keys])
+    numbers = np.full(len(codes), LOAD, dtype=np.uint8)
+    numbers[len(trace.loaded) :] = trace.operations
+    keys = decode(codes, trace.kind)
+    parquet.write_table(pa.table({"operation": numbers, "key": keys}), path)
+
+
+def _sosd(path: Path) -> np.ndarray:
+    kind = np.uint32 if path.name.endswith("uint32") else np.uint64
+    whole = path.stat().st_size
+    with path.open("rb") as file:
+        head = np.fromfile(file, dtype="<u8", count=1)
+        count = int(head[0]) if len(head) else 0
+        needed = 8 + count * np.dtype(kind).itemsize
+        if not len(head) or whole != needed:
+            raise TraceError(
+                f"has {whole} bytes, needs {needed if len(head) else 8}: a 64-bit count and that "
+                f"many keys of {np.dtype(kind).itemsize * 8} bits (SOSD's form), or a name that "
+                "ends with .npz, .npy or .parquet"
+            )
+        return np.fromfile(file, dtype=np.dtype(kind).newbyteorder("<"), count=count)
+
+
+def write_keys(path: str | Path, keys: np.ndarray) -> None:
+    """Write a key set in SOSD's binary form: a 64-bit count, then the keys (uint32 or uint64)."""
+    codes = keys if keys.dtype == np.uint32 else encode(keys)[0]
+    with Path(path).open("wb") as file:
+        np.array([len(codes)], dtype="<u8").tofile(file)
+        codes.astype(codes.dtype.newbyteorder("<")).tofile(file)

@@ -1,0 +1,74 @@
+"""The sample of a trace that is encoded and run: some blocks of neighbouring keys, whole.
+
+A key that is kept has all of its operations, in order, so the mix, the growth and the hits of
+lookups stay. Keys are kept by blocks of neighbours, with the space between blocks closed up: every
+thousandth key of a sequence would look random, and a leaf of one would have nothing to learn.
+"""
+
+import numpy as np
+
+from headrace.index.trace import Trace
+
+BLOCK_KEYS = 4096
+"""Neighbouring keys that are kept or left out together: about a leaf."""
+
+_BOUNDS_FROM = 1 << 20
+"""Keys of which the blocks' bounds are taken."""
+
+
+def sample_trace(trace: Trace, most: int, seed: int = 0) -> Trace:
+    """Return about `most` loaded keys and operations of a trace; the trace itself if it has fewer.
+
+    One block of every few is kept, at random, and the outermost two, which may hold outliers.
+    """
+    total = len(trace.loaded) + len(trace)
+    if total <= most:
+        return trace
+    random = np.random.default_rng(seed)
+    bounds = _bounds(trace, random)
+    kept = _kept(len(bounds), most / total, random)
+    spans = np.diff(np.append(bounds, np.uint64((1 << 64) - 1)))
+    removed = np.cumsum(np.where(kept, np.uint64(0), spans))
+    shift = np.concatenate([np.zeros(1, dtype=np.uint64), removed[:-1]])
+
+    def part(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        block = np.searchsorted(bounds, codes, side="right").clip(1) - 1
+        inside = kept[block]
+        return codes[inside] - shift[block[inside]], inside
+
+    loaded, _ = part(trace.loaded)
+    keys, inside = part(trace.keys)
+    operations = trace.operations[inside]
+    # closed up, codes stand for no double any more; hot blocks can hold more operations than wanted
+    return Trace(loaded=loaded, operations=operations[:most], keys=keys[:most], kind="uint64")
+
+
+def _bounds(trace: Trace, random: np.random.Generator) -> np.ndarray:
+    """Return the first code of each block, ascending, the first of all included."""
+    parts = [trace.loaded, trace.keys]
+    total = sum(map(len, parts))
+    drawn = np.concatenate(
+        [
+            _drawn(each, min(len(each), _BOUNDS_FROM * len(each) // total + 1), random)
+            for each in parts
+        ]
+    )
+    distinct = np.unique(drawn)
+    blocks = max(len(distinct) * (total // len(drawn)) // BLOCK_KEYS, 8)
+    places = np.linspace(0, len(distinct), blocks, endpoint=False).astype(np.int64)
+    bounds = distinct[np.unique(places)]
+    bounds[0] = min(int(each.min()) for each in parts if len(each))
+    return bounds
+
+
+def _drawn(codes: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+    return codes[random.integers(0, len(codes), count)] if len(codes) else codes
+
+
+def _kept(blocks: int, share: float, random: np.random.Generator) -> np.ndarray:
+    """Return which blocks are kept: one at random of each run of 1 / share."""
+    kept = np.zeros(blocks, dtype=bool)
+    starts = np.arange(max(round(blocks * share), 1)) / share
+    kept[(starts + random.random(len(starts)) / share).astype(np.int64).clip(0, blocks - 1)] = True
+    kept[[0, -1]] = True
+    return kept

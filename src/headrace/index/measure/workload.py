@@ -1,0 +1,114 @@
+"""A workload: operations that are made of a key set by their shares."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.index.errors import TraceError
+from headrace.index.trace import ERASE, FIND, INSERT, SCAN, Trace, encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Shares of operations, for `workload_trace`.
+
+    Attributes
+    ----------
+    loaded : share of the keys that are there at first; the rest is inserted, in order.
+    operations : how many; None: as many as insert all of the rest, or as many as there are keys if
+        nothing is inserted.
+    inserts, erases, scans : shares of the operations, at most 1 together; the rest finds.
+    missing : share of the finds of which the key is not there.
+    skew : finds and erases choose the key of rank r (in a random order of the keys) with
+        probability proportional to 1 / r^skew; 0: all keys alike.
+    shuffled : whether keys arrive in random order; else as they stand.
+    seed : equal seeds give equal traces.
+
+    Raises
+    ------
+    TraceError : naming the share that is out of range.
+    """
+
+    loaded: float = 0.5
+    operations: int | None = None
+    inserts: float = 0.5
+    erases: float = 0.0
+    scans: float = 0.0
+    missing: float = 0.0
+    skew: float = 0.0
+    shuffled: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("loaded", "inserts", "erases", "scans", "missing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise TraceError(f"{name} is {getattr(self, name):g}, needs 0 to 1")
+        if self.inserts + self.erases + self.scans > 1 + 1e-9:
+            total = self.inserts + self.erases + self.scans
+            raise TraceError(f"inserts, erases and scans are {total:g} together, needs at most 1")
+        if not 0 <= self.skew < 4:
+            raise TraceError(f"skew is {self.skew:g}, needs 0 to less than 4")
+
+
+def workload_trace(keys: np.ndarray, workload: Workload) -> Trace:
+    """Return a trace of a key set (any number type; equal keys count once).
+
+    Raises
+    ------
+    TraceError : the keys have another type, are NaN, or are fewer than two.
+    """
+    codes, kind = encode(keys)
+    random = np.random.default_rng(workload.seed)
+    codes = _arrival(codes, workload, random)
+    if len(codes) < 2:
+        raise TraceError(f"keys: {len(codes)} different ones, needs two at least")
+    loaded = min(max(round(workload.loaded * len(codes)), 1), len(codes))
+    operations = _operations(len(codes) - loaded, len(codes), workload, random)
+    inserts = operations == INSERT
+    present = loaded + np.cumsum(inserts) - inserts  # keys that have come before each operation
+    chosen = _chosen(present, workload.skew, random)
+    chosen[inserts] = present[inserts]
+    targets = codes[chosen]
+    absent = (operations == FIND) & (random.random(len(operations)) < workload.missing)
+    targets[absent] += np.uint64(1)  # a neighbour, which is mostly not there
+    return Trace(loaded=codes[:loaded], operations=operations, keys=targets, kind=kind)
+
+
+def _arrival(codes: np.ndarray, workload: Workload, random: np.random.Generator) -> np.ndarray:
+    """Return each code once, in the order of arrival."""
+    if workload.shuffled:
+        distinct = np.unique(codes)
+        random.shuffle(distinct)
+        return distinct
+    _, first = np.unique(codes, return_index=True)
+    return codes[np.sort(first)]
+
+
+def _operations(
+    rest: int, keys: int, workload: Workload, random: np.random.Generator
+) -> np.ndarray:
+    """Return operations, of which at most `rest` insert."""
+    count = workload.operations
+    if count is None:
+        count = round(rest / workload.inserts) if workload.inserts else keys
+    shares = np.array([workload.inserts, workload.erases, workload.scans])
+    limits = np.cumsum(shares)
+    draws = random.random(count)
+    numbers = np.array([INSERT, ERASE, SCAN, FIND], dtype=np.uint8)
+    found = numbers[np.searchsorted(limits, draws, side="right").clip(0, 3)]
+    too_many = np.flatnonzero(found == INSERT)[rest:]
+    return np.delete(found, too_many)
+
+
+def _chosen(present: np.ndarray, skew: float, random: np.random.Generator) -> np.ndarray:
+    """Return for each operation the place in the order of arrival of a key that has come."""
+    draws = random.random(len(present))
+    if not skew:
+        return (draws * present).astype(np.int64)
+    # the continuous Zipf distribution on 1 to n, by its inverse; hot keys are those that came first
+    if abs(skew - 1) < 1e-6:
+        rank = present**draws
+    else:
+        power = 1 - skew
+        rank = (1 + draws * (present.astype(np.float64) ** power - 1)) ** (1 / power)
+    return (rank.astype(np.int64) - 1).clip(0, present - 1)

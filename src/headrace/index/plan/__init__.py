@@ -1,0 +1,1 @@
+"""Planning: configurations ranked by a model, and by trials."""

@@ -1,0 +1,219 @@
+"""Choosing a configuration: all are ranked by the model, the first few are run on the sample.
+
+Pure but for what is handed in: the provider of trials runs on hardware.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from headrace.index.configuration import Configuration
+from headrace.index.errors import CapError
+from headrace.index.plan.frontier import inserts_of, reads_of
+from headrace.index.plan.grid import grid
+from headrace.index.plan.inputs import of_inserts, of_reads
+from headrace.index.plan.model import ThroughputModel, shipped_model
+from headrace.index.plan.plan import Candidate, IndexPlan, rank, within
+from headrace.index.plan.trial import Trial, TrialProvider
+from headrace.index.profile import IndexProfile
+
+TOP = 8
+"""Candidates that are tried; the model's error is a few percent, as are the distances of the best
+from each other."""
+
+FINALISTS = 3
+ROUNDS = 3
+"""Trials of each finalist, of which the median counts: other work of the machine slows some."""
+
+MOST_S = 8.0
+"""Time of all trials after which no more begin, by the provider's clock."""
+
+_MARGIN = 1.15
+"""Over the cap, predicted, up to which a candidate is tried: the prediction's error."""
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the share that is."""
+
+
+def plan(
+    profile: IndexProfile,
+    *,
+    trial: TrialProvider | None = None,
+    top: int = TOP,
+    most_bytes_per_key: float | None = None,
+    most_s: float = MOST_S,
+    frontier: bool = False,
+    model: ThroughputModel | None = None,
+    configurations: Sequence[Configuration] | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> IndexPlan:
+    """Return the best configuration found for a profile's workload (section 6.3).
+
+    Parameters
+    ----------
+    trial : runs the sample; None: the model alone decides.
+    top : how many candidates are tried.
+    most_bytes_per_key : cap of memory at the end of the workload.
+    most_s : time of the trials after which no more begin, in seconds.
+    frontier : whether each configuration's finds and inserts are run by themselves, for the
+        frontier; else these times are predicted. Takes longer than `most_s`.
+    model : default: the one of the package.
+    configurations : default: `grid()`.
+
+    Raises
+    ------
+    CapError : no configuration is within the cap.
+    """
+    model = model or shipped_model()
+    tell = progress or (lambda _what, _share: None)
+    known = _predicted(profile, model, configurations or grid())
+    if trial is not None:
+        run = _Trials(profile, trial, most_s, tell)
+        known = _tried(known, run, top, most_bytes_per_key)
+        if frontier:
+            known = _measured_frontier(known, profile, trial, tell)
+    known.sort(key=lambda each: rank(each, most_bytes_per_key))
+    if not within(known[0], most_bytes_per_key):
+        least = min(each.bytes_per_key for each in known)
+        raise CapError(
+            f"the cap is {most_bytes_per_key:g} bytes per key, no configuration is within it: the "
+            f"least is {least:.4g}"
+        )
+    return IndexPlan(
+        candidates=tuple(known),
+        encoding=profile.encoding,
+        profile_digest=profile.digest,
+        most_bytes_per_key=most_bytes_per_key,
+        settings={
+            "model": model.digest,
+            "top": top if trial is not None else 0,
+            "frontier": "measured" if frontier and trial is not None else "predicted",
+        },
+        provenance={"model": dict(model.provenance), **(provenance or {})},
+    )
+
+
+def _predicted(
+    profile: IndexProfile, model: ThroughputModel, configurations: Sequence[Configuration]
+) -> list[Candidate]:
+    """Return the configurations with what the model predicts, the fastest first."""
+    whole = model.predict(profile.encoding, configurations)
+    reads = model.predict(of_reads(profile.encoding), configurations)
+    writes = model.predict(of_inserts(profile.encoding), configurations)
+    found = [
+        Candidate(
+            configuration=each,
+            predicted_per_s=float(whole.operations_per_s[place]),
+            predicted_bytes_per_key=float(whole.bytes_per_key[place]),
+            read_ns=1e9 / float(reads.operations_per_s[place]),
+            write_ns=1e9 / float(writes.operations_per_s[place]),
+        )
+        for place, each in enumerate(configurations)
+    ]
+    return sorted(found, key=lambda each: -each.predicted_per_s)
+
+
+@dataclass(slots=True)
+class _Trials:
+    """Trials of candidates on a profile's sample, and the time that they have taken."""
+
+    profile: IndexProfile
+    provider: TrialProvider
+    most_s: float
+    progress: Progress
+    spent_s: float = 0.0
+    keys: int = 0
+
+    def __post_init__(self) -> None:
+        self.keys = max(self.profile.sample.final_size(), 1)
+
+    @property
+    def over(self) -> bool:
+        return self.spent_s >= self.most_s
+
+    def run(self, configuration: Configuration) -> Trial:
+        self.progress(f"running {configuration.name}", min(self.spent_s / self.most_s, 1.0))
+        found = self.provider(configuration, self.profile.sample)
+        self.spent_s += found.seconds
+        return found
+
+
+def _tried(
+    known: list[Candidate], run: _Trials, top: int, most_bytes_per_key: float | None
+) -> list[Candidate]:
+    """Return all candidates, of which the first few have been tried, and the finalists again."""
+    results: dict[int, list[Trial]] = {}
+    fit = 0
+    for place in _order(known, most_bytes_per_key):
+        if fit >= top or (results and run.over):
+            break
+        results[place] = [run.run(known[place].configuration)]
+        fit += within(_with_trials(known[place], results[place], run.keys), most_bytes_per_key)
+    tried = sorted(
+        results,
+        key=lambda place: rank(
+            _with_trials(known[place], results[place], run.keys), most_bytes_per_key
+        ),
+    )
+    for _ in range(ROUNDS - 1):  # rounds by turns: a slow moment of the machine meets all alike
+        if run.over:
+            break
+        for place in tried[:FINALISTS]:
+            results[place].append(run.run(known[place].configuration))
+    return [
+        _with_trials(each, results[place], run.keys) if place in results else each
+        for place, each in enumerate(known)
+    ]
+
+
+def _order(known: Sequence[Candidate], most_bytes_per_key: float | None) -> list[int]:
+    """Return the places of candidates to try, by prediction.
+
+    The best of a type that is not among the first few comes early: an error of the model about a
+    whole type is found. Those predicted above the cap come last, by their memory.
+    """
+    cap = float("inf") if most_bytes_per_key is None else most_bytes_per_key * _MARGIN
+    fit = [p for p, each in enumerate(known) if each.predicted_bytes_per_key <= cap]
+    rest = sorted(
+        (p for p, each in enumerate(known) if each.predicted_bytes_per_key > cap),
+        key=lambda place: known[place].predicted_bytes_per_key,
+    )
+    early = fit[: FINALISTS + 1]
+    types = {known[place].configuration.leaf for place in early}
+    for place in fit[len(early) :]:
+        leaf = known[place].configuration.leaf
+        if leaf not in types and known[place].predicted_per_s * 2 > known[fit[0]].predicted_per_s:
+            types.add(leaf)
+            early.append(place)
+    return [*early, *(place for place in fit if place not in early), *rest]
+
+
+def _with_trials(candidate: Candidate, results: Sequence[Trial], keys: int) -> Candidate:
+    return replace(
+        candidate,
+        trials=len(results),
+        trial_per_s=median(each.operations_per_s for each in results),
+        trial_bytes_per_key=results[-1].bytes / keys,
+        leaves=tuple(results[-1].leaves),
+    )
+
+
+def _measured_frontier(
+    known: Sequence[Candidate], profile: IndexProfile, trial: TrialProvider, tell: Progress
+) -> list[Candidate]:
+    """Return the candidates with measured times of finds and inserts."""
+    reads, inserts = reads_of(profile.sample), inserts_of(profile.sample)
+    found: list[Candidate] = []
+    for place, each in enumerate(known):
+        tell(f"frontier: {each.configuration.name}", place / len(known))
+        read, write = (trial(each.configuration, part) for part in (reads, inserts))
+        found.append(
+            replace(
+                each,
+                read_ns=1e9 / read.operations_per_s,
+                write_ns=1e9 / write.operations_per_s,
+            )
+        )
+    return found

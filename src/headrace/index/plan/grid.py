@@ -1,0 +1,51 @@
+"""The grid: configurations of all leaf types that a plan chooses from."""
+
+from headrace.index.configuration import Configuration
+
+
+def grid() -> tuple[Configuration, ...]:
+    """Return the configurations: 36, of all types of leaves.
+
+    Fragments of a few lines to some pages, tight and loose, below nodes of many slots and of few;
+    leaves of gapped arrays by their size, density and limits (Msi, Msh), with ALEX's knob in the
+    middle and at its ends; two perfect ones.
+    """
+    return (*_hashed(), *_log(), *_gapped(), *_perfect())
+
+
+def _hashed() -> list[Configuration]:
+    found = [
+        Configuration(leaf="hashed", fragment_keys=keys, fill=fill)
+        for keys in (128, 256, 512, 1024)
+        for fill in (0.6, 0.75, 0.95)
+    ]
+    return [*found, Configuration(leaf="hashed", fragments=1024, initial_fragments=2)]
+
+
+def _log() -> list[Configuration]:
+    found = [
+        Configuration(leaf="log", fragment_keys=keys, fingerprints=fingerprints)
+        for keys in (32, 64, 128, 256)
+        for fingerprints in (True, False)
+    ]
+    wide = Configuration(leaf="log", fragment_keys=512)
+    few = Configuration(leaf="log", fragment_keys=128, fragments=1024, initial_fragments=2)
+    return [*found, wide, few]
+
+
+def _gapped() -> list[Configuration]:
+    found = [
+        Configuration(leaf="gapped", leaf_keys=keys, fill=fill)
+        for keys in (1024, 4096, 16384)
+        for fill in (0.6, 0.75)
+    ]
+    ends = [Configuration(leaf="gapped", insert_fraction=share) for share in (0.0, 1.0)]
+    late = [
+        Configuration(leaf="gapped", max_search=search, max_shifts=shifts)
+        for search, shifts in ((1.0, 8.0), (8.0, 128.0), (8.0, 1024.0))
+    ]
+    return [*found, *ends, *late]
+
+
+def _perfect() -> list[Configuration]:
+    return [Configuration(leaf="perfect", leaf_keys=keys) for keys in (1024, 4096)]

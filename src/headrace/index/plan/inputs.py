@@ -1,0 +1,105 @@
+"""Inputs of the throughput model: an encoding and configurations as arrays."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.index.configuration import LEAVES, Configuration
+from headrace.index.profile import FEATURES, Encoding
+
+BUCKETS = {
+    "leaf": len(LEAVES),
+    "fragment_keys": 16,
+    "fragments": 22,
+    "initial_fragments": 22,
+    "fingerprints": 3,
+    "leaf_keys": 16,
+    "fill": 12,
+    "max_search": 8,
+    "max_shifts": 16,
+    "insert_fraction": 12,
+}
+"""Buckets of each field; bucket 0 of a field is that of leaves that do not depend on it."""
+
+POOL = 4
+"""Pixels of either axis of the image that are joined: 64 by 64 remain."""
+
+_GAP_QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
+_LOADED_BINS = 32
+
+
+def image_input(encoding: Encoding) -> np.ndarray:
+    """Return the image (2, 64, 64), float32: log2(1 + operations over the mean of all pixels)."""
+    counts = encoding.image.astype(np.float64)
+    side = counts.shape[0] // POOL
+    pooled = counts.reshape(side, POOL, side, POOL, 2).sum(axis=(1, 3))
+    mean = max(pooled.sum() / side**2, 1e-9)
+    return np.log2(1 + pooled / mean).transpose(2, 0, 1).astype(np.float32)
+
+
+def vector_input(encoding: Encoding) -> np.ndarray:
+    """Return features, rank-and-residual encoding and skew as one vector (float32)."""
+    fits, ranks = encoding.tables["fits"], encoding.tables["ranks"]
+    parts = [
+        np.array([encoding.features[name] for name in FEATURES]),
+        *(values for name, values in fits.items() if name != "scale"),
+        _gap_quantiles(encoding.tables["gaps"]["share"]),
+        encoding.tables["changes"]["share"],
+        *(encoding.tables["hot"][name] for name in ("reads", "writes")),
+        *(np.log2(1 + ranks[name] * len(ranks[name])) for name in ("reads", "writes")),
+        _loaded(encoding.loaded_image),
+    ]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def configuration_input(configurations: Sequence[Configuration]) -> np.ndarray:
+    """Return the buckets (configurations, fields), int64, as rows of one table of embeddings."""
+    rows = [[_bucket(each, name) for name in BUCKETS] for each in configurations]
+    starts = np.cumsum([0, *list(BUCKETS.values())[:-1]])
+    return np.array(rows, dtype=np.int64) + starts
+
+
+def of_reads(encoding: Encoding) -> Encoding:
+    """Return the encoding with finds of keys that are there in place of all operations."""
+    return _changed(encoding, 0, {"find_share": 1.0})
+
+
+def of_inserts(encoding: Encoding) -> Encoding:
+    """Return the encoding with inserts of new keys in place of all operations."""
+    return _changed(encoding, 1, {"insert_share": 1.0})
+
+
+def _changed(encoding: Encoding, channel: int, shares: dict[str, float]) -> Encoding:
+    names = ("find", "insert", "erase", "scan", "missing", "assign")
+    image = np.zeros_like(encoding.image)
+    image[:, :, channel] = encoding.image.sum(axis=2)
+    features = {**encoding.features, **{f"{name}_share": 0.0 for name in names}, **shares}
+    return replace(encoding, image=image, features=features)
+
+
+def _gap_quantiles(shares: np.ndarray) -> np.ndarray:
+    """Return quantiles of the gaps' log2, less the mean: linear models are free of scale."""
+    logs = np.arange(len(shares))
+    total = np.cumsum(shares)
+    places = np.searchsorted(total, np.array(_GAP_QUANTILES) * max(total[-1], 1e-9))
+    return logs[places.clip(0, len(logs) - 1)] - (logs * shares).sum()
+
+
+def _loaded(counts: np.ndarray) -> np.ndarray:
+    bins = counts.astype(np.float64).reshape(_LOADED_BINS, -1).sum(axis=1)
+    return np.log2(1 + bins / max(bins.mean(), 1e-9))
+
+
+def _bucket(configuration: Configuration, name: str) -> int:
+    value = getattr(configuration, name)
+    if name == "leaf":
+        return LEAVES.index(value)
+    if name not in configuration.used:
+        return 0
+    if name == "fingerprints":
+        return 1 + int(value)
+    if name in ("fill", "insert_fraction"):
+        return 1 + round(10 * value)
+    # powers of two: 1 and less are the first bucket
+    return int(np.clip(1 + np.log2(max(value, 1)), 1, BUCKETS[name] - 1))

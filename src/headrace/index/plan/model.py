@@ -1,0 +1,163 @@
+"""The throughput model (section 6.3.3): operations per second and bytes per key, in NumPy.
+
+A convolutional embedding of the trace's image is joined with an embedding of the other encodings,
+and with the sum of the embeddings of the configuration's buckets. Layers of neurons give the
+probabilities of classes of throughput, spaced by their logarithm, and the bytes per key. What is
+predicted is the mean over the classes: ranking needs less than a class. Several networks, trained
+from different seeds, are averaged; benchmarks/index/training trains them.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import ArtifactError
+from headrace.index.configuration import Configuration
+from headrace.index.plan.inputs import configuration_input, image_input, vector_input
+from headrace.index.profile import Encoding
+
+LEAST_LOG2, MOST_LOG2, PER_OCTAVE = 14, 27, 6
+CLASSES = (MOST_LOG2 - LEAST_LOG2) * PER_OCTAVE
+"""Classes of operations per second: from 2^14 to 2^27, six to a factor of two."""
+
+CENTRES = LEAST_LOG2 + (np.arange(CLASSES) + 0.5) / PER_OCTAVE
+"""log2 of the operations per second of each class."""
+
+CONVOLUTIONS = ("first", "second", "third")
+_STRIDE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prediction:
+    """Figures of configurations, in their order.
+
+    Attributes
+    ----------
+    operations_per_s : expected, in the time of one thread.
+    bytes_per_key : expected, at the end of the trace.
+    spread_log2 : standard deviation of log2 of the operations per second, over the classes.
+    """
+
+    operations_per_s: np.ndarray
+    bytes_per_key: np.ndarray
+    spread_log2: np.ndarray
+
+
+class ThroughputModel:
+    """Trained networks, from the arrays of a file; see `load_model`.
+
+    Parameters
+    ----------
+    arrays : "mean" and "scale" of the vectors, and for each network its layers ("0.first.weight",
+        "0.first.bias", ...).
+    provenance : data and training, for people.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], provenance: Mapping[str, Any]) -> None:
+        self._arrays = dict(arrays)
+        self.provenance = provenance
+        self._networks = 1 + max(int(k.partition(".")[0]) for k in arrays if k[0].isdigit())
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the arrays."""
+        sha = hashlib.sha256()
+        for name, values in sorted(self._arrays.items()):
+            sha.update(name.encode() + np.ascontiguousarray(values).tobytes())
+        return sha.hexdigest()
+
+    def predict(self, encoding: Encoding, configurations: Sequence[Configuration]) -> Prediction:
+        """Return the figures of a trace's encoding with each configuration."""
+        image, vector = image_input(encoding), vector_input(encoding)
+        vector = ((vector - self._arrays["mean"]) / self._arrays["scale"]).clip(-5, 5)
+        rows = configuration_input(configurations)
+        found = [self._run(str(each), image, vector, rows) for each in range(self._networks)]
+        classes = np.mean([each for each, _ in found], axis=0)
+        mean = classes @ CENTRES
+        spread = np.sqrt(np.maximum(classes @ CENTRES**2 - mean**2, 0))
+        return Prediction(
+            operations_per_s=2**mean,
+            bytes_per_key=2 ** np.mean([each for _, each in found], axis=0),
+            spread_log2=spread,
+        )
+
+    def _run(
+        self, network: str, image: np.ndarray, vector: np.ndarray, rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the classes' probabilities (rows, classes) and log2 of the bytes (rows)."""
+
+        def layer(name: str, values: np.ndarray) -> np.ndarray:
+            prefix = f"{network}.{name}"
+            return values @ self._arrays[f"{prefix}.weight"].T + self._arrays[f"{prefix}.bias"]
+
+        for name in CONVOLUTIONS:
+            weight = self._arrays[f"{network}.{name}.weight"]
+            image = _relu(_convolve(image, weight, self._arrays[f"{network}.{name}.bias"]))
+        pooled = np.concatenate([image.mean(axis=(1, 2)), image.max(axis=(1, 2))])
+        trace = np.concatenate(
+            [_relu(layer("image", pooled)), _relu(layer("keys", _relu(layer("vector", vector))))]
+        )
+        configurations = self._arrays[f"{network}.embedding.weight"][rows].sum(axis=1)
+        joined = np.concatenate(
+            [np.broadcast_to(trace, (len(rows), len(trace))), configurations], axis=1
+        )
+        hidden = _relu(layer("inner", _relu(layer("joined", joined))))
+        return _softmax(layer("classes", hidden)), layer("bytes", hidden)[:, 0]
+
+
+@cache
+def shipped_model() -> ThroughputModel:
+    """Return the model that is part of the package."""
+    return load_model(Path(str(files("headrace.index.plan") / "model.npz")))
+
+
+def load_model(path: Path) -> ThroughputModel:
+    """Read a model that benchmarks/index/training has written.
+
+    Raises
+    ------
+    ArtifactError : the file cannot be read, or is none.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found if name != "provenance"}
+            provenance = json.loads(found["provenance"].tobytes())
+        return ThroughputModel(
+            {name: values.astype(np.float32) for name, values in arrays.items()}, provenance
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ArtifactError(f"{path}: is no throughput model: {error}") from error
+
+
+def save_model(path: Path, arrays: Mapping[str, np.ndarray], provenance: Mapping[str, Any]) -> None:
+    """Write a model; see `load_model`."""
+    text = json.dumps(dict(provenance), sort_keys=True).encode()
+    every: dict[str, Any] = {**arrays, "provenance": np.frombuffer(text, dtype=np.uint8)}
+    np.savez_compressed(path, **every)
+
+
+def _convolve(image: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """Return a convolution of 3 by 3 pixels at every second one, with a border of zeros.
+
+    Shapes: image (channels, side, side), weight (out, channels, 3, 3), result (out, side / 2, ..).
+    """
+    padded = np.pad(image, ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+    picked = windows[:, ::_STRIDE, ::_STRIDE]
+    return np.tensordot(weight, picked, axes=((1, 2, 3), (0, 3, 4))) + bias[:, None, None]
+
+
+def _relu(values: np.ndarray) -> np.ndarray:
+    return np.maximum(values, 0)
+
+
+def _softmax(values: np.ndarray) -> np.ndarray:
+    powers = np.exp(values - values.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)

@@ -1,0 +1,230 @@
+"""The index plan: a configuration for a workload, with predictions, trials and runners-up."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import headrace.artifact as artifact_io
+from headrace import fields
+from headrace.artifact import Artifact, columns_of
+from headrace.errors import ArtifactError
+from headrace.fields import Field
+from headrace.index.configuration import LEAVES, Configuration
+from headrace.index.errors import ChoiceError
+from headrace.index.profile import Encoding
+
+PLAN_KIND = "index-plan"
+PLAN_SCHEMA = 1
+
+_MOST_CANDIDATES = 4096
+
+CANDIDATES: dict[str, type] = {
+    "predicted_per_s": np.float64,
+    "predicted_bytes_per_key": np.float64,
+    "read_ns": np.float64,
+    "write_ns": np.float64,
+    "trials": np.int32,
+    "trial_per_s": np.float64,
+    "trial_bytes_per_key": np.float64,
+    **{f"{name}_leaves": np.int64 for name in LEAVES},
+}
+"""Columns of the table of candidates, in the order of the head's "configurations"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A configuration with what is known of it for the workload.
+
+    Attributes
+    ----------
+    predicted_per_s, predicted_bytes_per_key : by the throughput model.
+    read_ns, write_ns : time of a find and of an insert, for the frontier.
+    trials : how many times the sample was run; without, the next are 0.
+    trial_per_s : operations per second, the median of the trials.
+    trial_bytes_per_key : at the end of the sample.
+    leaves : at the end of the sample, by type, in the order of `configuration.LEAVES`.
+    """
+
+    configuration: Configuration
+    predicted_per_s: float
+    predicted_bytes_per_key: float
+    read_ns: float = 0.0
+    write_ns: float = 0.0
+    trials: int = 0
+    trial_per_s: float = 0.0
+    trial_bytes_per_key: float = 0.0
+    leaves: tuple[int, ...] = (0,) * len(LEAVES)
+
+    @property
+    def per_s(self) -> float:
+        """Operations per second: tried, else predicted."""
+        return self.trial_per_s if self.trials else self.predicted_per_s
+
+    @property
+    def bytes_per_key(self) -> float:
+        """Bytes per key: tried, else predicted."""
+        return self.trial_bytes_per_key if self.trials else self.predicted_bytes_per_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IndexPlan:
+    """The best configuration found for a workload.
+
+    Attributes
+    ----------
+    candidates : the best first: those that were tried, then those that were only predicted, each
+        by operations per second; those above the cap are last.
+    encoding : of the profile that it was made for.
+    profile_digest : of that profile.
+    most_bytes_per_key : cap of memory; None: no cap.
+    settings : limits of the trials, the model's digest, and how the frontier was found: "frontier"
+        is "predicted" or "measured".
+    provenance : sources; not part of the digest.
+    """
+
+    candidates: Sequence[Candidate]
+    encoding: Encoding
+    profile_digest: str
+    most_bytes_per_key: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> Candidate:
+        """The best candidate."""
+        return self.candidates[0]
+
+    @property
+    def configuration(self) -> Configuration:
+        """Configuration of the best candidate."""
+        return self.chosen.configuration
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content."""
+        return self.to_artifact().digest
+
+    def verify(self) -> None:
+        """Check that the candidates are in order, and the chosen one is within the cap.
+
+        Raises
+        ------
+        ChoiceError : naming the two candidates, or the figure and the cap.
+        """
+        if not within(self.chosen, self.most_bytes_per_key):
+            raise ChoiceError(
+                f"candidate 0 takes {self.chosen.bytes_per_key:.4g} bytes per key, the cap is "
+                f"{self.most_bytes_per_key:g}"
+            )
+        ranks = [rank(each, self.most_bytes_per_key) for each in self.candidates]
+        for place, (first, second) in enumerate(pairwise(ranks)):
+            if second < first:
+                raise ChoiceError(
+                    f"candidate {place + 1} ({self.candidates[place + 1].configuration.name}) is "
+                    f"better than candidate {place} ({self.candidates[place].configuration.name})"
+                )
+
+    def to_artifact(self) -> Artifact:
+        """Return the plan as an artifact of kind "index-plan"."""
+        return Artifact(
+            kind=PLAN_KIND,
+            schema=PLAN_SCHEMA,
+            head={
+                "configurations": [each.configuration.to_head() for each in self.candidates],
+                "profile_digest": self.profile_digest,
+                "features": dict(self.encoding.features),
+                "most_bytes_per_key": self.most_bytes_per_key,
+                "settings": dict(self.settings),
+            },
+            tables={
+                **self.encoding.to_tables(),
+                "candidates": columns_of([_row(each) for each in self.candidates], CANDIDATES),
+            },
+            provenance=self.provenance,
+        )
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, source: str = "index plan") -> "IndexPlan":
+        """Rebuild a plan; `verify` checks its choice.
+
+        Raises
+        ------
+        ArtifactError : naming the field or column, what was found and what is needed.
+        """
+        whole = Field(artifact.head, source, ArtifactError)
+        whole.allow(
+            "configurations", "profile_digest", "features", "most_bytes_per_key", "settings"
+        )
+        found = whole.at("configurations").items()
+        columns = artifact.numbers("candidates", CANDIDATES, source)
+        rows = list(zip(*(columns[name].tolist() for name in CANDIDATES), strict=True))
+        if not 1 <= len(rows) <= _MOST_CANDIDATES or len(found) != len(rows):
+            raise ArtifactError(
+                f"{source}: field 'configurations' has {len(found)}, table 'candidates' "
+                f"{len(rows)} rows, needs as many, 1 to {_MOST_CANDIDATES}"
+            )
+        cap = whole.at("most_bytes_per_key")
+        return cls(
+            candidates=tuple(
+                _candidate(Configuration.from_field(each), row, source, place)
+                for place, (each, row) in enumerate(zip(found, rows, strict=True))
+            ),
+            encoding=Encoding.from_artifact(artifact, source),
+            profile_digest=whole.at("profile_digest").text(),
+            most_bytes_per_key=None if cap.found is None else cap.read(fields.number),
+            settings=whole.at("settings").read(fields.table),
+            provenance=artifact.provenance,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to `path`."""
+        self.to_artifact().save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "IndexPlan":
+        """Read a plan; see `from_artifact`."""
+        found = artifact_io.load(path, PLAN_KIND, PLAN_SCHEMA, "make one with headrace index plan")
+        return cls.from_artifact(found, str(path))
+
+
+def within(candidate: Candidate, most_bytes_per_key: float | None) -> bool:
+    """Return whether a candidate takes no more memory than the cap; None: no cap."""
+    return most_bytes_per_key is None or candidate.bytes_per_key <= most_bytes_per_key
+
+
+def rank(candidate: Candidate, most_bytes_per_key: float | None) -> tuple[bool, int, float]:
+    """Return the key by which candidates are sorted, the best first.
+
+    Within the cap, then those that were tried most (the finalists), then the fastest.
+    """
+    return not within(candidate, most_bytes_per_key), -candidate.trials, -candidate.per_s
+
+
+def _row(each: Candidate) -> tuple[float, ...]:
+    return (
+        each.predicted_per_s,
+        each.predicted_bytes_per_key,
+        each.read_ns,
+        each.write_ns,
+        each.trials,
+        each.trial_per_s,
+        each.trial_bytes_per_key,
+        *each.leaves,
+    )
+
+
+def _candidate(
+    configuration: Configuration, row: tuple[Any, ...], source: str, place: int
+) -> Candidate:
+    figures = dict(zip(CANDIDATES, row, strict=True))
+    for name, value in figures.items():
+        if not 0 <= value < float("inf"):
+            raise ArtifactError(
+                f"{source}: column 'candidates.{name}' has {value} in row {place}, needs 0 or more"
+            )
+    leaves = tuple(int(figures.pop(f"{name}_leaves")) for name in LEAVES)
+    return Candidate(configuration=configuration, leaves=leaves, **figures)

@@ -1,0 +1,235 @@
+"""The index profile: a trace's encoding, and the sample that candidates are run on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import headrace.artifact as artifact_io
+from headrace import fields
+from headrace.artifact import Artifact, Table
+from headrace.errors import ArtifactError
+from headrace.fields import Field
+from headrace.index.errors import TraceError
+from headrace.index.trace import Trace
+
+KIND = "index-profile"
+PROFILE_SCHEMA = 1
+
+SIDE = 256
+"""Pixels of either axis of the image."""
+
+ENCODING_TABLES: dict[str, tuple[int | None, dict[str, type]]] = {
+    "image": (None, {"time": np.uint8, "key": np.uint8, "reads": np.uint32, "writes": np.uint32}),
+    "loaded_image": (SIDE, {"count": np.uint32}),
+    "fits": (
+        7,
+        {
+            "scale": np.int32,
+            **{f"residual{each}": np.float64 for each in (10, 50, 90, 100)},
+            "even10": np.float64,
+            "even50": np.float64,
+        },
+    ),
+    "gaps": (64, {"share": np.float64}),
+    "changes": (16, {"share": np.float64}),
+    "hot": (5, {"keys": np.int32, "reads": np.float64, "writes": np.float64}),
+    "ranks": (32, {"reads": np.float64, "writes": np.float64}),
+}
+"""Rows (None: any number) and columns of the tables of an encoding. The image has its pixels that
+are not empty."""
+
+SAMPLE_TABLES: dict[str, dict[str, type]] = {
+    "loaded": {"key": np.uint64},
+    "operations": {"operation": np.uint8, "key": np.uint64},
+}
+
+FEATURES = (
+    "find_share",
+    "insert_share",
+    "erase_share",
+    "scan_share",
+    "missing_share",
+    "assign_share",
+    "append_share",
+    "near_share",
+    "log2_loaded",
+    "log2_operations",
+    "log2_final",
+    "low_tail_log2",
+    "high_tail_log2",
+)
+"""Names of the simple features, in their order."""
+
+_REMEDY = "make one with headrace index measure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Encoding:
+    """A trace in numbers, for the throughput model and for people.
+
+    Attributes
+    ----------
+    image : counts of operations (uint32) by time, key, and reads (0) or writes (1).
+    loaded_image : counts of loaded keys (uint32) by key.
+    features : value of each of `FEATURES`, see `headrace.index.measure.mix`.
+    tables : "fits", "gaps", "changes", "hot" and "ranks", as in `ENCODING_TABLES`.
+    """
+
+    image: np.ndarray
+    loaded_image: np.ndarray
+    features: Mapping[str, float]
+    tables: Mapping[str, Table]
+
+    def to_tables(self) -> dict[str, Table]:
+        """Return the image and the tables as an artifact's tables."""
+        time, key = np.nonzero(self.image.any(axis=2))
+        image = {
+            "time": time.astype(np.uint8),
+            "key": key.astype(np.uint8),
+            "reads": self.image[time, key, 0],
+            "writes": self.image[time, key, 1],
+        }
+        return {"image": image, "loaded_image": {"count": self.loaded_image}, **self.tables}
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, source: str) -> "Encoding":
+        """Rebuild an encoding from the head's "features" and the tables.
+
+        Raises
+        ------
+        ArtifactError : naming the field or column, what was found and what is needed.
+        """
+        whole = Field(artifact.head, source, ArtifactError).at("features")
+        whole.allow(*FEATURES)
+        features = {name: _finite(whole.at(name)) for name in FEATURES}
+        tables = {
+            name: _table(artifact, name, rows, columns, source)
+            for name, (rows, columns) in ENCODING_TABLES.items()
+        }
+        pixels = tables.pop("image")
+        image = np.zeros((SIDE, SIDE, 2), dtype=np.uint32)
+        image[pixels["time"], pixels["key"]] = np.stack([pixels["reads"], pixels["writes"]], axis=1)
+        loaded = tables.pop("loaded_image")["count"]
+        return cls(image=image, loaded_image=loaded, features=features, tables=tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IndexProfile:
+    """A workload of an index: its encoding, and a sample of its trace.
+
+    Attributes
+    ----------
+    encoding : of the trace.
+    sample : the part of it that candidates are run on.
+    loaded, operations : how many the whole trace has.
+    kind : type of its keys, such as ``uint64``.
+    provenance : sources; not part of the digest.
+    """
+
+    encoding: Encoding
+    sample: Trace
+    loaded: int
+    operations: int
+    kind: str
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content."""
+        return self.to_artifact().digest
+
+    def to_artifact(self) -> Artifact:
+        """Return the profile as an artifact of kind "index-profile"."""
+        return Artifact(
+            kind=KIND,
+            schema=PROFILE_SCHEMA,
+            head={
+                "keys": self.kind,
+                "loaded": self.loaded,
+                "operations": self.operations,
+                "sample_keys": self.sample.kind,
+                "features": dict(self.encoding.features),
+            },
+            tables={
+                **self.encoding.to_tables(),
+                "loaded": {"key": self.sample.loaded},
+                "operations": {"operation": self.sample.operations, "key": self.sample.keys},
+            },
+            provenance=self.provenance,
+        )
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, source: str = "index profile") -> "IndexProfile":
+        """Rebuild a profile.
+
+        Raises
+        ------
+        ArtifactError : naming the field or column, what was found and what is needed.
+        """
+        whole = Field(artifact.head, source, ArtifactError)
+        whole.allow("keys", "loaded", "operations", "sample_keys", "features")
+        parts = {
+            name: _table(artifact, name, None, columns, source)
+            for name, columns in SAMPLE_TABLES.items()
+        }
+        try:
+            sample = Trace(
+                loaded=parts["loaded"]["key"],
+                operations=parts["operations"]["operation"],
+                keys=parts["operations"]["key"],
+                kind=whole.at("sample_keys").text(),
+            )
+        except TraceError as error:
+            raise ArtifactError(f"{source}: {error}") from error
+        return cls(
+            encoding=Encoding.from_artifact(artifact, source),
+            sample=sample,
+            loaded=whole.at("loaded").integer(0, 1 << 48),
+            operations=whole.at("operations").integer(0, 1 << 48),
+            kind=whole.at("keys").text(),
+            provenance=artifact.provenance,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile to `path`."""
+        self.to_artifact().save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "IndexProfile":
+        """Read a profile; see `from_artifact`."""
+        found = artifact_io.load(path, KIND, PROFILE_SCHEMA, _REMEDY)
+        return cls.from_artifact(found, str(path))
+
+
+def _table(
+    artifact: Artifact, name: str, rows: int | None, columns: Mapping[str, type], source: str
+) -> Table:
+    """Return a table with exactly these columns, of these types and, if given, so many rows."""
+    found = artifact.numbers(name, columns, source)
+    for column, values in found.items():
+        if column not in columns:
+            raise ArtifactError(f"{source}: column '{name}.{column}' is unknown")
+        if values.dtype != columns[column]:
+            raise ArtifactError(
+                f"{source}: column '{name}.{column}' has type {values.dtype}, needs "
+                f"{np.dtype(columns[column])}"
+            )
+        if rows is not None and len(values) != rows:
+            raise ArtifactError(
+                f"{source}: column '{name}.{column}' has {len(values)} rows, needs {rows}"
+            )
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise ArtifactError(
+                f"{source}: column '{name}.{column}' has values that are not finite"
+            )
+    return found
+
+
+def _finite(value: Field) -> float:
+    found = value.read(fields.number)
+    if not np.isfinite(found):
+        raise value.wrong("a finite number")
+    return found

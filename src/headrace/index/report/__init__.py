@@ -1,0 +1,1 @@
+"""Pages of profiles and plans of an index."""

@@ -1,0 +1,156 @@
+"""A trace: the keys that an index holds at first, and the operations on it, in order.
+
+Keys are *codes*: 64-bit unsigned numbers in the order of the keys that they stand for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.fields import shown
+from headrace.index.errors import TraceError
+
+FIND, INSERT, ERASE, SCAN = range(4)
+OPERATIONS = ("find", "insert", "erase", "scan")
+"""Names of operations by number. An insert assigns where the key is there; a scan reads on from its
+key, `SCAN_LENGTH` keys."""
+
+SCAN_LENGTH = 100
+
+KINDS: Mapping[str, type] = {"uint64": np.uint64, "int64": np.int64, "float64": np.float64}
+"""Types of keys."""
+
+_SIGN = np.uint64(1 << 63)
+_MOST = np.uint64((1 << 64) - 1)
+
+
+def encode(keys: Any, what: str = "keys") -> tuple[np.ndarray, str]:
+    """Return the codes of keys, and the kind of the keys (a name of `KINDS`).
+
+    Signed numbers have their sign bit inverted; doubles are in the order of IEEE 754, with -0.0 as
+    0.0. Narrower numbers are widened.
+
+    Raises
+    ------
+    TraceError : the keys are not one row of integers or doubles, or one is NaN.
+    """
+    values = np.asarray(keys)
+    if values.ndim != 1:
+        raise TraceError(f"{what}: have {values.ndim} dimensions, needs one")
+    if values.dtype.kind not in "uif" or values.dtype.itemsize > 8:
+        raise TraceError(
+            f"{what}: have type {values.dtype}, needs unsigned or signed integers, or floats, of "
+            "at most 64 bits"
+        )
+    if values.dtype.kind == "u":
+        return values.astype(np.uint64), "uint64"
+    if values.dtype.kind == "i":
+        return values.astype(np.int64).view(np.uint64) ^ _SIGN, "int64"
+    wide = values.astype(np.float64) + 0.0  # -0.0 becomes 0.0
+    missing = np.flatnonzero(np.isnan(wide))
+    if len(missing):
+        raise TraceError(f"{what}: key {missing[0]} is NaN ({len(missing)} are), needs numbers")
+    bits = wide.view(np.uint64)
+    return bits ^ np.where(bits >> np.uint64(63), _MOST, _SIGN), "float64"
+
+
+def decode(codes: np.ndarray, kind: str) -> np.ndarray:
+    """Return the keys of a kind that codes stand for: the inverse of `encode`."""
+    if kind == "uint64":
+        return codes.copy()
+    if kind == "int64":
+        return (codes ^ _SIGN).view(np.int64)
+    return (codes ^ np.where(codes >> np.uint64(63), _SIGN, _MOST)).view(np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trace:
+    """Operations on an index that holds some keys at first.
+
+    Attributes
+    ----------
+    loaded : codes (uint64) that are there before the first operation, in any order.
+    operations : `FIND`, `INSERT` (or assign), `ERASE` or `SCAN` (uint8), in order.
+    keys : code (uint64) of each operation; of a scan the first key that it may return.
+    kind : type of the keys that the codes stand for, a name of `KINDS`.
+
+    Raises
+    ------
+    TraceError : naming the array, what was found and what is needed.
+    """
+
+    loaded: np.ndarray
+    operations: np.ndarray
+    keys: np.ndarray
+    kind: str = "uint64"
+
+    def __post_init__(self) -> None:
+        types = {"loaded": np.uint64, "operations": np.uint8, "keys": np.uint64}
+        for name, needed in types.items():
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.dtype != needed or array.ndim != 1:
+                found = getattr(array, "dtype", type(array).__name__)
+                raise TraceError(f"{name}: have type {found}, needs one row of {needed.__name__}")
+        if len(self.operations) != len(self.keys):
+            raise TraceError(
+                f"operations are {len(self.operations)}, keys {len(self.keys)}: needs one key for "
+                "each operation"
+            )
+        unknown = np.flatnonzero(self.operations > SCAN)
+        if len(unknown):
+            raise TraceError(
+                f"operations: number {unknown[0]} is {self.operations[unknown[0]]}, needs 0 to "
+                f"{SCAN} ({', '.join(OPERATIONS)})"
+            )
+        if self.kind not in KINDS:
+            raise TraceError(f"kind is {shown(self.kind)}, needs one of {', '.join(KINDS)}")
+
+    @classmethod
+    def of(cls, keys: Any, operations: Any, loaded: Any = None) -> "Trace":
+        """Return the trace of keys of any number type.
+
+        Raises
+        ------
+        TraceError : as `encode`, or the keys' types differ.
+        """
+        codes, kind = encode(keys)
+        first, first_kind = encode([] if loaded is None else loaded, "loaded")
+        if len(first) and len(codes) and first_kind != kind:
+            raise TraceError(f"loaded: have type {first_kind}, but keys {kind}: needs one type")
+        numbers = np.asarray(operations)
+        if numbers.dtype.kind not in "ui":
+            raise TraceError(f"operations: have type {numbers.dtype}, needs integers 0 to {SCAN}")
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) <= SCAN:
+            raise TraceError(
+                f"operations: go from {numbers.min()} to {numbers.max()}, needs 0 to {SCAN} "
+                f"({', '.join(OPERATIONS)})"
+            )
+        return cls(
+            loaded=first,
+            operations=numbers.astype(np.uint8),
+            keys=codes,
+            kind=kind if len(codes) else first_kind,
+        )
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of each operation, by its name; all 0 without operations."""
+        counts = np.bincount(self.operations, minlength=len(OPERATIONS))
+        return {
+            name: float(count) / max(len(self), 1)
+            for name, count in zip(OPERATIONS, counts, strict=True)
+        }
+
+    def final_size(self) -> int:
+        """Return how many keys are there after the last operation."""
+        changes = (self.operations == INSERT) | (self.operations == ERASE)
+        # of each key the last change counts: np.unique returns the first, so look from the end
+        keys, last = np.unique(self.keys[changes][::-1], return_index=True)
+        inserted = self.operations[changes][::-1][last] == INSERT
+        untouched = np.setdiff1d(self.loaded, keys)
+        return int(inserted.sum()) + len(untouched)

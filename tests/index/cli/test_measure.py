@@ -1,0 +1,77 @@
+"""``headrace index measure``: traces of every form become profiles, which are shown and drawn."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.cli.main import main
+from headrace.index.measure.files import write_keys, write_trace
+from headrace.index.measure.workload import Workload, workload_trace
+from headrace.index.profile import IndexProfile
+
+KEYS = np.random.default_rng(8).integers(0, 2**60, 4000).astype(np.uint64)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> object:
+    """Run a command, and return its exit status."""
+    monkeypatch.setattr(sys, "argv", ["headrace", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def test_a_trace_is_measured_shown_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, profile = tmp_path / "trace.npz", tmp_path / "trace.profile"
+    write_trace(trace, workload_trace(KEYS, Workload(erases=0.1)))
+    assert run(monkeypatch, "index", "measure", trace, "-o", profile) == 0
+    found = IndexProfile.load(profile)
+    assert found.provenance["source"] == "trace.npz"
+    assert found.loaded == 2000
+    assert run(monkeypatch, "show", profile) == 0
+    shown = capsys.readouterr().out
+    assert "2,000 uint64 at first" in shown
+    assert "evenness" in shown
+    assert run(monkeypatch, "report", profile, "-o", tmp_path / "page.html") == 0
+    assert "Trace image" in (tmp_path / "page.html").read_text()
+
+
+def test_keys_alone_get_the_workload_of_the_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, profile = tmp_path / "books_uint64", tmp_path / "books.profile"
+    write_keys(keys, KEYS)
+    options = ("--inserts", "0.2", "--erases", "0.1", "--loaded", "0.75", "--sample", "2K")
+    assert run(monkeypatch, "index", "measure", keys, "-o", profile, *options) == 0
+    found = IndexProfile.load(profile)
+    assert found.loaded == 3000
+    assert found.encoding.features["insert_share"] == pytest.approx(0.2, abs=0.03)
+    assert len(found.sample.loaded) + len(found.sample) < 4000 < found.loaded + found.operations
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("trace.npz", b"no", (), "trace.npz: is not npz"),
+        ("trace.npz", b"no", ("--sample", "10"), "sample is '10', needs at least 1000"),
+        ("keys", b"\x01" + bytes(15), ("--inserts", "2"), "inserts is 2, needs 0 to 1"),
+        ("keys", b"\x01" + bytes(15), (), "keys: 1 different ones, needs two"),
+    ],
+)
+def test_wrong_input_gets_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    content: bytes,
+    options: tuple[str, ...],
+    message: str,
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    output = tmp_path / "out"
+    assert run(monkeypatch, "index", "measure", tmp_path / name, "-o", output, *options) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not output.exists()

@@ -1,0 +1,104 @@
+"""Traces in files of NumPy, Parquet and SOSD: kept as they are, refused with what is wrong."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from headrace.index.errors import TraceError
+from headrace.index.measure.files import read_trace, write_keys, write_trace
+from headrace.index.measure.workload import Workload
+from headrace.index.trace import FIND, INSERT, Trace
+
+KEYS = {
+    "uint64": np.array([3, 2**64 - 1, 0], dtype=np.uint64),
+    "int64": np.array([3, -(2**63), 0]),
+    "float64": np.array([0.5, -np.inf, 2.0]),
+}
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_trace_is_written_and_read(tmp_path: Path, kind: str, suffix: str) -> None:
+    keys = KEYS[kind]
+    trace = Trace.of(keys, np.array([0, 1, 3], dtype=np.uint8), keys[:2])
+    write_trace(tmp_path / f"trace{suffix}", trace)
+    found = read_trace(tmp_path / f"trace{suffix}")
+    assert found.kind == kind == trace.kind
+    for name in ("loaded", "operations", "keys"):
+        assert np.array_equal(getattr(found, name), getattr(trace, name))
+
+
+def test_parquet_may_name_operations(tmp_path: Path) -> None:
+    names = ["load", "find", "insert", "erase", "scan"]
+    table = pa.table({"operation": names, "key": [5, 5, 6, 5, 1]})
+    parquet.write_table(table, tmp_path / "trace.parquet")
+    found = read_trace(tmp_path / "trace.parquet")
+    assert found.operations.tolist() == [0, 1, 2, 3]
+    assert len(found.loaded) == 1
+
+
+@pytest.mark.parametrize("name", ["books_uint64", "books_uint32", "books.npy"])
+def test_key_sets_become_workloads(tmp_path: Path, name: str) -> None:
+    kind = np.uint32 if name.endswith("uint32") else np.uint64
+    keys = np.arange(1000, dtype=kind) * kind(7)
+    if name.endswith("npy"):
+        np.save(tmp_path / name, keys)
+    else:
+        write_keys(tmp_path / name, keys)
+    trace = read_trace(tmp_path / name, Workload(inserts=0.5))
+    inserted = trace.keys[trace.operations == INSERT]
+    held = np.concatenate([trace.loaded, inserted])
+    assert len(np.unique(held)) == len(held) >= 900
+    assert set(np.unique(trace.operations)) == {FIND, INSERT}
+    assert np.isin(trace.keys, keys).all()
+
+
+def arrays(**named: Any) -> Callable[[Path], None]:
+    return lambda path: np.savez(path, **named)
+
+
+def table(**named: Any) -> Callable[[Path], None]:
+    return lambda path: parquet.write_table(pa.table(named), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "message"),
+    [
+        ("t.npz", arrays(keys=[1]), "array 'operations' is missing, needs keys and operations"),
+        ("t.npz", arrays(keys=[1], operations=[0], x=[1]), "array 'x' is unknown, needs keys"),
+        ("t.npz", arrays(keys=[1, 2], operations=[0]), "operations are 1, keys 2"),
+        ("t.npz", arrays(keys=[np.nan], operations=[0]), "keys: key 0 is NaN"),
+        ("t.npz", lambda path: path.write_bytes(b"no"), "is not npz"),
+        ("t.npz", arrays(keys=np.array([None]), operations=[0]), "is not npz: .*pickle"),
+        ("t.npy", lambda path: path.write_bytes(b"\x93NUMPY"), "is not npy"),
+        ("t.npy", lambda path: np.save(path, np.array(["a", "b"])), "keys: have type <U1"),
+        ("t.npy", lambda path: np.save(path, np.array([1, 1])), "keys: 1 different ones, needs"),
+        ("t.parquet", table(key=[1]), "column 'operation' is missing, needs operation and key"),
+        ("t.parquet", table(key=[1], operation=["get"]), "column 'operation' has 'get', needs fin"),
+        ("t.parquet", table(key=[1, None], operation=[0, 1]), "column 'key' has 1 empty cells"),
+        ("t.parquet", table(key=["a"], operation=[0]), "keys: have type object"),
+        ("t.parquet", lambda path: path.write_bytes(b"no"), "is not Parquet"),
+        ("keys", lambda path: path.write_bytes(b"short"), "has 5 bytes, needs 8: a 64-bit count"),
+        ("keys", lambda path: path.write_bytes(bytes([2] + [0] * 15)), "has 16 bytes, needs 24"),
+        ("missing.npz", lambda path: None, "cannot be read: No such file"),
+    ],
+)
+def test_wrong_files_are_named(
+    tmp_path: Path, name: str, write: Callable[[Path], object], message: str
+) -> None:
+    write(tmp_path / name)
+    with pytest.raises(TraceError, match=f"{name}: .*{message}"):
+        read_trace(tmp_path / name)
+
+
+def test_other_names_are_not_written(tmp_path: Path) -> None:
+    trace = Trace.of(KEYS["int64"], np.zeros(3, dtype=np.uint8))
+    with pytest.raises(TraceError, match=r"ends with '.txt', needs .npz or .parquet"):
+        write_trace(tmp_path / "trace.txt", trace)
+    with pytest.raises(TraceError, match="cannot be written: No such file"):
+        write_trace(tmp_path / "folder" / "trace.npz", trace)
