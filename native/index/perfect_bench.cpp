@@ -195,7 +195,7 @@ class Bench {
     Codes values;
     for (auto code : built) values.push_back(~code);
     PerfectDraft<std::uint64_t> draft({built.data(), values.data(), built.size()});
-    Word word(arena.allocate(draft.lines()), Kind::perfect, 1, built.front() == 0);
+    Word word(arena.allocate(draft.lines()), Kind::perfect, draft.units(), built.front() == 0);
     draft.write(word.to());
     for (auto code : inserted) {
       if (Leaf(word).insert(code, ~code, true) == Outcome::done) continue;

@@ -1,8 +1,9 @@
 // Leaf placed by a minimal perfect hash: entries stand at their code's position; those inserted
 // later stand in a write buffer until it is full, and the leaf is built again with them.
 //
-// Lines of a leaf: header (the function's constants and where the parts are), blocks of codes and
-// values, the function's tables, ranks (the positions in the order of their codes, so that scans
+// Lines of a leaf: header (the function's constants in the first line; then what only changes and
+// the buffer need), the function's tables, blocks of codes and values (from the line that the
+// leaf's word has as its size), ranks (the positions in the order of their codes, so that scans
 // and the next construction do not sort), and the buffer. A lookup reads the header, one pilot and
 // one block, and the buffer's group of the code only if the code is not at its position.
 //
@@ -32,11 +33,11 @@ namespace perfect {
 
 struct alignas(kLineBytes) Header {
   PerfectHash function;
-  std::uint32_t lines;     // of the leaf
-  std::uint32_t live;      // entries at their positions
-  std::uint32_t buffered;  // entries of the buffer
-  std::uint32_t groups;    // of the buffer
-  std::uint32_t tables_at, ranks_at, fingerprints_at, codes_at, values_at;  // bytes
+  std::uint32_t lines;                                           // of the leaf
+  std::uint32_t live;                                            // entries at their positions
+  std::uint32_t buffered;                                        // entries of the buffer
+  std::uint32_t groups;                                          // of the buffer
+  std::uint32_t ranks_at, fingerprints_at, codes_at, values_at;  // bytes
 };
 static_assert(sizeof(Header) == 2 * kLineBytes);
 
@@ -87,14 +88,14 @@ class PerfectDraft {
     header_.function = made_.function;
     header_.live = count;
     header_.groups = std::clamp(count / 56 + 1, 2U, perfect::kMostGroups);
+    units_ = static_cast<std::uint32_t>(2 + (made_.tables.size() + kLineBytes - 1) / kLineBytes);
     auto blocks = (entries.count + Block::kEntries - 1) / Block::kEntries;
-    auto end = sizeof(perfect::Header) + blocks * Block::kLines * kLineBytes;
+    auto end = (units_ + blocks * Block::kLines) * kLineBytes;
     auto part = [&end](std::size_t bytes) {
       auto begin = end;
       end += (bytes + 15) / 16 * 16;
       return static_cast<std::uint32_t>(begin);
     };
-    header_.tables_at = part(made_.tables.size());
     header_.ranks_at = part(2 * entries.count);
     header_.fingerprints_at = part(8 * header_.groups);
     header_.codes_at = part(64 * header_.groups);
@@ -103,6 +104,7 @@ class PerfectDraft {
   }
 
   std::size_t lines() const { return header_.lines; }
+  std::uint32_t units() const { return units_; }  // of the leaf's word
 
   // Writes the leaf to lines() lines that no reader can see yet.
   void write(Line* lines) const;
@@ -111,6 +113,7 @@ class PerfectDraft {
   Entries<Value> entries_;
   PerfectTables<Allocator> made_;
   perfect::Header header_{};
+  std::uint32_t units_ = 0;
 };
 
 // A leaf in its lines. Changes must be made by one thread at a time.
@@ -120,7 +123,8 @@ class PerfectLeaf {
   using Header = perfect::Header;
 
  public:
-  explicit PerfectLeaf(Word word) : lines_(word.to()), empty_(word.empty_code()) {}
+  explicit PerfectLeaf(Word word)
+      : lines_(word.to()), blocks_(word.to() + word.units()), empty_(word.empty_code()) {}
 
   static std::size_t lines(Word word) { return word.to<Header>()->lines; }
 
@@ -132,11 +136,9 @@ class PerfectLeaf {
     return value != nullptr;
   }
   // For batches: what a lookup reads after the header, and after what was read before.
-  const void* pilot(std::uint64_t code) const {
-    return header().function.pilot(code, bytes() + header().tables_at);
-  }
+  const void* pilot(std::uint64_t code) const { return header().function.pilot(code, tables()); }
   const void* home(std::uint64_t code) const {
-    return at(header().function.position(code, bytes() + header().tables_at)).code;
+    return at(header().function.position(code, tables())).code;
   }
 
   // full: nothing was changed, the leaf has to be built again.
@@ -185,7 +187,7 @@ class PerfectLeaf {
 
   Place place_of(std::uint64_t code) const {
     auto hash = perfect::mix(code);
-    auto place = at(header().function.position(code, hash, bytes() + header().tables_at));
+    auto place = at(header().function.position(code, hash, tables()));
     if (Sharing::load(place.code) == code) [[likely]]
       return place;
     return find_buffered(code, hash);
@@ -196,11 +198,12 @@ class PerfectLeaf {
     return value;
   }
   Header& header() const { return *reinterpret_cast<Header*>(lines_); }
+  const std::byte* tables() const { return reinterpret_cast<const std::byte*>(lines_ + 2); }
   std::byte* bytes() const { return reinterpret_cast<std::byte*>(lines_); }
 
   Place at(std::uint32_t position) const {
     auto* block =
-        reinterpret_cast<std::byte*>(lines_ + 2 + position / Block::kEntries * Block::kLines);
+        reinterpret_cast<std::byte*>(blocks_ + position / Block::kEntries * Block::kLines);
     auto index = position % Block::kEntries;
     return {reinterpret_cast<std::uint64_t*>(block) + index,
             reinterpret_cast<Value*>(block + Block::kValuesAt) + index};
@@ -284,16 +287,17 @@ class PerfectLeaf {
   }
 
   Line* lines_;
+  Line* blocks_;
   std::uint64_t empty_;
 };
 
 template <class Value, class Allocator>
 void PerfectDraft<Value, Allocator>::write(Line* lines) const {
   std::construct_at(reinterpret_cast<perfect::Header*>(lines), header_);
-  PerfectLeaf<Value> leaf(Word(lines, Kind::perfect));
+  PerfectLeaf<Value> leaf(Word(lines, Kind::perfect, units_));
   auto* bytes = leaf.bytes();
-  std::fill(bytes + sizeof(perfect::Header), bytes + header_.tables_at, std::byte{0});
-  std::memcpy(bytes + header_.tables_at, made_.tables.data(), made_.tables.size());
+  std::memcpy(bytes + sizeof(perfect::Header), made_.tables.data(), made_.tables.size());
+  std::fill(bytes + units_ * kLineBytes, bytes + header_.ranks_at, std::byte{0});
   auto* ranks = reinterpret_cast<std::uint16_t*>(bytes + header_.ranks_at);
   for (std::size_t i = 0; i < entries_.count; ++i) {
     auto position = made_.position(entries_.codes[i]);

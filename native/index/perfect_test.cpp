@@ -197,7 +197,7 @@ class Built {
   }
 
  private:
-  Word word() const { return Word(lines_, Kind::perfect, 1, high_empty_); }
+  Word word() const { return Word(lines_, Kind::perfect, units_, high_empty_); }
 
   template <class Change>
   void rebuild(Change&& change) {
@@ -214,6 +214,7 @@ class Built {
     draft.write(lines);
     release();
     lines_ = lines;
+    units_ = draft.units();
     CHECK(draft.lines() == PerfectLeaf<Value>::lines(word()));
   }
   void release() {
@@ -224,6 +225,7 @@ class Built {
 
   Arena<std::allocator<std::byte>> arena_;
   Line* lines_ = nullptr;
+  std::uint32_t units_ = 0;
   bool high_empty_ = true;
 };
 
