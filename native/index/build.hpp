@@ -1,0 +1,154 @@
+// Trees made from sorted entries: for bulk loading, and in place of a leaf that became too large.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "index/fit.hpp"
+#include "index/tree.hpp"
+
+namespace headrace::index {
+
+// First position from `from` on whose code is at least `code`; near ones are found fastest.
+inline std::size_t gallop(const std::uint64_t* codes, std::size_t from, std::size_t count,
+                          std::uint64_t code) {
+  std::size_t step = 1;
+  auto low = from;
+  while (low + step <= count && codes[low + step - 1] < code) {
+    low += step;
+    step *= 2;
+  }
+  return static_cast<std::size_t>(
+      std::lower_bound(codes + low, codes + std::min(low + step, count), code) - codes);
+}
+
+template <class Value, class Sharing, class Allocator>
+class Builder {
+  using Map = Tree<Value, Sharing, Allocator>;
+  using Draft = typename Map::Draft;
+  using Scratch = typename Map::Scratch;
+
+ public:
+  // `fill`: share of each leaf that is to be filled.
+  Builder(Map& tree, Draft& draft, double fill)
+      : tree_(tree), draft_(draft), fill_(fill), most_(most_keys(tree.configuration)) {}
+
+  // The next leaf, if of the same type, is to be larger than this one, which was found full.
+  void exceed(Word full) { least_units_ = full.units() + full.units() / 8 + 1; }
+
+  // A whole tree. Its root is a node with two children at least: no leaf has both 0 and the
+  // highest code, which mark empty entries.
+  Word root(const Entries<Value>& entries) {
+    if (entries.count >= 2) return inner(entries, Range{});
+    const Model halves{0, 1, 63};
+    auto* node = make_node(halves, entries.count);
+    const auto word = Word(reinterpret_cast<Line*>(node), Kind::linear);
+    for (std::uint32_t slot = 0; slot < 2; ++slot) {
+      const bool here = entries.count == 1 && halves.slot(entries.codes[0]) == slot;
+      const auto child = here ? leaf(entries, range_of(word, {}, slot, slot + 1)) : Word();
+      Map::point(word, slot, slot + 1, child);
+      node->children += here;
+    }
+    return word;
+  }
+
+  // A leaf if they fit into one, else an inner node.
+  Word subtree(const Entries<Value>& entries, const Range& range) {
+    return entries.count <= most_ ? leaf(entries, range) : inner(entries, range);
+  }
+
+  // A node with at least two children, for at least two entries.
+  Word inner(const Entries<Value>& entries, const Range& range) {
+    const auto group = group_keys(entries.count);
+    const std::size_t most_slots = entries.count <= 2 * most_
+                                       ? tree_.configuration.initial_fragments
+                                       : tree_.configuration.fragments;
+    Fit fitted;
+    {
+      const Scratch histogram(tree_, most_slots * sizeof(std::uint32_t));
+      fitted = fit({entries.codes, entries.count, group, most_slots,
+                    histogram.template as<std::uint32_t>()});
+    }
+    return fitted.linear ? linear(entries, range, fitted.model) : comparison(entries, range);
+  }
+
+  Word leaf(const Entries<Value>& entries, const Range& range) {
+    if (entries.count == 0) return Word();
+    return make_leaf(entries, range.low == 0);
+  }
+
+  Word make_leaf(const Entries<Value>& entries, bool high_empty) {
+    using Hashed = HashedLeaf<Value, Sharing>;
+    const auto units = std::max(Hashed::units(entries.count, fill_), least_units_);
+    const Word word(draft_.allocate(Hashed::lines_of_units(units)), Kind::hashed, units,
+                    high_empty);
+    Hashed(word).fill(entries);
+    return word;
+  }
+
+ private:
+  // Entries that share a leaf where several slots are joined; the rest is room to grow.
+  std::size_t group_keys(std::size_t count) const {
+    return count <= 2 * most_ ? (count + 1) / 2 : std::max<std::size_t>(1, most_ * 5 / 8);
+  }
+
+  LinearNode* make_node(const Model& model, std::size_t count) {
+    auto* memory = draft_.allocate(LinearNode::lines(model.slots()));
+    const auto built = static_cast<std::uint32_t>(std::min<std::size_t>(count, ~0U));
+    return new (memory) LinearNode{model, 0, built, 0};
+  }
+
+  // Neighbouring slots are joined until they have entries for one leaf.
+  Word linear(const Entries<Value>& entries, const Range& range, const Model& model) {
+    auto* node = make_node(model, entries.count);
+    const auto word = Word(reinterpret_cast<Line*>(node), Kind::linear);
+    const auto group = group_keys(entries.count);
+    const auto slots = static_cast<std::uint32_t>(model.slots());
+    std::uint32_t first = 0;
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    const auto close = [&](std::uint32_t slot) {
+      const auto part = entries.part(begin, end);
+      Map::point(word, first, slot, subtree(part, range_of(word, range, first, slot)));
+      node->children += part.count != 0;
+      first = slot;
+      begin = end;
+    };
+    for (std::uint32_t slot = 0; slot < slots; ++slot) {
+      const auto slot_end =
+          slot + 1 == slots ? entries.count
+                            : gallop(entries.codes, end, entries.count, model.first_code(slot + 1));
+      if (end != begin && slot_end - begin > group) close(slot);
+      end = slot_end;
+    }
+    close(slots);
+    return word;
+  }
+
+  Word comparison(const Entries<Value>& entries, const Range& range) {
+    const auto leaves = (entries.count - 1) / group_keys(entries.count) + 1;
+    const auto children = std::clamp<std::size_t>(leaves, 2, ComparisonNode::kMostChildren);
+    auto* node = new (draft_.allocate(ComparisonNode::lines())) ComparisonNode{};
+    const auto word = Word(reinterpret_cast<Line*>(node), Kind::comparison);
+    node->count = children - 1;
+    for (std::size_t i = 1; i < children; ++i) {
+      node->separators[i - 1] = entries.codes[i * entries.count / children];
+    }
+    for (std::uint32_t i = 0; i < children; ++i) {
+      const auto part =
+          entries.part(i * entries.count / children, (i + 1) * entries.count / children);
+      Map::point(word, i, i + 1, subtree(part, range_of(word, range, i, i + 1)));
+    }
+    return word;
+  }
+
+  Map& tree_;
+  Draft& draft_;
+  double fill_;
+  std::size_t most_;
+  std::uint32_t least_units_ = 0;
+};
+
+}  // namespace headrace::index

@@ -1,0 +1,233 @@
+// An ordered map from 64-bit codes to values that is fast to read and to write.
+//
+// A tree of linear models (node.hpp) leads to leaves of several types (leaves.hpp). An operation
+// that throws leaves the map as it was; only allocation throws. `Sharing`: Exclusive for one thread
+// at a time (several may read while none writes), Shared for one writer beside readers
+// (concurrent.hpp). `Allocator` is asked for aligned lines and chunks of 2 MB (memory.hpp).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "index/build.hpp"
+#include "index/change.hpp"
+#include "index/configuration.hpp"
+#include "index/cursor.hpp"
+#include "index/inspect.hpp"
+#include "index/sort.hpp"
+#include "index/tree.hpp"
+
+namespace headrace::index {
+
+template <class Value, class Sharing = Exclusive, class Allocator = std::allocator<std::byte>>
+class CodeMap {
+  static_assert(std::is_trivially_copyable_v<Value> && std::is_default_constructible_v<Value>);
+  using Map = Tree<Value, Sharing, Allocator>;
+
+ public:
+  using Cursor = BasicCursor<Value, Sharing, Allocator>;
+
+  // Throws std::invalid_argument for a configuration that is not valid.
+  explicit CodeMap(const Configuration& configuration = {}, const Allocator& allocator = {})
+      : tree_((configuration.validate(), configuration), allocator) {}
+  CodeMap(CodeMap&&) noexcept = default;
+  CodeMap(const CodeMap& other) : CodeMap(other.configuration(), other.tree_.memory.allocator()) {
+    copy_from(other);
+  }
+  CodeMap& operator=(const CodeMap&) = delete;
+
+  // Replaces everything. Codes in any order; of equal ones the last counts.
+  void build(const std::uint64_t* codes, const Value* values, std::size_t count, int threads = 1) {
+    const SortedInput<Value, Allocator> input({codes, values, count}, threads,
+                                              tree_.memory.allocator());
+    typename Map::Draft draft(tree_);
+    Builder<Value, Sharing, Allocator> builder(tree_, draft, configuration().fill);
+    const auto root = builder.root(input.entries());
+    const auto old = tree_.root();
+    tree_.state.expect(tree_.blocks_below(old));
+    draft.keep(0);
+    tree_.set_root(root);
+    tree_.set_size(input.entries().count);
+    tree_.release_all(old);
+  }
+
+  bool get(std::uint64_t code, Value& out) const {
+    [[maybe_unused]] const auto pin = tree_.state.pin();
+    const auto word = tree_.leaf(code);
+    if (word.none()) return false;
+    return with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      bool found = false;
+      tree_.state.read(word.to(), [&] { found = leaf.get(code, out); });
+      return found;
+    });
+  }
+  bool contains(std::uint64_t code) const {
+    Value unused;
+    return get(code, unused);
+  }
+
+  // The value in its place, until the next change of the map; null: not there.
+  const Value* find(std::uint64_t code) const
+    requires(!Sharing::kShared)
+  {
+    const auto word = tree_.leaf(code);
+    if (word.none()) return nullptr;
+    return with_leaf<Value, Sharing>(word, [code](auto leaf) { return leaf.find(code); });
+  }
+
+  // False: the code is there already, with its value as it was.
+  bool insert(std::uint64_t code, const Value& value) { return put(code, value, false); }
+  // True: the code is new. False: its value was replaced.
+  bool insert_or_assign(std::uint64_t code, const Value& value) { return put(code, value, true); }
+  // False: the code is not there.
+  bool update(std::uint64_t code, const Value& value) {
+    const auto word = tree_.leaf(code);
+    if (word.none()) return false;
+    return with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      return tree_.state.write(word.to(), [&] { return leaf.update(code, value); });
+    });
+  }
+
+  // False: the code is not there.
+  bool erase(std::uint64_t code) {
+    const auto word = tree_.leaf(code);
+    if (word.none()) return false;
+    const auto outcome = with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      return tree_.state.write(word.to(), [&] { return leaf.erase(code); });
+    });
+    if (outcome == Outcome::absent) return false;
+    tree_.set_size(tree_.size() - 1);
+    if (outcome == Outcome::sparse) compact(code);
+    return true;
+  }
+
+  // Up to `most` entries in ascending order from `from` on; returns how many.
+  std::size_t scan(std::uint64_t from, std::size_t most, std::uint64_t* codes,
+                   Value* values) const {
+    LeafReader<Value, Sharing, Allocator> reader(&tree_, from);
+    std::size_t count = 0;
+    while (count < most) {
+      const auto entries = reader.next(most - count);
+      if (entries.count == 0) break;
+      const auto part = std::min(entries.count, most - count);
+      std::copy_n(entries.codes, part, codes + count);
+      if constexpr (value_bytes<Value> != 0) std::copy_n(entries.values, part, values + count);
+      count += part;
+    }
+    return count;
+  }
+
+  // At the first entry with at least this code.
+  Cursor lower_bound(std::uint64_t code) const { return Cursor(&tree_, code); }
+  Cursor begin() const { return lower_bound(0); }
+
+  // False: the map is empty.
+  bool min(std::uint64_t& code) const {
+    Value unused;
+    return scan(0, 1, &code, &unused) == 1;
+  }
+  bool max(std::uint64_t& code) const { return last_below(tree_.root(), code); }
+  std::size_t size() const { return tree_.size(); }
+  bool empty() const { return size() == 0; }
+
+  std::size_t get(const std::uint64_t* codes, std::size_t count, Value* out, bool* found) const {
+    std::size_t hits = 0;
+    for (std::size_t i = 0; i < count; ++i) hits += found[i] = get(codes[i], out[i]);
+    return hits;
+  }
+  std::size_t insert_or_assign(const std::uint64_t* codes, const Value* values, std::size_t count) {
+    std::size_t fresh = 0;
+    for (std::size_t i = 0; i < count; ++i) fresh += insert_or_assign(codes[i], values[i]);
+    return fresh;
+  }
+  std::size_t erase(const std::uint64_t* codes, std::size_t count) {
+    std::size_t erased = 0;
+    for (std::size_t i = 0; i < count; ++i) erased += erase(codes[i]);
+    return erased;
+  }
+
+  const Configuration& configuration() const { return tree_.configuration; }
+  // For leaves made from now on. Throws std::invalid_argument.
+  void configure(const Configuration& configuration) {
+    configuration.validate();
+    tree_.configuration = configuration;
+  }
+
+  Statistics statistics() const { return Inspector<Value, Sharing, Allocator>(tree_).statistics(); }
+  // Throws std::logic_error naming the node and the invariant that is broken.
+  void verify() const { Inspector<Value, Sharing, Allocator>(tree_).verify(); }
+
+  void clear() {
+    const auto old = tree_.root();
+    tree_.state.expect(tree_.blocks_below(old));
+    tree_.set_root(Word());
+    tree_.set_size(0);
+    tree_.release_all(old);
+  }
+
+ private:
+  bool put(std::uint64_t code, const Value& value, bool assign) {
+    for (;;) {
+      const auto word = tree_.leaf(code);
+      auto outcome = Outcome::full;
+      if (!word.none()) {
+        outcome = with_leaf<Value, Sharing>(word, [&](auto leaf) {
+          return tree_.state.write(word.to(), [&] { return leaf.insert(code, value, assign); });
+        });
+      }
+      if (outcome == Outcome::done) {
+        tree_.set_size(tree_.size() + 1);
+        return true;
+      }
+      if (outcome == Outcome::present) return false;
+      make_room(code);
+    }
+  }
+
+  [[gnu::noinline]] void make_room(std::uint64_t code) {
+    if (tree_.root().none()) {
+      build(nullptr, nullptr, 0);
+      return;
+    }
+    Change<Value, Sharing, Allocator>(tree_).make_room(code);
+  }
+
+  // Only saves memory: an erase does not fail for want of it.
+  [[gnu::noinline]] void compact(std::uint64_t code) noexcept {
+    try {
+      Change<Value, Sharing, Allocator>(tree_).compact(code);
+    } catch (...) {  // NOLINT: the leaf remains as large as it is
+    }
+  }
+
+  bool last_below(Word word, std::uint64_t& code) const {
+    if (word.none()) return false;
+    if (word.inner()) {
+      for (auto slot = slot_count(word); slot-- > 0;) {
+        const Word child(Sharing::load(slots_of(word) + slot));
+        if (slot + 1 < slot_count(word) &&
+            child.bits() == Sharing::load(slots_of(word) + slot + 1)) {
+          continue;
+        }
+        if (last_below(child, code)) return true;
+      }
+      return false;
+    }
+    return with_leaf<Value, Sharing>(word, [&](auto leaf) { return leaf.max(code); });
+  }
+
+  void copy_from(const CodeMap& other) {
+    std::vector<std::uint64_t> codes(other.size());
+    std::vector<Value> values(other.size());
+    other.scan(0, other.size(), codes.data(), values.data());
+    build(codes.data(), values.data(), codes.size());
+  }
+
+  Map tree_;
+};
+
+}  // namespace headrace::index

@@ -1,0 +1,264 @@
+// Memory of nodes and leaves: blocks of whole cache lines, cut from chunks of 2 MB.
+//
+// Leaves grow by small steps, so blocks of many sizes come and go; a free block is joined with its
+// free neighbours at once, which general allocators do only at the price of a header in each block
+// (for aligned lines: of a whole line). Chunks are aligned to their size, so that a huge page,
+// where the allocator or the system gives one, holds a whole chunk.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+namespace headrace::index {
+
+constexpr std::size_t kLineBytes = 64;
+struct alignas(kLineBytes) Line {
+  std::byte bytes[kLineBytes];
+};
+
+namespace detail {
+
+constexpr std::size_t kChunkBytes = std::size_t{2} << 20;
+constexpr std::uint32_t kChunkLines = kChunkBytes / kLineBytes;
+struct alignas(kChunkBytes) Chunk {
+  Line lines[kChunkLines];
+};
+
+// First lines of a chunk. A bit of `begins` (`ends`) marks the first (last) line of a free block.
+struct ChunkHeader {
+  Chunk* previous;
+  std::uint32_t top;  // lines from here on were never used, or are free again
+  std::uint32_t highest_top;
+  std::uint64_t begins[kChunkLines / 64];
+  std::uint64_t ends[kChunkLines / 64];
+};
+constexpr std::uint32_t kHeaderLines = (sizeof(ChunkHeader) + kLineBytes - 1) / kLineBytes;
+
+// A free block: links in its first line, its size also in the last word of its last line.
+struct FreeBlock {
+  FreeBlock* next;
+  FreeBlock* previous;
+  std::uint64_t lines;
+};
+
+inline bool test(const std::uint64_t* bits, std::uint32_t i) {
+  return bits[i / 64] >> (i % 64) & 1;
+}
+inline void flip(std::uint64_t* bits, std::uint32_t i) {
+  bits[i / 64] ^= std::uint64_t{1} << (i % 64);
+}
+
+// Free blocks by size: exactly below 64 lines, above in eight classes for each power of two.
+class FreeLists {
+ public:
+  void put(FreeBlock* block) {
+    const auto index = size_class(block->lines);
+    block->previous = nullptr;
+    block->next = heads_[index];
+    if (block->next != nullptr) block->next->previous = block;
+    heads_[index] = block;
+    filled_[index / 64] |= std::uint64_t{1} << (index % 64);
+  }
+
+  void remove(FreeBlock* block) {
+    const auto index = size_class(block->lines);
+    if (block->next != nullptr) block->next->previous = block->previous;
+    if (block->previous != nullptr) {
+      block->previous->next = block->next;
+    } else {
+      heads_[index] = block->next;
+      if (block->next == nullptr) filled_[index / 64] &= ~(std::uint64_t{1} << (index % 64));
+    }
+  }
+
+  // A block of at least that many lines, removed from the lists, or null.
+  FreeBlock* take(std::uint64_t lines) {
+    auto index = size_class(lines);
+    // Blocks of a class above 64 may be too small for a request of the same class.
+    if (lines > 64 && lines % (std::bit_floor(lines) / 8) != 0) ++index;
+    for (auto word = index / 64; word < filled_.size(); ++word) {
+      const auto from = word == index / 64 ? index % 64 : 0;
+      const auto bits = filled_[word] >> from << from;
+      if (bits == 0) continue;
+      auto* block = heads_[word * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
+      remove(block);
+      return block;
+    }
+    return nullptr;
+  }
+
+  void clear() { *this = FreeLists(); }
+
+ private:
+  static std::size_t size_class(std::uint64_t lines) {
+    if (lines < 64) return lines;
+    const auto octave = static_cast<std::size_t>(std::bit_width(lines)) - 1;  // 6 and more
+    return 64 + (octave - 6) * 8 + (lines >> (octave - 3) & 7);
+  }
+  std::array<FreeBlock*, 192> heads_{};
+  std::array<std::uint64_t, 3> filled_{};
+};
+
+}  // namespace detail
+
+// One writer at a time. Throws what the allocator throws, and is unchanged then.
+template <class Allocator>
+class Arena {
+  using Traits = std::allocator_traits<Allocator>;
+  using Chunks = typename Traits::template rebind_alloc<detail::Chunk>;
+  using Lines = typename Traits::template rebind_alloc<Line>;
+
+ public:
+  explicit Arena(const Allocator& allocator) : allocator_(allocator) {}
+  Arena(Arena&& other) noexcept
+      : allocator_(other.allocator_),
+        newest_(std::exchange(other.newest_, nullptr)),
+        free_(std::exchange(other.free_, {})),
+        large_bytes_(std::exchange(other.large_bytes_, 0)),
+        full_bytes_(std::exchange(other.full_bytes_, 0)) {}
+  Arena& operator=(Arena&&) = delete;
+  // Large blocks are to be released by their user; the chunks and all in them go here.
+  ~Arena() { release_chunks(); }
+
+  Line* allocate(std::size_t lines) {
+    if (large(lines)) {
+      Lines allocator(allocator_);
+      auto* block = std::allocator_traits<Lines>::allocate(allocator, lines);
+      large_bytes_ += lines * kLineBytes;
+      return std::to_address(block);
+    }
+    if (auto* block = free_.take(lines)) return cut(block, static_cast<std::uint32_t>(lines));
+    if (newest_ == nullptr || header(newest_)->top + lines > detail::kChunkLines) add_chunk();
+    auto* head = header(newest_);
+    auto* block = newest_->lines + head->top;
+    head->top += static_cast<std::uint32_t>(lines);
+    head->highest_top = std::max(head->highest_top, head->top);
+    return block;
+  }
+
+  void release(Line* block, std::size_t lines) noexcept {
+    if (large(lines)) {
+      Lines allocator(allocator_);
+      std::allocator_traits<Lines>::deallocate(allocator, block, lines);
+      large_bytes_ -= lines * kLineBytes;
+      return;
+    }
+    auto* chunk = chunk_of(block);
+    auto* head = header(chunk);
+    auto first = static_cast<std::uint32_t>(block - chunk->lines);
+    auto end = first + static_cast<std::uint32_t>(lines);
+    if (end < head->top && detail::test(head->begins, end)) {
+      end += static_cast<std::uint32_t>(unlink(chunk, end)->lines);
+    }
+    if (detail::test(head->ends, first - 1)) {
+      std::uint64_t before;
+      std::memcpy(&before, (chunk->lines + first)->bytes - sizeof before, sizeof before);
+      first -= static_cast<std::uint32_t>(before);
+      unlink(chunk, first);
+    }
+    if (end == head->top && chunk == newest_) {
+      head->top = first;
+    } else {
+      link(chunk, first, end);
+    }
+  }
+
+  // Bytes taken from the allocator, but for the part of the newest chunk that was never used.
+  std::size_t bytes() const {
+    const auto newest = newest_ == nullptr ? 0 : header(newest_)->highest_top * kLineBytes;
+    return large_bytes_ + full_bytes_ + newest;
+  }
+
+  // Forgets every block inside of chunks.
+  void release_chunks() noexcept {
+    Chunks allocator(allocator_);
+    while (newest_ != nullptr) {
+      auto* chunk = std::exchange(newest_, header(newest_)->previous);
+      std::allocator_traits<Chunks>::deallocate(allocator, chunk, 1);
+    }
+    free_.clear();
+    full_bytes_ = 0;
+  }
+
+  // Allocated one by one, outside of chunks.
+  static bool large(std::size_t lines) { return lines > kLargest; }
+
+  const Allocator& allocator() const { return allocator_; }
+
+  void swap(Arena& other) noexcept {
+    std::swap(newest_, other.newest_);
+    std::swap(free_, other.free_);
+    std::swap(large_bytes_, other.large_bytes_);
+    std::swap(full_bytes_, other.full_bytes_);
+  }
+
+ private:
+  static constexpr std::size_t kLargest = detail::kChunkLines / 4;
+
+  static detail::ChunkHeader* header(detail::Chunk* chunk) {
+    return reinterpret_cast<detail::ChunkHeader*>(chunk);
+  }
+  static detail::Chunk* chunk_of(Line* block) {
+    const auto address = reinterpret_cast<std::uintptr_t>(block);
+    return reinterpret_cast<detail::Chunk*>(address & ~(detail::kChunkBytes - 1));
+  }
+
+  void add_chunk() {
+    Chunks allocator(allocator_);
+    auto* chunk = std::to_address(std::allocator_traits<Chunks>::allocate(allocator, 1));
+    if (newest_ != nullptr) {
+      full_bytes_ += detail::kChunkBytes;
+      auto* head = header(newest_);
+      const auto rest = head->top;
+      head->top = detail::kChunkLines;
+      if (rest < detail::kChunkLines) link(newest_, rest, detail::kChunkLines);
+    }
+    auto* head = new (chunk) detail::ChunkHeader{};
+    head->previous = std::exchange(newest_, chunk);
+    head->top = head->highest_top = detail::kHeaderLines;
+  }
+
+  Line* cut(detail::FreeBlock* block, std::uint32_t lines) {
+    auto* start = reinterpret_cast<Line*>(block);
+    auto* chunk = chunk_of(start);
+    const auto first = static_cast<std::uint32_t>(start - chunk->lines);
+    const auto end = first + static_cast<std::uint32_t>(block->lines);
+    mark(chunk, first, end);
+    if (first + lines < end) link(chunk, first + lines, end);
+    return start;
+  }
+
+  static void mark(detail::Chunk* chunk, std::uint32_t first, std::uint32_t end) {
+    detail::flip(header(chunk)->begins, first);
+    detail::flip(header(chunk)->ends, end - 1);
+  }
+
+  void link(detail::Chunk* chunk, std::uint32_t first, std::uint32_t end) {
+    const std::uint64_t lines = end - first;
+    auto* block = new (chunk->lines + first) detail::FreeBlock{nullptr, nullptr, lines};
+    std::memcpy(chunk->lines[end - 1].bytes + kLineBytes - sizeof lines, &lines, sizeof lines);
+    mark(chunk, first, end);
+    free_.put(block);
+  }
+
+  detail::FreeBlock* unlink(detail::Chunk* chunk, std::uint32_t first) {
+    auto* block = reinterpret_cast<detail::FreeBlock*>(chunk->lines + first);
+    free_.remove(block);
+    mark(chunk, first, first + static_cast<std::uint32_t>(block->lines));
+    return block;
+  }
+
+  [[no_unique_address]] Allocator allocator_;
+  detail::Chunk* newest_ = nullptr;
+  detail::FreeLists free_;
+  std::size_t large_bytes_ = 0;
+  std::size_t full_bytes_ = 0;  // of all chunks but the newest
+};
+
+}  // namespace headrace::index
