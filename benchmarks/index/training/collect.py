@@ -1,0 +1,115 @@
+"""Run the grid's configurations on training traces, and keep encodings and results.
+
+    PYTHONPATH=. .venv/bin/python -m benchmarks.index.training.collect --minutes 25
+
+One file a trace is written to the folder, by the trace's seed. A trace that has its file is not run
+again, so the command goes on where it was interrupted, and more minutes add more traces. Each
+configuration is run twice by turns, and the faster run counts. What is counted is processor time:
+other work on the machine prolongs the elapsed time many times over.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.index.training.traces import draw, trace_of
+from headrace.index.configuration import Configuration
+from headrace.index.measure.survey import encode_trace
+from headrace.index.plan.grid import grid
+from headrace.index.plan.inputs import image_input, vector_input
+from headrace.index.plan.trial import Trial, TrialProvider
+from headrace.index.trace import Trace
+
+FOLDER = Path("build/index-training")
+ROUNDS = 2
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--minutes", type=float, default=25)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first trace")
+    parser.add_argument("--least", type=int, default=60_000, help="fewest keys of a trace")
+    parser.add_argument("--most", type=int, default=2_500_000, help="most keys of a trace")
+    parser.add_argument("--wait-while", type=Path, help="pause while this file exists")
+    options = parser.parse_args()
+    from headrace.index.run.trial import trial
+
+    options.folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + 60 * options.minutes
+    seed = options.first
+    while time.monotonic() < end:
+        file = options.folder / f"{seed:06d}.npz"
+        if not file.exists():
+            pause_while(options.wait_while)
+            begun = time.monotonic()
+            description = collect(seed, options.least, options.most, trial, file)
+            print(f"{seed} {time.monotonic() - begun:.1f} s: {description}", flush=True)
+        seed += 1
+    return 0
+
+
+def pause_while(path: Path | None) -> None:
+    """Wait until a file does not exist."""
+    while path is not None and path.exists():
+        time.sleep(3)
+
+
+def collect(seed: int, least: int, most: int, trial: TrialProvider, file: Path) -> str:
+    """Write the file of one trace: its inputs, and the results of all configurations."""
+    drawn = draw(seed, least=least, most=most)
+    trace = trace_of(drawn)
+    encoding = encode_trace(trace, trace)
+    configurations = grid()
+    results = run_all(configurations, trace, trial)
+    keys = max(trace.final_size(), 1)
+    temporary = file.with_suffix(".part.npz")
+    np.savez_compressed(
+        temporary,
+        image=image_input(encoding),
+        vector=vector_input(encoding),
+        configurations=json.dumps([each.to_head() for each in configurations]),
+        per_s=np.array([each.operations_per_s for each in results]),
+        bytes_per_key=np.array([each.bytes / keys for each in results]),
+        drawn=json.dumps(drawn.describe()),
+    )
+    temporary.replace(file)
+    best = max(range(len(results)), key=lambda place: results[place].operations_per_s)
+    return f"{drawn.family} {drawn.arrival} {len(trace.loaded)}+{len(trace)}: " + (
+        f"{configurations[best].name} {results[best].operations_per_s / 1e6:.3g} M/s"
+    )
+
+
+def run_all(
+    configurations: Sequence[Configuration], trace: Trace, trial: TrialProvider
+) -> list[Trial]:
+    """Return the faster of each configuration's runs, in processor time."""
+    timed = in_processor_time(trial)
+    rounds = [[timed(each, trace) for each in configurations] for _ in range(ROUNDS)]
+    return [max(runs, key=lambda each: each.operations_per_s) for runs in zip(*rounds, strict=True)]
+
+
+def in_processor_time(trial: TrialProvider) -> Callable[[Configuration, Trace], Trial]:
+    """Return the provider with rates scaled by the share of the time that the process ran."""
+
+    def timed(configuration: Configuration, trace: Trace) -> Trial:
+        elapsed, processor = time.perf_counter(), time.process_time()
+        found = trial(configuration, trace)
+        elapsed, processor = time.perf_counter() - elapsed, time.process_time() - processor
+        share = min(processor / elapsed, 1.0)
+        return Trial(
+            operations_per_s=found.operations_per_s / share,
+            bytes=found.bytes,
+            seconds=found.seconds,
+            leaves=found.leaves,
+        )
+
+    return timed
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

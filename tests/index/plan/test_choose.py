@@ -1,0 +1,125 @@
+"""Choosing: the model ranks, trials decide, the cap holds, and all of it is reproducible."""
+
+from collections import Counter
+
+import pytest
+
+from headrace.index.configuration import LEAVES, Configuration
+from headrace.index.errors import CapError
+from headrace.index.plan.choose import FINALISTS, ROUNDS, TOP, plan
+from headrace.index.plan.grid import grid
+from headrace.index.trace import FIND, INSERT
+from tests.index.plan.models import FakeTrials, profile, random_model
+
+MODEL = random_model()
+
+
+def rate_of(configuration: Configuration) -> float:
+    """A rate that differs between all configurations of the grid."""
+    return 1e6 + 1e3 * grid().index(configuration)
+
+
+def test_the_grid_has_all_types() -> None:
+    assert len(set(grid())) == len(grid()) >= 24
+    assert {each.leaf for each in grid()} == set(LEAVES)
+
+
+def test_without_trials_the_best_prediction_is_chosen() -> None:
+    found = plan(profile(), model=MODEL)
+    found.verify()
+    rates = [each.predicted_per_s for each in found.candidates]
+    assert rates == sorted(rates, reverse=True)
+    assert len(found.candidates) == len(grid())
+    assert not any(each.trials for each in found.candidates)
+    assert found.profile_digest == profile().digest
+    assert found.settings["model"] == MODEL.digest
+    assert plan(profile(), model=MODEL).digest == found.digest
+
+
+def test_the_best_in_trials_is_chosen() -> None:
+    trials = FakeTrials(rate_of)
+    found = plan(profile(), model=MODEL, trial=trials)
+    found.verify()
+    assert len(set(trials.asked)) == TOP
+    assert found.configuration == max(set(trials.asked), key=rate_of)
+    assert found.chosen.trials == ROUNDS
+    assert found.chosen.leaves == (0, 0, 7, 0)
+    counts = Counter(each.trials for each in found.candidates)
+    assert counts == {ROUNDS: FINALISTS, 1: TOP - FINALISTS, 0: len(grid()) - TOP}
+
+
+def test_a_slow_moment_of_a_finalist_does_not_decide() -> None:
+    calls: Counter[Configuration] = Counter()
+
+    def disturbed(configuration: Configuration) -> float:
+        calls[configuration] += 1
+        return rate_of(configuration) * (0.5 if calls[configuration] == 2 else 1)
+
+    assert plan(profile(), model=MODEL, trial=FakeTrials(disturbed)).configuration == max(
+        calls, key=rate_of
+    )
+
+
+def test_trials_end_with_their_time() -> None:
+    trials = FakeTrials(rate_of, seconds=3.0)
+    found = plan(profile(), model=MODEL, trial=trials, most_s=8.0)
+    assert len(trials.asked) == 3
+    assert found.configuration == max(trials.asked, key=rate_of)
+
+
+def test_other_types_than_those_predicted_best_are_tried() -> None:
+    """The best of each type whose prediction is within a factor of two."""
+    trials = FakeTrials(rate_of)
+    found = plan(profile(), model=MODEL, trial=trials)
+    best = max(each.predicted_per_s for each in found.candidates)
+    near = {each.configuration.leaf for each in found.candidates if each.predicted_per_s * 2 > best}
+    assert near <= {each.leaf for each in trials.asked}
+
+
+def test_the_cap_holds_by_trials() -> None:
+    def bytes_of(configuration: Configuration) -> float:
+        return 18.0 if configuration.leaf == "log" else 30.0
+
+    cap = 1e9  # of the predictions, which are random
+    trials = FakeTrials(rate_of, bytes_of)
+    assert plan(profile(), model=MODEL, trial=trials, most_bytes_per_key=cap).chosen.trials
+    trials = FakeTrials(rate_of, bytes_of)
+    known = [Configuration(leaf="hashed"), Configuration(leaf="log"), Configuration(leaf="gapped")]
+    found = plan(
+        profile(),
+        model=MODEL,
+        trial=FakeTrials(lambda _: 1e6, bytes_of),
+        configurations=known,
+        most_bytes_per_key=20.0,
+    )
+    assert found.configuration.leaf == "log"
+    found.verify()
+    with pytest.raises(CapError, match="the cap is 10 bytes per key, .* the least is 18"):
+        plan(
+            profile(),
+            model=MODEL,
+            trial=FakeTrials(lambda _: 1e6, bytes_of),
+            configurations=known,
+            most_bytes_per_key=10.0,
+        )
+
+
+def test_the_cap_holds_by_predictions() -> None:
+    free = plan(profile(), model=MODEL)
+    sizes = sorted(each.predicted_bytes_per_key for each in free.candidates)
+    cap = sizes[len(sizes) // 2]
+    found = plan(profile(), model=MODEL, most_bytes_per_key=cap)
+    assert found.chosen.predicted_bytes_per_key <= cap
+    within = [each for each in free.candidates if each.predicted_bytes_per_key <= cap]
+    assert found.chosen == max(within, key=lambda each: each.predicted_per_s)
+    with pytest.raises(CapError, match="no configuration is within it"):
+        plan(profile(), model=MODEL, most_bytes_per_key=sizes[0] / 2)
+
+
+def test_the_frontier_is_measured_on_request() -> None:
+    trials = FakeTrials(lambda _: 4e6)
+    found = plan(profile(inserts=0.3), model=MODEL, trial=trials, frontier=True)
+    assert {each.read_ns for each in found.candidates} == {250.0}
+    assert found.settings["frontier"] == "measured"
+    kinds = [set(trace.operations.tolist()) for trace in trials.traces]
+    assert kinds.count({FIND}) == kinds.count({INSERT}) == len(grid())

@@ -1,0 +1,79 @@
+"""The throughput model: NumPy computes what torch trains; what it sees of a trace."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.index.training.network import Network
+from headrace.errors import ArtifactError
+from headrace.index.configuration import Configuration
+from headrace.index.plan.grid import grid
+from headrace.index.plan.inputs import (
+    BUCKETS,
+    configuration_input,
+    image_input,
+    of_inserts,
+    of_reads,
+    vector_input,
+)
+from headrace.index.plan.model import CENTRES, ThroughputModel, load_model, save_model
+from tests.index.plan.models import profile, random_model
+
+ENCODING = profile(erases=0.1).encoding
+
+
+def test_numpy_computes_what_torch_does() -> None:
+    torch.manual_seed(0)
+    image, vector = image_input(ENCODING), vector_input(ENCODING)
+    networks = [Network(len(vector)).eval() for _ in range(2)]
+    arrays = {"mean": np.full(len(vector), 0.5), "scale": np.full(len(vector), 2.0)}
+    for place, network in enumerate(networks):
+        arrays |= {f"{place}.{name}": each.numpy() for name, each in network.state_dict().items()}
+    found = ThroughputModel(arrays, {}).predict(ENCODING, grid())
+    rows = torch.tensor(configuration_input(grid()))
+    scaled = torch.tensor(((vector - 0.5) / 2).clip(-5, 5))[None]
+    with torch.no_grad():
+        outputs = [network(torch.tensor(image)[None], scaled, rows) for network in networks]
+    classes = np.mean([logits.softmax(dim=-1)[0].numpy() for logits, _ in outputs], axis=0)
+    sizes = np.mean([size[0].numpy() for _, size in outputs], axis=0)
+    assert np.allclose(np.log2(found.operations_per_s), classes @ CENTRES, atol=1e-3)
+    assert np.allclose(np.log2(found.bytes_per_key), sizes, atol=1e-3)
+
+
+def test_a_model_is_kept_in_a_file(tmp_path: Path) -> None:
+    arrays = {name: values.astype(np.float32) for name, values in random_model()._arrays.items()}
+    save_model(tmp_path / "model.npz", arrays, {"data": "none"})
+    found = load_model(tmp_path / "model.npz")
+    assert found.provenance == {"data": "none"}
+    assert found.digest == ThroughputModel(arrays, {}).digest
+    (tmp_path / "model.npz").write_bytes(b"no")
+    with pytest.raises(ArtifactError, match="is no throughput model"):
+        load_model(tmp_path / "model.npz")
+
+
+def test_every_configuration_has_rows_of_its_own_fields() -> None:
+    rows = configuration_input(grid())
+    assert rows.shape == (len(grid()), len(BUCKETS))
+    starts = np.cumsum([0, *BUCKETS.values()])
+    assert (rows >= starts[:-1]).all()
+    assert (rows < starts[1:]).all()
+    assert len(np.unique(rows, axis=0)) >= len(grid()) - 2
+    extremes = [
+        Configuration(leaf="log", fragment_keys=8, fragments=2, initial_fragments=2, fill=0.3),
+        Configuration(fragment_keys=1 << 15, fragments=1 << 20, initial_fragments=1 << 20),
+        Configuration(leaf="gapped", max_search=1e9, max_shifts=1e9, leaf_keys=1 << 16),
+        Configuration(leaf="gapped", max_search=0, max_shifts=0, leaf_keys=16, fill=0.98),
+    ]
+    assert (configuration_input(extremes) < starts[1:]).all()
+
+
+def test_reads_and_inserts_alone() -> None:
+    reads, inserts = of_reads(ENCODING), of_inserts(ENCODING)
+    assert reads.image[:, :, 1].sum() == inserts.image[:, :, 0].sum() == 0
+    assert reads.image.sum() == ENCODING.image.sum()
+    assert reads.features["find_share"] == inserts.features["insert_share"] == 1
+    assert reads.features["erase_share"] == 0
+    assert reads.features["log2_loaded"] == ENCODING.features["log2_loaded"]
+    assert np.isfinite(vector_input(inserts)).all()
