@@ -42,6 +42,7 @@ def fit(
     cache: bool = True,
     exact: bool = False,
     lossy: bool = False,
+    offload: bool = False,
     progress: "Callable[[SolveProgress], None] | None" = None,
 ) -> "FittedModule":
     """Fit a model's training step into a memory budget, at the least cost in time.
@@ -77,13 +78,16 @@ def fit(
         differ by rounding, as those of a loss over a vocabulary do that is summed chunk by chunk.
     lossy : whether float32 activations may be stored as bfloat16 between the passes: half the
         bytes, and gradients of activations that are rounded to 8 bits of mantissa.
+    offload : whether activations of a model on a GPU may be stored in the host's memory, at the
+        bandwidth that is measured.
     progress : called with the state of the solver; default: a line on a terminal.
 
     Raises
     ------
     BudgetError : the budget is malformed, or less than any schedule needs; the message has the
         least that one was found for.
-    CaptureError : the model cannot be captured; the message names the module.
+    CaptureError : the model cannot be captured, the message names the module; or `offload` of one
+        on the CPU.
     InputError : both `exact` and `lossy`.
     MismatchError : `plan` is for another model, shape or device; the message says what differs.
     """
@@ -104,6 +108,7 @@ def fit(
         cache=cache,
         exact=exact,
         lossy=lossy,
+        offload=offload,
         progress=progress,
     )
 

@@ -165,6 +165,7 @@ def fit_model(
     cache: bool = True,
     exact: bool = False,
     lossy: bool = False,
+    offload: bool = False,
     progress: Callable[[SolveProgress], None] | None = None,
 ) -> FittedModule:
     """Return the model, trained within a budget; see `headrace.memory.fit`."""
@@ -176,7 +177,10 @@ def fit_model(
     if plans and len(plans) != len(budgets):
         raise BudgetError(f"{len(budgets)} budgets and {len(plans)} plans: needs a plan for each")
     whole = memory_bytes(device_of(model))
-    job = StepConditions(loss=loss, optimizer=optimizer, accumulates=accumulates, ddp=ddp)
+    job = StepConditions(
+        loss=loss, optimizer=optimizer, accumulates=accumulates, ddp=ddp, offload=offload
+    )
+    job.check(device_of(model))
     planner = StepPlanner(
         model,
         [parse_budget(each, whole) for each in budgets],
@@ -194,6 +198,7 @@ def fit_model(
         captures=captures,
         exactness=exactness,
         accumulates=accumulates and not ddp,
+        offload=offload,
     )
     args, kwargs = sample_of(sample)
     fitted.prepare(*args, **kwargs)

@@ -52,6 +52,13 @@ def measure_step_command(
     ] = False,
     exact: ExactOption = False,
     lossy: LossyOption = False,
+    offload: Annotated[
+        bool,
+        typer.Option(
+            "--offload",
+            help="Activations may be stored in the host's memory, as fit(offload=True).",
+        ),
+    ] = False,
 ) -> None:
     """Capture a training step, and measure the time and workspace of its operators.
 
@@ -59,13 +66,15 @@ def measure_step_command(
     Costs in the cache folder are not used.
     """
     exactness = allowed_exactness(exact=exact, lossy=lossy)
-    profile = measured_profile(model, accumulates=accumulates, cache=False, exactness=exactness)
+    profile = measured_profile(
+        model, accumulates=accumulates, cache=False, exactness=exactness, offload=offload
+    )
     profile.save(output)
     Console().print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
 
 
 def measured_profile(
-    model: str, *, accumulates: bool, cache: bool, exactness: Exactness
+    model: str, *, accumulates: bool, cache: bool, exactness: Exactness, offload: bool = False
 ) -> "MemoryProfile":
     """Return the profile of the step of a ``module:function``.
 
@@ -73,15 +82,18 @@ def measured_profile(
     ----------
     cache : whether costs are taken from the cache folder, and kept there.
     exactness : of the implementations.
+    offload : whether activations may be stored in the host's memory.
 
     Raises
     ------
     InputError : there is no such function, or it returns something else.
-    CaptureError : the model cannot be captured.
+    CaptureError : the model cannot be captured, or has nothing to offload.
     """
     with folder_on_path():
         made = named_function(model)()
-    return profile_of(made, model, accumulates=accumulates, cache=cache, exactness=exactness)
+    return profile_of(
+        made, model, accumulates=accumulates, cache=cache, exactness=exactness, offload=offload
+    )
 
 
 def profile_of(
@@ -91,6 +103,7 @@ def profile_of(
     accumulates: bool,
     cache: bool,
     exactness: Exactness,
+    offload: bool = False,
     device: "Roofline | None" = None,
 ) -> "MemoryProfile":
     """Return the profile of a step, by what a user's function returned; see `measured_profile`.
@@ -117,7 +130,8 @@ def profile_of(
     module, sample, loss, optimizer = (*parts, None, None)[:4]
     if not isinstance(module, nn.Module):
         raise CaptureError(f"{name} returned {type(module).__name__} first, needs a torch module")
-    job = StepConditions(loss=loss, optimizer=optimizer, accumulates=accumulates)
+    job = StepConditions(loss=loss, optimizer=optimizer, accumulates=accumulates, offload=offload)
+    job.check(device_of(module))
     with Console(stderr=True).status("capturing") as status:
         captured = capture_step(module, sample, job, exactness)
         operators = len(captured.graph.operators)

@@ -101,6 +101,7 @@ class Capture:
     calls : by operator and implementation, where it is not the operator's node itself.
     examples : fake tensors of storages that only calls create.
     fills : of these, a value that is valid in every element, where that is not 0.
+    hosted : of these, those in the host's memory; their storages have 0 bytes.
     accumulated : by operator of the backward pass, positions of the inputs whose gradients are
         added to those of before once it has run (`headrace.memory.measure.accumulate`).
     """
@@ -119,6 +120,7 @@ class Capture:
     )
     examples: Mapping[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     fills: Mapping[int, int] = field(default_factory=dict[int, int])
+    hosted: frozenset[int] = frozenset()
     accumulated: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
     def example(self, storage: int) -> torch.Tensor:

@@ -5,10 +5,11 @@ storages, and calls that the executor runs. Each backward operator runs once, so
 last to read a gradient overwrites it wherever it can: no choice is left there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch.fx import Node
 from torch.fx.node import map_aggregate
 
@@ -25,31 +26,47 @@ from headrace.memory.operators import (
     Creation,
     Intermediate,
     Variant,
-    half_variants,
+    bfloat16_store,
+    copy_variants,
+    host_store,
     variants,
 )
+from headrace.memory.operators.copies import Store
 
 
-def with_implementations(capture: Capture, exactness: Exactness = Exactness.EXACT) -> Capture:
+def with_implementations(
+    capture: Capture, exactness: Exactness = Exactness.EXACT, *, offload: bool = False
+) -> Capture:
     """Return the capture with further implementations of its operators.
 
     Parameters
     ----------
     exactness : of which they may be, and those nearer to the default (`Exactness.included`).
         Conditional ones raise an `ImplementationError` in a step where their condition fails.
+    offload : whether activations may be stored in the host's memory. On the CPU that is a stand-in
+        for a device's, whose steps can be tested: the copies take the same memory.
     """
-    offered = variants(capture.fx, exactness)
-    half = _half_variants(capture) if exactness is Exactness.LOSSY else {}
+    offered: list[Mapping[Node, Iterable[Variant]]] = [variants(capture.fx, exactness)]
+    device = next(each.device for node in capture.fx.nodes for each in _tensors(node))
+    if exactness is Exactness.LOSSY:
+        offered.append(_copy_variants(capture, bfloat16_store(device)))
+    if offload:
+        offered.append(_copy_variants(capture, host_store(device)))
     additions = _Additions(capture)
     for index, node in enumerate(capture.nodes):
         if node is not None:
-            for each in (*offered.get(node, ()), *half.get(node, ())):
+            for each in (way for ways in offered for way in ways.get(node, ())):
                 additions.add(index, node, each)
     return additions.capture()
 
 
-def _half_variants(capture: Capture) -> dict[Node, list[Variant]]:
-    """Return variants with bfloat16 copies of what the caller does not hold anyway."""
+def _tensors(node: Node) -> list[torch.Tensor]:
+    value = node.meta.get("val")
+    return [value] if isinstance(value, torch.Tensor) else []
+
+
+def _copy_variants(capture: Capture, store: Store) -> dict[Node, list[Variant]]:
+    """Return variants with copies of what the caller does not hold anyway."""
     count = capture.graph.forward_count
     root: dict[Node, Node] = {}
     for node, storage in capture.storage_of.items():
@@ -57,7 +74,8 @@ def _half_variants(capture: Capture) -> dict[Node, list[Variant]]:
         if not index and storage not in capture.graph.outputs:
             root[node] = made
     forward = [each for each in capture.nodes[:count] if each and not is_training_batch_norm(each)]
-    return half_variants(forward, [each for each in capture.nodes[count:] if each], root)
+    backward = [each for each in capture.nodes[count:] if each]
+    return copy_variants(store, forward, backward, root)
 
 
 class _Additions:
@@ -66,6 +84,7 @@ class _Additions:
         self.storages = list(capture.graph.storages)
         self.examples = dict(capture.examples)
         self.fills = dict(capture.fills)
+        self.hosted = set(capture.hosted)
         self.intermediates: dict[Intermediate, int] = {}
         self.outputs = {base: storage for storage, base in enumerate(capture.bases)}
         self.found: list[list[tuple[Implementation, TracedCall | None]]] = [
@@ -116,7 +135,14 @@ class _Additions:
             if call is not None
         }
         graph = replace(self.of.graph, storages=tuple(self.storages), operators=operators)
-        return replace(self.of, graph=graph, calls=calls, examples=self.examples, fills=self.fills)
+        return replace(
+            self.of,
+            graph=graph,
+            calls=calls,
+            examples=self.examples,
+            fills=self.fills,
+            hosted=frozenset(self.hosted),
+        )
 
     def _last_reads(
         self,
@@ -167,7 +193,10 @@ class _Additions:
         if value not in self.intermediates:
             self.intermediates[value] = index = len(self.storages)
             name = f"{value.node.name} {value.name}"
-            self.storages.append(Storage(name=name, nbytes=rounded_bytes(value.value)))
+            nbytes = 0 if value.on_host else rounded_bytes(value.value)
+            self.storages.append(Storage(name=name, nbytes=nbytes))
+            if value.on_host:
+                self.hosted.add(index)
             self.examples[index] = value.value
             if value.fill:
                 self.fills[index] = value.fill

@@ -31,19 +31,38 @@ class StepConditions:
     accumulates : whether gradients are kept between steps: they are resident, too.
     ddp : whether DistributedDataParallel is around the model: its buckets, of all gradients' size,
         are resident.
+    offload : whether activations may be stored in the host's memory.
     """
 
     loss: nn.Module | None = None
     optimizer: Optimizer | None = None
     accumulates: bool = False
     ddp: bool = False
+    offload: bool = False
+
+    def check(self, device: torch.device) -> None:
+        """Check that a device's steps can have the conditions.
+
+        Raises
+        ------
+        CaptureError : there is nothing to offload from.
+        """
+        if self.offload and device.type == "cpu":
+            raise CaptureError(
+                "offload needs a model on an accelerator: this one's activations are in the host's "
+                "memory already"
+            )
 
     def called(self, model: nn.Module) -> nn.Module:
         """Return what a step calls: the model, with the loss if there is one."""
         return model if self.loss is None else WithLoss(model, self.loss)
 
-    def conditioned(self, captured: Capture, exactness: Exactness) -> Capture:
-        """Return a captured step, which adds gradients where they accumulate outside of buckets."""
+    def implemented(self, traced: Capture, exactness: Exactness) -> Capture:
+        """Return a traced step with all implementations of an exactness.
+
+        Gradients are added in it where they accumulate outside of buckets.
+        """
+        captured = with_implementations(traced, exactness, offload=self.offload)
         if not self.accumulates or self.ddp:
             return captured
         return accumulating(captured, tied=exactness is not Exactness.EXACT)
@@ -66,8 +85,7 @@ def capture_step(
     CaptureError : the model cannot be traced; see `headrace.memory.measure.capture`.
     """
     args, kwargs = sample_of(sample)
-    found = with_implementations(capture(job.called(model), args, kwargs), exactness)
-    return job.conditioned(found, exactness)
+    return job.implemented(capture(job.called(model), args, kwargs), exactness)
 
 
 def profile_step(

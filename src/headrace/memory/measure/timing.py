@@ -14,10 +14,11 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import ROUNDING, Capture, Stored, TracedCall
-from headrace.memory.operators import attention, convolution, half, loss, products
+from headrace.memory.operators import attention, convolution, copies, loss, products
 from headrace.memory.operators.variant import target_name
 
 MIN_RUNS = 3
@@ -52,12 +53,14 @@ class Roofline:
     flops_per_s : of matrix products and convolutions.
     bytes_per_s : of memory.
     launch_us : of one operator, at least.
+    host_bytes_per_s : between it and the host's memory, in one direction; 0: not stated.
     """
 
     name: str
     flops_per_s: float
     bytes_per_s: float
     launch_us: float
+    host_bytes_per_s: float = 0.0
 
 
 def measured_graph(
@@ -87,8 +90,17 @@ def modelled(capture: Capture, device: Roofline) -> Graph:
     """Return the captured graph with times by a roofline; workspaces are unknown, and 0.
 
     An operator takes ``launch + max(flops / flops_per_s, bytes / bytes_per_s)``, with torch's own
-    formulas for flops and with each tensor that it reads or creates moved once.
+    formulas for flops and with each tensor that it reads or creates moved once; copies in the
+    host's memory take ``bytes / host_bytes_per_s`` beside that.
+
+    Raises
+    ------
+    CaptureError : there are such copies, and that is not stated.
     """
+    if capture.hosted and not device.host_bytes_per_s:
+        raise CaptureError(
+            f"{device.name} states no bandwidth to the host's memory, which offload needs"
+        )
     return _with_costs(capture, lambda call: _roofline_cost(capture, call, device))
 
 
@@ -183,7 +195,10 @@ def _example_of(capture: Capture, argument: Any, device: torch.device) -> Any:
 
 
 def _example(value: Any, device: torch.device) -> Any:
-    """Return a tensor of the same geometry: floats from 0.5 to 1.5, zeros as indices."""
+    """Return a tensor of the same geometry: floats from 0.5 to 1.5, zeros as indices.
+
+    What is traced in the host's memory is made there, pinned.
+    """
     if isinstance(value, list | tuple):
         return [_example(each, device) for each in value]
     if not isinstance(value, torch.Tensor):
@@ -194,6 +209,8 @@ def _example(value: Any, device: torch.device) -> Any:
         flat.uniform_(0.5, 1.5)
     elif value.dtype == torch.bool:
         flat.bernoulli_(0.5)
+    if value.device.type == "cpu" != device.type:
+        flat = flat.cpu().pin_memory()
     return flat.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
@@ -246,9 +263,12 @@ def _roofline_cost(capture: Capture, call: TracedCall, device: Roofline) -> Cost
     made = [capture.example(each) for each in call.outputs]
     moved = sum(each.numel() * each.dtype.itemsize for each in (*read, *made))
     flops = _flops(capture, call, args, kwargs)
-    return Cost(
-        device.launch_us + max(flops / device.flops_per_s, moved / device.bytes_per_s) * 1e6, 0
-    )
+    seconds = max(flops / device.flops_per_s, moved / device.bytes_per_s)
+    given = {each.storage for each in call.args if isinstance(each, Stored)}
+    if hosted := capture.hosted & given.union(call.outputs):
+        transferred = sum(capture.example(each).nbytes for each in hosted)
+        seconds += transferred / device.host_bytes_per_s
+    return Cost(device.launch_us + seconds * 1e6, 0)
 
 
 def _flops(capture: Capture, call: TracedCall, args: Any, kwargs: Any) -> float:
@@ -271,7 +291,7 @@ def _flops(capture: Capture, call: TracedCall, args: Any, kwargs: Any) -> float:
     return float(formula(*args, **kwargs, out_val=node.meta["val"]))
 
 
-_WITH_PRODUCTS = {each.__name__ for each in (attention, convolution, half, loss, products)}
+_WITH_PRODUCTS = {each.__name__ for each in (attention, convolution, copies, loss, products)}
 """Modules of the functions that call matrix products or convolutions."""
 
 

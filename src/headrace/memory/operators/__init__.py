@@ -5,7 +5,7 @@ choice. `variants` finds the nodes that can be computed in other ways, and says 
 creates and overwrites.
 """
 
-from headrace.memory.operators.half import half_variants
+from headrace.memory.operators.copies import bfloat16_store, copy_variants, host_store
 from headrace.memory.operators.table import is_rewritten, rewrite, variants
 from headrace.memory.operators.variant import Creation, Intermediate, Variant
 
@@ -13,7 +13,9 @@ __all__ = [
     "Creation",
     "Intermediate",
     "Variant",
-    "half_variants",
+    "bfloat16_store",
+    "copy_variants",
+    "host_store",
     "is_rewritten",
     "rewrite",
     "variants",

@@ -23,17 +23,14 @@ class Intermediate:
     name : such as ``signs``; with `node` it tells intermediates apart.
     value : fake tensor of its shape, strides, type and device.
     fill : a value that is valid in every element; kernels of indices trust what they read.
+    on_host : whether it takes none of the device's memory.
     """
 
     node: Node
     name: str
     value: torch.Tensor = field(compare=False, repr=False)
     fill: int = field(default=0, compare=False)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its storage, not rounded."""
-        return self.value.untyped_storage().nbytes()
+    on_host: bool = field(default=False, compare=False)
 
 
 Creation = int | Intermediate

@@ -13,7 +13,6 @@ from torch.utils import _pytree as pytree
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import Capture, WithLoss, capture
-from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.step import StepConditions, device_of
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
@@ -41,6 +40,7 @@ class FittedModule(nn.Module):
         kinds, such as a smaller last batch, run the model as it is, with a warning at the first.
     exactness : of the implementations that captured steps have.
     accumulates : whether steps add gradients to those of before while the backward pass runs.
+    offload : whether activations may be stored in the host's memory.
 
     Raises
     ------
@@ -57,6 +57,7 @@ class FittedModule(nn.Module):
         captures: int = 1,
         exactness: Exactness = Exactness.ROUNDED,
         accumulates: bool = False,
+        offload: bool = False,
     ) -> None:
         super().__init__()
         for shared in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
@@ -68,7 +69,7 @@ class FittedModule(nn.Module):
         self._plan = plan
         self._captures = captures
         self._exactness = exactness
-        self._conditions = StepConditions(accumulates=accumulates)
+        self._conditions = StepConditions(accumulates=accumulates, offload=offload)
         self._steps: dict[Hashable, Mapping[int, Callable[..., Any]]] = {}
         self._budget: int | None = None
         self._warned = False
@@ -144,8 +145,7 @@ class FittedModule(nn.Module):
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> dict[int, Callable[..., Any]]:
         traced = capture(self._called, args, kwargs)
-        captured = with_implementations(traced, self._exactness)
-        captured = self._conditions.conditioned(captured, self._exactness)
+        captured = self._conditions.implemented(traced, self._exactness)
         schedules = self._plan(captured)
         return {budget: scheduled_step(captured, each) for budget, each in schedules.items()}
 
