@@ -4,11 +4,14 @@ namespace nb = nanobind;
 
 void bind_codec(nb::module_& module);
 void bind_executor(nb::module_& module);
+void bind_index(nb::module_& module);
 void bind_synthesis(nb::module_& module);
 
 NB_MODULE(_native, module) {
-  module.doc() = "The native core of headrace: transport, executor, reductions, codecs, synthesis.";
+  module.doc() =
+      "The native core of headrace: transport, executor, reductions, codecs, synthesis, index.";
   bind_executor(module);
   bind_codec(module);
   bind_synthesis(module);
+  bind_index(module);
 }

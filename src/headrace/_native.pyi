@@ -1,5 +1,5 @@
 """
-The native core of headrace: transport, executor, reductions, codecs, synthesis.
+The native core of headrace: transport, executor, reductions, codecs, synthesis, index.
 """
 
 from collections.abc import Callable, Sequence
@@ -256,4 +256,154 @@ def search(network: Network, *, origin: Annotated[NDArray[numpy.int32], dict(sha
 def replay(network: Network, *, chunks: int, chunk_mb: float, link: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], chunk: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[Annotated[NDArray[numpy.float64], dict(shape=(None,))], float]:
     """
     Start times of ordered messages under the full cost model, and the time of the last arrival.
+    """
+
+class IndexConfiguration:
+    """Parameters of an index's tree."""
+
+    def __init__(self, *, leaf: str = 'hashed', fragment_keys: int = 512, fragments: int = 65536, initial_fragments: int = 8, fingerprints: bool = True, leaf_keys: int = 4096, fill: float = 0.7, max_search: float = 4.0, max_shifts: float = 32.0, insert_fraction: float = 0.5) -> None: ...
+
+    @property
+    def leaf(self) -> str: ...
+
+    @property
+    def fragment_keys(self) -> int: ...
+
+    @property
+    def fragments(self) -> int: ...
+
+    @property
+    def initial_fragments(self) -> int: ...
+
+    @property
+    def fingerprints(self) -> bool: ...
+
+    @property
+    def leaf_keys(self) -> int: ...
+
+    @property
+    def fill(self) -> float: ...
+
+    @property
+    def max_search(self) -> float: ...
+
+    @property
+    def max_shifts(self) -> float: ...
+
+    @property
+    def insert_fraction(self) -> float: ...
+
+class IndexMap:
+    """An ordered map. Threads may share it: each call holds its lock."""
+
+    def __init__(self, keys: str, values: str, configuration: IndexConfiguration) -> None:
+        """
+        An empty map of keys (uint64, int64, float64) and values (none, or numbers of 32 or 64 bits).
+        """
+
+    def copy(self) -> IndexMap: ...
+
+    def build(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu', writable=False)] | None, threads: int) -> None:
+        """Replace all keys and values; of equal keys the last is kept."""
+
+    def find(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu')] | None, found: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')], missing: object | None = None) -> int:
+        """Write values and `found`; return the number of keys found."""
+
+    def contains(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], found: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int: ...
+
+    def insert_or_assign(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu', writable=False)] | None) -> int:
+        """Return the number of new keys."""
+
+    def update(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu', writable=False)] | None) -> int:
+        """Return the number of keys that are there."""
+
+    def erase(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)]) -> int:
+        """Return the number of keys erased."""
+
+    def find_one(self, key: object, missing: object | None = None) -> object:
+        """Return the value, or `missing`."""
+
+    def contains_one(self, key: object) -> bool: ...
+
+    def insert_one(self, key: object, value: object | None = None) -> bool:
+        """Insert or assign; return whether the key is new."""
+
+    def erase_one(self, key: object) -> bool:
+        """Return whether the key was there."""
+
+    def scan(self, first: object | None, end: object | None, after: bool, keys: Annotated[NDArray, dict(device='cpu')], values: Annotated[NDArray, dict(device='cpu')] | None) -> int:
+        """
+        Write keys from `first` (with `after`: above it) to below `end`, ascending, and return their number: as many as fit into the arrays.
+        """
+
+    def lower_bound(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], bounds: Annotated[NDArray, dict(device='cpu')], values: Annotated[NDArray, dict(device='cpu')] | None, found: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        Write the least key not below each key, where there is one, and its value.
+        """
+
+    def min(self) -> object:
+        """Return the least key, or None."""
+
+    def max(self) -> object:
+        """Return the largest key, or None."""
+
+    def size(self) -> int: ...
+
+    def clear(self) -> None: ...
+
+    def configuration(self) -> IndexConfiguration: ...
+
+    def configure(self, configuration: IndexConfiguration) -> None:
+        """Set the configuration of leaves made from now on."""
+
+    def convert(self, cursor: int, most_keys: int) -> int | None:
+        """
+        Convert leaves from the code `cursor` on, of about `most_keys` keys; return the next cursor, or None at the end.
+        """
+
+    def statistics(self) -> dict: ...
+
+    def verify(self) -> None: ...
+
+    def activity(self, since: int = 0) -> tuple:
+        """
+        Return for each operation (operations, effective, timed, timed_ns); the number of operations sampled so far; and operations and codes of the sample from number `since` on.
+        """
+
+    def begin_recording(self, halvings: int, most: int) -> None:
+        """Record operations on one key in 2^halvings, at most so many."""
+
+    def end_recording(self) -> tuple | None:
+        """
+        Return (halvings, operations, codes, present), or None if none was begun.
+        """
+
+    def select(self, cursor: int, most: int, halvings: int) -> tuple[Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C')], int | None]:
+        """
+        Visit keys from the code `cursor` on; return the codes that a recording of so many halvings selects, and the next cursor, or None at the end.
+        """
+
+class IndexConversion:
+    """Conversion of a map's leaves, in slices."""
+
+    def __init__(self, slice_s: float = 0.0003, share: float = 0.5) -> None: ...
+
+    def run(self, map: IndexMap, seconds: float) -> bool:
+        """Convert for about so many seconds; return whether leaves are left."""
+
+    @property
+    def slices(self) -> int: ...
+
+    @property
+    def longest_s(self) -> float:
+        """Longest time that a slice held the map's lock, in seconds."""
+
+def recording_selects(codes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], halvings: int, out: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Write for each code whether a recording of so many halvings selects it.
+    """
+
+def replay_index(value_bytes: int, configuration: IndexConfiguration, loaded: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], operations: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], batch: int = 1, most_seconds: float = float('inf'), threads: int = 1) -> dict:
+    """
+    Load a map and run a trace on it, one operation after another, or by windows.
     """

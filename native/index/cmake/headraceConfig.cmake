@@ -1,0 +1,10 @@
+# find_package(headrace) gives headrace::index: headers alone, for C++20.
+include(CMakeFindDependencyMacro)
+find_dependency(Threads)
+if(NOT TARGET headrace::index)
+  get_filename_component(prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+  add_library(headrace::index INTERFACE IMPORTED)
+  target_include_directories(headrace::index INTERFACE "${prefix}/include")
+  target_compile_features(headrace::index INTERFACE cxx_std_20)
+  target_link_libraries(headrace::index INTERFACE Threads::Threads)
+endif()

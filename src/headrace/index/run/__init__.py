@@ -1,0 +1,1 @@
+"""Running: the index itself, trials of configurations, and recordings of a live index."""

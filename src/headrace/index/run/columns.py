@@ -1,0 +1,154 @@
+"""Arrays of keys and values, brought to the types of an index without a loss.
+
+Nothing is rounded or wraps around: a number that the index's type cannot hold is an error. What has
+the exact type already is used as it is, without a copy.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from headrace.index.errors import KeysError
+
+KEY_TYPES = ("uint64", "int64", "float64")
+VALUE_TYPES = ("uint32", "int32", "float32", "uint64", "int64", "float64")
+
+_EXACT = 1 << 53
+"""Up to here a float64 holds every integer."""
+
+
+def key_type_of(keys: np.ndarray) -> str:
+    """Return the type of an index for these keys: of their kind, with 64 bits.
+
+    Raises
+    ------
+    KeysError : the keys are not numbers, or have more than 64 bits.
+    """
+    if keys.dtype.itemsize <= 8:
+        match keys.dtype.kind:
+            case "u":
+                return "uint64"
+            case "i":
+                return "int64"
+            case "f":
+                return "float64"
+            case _:
+                pass
+    raise KeysError(f"keys have type {keys.dtype}, needs integers or floats of at most 64 bits")
+
+
+def value_type_of(values: np.ndarray) -> str:
+    """Return the type of an index for these values: of their kind, with 32 or 64 bits.
+
+    Raises
+    ------
+    KeysError : the values are not numbers, or have more than 64 bits.
+    """
+    kind = {"u": "uint", "i": "int", "f": "float"}.get(values.dtype.kind)
+    if kind is None or values.dtype.itemsize > 8:
+        raise KeysError(
+            f"values have type {values.dtype}, needs integers or floats of at most 64 bits"
+        )
+    return f"{kind}{64 if values.dtype.itemsize == 8 else 32}"
+
+
+def check_type(what: str, found: Any, accepted: tuple[str, ...]) -> str:
+    """Return the name of a NumPy type.
+
+    Raises
+    ------
+    KeysError : it is none of those accepted.
+    """
+    try:
+        name = np.dtype(found).name
+    except TypeError:
+        name = str(found)
+    if name not in accepted:
+        raise KeysError(f"{what} is {name}, needs one of {', '.join(accepted)}")
+    return name
+
+
+def row_of(what: str, numbers: Any) -> np.ndarray:
+    """Return numbers as an array of one dimension.
+
+    Raises
+    ------
+    KeysError : they have more dimensions, or differ in length.
+    """
+    try:
+        found = np.asarray(numbers)
+    except ValueError as error:
+        raise KeysError(f"{what}: {error}") from error
+    if found.ndim == 0:
+        found = found.reshape(1)
+    if found.ndim != 1:
+        raise KeysError(f"{what} have {found.ndim} dimensions, needs one")
+    return found
+
+
+def keys_as(keys: Any, dtype: np.dtype, what: str = "keys") -> np.ndarray:
+    """Return keys as a contiguous array of an index's type.
+
+    Raises
+    ------
+    KeysError : a key cannot be held by the type; the message has its position.
+    """
+    found = row_of(what, keys)
+    if found.dtype != dtype:
+        found = _converted(what, found, dtype)
+    return np.ascontiguousarray(found)
+
+
+def values_as(values: Any, dtype: np.dtype | None, count: int) -> np.ndarray | None:
+    """Return values as a contiguous array of an index's type; one number is repeated.
+
+    Raises
+    ------
+    KeysError : a value cannot be held by the type; their number is not `count`; there are values
+        for an index without, or the other way round.
+    """
+    if dtype is None:
+        if values is not None:
+            raise KeysError("values are given, but this index has keys alone")
+        return None
+    if values is None:
+        raise KeysError(f"values are missing: this index has values of type {dtype}")
+    found = row_of("values", values)
+    if np.ndim(values) == 0:
+        found = np.repeat(found, count)
+    if len(found) != count:
+        raise KeysError(f"values are {len(found)}, keys {count}: needs one value for each key")
+    if found.dtype != dtype:
+        rounded = dtype.kind == "f" and found.dtype.kind == "f"
+        found = found.astype(dtype) if rounded else _converted("values", found, dtype)
+    return np.ascontiguousarray(found)
+
+
+def _converted(what: str, found: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if len(found) == 0:
+        return np.empty(0, dtype)
+    if found.dtype.kind not in "uif" or found.dtype.itemsize > 8:
+        raise KeysError(f"{what} have type {found.dtype}, needs {dtype}")
+    if dtype.kind == "f":
+        return _as_float(what, found, dtype)
+    if found.dtype.kind == "f":
+        raise KeysError(f"{what} have type {found.dtype}, needs {dtype}")
+    limits = np.iinfo(dtype)
+    _check(what, found, dtype, int(limits.min), int(limits.max))
+    return found.astype(dtype)
+
+
+def _as_float(what: str, found: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if found.dtype.kind != "f":
+        exact = _EXACT if dtype.itemsize == 8 else 1 << 24
+        _check(what, found, dtype, -exact, exact)
+    return found.astype(dtype)
+
+
+def _check(what: str, found: np.ndarray, dtype: np.dtype, least: int, most: int) -> None:
+    if int(found.min()) >= least and int(found.max()) <= most:
+        return
+    wrong = next(i for i, number in enumerate(found.tolist()) if not least <= number <= most)
+    raise KeysError(
+        f"{what}: number {wrong} is {found[wrong]}, which {dtype} does not hold exactly"
+    )

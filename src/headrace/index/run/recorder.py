@@ -1,0 +1,124 @@
+"""Recordings: a trace of bounded size of the operations on a live index.
+
+Keys are sampled, not operations: of a selected key every operation is recorded (SHARDS, Waldspurger
+et al., FAST 2015). The trace is that of a smaller index with the same mix, where the same keys are
+found, new, or erased. When a recording is full, the share of the keys is halved.
+"""
+
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from headrace import _native
+from headrace.index.errors import TraceError
+from headrace.index.run.index import Index
+from headrace.index.trace import SCAN, Trace
+
+MOST = 1 << 20
+"""Operations of a recording, and about as many keys before the first one: some 25 MB."""
+
+_SLICE = 1 << 14
+"""Keys that are visited under the index's lock: well below a millisecond."""
+
+
+class Recorder:
+    """A recording of an index, from `start` to `stop`; or as a context, which leaves `trace`.
+
+    While it runs, each operation costs a hash of its key; a selected one a lookup, too.
+
+    Parameters
+    ----------
+    index : the operations on it are recorded, from every thread.
+    most_operations : of the trace.
+    most_keys : keys before the first operation, about.
+    """
+
+    def __init__(self, index: Index, *, most_operations: int = MOST, most_keys: int = MOST) -> None:
+        if min(most_operations, most_keys) < 2:
+            raise TraceError(
+                f"at most {most_operations} operations and {most_keys} keys are to be recorded, "
+                "needs 2 of each at least"
+            )
+        self._index = index
+        self._most_operations = most_operations
+        self._most_keys = most_keys
+        self._halvings = 0
+        self.trace: Trace | None = None
+        """The recorded operations, once stopped."""
+        self.share = 1.0
+        """Share of the keys that the trace has."""
+
+    def start(self) -> None:
+        """Begin; a recording of this index that is under way is dropped."""
+        excess = -(-len(self._index) // self._most_keys)
+        self._halvings = max(0, (excess - 1).bit_length())
+        self._index.native.begin_recording(self._halvings, self._most_operations)
+
+    def stop(self) -> Trace:
+        """End, and return the trace.
+
+        The index is read in slices, which other threads' calls come between.
+
+        Raises
+        ------
+        TraceError : no recording of this index is under way.
+        """
+        present = self._present()  # before the end: what changes meanwhile is recorded
+        ended = self._index.native.end_recording()
+        if ended is None:
+            raise TraceError("no recording of this index is under way")
+        halvings, operations, codes, were_there = ended
+        if halvings > self._halvings:
+            present = present[_selected(present, halvings)]
+        self.share = 0.5**halvings
+        self.trace = Trace(
+            loaded=_loaded(present, operations, codes, were_there),
+            operations=operations,
+            keys=codes,
+            kind=self._index.dtype.name,
+        )
+        return self.trace
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self._index.native.end_recording()
+
+    def _present(self) -> np.ndarray:
+        """Return the selected codes that are there now."""
+        found = [np.empty(0, np.uint64)]
+        cursor: int | None = 0
+        while cursor is not None:
+            codes, cursor = self._index.native.select(cursor, _SLICE, self._halvings)
+            found.append(codes)
+        return np.concatenate(found)
+
+
+def _selected(codes: np.ndarray, halvings: int) -> np.ndarray:
+    out = np.empty(len(codes), np.bool_)
+    _native.recording_selects(codes, halvings, out)
+    return out
+
+
+def _loaded(
+    present: np.ndarray, operations: np.ndarray, codes: np.ndarray, were_there: np.ndarray
+) -> np.ndarray:
+    """Return the codes that were there before the first operation.
+
+    The first operation on a code tells; a code without any is there if it is there now.
+    """
+    telling = operations != SCAN
+    used, first = np.unique(codes[telling], return_index=True)
+    untouched = np.setdiff1d(present, used, assume_unique=True)
+    return np.concatenate([untouched, used[were_there[telling][first]]])

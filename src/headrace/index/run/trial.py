@@ -1,0 +1,119 @@
+"""Trials: a trace is run natively by one configuration, and timed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace import _native
+from headrace.index.configuration import LEAVES, Configuration
+from headrace.index.errors import InvariantError, TraceError
+from headrace.index.plan.trial import Trial
+from headrace.index.run.index import native_configuration
+from headrace.index.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """Result of a trace's run.
+
+    Attributes
+    ----------
+    load_s, seconds : of loading, and of the operations.
+    operations : that were run.
+    found, inserted, erased, scanned : keys that finds found, new ones, those erased, and those that
+        scans returned.
+    checked : keys that were found or scanned, and whose values were checked.
+    statistics : of the index at the end, see `Index.statistics`.
+    """
+
+    load_s: float
+    seconds: float
+    operations: int
+    found: int
+    inserted: int
+    erased: int
+    scanned: int
+    checked: int
+    statistics: Mapping[str, Any]
+
+    @property
+    def operations_per_s(self) -> float:
+        """Operations per second, without loading; 0 if there are none."""
+        return self.operations / self.seconds if self.operations else 0.0
+
+
+def replay(
+    configuration: Configuration,
+    trace: Trace,
+    *,
+    value_bytes: int = 8,
+    batch: int = 1,
+    most_s: float = float("inf"),
+    threads: int = 1,
+) -> Replay:
+    """Load an index, run the operations of a trace on it, and check all that it returns.
+
+    Parameters
+    ----------
+    value_bytes : 0, 4 or 8.
+    batch : 1: one operation after another. Else windows of so many, whose finds, inserts, erases
+        and scans run as one batch each, in this order.
+    most_s : no operation begins after so many seconds of them.
+    threads : for sorting what is loaded.
+
+    Raises
+    ------
+    InvariantError : a value or the order of keys was wrong.
+    TraceError : `value_bytes` is none of these, or the batch is 0.
+    """
+    if batch < 1:
+        raise TraceError(f"batch is {batch}, needs at least 1")
+    try:
+        found = _native.replay_index(
+            value_bytes,
+            native_configuration(configuration),
+            np.ascontiguousarray(trace.loaded),
+            np.ascontiguousarray(trace.operations),
+            np.ascontiguousarray(trace.keys),
+            batch,
+            most_s,
+            threads,
+        )
+    except ValueError as error:
+        raise TraceError(str(error)) from error
+    wrong = found.pop("wrong")
+    if wrong:
+        raise InvariantError(
+            f"{configuration.name}: {wrong} of {found['checked']} keys had a wrong value or order"
+        )
+    return Replay(load_s=found.pop("load_seconds"), **found)
+
+
+def trial(
+    configuration: Configuration,
+    trace: Trace,
+    *,
+    value_bytes: int = 8,
+    batch: int = 1,
+    most_s: float = float("inf"),
+) -> Trial:
+    """Return the speed and memory of a configuration on a trace: a provider of trials.
+
+    The parameters are those of `replay`. Memory is that after the last operation that was run.
+
+    Raises
+    ------
+    InvariantError, TraceError : as `replay`; the trace has no operations.
+    """
+    if len(trace) == 0:
+        raise TraceError("the trace has no operations to be timed")
+    found = replay(configuration, trace, value_bytes=value_bytes, batch=batch, most_s=most_s)
+    gapped, log, hashed, perfect = (found.statistics["leaves"][name] for name in LEAVES)
+    return Trial(
+        operations_per_s=found.operations_per_s,
+        bytes=found.statistics["bytes"],
+        seconds=found.load_s + found.seconds,
+        leaves=(gapped, log, hashed, perfect),
+    )

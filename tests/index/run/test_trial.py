@@ -1,0 +1,92 @@
+"""Trials: what a replay counts is what a dict gives, and what it returns is checked."""
+
+import numpy as np
+import pytest
+
+from headrace.index.configuration import LEAVES, Configuration
+from headrace.index.errors import TraceError
+from headrace.index.run.trial import replay, trial
+from headrace.index.trace import ERASE, FIND, INSERT, SCAN, SCAN_LENGTH, Trace
+from tests.tiers import case
+
+
+def make_trace(count: int = 3000, seed: int = 0) -> Trace:
+    random = np.random.default_rng(seed)
+    pool = random.integers(0, 2**64 - 1, 2000, np.uint64)
+    return Trace(
+        loaded=pool[:1000],
+        operations=random.choice(
+            [FIND, INSERT, ERASE, SCAN], count, p=[0.5, 0.3, 0.15, 0.05]
+        ).astype(np.uint8),
+        keys=random.choice(pool, count),
+    )
+
+
+def counted(trace: Trace) -> dict[str, int]:
+    """Return the counts of a replay of a trace on a set."""
+    held = set(trace.loaded.tolist())
+    counts = {"found": 0, "inserted": 0, "erased": 0, "scanned": 0}
+    for operation, key in zip(trace.operations.tolist(), trace.keys.tolist(), strict=True):
+        if operation == FIND:
+            counts["found"] += key in held
+        elif operation == INSERT:
+            counts["inserted"] += key not in held
+            held.add(key)
+        elif operation == ERASE:
+            counts["erased"] += key in held
+            held.discard(key)
+        else:
+            counts["scanned"] += min(SCAN_LENGTH, sum(each >= key for each in held))
+    return {**counts, "size": len(held)}
+
+
+def test_a_replay_counts_what_a_set_gives() -> None:
+    trace = make_trace()
+    wanted = counted(trace)
+    for leaf in LEAVES:
+        for value_bytes in (0, 4, 8):
+            with case(leaf, value_bytes):
+                found = replay(Configuration(leaf=leaf), trace, value_bytes=value_bytes)
+                assert {name: getattr(found, name) for name in list(wanted)[:4]} == {
+                    name: wanted[name] for name in list(wanted)[:4]
+                }
+                assert found.statistics["size"] == wanted["size"]
+                assert found.checked == found.found + found.scanned
+                assert found.operations == len(trace)
+                assert found.seconds > 0
+
+
+def test_windows_run_finds_then_inserts_then_erases_then_scans() -> None:
+    """In windows a stable sort by operation gives the same counts."""
+    trace = make_trace()
+    window = np.arange(len(trace)) // 256
+    order = np.lexsort((trace.operations, window))
+    ordered = Trace(loaded=trace.loaded, operations=trace.operations[order], keys=trace.keys[order])
+    found = replay(Configuration(), trace, batch=256)
+    assert found.found == counted(ordered)["found"]
+    assert found.statistics["size"] == counted(ordered)["size"]
+
+
+def test_a_trial_is_a_replay_in_figures() -> None:
+    trace = make_trace()
+    found = trial(Configuration(), trace)
+    assert found.operations_per_s > 1000
+    assert found.bytes > 1000
+    assert found.seconds > 0
+    assert sum(found.leaves) > 0
+
+
+def test_a_replay_ends_at_its_limit_of_time() -> None:
+    found = replay(Configuration(), make_trace(20_000), most_s=0.0)
+    assert (found.operations, found.operations_per_s) == (0, 0.0)
+
+
+def test_wrong_traces_are_refused() -> None:
+    empty = np.empty(0, np.uint64)
+    nothing = Trace(loaded=empty, operations=empty.astype(np.uint8), keys=empty)
+    with pytest.raises(TraceError, match="no operations"):
+        trial(Configuration(), nothing)
+    with pytest.raises(TraceError, match="values have 3 bytes, needs 0, 4 or 8"):
+        replay(Configuration(), nothing, value_bytes=3)
+    with pytest.raises(TraceError, match="batch is 0"):
+        replay(Configuration(), nothing, batch=0)
