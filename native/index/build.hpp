@@ -36,7 +36,7 @@ class Builder {
       : tree_(tree), draft_(draft), fill_(fill), most_(most_keys(tree.configuration)) {}
 
   // The next leaf, if of the same type, is to be larger than this one, which was found full.
-  void exceed(Word full) { least_units_ = full.units() + full.units() / 8 + 1; }
+  void exceed(Word full) { full_ = full; }
 
   // A whole tree. Its root is a node with two children at least: no leaf has both 0 and the
   // highest code, which mark empty entries.
@@ -79,16 +79,59 @@ class Builder {
     return make_leaf(entries, range.low == 0);
   }
 
+  // Of the configured type.
   Word make_leaf(const Entries<Value>& entries, bool high_empty) {
+    switch (tree_.configuration.leaf) {
+      case Leaf::log:
+        return make_log(entries, high_empty);
+      case Leaf::gapped:
+        return make_gapped(entries, high_empty);
+      case Leaf::perfect:
+        if (entries.count != 0) return make_perfect(entries, high_empty);
+        return make_hashed(entries, high_empty);  // a perfect hash of no keys is none
+      default:
+        return make_hashed(entries, high_empty);
+    }
+  }
+
+ private:
+  Word make_hashed(const Entries<Value>& entries, bool high_empty) {
     using Hashed = HashedLeaf<Value, Sharing>;
-    const auto units = std::max(Hashed::units(entries.count, fill_), least_units_);
+    const auto units = at_least(Kind::hashed, Hashed::units(entries.count, fill_));
     const Word word(draft_.allocate(Hashed::lines_of_units(units)), Kind::hashed, units,
                     high_empty);
     Hashed(word).fill(entries);
     return word;
   }
 
- private:
+  Word make_log(const Entries<Value>& entries, bool high_empty) {
+    using Log = LogLeaf<Value, Sharing>;
+    const bool fingerprints = tree_.configuration.fingerprints;
+    const auto units = at_least(Kind::log, Log::units(entries.count, fill_, fingerprints));
+    auto* lines = draft_.allocate(units);
+    Log::create(lines, units, fingerprints, entries);
+    return Word(lines, Kind::log, units, high_empty);
+  }
+
+  Word make_gapped(const Entries<Value>& entries, bool high_empty) {
+    using Gapped = GappedLeaf<Value, Sharing>;
+    const auto capacity = Gapped::capacity_for(entries.count, fill_);
+    auto* lines = draft_.allocate(Gapped::lines_for(capacity));
+    Gapped::create(lines, capacity, tree_.configuration, entries);
+    return Word(lines, Kind::gapped, 0, high_empty);
+  }
+
+  Word make_perfect(const Entries<Value>& entries, bool high_empty) {
+    const PerfectDraft<Value, Allocator> made(entries, tree_.memory.allocator());
+    const Word word(draft_.allocate(made.lines()), Kind::perfect, made.units(), high_empty);
+    made.write(word);
+    return word;
+  }
+
+  std::uint32_t at_least(Kind kind, std::uint32_t units) const {
+    return kind == full_.kind() ? std::max(units, full_.units() + full_.units() / 8 + 1) : units;
+  }
+
   // Entries that share a leaf where several slots are joined; the rest is room to grow.
   std::size_t group_keys(std::size_t count) const {
     return count <= 2 * most_ ? (count + 1) / 2 : std::max<std::size_t>(1, most_ * 5 / 8);
@@ -148,7 +191,7 @@ class Builder {
   Draft& draft_;
   double fill_;
   std::size_t most_;
-  std::uint32_t least_units_ = 0;
+  Word full_;
 };
 
 }  // namespace headrace::index

@@ -59,10 +59,10 @@ class Change {
   void make_room(std::uint64_t code) {
     start(code);
     if (leaf_.none()) return plant();
-    const auto count = leaf_count();
+    const auto count = keys_of_leaf();
     const Scratch memory(tree_, scratch_bytes(count));
     const auto entries = gather(memory, count);
-    if (count < most_keys(tree_.configuration)) return replace(entries, true);
+    if (count < most_keys(tree_.configuration) && !slow()) return replace(entries, true);
     if (at().node.kind() == Kind::comparison) return split_comparison(entries);
     if (widen(entries)) return;
     if (at().end - at().first > 1) return split_run(entries);
@@ -73,7 +73,7 @@ class Change {
   void compact(std::uint64_t code) {
     start(code);
     if (leaf_.none()) return;
-    const auto count = leaf_count();
+    const auto count = keys_of_leaf();
     const Scratch memory(tree_, scratch_bytes(count));
     replace(gather(memory, count), false);
   }
@@ -86,8 +86,12 @@ class Change {
     leaf_ = Map::child_of(at());
   }
   Step& at() { return path_.back(); }
-  std::size_t leaf_count() const {
-    return with_leaf<Value, Sharing>(leaf_, [](auto leaf) { return leaf.count(); });
+  std::size_t keys_of_leaf() const { return leaf_count<Value, Sharing>(leaf_); }
+  // A gapped leaf of some size whose model is worse than expected is split before it is full.
+  bool slow() const {
+    if (leaf_.kind() != Kind::gapped) return false;
+    const GappedLeaf<Value, Sharing> leaf(leaf_);
+    return leaf.count() >= 256 && leaf.too_slow();
   }
 
   // Entries of the leaf, then as many pairs to sort them by.
@@ -104,7 +108,10 @@ class Change {
   }
 
   // Leaves made by changes have room for the inserts to come.
-  double fill() const { return std::max(0.6, tree_.configuration.fill - 0.1); }
+  double fill() const {
+    if (tree_.configuration.leaf == Leaf::gapped) return 0.6;
+    return std::max(0.6, tree_.configuration.fill - 0.1);
+  }
 
   void point_and_retire(Word child) {
     Map::point(at().node, at().first, at().end, child);
@@ -335,7 +342,7 @@ class Change {
     std::size_t keys = 0;
     Map::each_below(node, [&](Word word) {
       if (word.inner()) return;
-      keys += with_leaf<Value, Sharing>(word, [](auto leaf) { return leaf.count(); });
+      keys += leaf_count<Value, Sharing>(word);
     });
     return keys;
   }

@@ -36,7 +36,7 @@ class LeafReader {
   // remain until the next call.
   Entries<Value> next(std::size_t most) {
     while (!ended_) {
-      read();
+      read(most);
       if (buffer_.count != 0) {
         sort(most);
         return buffer_;
@@ -46,18 +46,21 @@ class LeafReader {
   }
 
  private:
-  void read() {
+  void read(std::size_t most) {
     [[maybe_unused]] const auto pin = tree_->state.pin();
     std::uint64_t last = 0;
     const auto word = tree_->leaf(from_, last);
     buffer_.count = 0;
     if (!word.none()) {
       with_leaf<Value, Sharing>(word, [&](auto leaf) {
-        reserve(leaf.capacity());
+        constexpr bool in_order = kInOrder<Value, decltype(leaf)>;
+        reserve(in_order ? std::min(most, leaf.capacity()) : leaf.capacity());
         tree_->state.read(word.to(), [&] {
           buffer_.count = 0;
-          leaf.gather(from_, buffer_);
+          gather_some<Value>(leaf, from_, most, buffer_);
         });
+        // It may have more than were asked for.
+        if (in_order && buffer_.count == most) last = buffer_.codes[most - 1];
       });
     }
     ended_ = last == ~std::uint64_t{0};

@@ -113,13 +113,18 @@ void operate(Map& map, Reference& reference, std::uint64_t code, std::uint64_t v
 }
 
 std::vector<Configuration> configurations() {
-  Configuration small;
-  small.fragment_keys = 16;
-  small.fragments = 64;
-  small.initial_fragments = 4;
-  Configuration compact;
-  compact.fill = 0.95;
-  return {Configuration{}, small, compact};
+  std::vector<Configuration> all;
+  for (const auto leaf : {Leaf::hashed, Leaf::log, Leaf::gapped, Leaf::perfect}) {
+    all.push_back({.leaf = leaf});
+    all.push_back({.leaf = leaf,
+                   .fragment_keys = 16,
+                   .fragments = 64,
+                   .initial_fragments = 4,
+                   .fingerprints = false,
+                   .leaf_keys = 64,
+                   .fill = 0.95});
+  }
+  return all;
 }
 
 void test_random_operations() {

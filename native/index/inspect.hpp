@@ -56,7 +56,7 @@ class Inspector {
           word, [&](Word child, std::uint32_t, std::uint32_t) { count(child, depth + 1, result); });
       return;
     }
-    const auto keys = with_leaf<Value, Sharing>(word, [](auto leaf) { return leaf.count(); });
+    const auto keys = leaf_count<Value, Sharing>(word);
     const auto type = static_cast<std::size_t>(leaf_of(word.kind()));
     ++result.leaves[type];
     result.keys[type] += keys;

@@ -2,8 +2,9 @@
 //
 // Virtual calls would read the leaf's header first, and cost 14% (MAPLE, section 6.4).
 //
-// A leaf type is a class template <Value, Sharing> made from a word, with get, insert, erase,
-// count, gather, broken, home (the address to prefetch), and static functions for its memory.
+// A leaf type is a class template <Value, Sharing> made from a word, with find, get, insert, erase,
+// count, gather, broken, home (the address to prefetch), and a static function for its memory; one
+// whose entries are in order has `scan` in addition.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,10 @@
 #include <utility>
 
 #include "index/configuration.hpp"
+#include "index/leaf_gapped.hpp"
 #include "index/leaf_hashed.hpp"
+#include "index/leaf_log.hpp"
+#include "index/perfect_leaf.hpp"
 #include "index/sharing.hpp"
 #include "index/word.hpp"
 
@@ -20,12 +24,43 @@ namespace headrace::index {
 // Calls `action` with the leaf that the word leads to, which is not `none`.
 template <class Value, class Sharing, class Action>
 [[gnu::always_inline]] inline decltype(auto) with_leaf(Word word, Action&& action) {
-  return action(HashedLeaf<Value, Sharing>(word));
+  switch (word.kind()) {
+    case Kind::log:
+      return action(LogLeaf<Value, Sharing>(word));
+    case Kind::gapped:
+      return action(GappedLeaf<Value, Sharing>(word));
+    case Kind::perfect:
+      return action(PerfectLeaf<Value, Sharing>(word));
+    default:
+      return action(HashedLeaf<Value, Sharing>(word));
+  }
 }
 
 template <class Value, class Sharing>
 std::size_t leaf_lines(Word word) {
   return with_leaf<Value, Sharing>(word, [word](auto leaf) { return leaf.lines(word); });
+}
+
+template <class Value, class Sharing>
+std::size_t leaf_count(Word word) {
+  return with_leaf<Value, Sharing>(word, [](auto leaf) { return leaf.count(); });
+}
+
+// True of leaf types that give their entries in order.
+template <class Value, class LeafType>
+constexpr bool kInOrder = requires(const LeafType& leaf, EntryBuffer<Value>& to) {
+  leaf.scan(std::uint64_t{0}, std::size_t{0}, to);
+};
+
+// Appends entries with codes of at least `from`: of leaves in order the lowest `most`, else all.
+template <class Value, class LeafType>
+void gather_some(const LeafType& leaf, std::uint64_t from, std::size_t most,
+                 EntryBuffer<Value>& to) {
+  if constexpr (kInOrder<Value, LeafType>) {
+    leaf.scan(from, most, to);
+  } else {
+    leaf.gather(from, to);
+  }
 }
 
 inline std::size_t most_keys(const Configuration& configuration) {

@@ -1,0 +1,213 @@
+// Log leaf (MAPLE's fragmented log, section 6.2.2): a dense array that inserts append to.
+//
+// A search is linear: over one-byte fingerprints, sixteen at once, or over the codes themselves.
+// Entries before `sorted` are in order, as a leaf is written by bulk loading, growing or splitting;
+// a scan of an exclusive map sorts the rest, a lookup never does. Of codes without fingerprints the
+// sorted ones are searched by halves, the rest linearly.
+//
+// Lines of a leaf: header, fingerprints (as many as entries fit, or none), codes, values.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "index/leaf_hashed.hpp"
+#include "index/memory.hpp"
+#include "index/search.hpp"
+#include "index/sharing.hpp"
+#include "index/word.hpp"
+
+namespace headrace::index {
+
+struct LogHeader {
+  std::uint64_t counts;  // entries; of them sorted, in the upper half
+  std::uint32_t capacity;
+  std::uint32_t fingerprint_bytes;
+};
+static_assert(sizeof(LogHeader) == 16);
+
+template <class Value, class Sharing>
+class LogLeaf {
+ public:
+  explicit LogLeaf(Word word) : header_(word.to<LogHeader>()) {}
+
+  static std::size_t lines(Word word) { return word.units(); }
+  static std::uint32_t units(std::size_t count, double fill, bool fingerprints) {
+    const auto entries = std::ceil(static_cast<double>(count) / fill);
+    const auto bytes = sizeof(LogHeader) + 8 + std::fmax(1, entries) * entry_bytes(fingerprints);
+    return static_cast<std::uint32_t>(std::ceil(bytes / kLineBytes));
+  }
+
+  // Writes the leaf for the first time; entries in any order.
+  static void create(Line* lines, std::uint32_t units, bool fingerprints,
+                     const Entries<Value>& entries) {
+    const auto bytes = static_cast<double>(units * kLineBytes - sizeof(LogHeader) - 8);
+    const auto capacity = static_cast<std::uint32_t>(bytes / entry_bytes(fingerprints));
+    auto* header = new (lines) LogHeader{0, capacity, fingerprints ? (capacity + 7) / 8 * 8 : 0};
+    const LogLeaf leaf{Word(lines, Kind::log, units)};
+    std::memset(leaf.fingerprints(), 0, header->fingerprint_bytes);
+    for (std::size_t i = 0; i < entries.count; ++i) leaf.append(entries.codes[i], entries.value(i));
+    const auto* end = std::is_sorted_until(entries.codes, entries.codes + entries.count);
+    leaf.set_counts(entries.count, static_cast<std::size_t>(end - entries.codes));
+  }
+
+  const void* home(std::uint64_t) const { return header_; }
+
+  const Value* find(std::uint64_t code) const {
+    const auto i = position(code);
+    return i < 0 ? nullptr : values() + i;
+  }
+  bool get(std::uint64_t code, Value& out) const {
+    const auto i = position(code);
+    if (i >= 0) Sharing::load_value(values() + i, out);
+    return i >= 0;
+  }
+  bool update(std::uint64_t code, const Value& value) const {
+    const auto i = position(code);
+    if (i >= 0) Sharing::store_value(values() + i, value);
+    return i >= 0;
+  }
+
+  Outcome insert(std::uint64_t code, const Value& value, bool assign) const {
+    const auto i = position(code);
+    if (i >= 0) {
+      if (assign) Sharing::store_value(values() + i, value);
+      return Outcome::present;
+    }
+    return append(code, value) ? Outcome::done : Outcome::full;
+  }
+
+  // Without a search. False: the leaf is full.
+  bool append(std::uint64_t code, const Value& value) const {
+    const auto i = count();
+    if (i == header_->capacity) return false;
+    const auto before = sorted();
+    put(i, code, value);
+    set_counts(i + 1, before == i && (i == 0 || codes()[i - 1] < code) ? i + 1 : before);
+    return true;
+  }
+
+  Outcome erase(std::uint64_t code) const {
+    const auto i = position(code);
+    if (i < 0) return Outcome::absent;
+    const auto at = static_cast<std::size_t>(i);
+    const auto last = count() - 1;
+    if (at != last) put(at, codes()[last], value_at(last));
+    set_counts(last, std::min(sorted(), at == last ? last : at));
+    return last == 0 || last < header_->capacity / 4 ? Outcome::sparse : Outcome::done;
+  }
+
+  std::size_t count() const { return Sharing::load(&header_->counts) & 0xffff'ffff; }
+  std::size_t capacity() const { return header_->capacity; }
+
+  // Appends the entries with codes of at least `from`, in no order.
+  void gather(std::uint64_t from, EntryBuffer<Value>& to) const {
+    const auto end = count();
+    for (std::size_t i = 0; i < end; ++i) {
+      const auto code = Sharing::load(codes() + i);
+      if (code >= from) to.append(code, value_at(i));
+    }
+  }
+
+  bool max(std::uint64_t& code) const {
+    const auto end = count();
+    if (end == 0) return false;
+    code = 0;
+    for (std::size_t i = 0; i < end; ++i) code = std::max(code, Sharing::load(codes() + i));
+    return true;
+  }
+
+  // Puts all entries in order; only where no reader can see them move.
+  void sort(std::pair<std::uint64_t, Value>* pairs) const
+    requires(!Sharing::kShared)
+  {
+    const auto end = count();
+    for (std::size_t i = 0; i < end; ++i) new (pairs + i) std::pair(codes()[i], value_at(i));
+    const auto lower = [](const auto& a, const auto& b) { return a.first < b.first; };
+    const auto middle = pairs + sorted();
+    std::sort(middle, pairs + end, lower);
+    std::inplace_merge(pairs, middle, pairs + end, lower);
+    for (std::size_t i = 0; i < end; ++i) put(i, pairs[i].first, pairs[i].second);
+    set_counts(end, end);
+  }
+  bool in_order() const { return sorted() == count(); }
+
+  const char* broken() const {
+    if (count() > capacity() || sorted() > count()) return "more entries than it has room for";
+    if (!std::is_sorted(codes(), codes() + sorted())) return "its sorted entries are not in order";
+    for (std::size_t i = 0; i < count(); ++i) {
+      if (position(codes()[i]) != static_cast<std::ptrdiff_t>(i)) {
+        return "a key is not where a lookup finds it";
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  static double entry_bytes(bool fingerprints) {
+    return 8.0 + static_cast<double>(value_bytes<Value>) + (fingerprints ? 1 : 0);
+  }
+  static std::uint8_t fingerprint(std::uint64_t code) {
+    return static_cast<std::uint8_t>(scatter(code) >> 56);
+  }
+
+  std::uint64_t* fingerprints() const { return reinterpret_cast<std::uint64_t*>(header_ + 1); }
+  std::uint64_t* codes() const { return fingerprints() + header_->fingerprint_bytes / 8; }
+  Value* values() const { return reinterpret_cast<Value*>(codes() + header_->capacity); }
+  Value value_at(std::size_t i) const {
+    Value value{};
+    Sharing::load_value(values() + i, value);
+    return value;
+  }
+  std::size_t sorted() const { return Sharing::load(&header_->counts) >> 32; }
+  void set_counts(std::size_t count, std::size_t sorted) const {
+    Sharing::store(&header_->counts, count | static_cast<std::uint64_t>(sorted) << 32);
+  }
+
+  void put(std::size_t i, std::uint64_t code, const Value& value) const {
+    if (header_->fingerprint_bytes != 0) {
+      auto* word = fingerprints() + i / 8;
+      const auto shift = i % 8 * 8;
+      const auto others = *word & ~(std::uint64_t{0xff} << shift);
+      Sharing::store(word, others | static_cast<std::uint64_t>(fingerprint(code)) << shift);
+    }
+    Sharing::store_value(values() + i, value);
+    Sharing::store(codes() + i, code);
+  }
+
+  // Negative: not there.
+  std::ptrdiff_t position(std::uint64_t code) const {
+    const auto end = count();
+    if (header_->fingerprint_bytes != 0) return by_fingerprints(code, end);
+    const auto in_order = sorted();
+    if (in_order > 16) {
+      const auto i = lower_bound_of<Sharing>(codes(), in_order, code);
+      if (i < in_order && Sharing::load(codes() + i) == code) return static_cast<std::ptrdiff_t>(i);
+      return position_of<Sharing>(codes(), in_order, end, code);
+    }
+    return position_of<Sharing>(codes(), 0, end, code);
+  }
+
+  std::ptrdiff_t by_fingerprints(std::uint64_t code, std::size_t end) const {
+    const auto byte = fingerprint(code);
+    for (std::size_t first = 0; first < end; first += kFingerprintsAtOnce) {
+      auto found = equal_fingerprints<Sharing>(fingerprints() + first / 8, byte,
+                                               header_->fingerprint_bytes - first);
+      for (; found != 0; found &= found - 1) {
+        const auto i = first + static_cast<std::size_t>(std::countr_zero(found));
+        if (i >= end) return -1;
+        if (Sharing::load(codes() + i) == code) return static_cast<std::ptrdiff_t>(i);
+      }
+    }
+    return -1;
+  }
+
+  LogHeader* header_;
+};
+
+}  // namespace headrace::index
