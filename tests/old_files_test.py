@@ -21,7 +21,7 @@ DIGESTS = {
     "compression-plan": "de678f51ad222160738a409e60f03fb85b18c5142f98cb0e9fea4a3512bb3006",
     "compression-profile": "286e84317906cf6a179379df7a62f52cf70f367d2f0b262f5a5202ba9d8b63b9",
     "hardware-probes": "b00a46100bc28c5dbf3d68467771e2d3c2635d43d80da0a0cc8401fa185d1e5a",
-    "index-profile": "ae220761420dc94aec2a510ff860703b913876827b6d43a0327656ce00dbf547",
+    "index-profile": "e380246fc027a321c1c54008f3adcba70cf6e8eb2108e3d7731179048f0d952e",
     "memory-plan": "f0897114c8b7c2d9e0d72a07536a5730521ea2cd2dcadeeb7088164ce212553d",
     "memory-profile": "db008bebe3da6ed29ca473c202750ed24ae9dc0f48e7feaa1a79f42580cbdc17",
     "orbit-plan": "83d4ab93b05036979c4ce9e25149d6b4e4886f3c2b6f2da960e73742aa02e2ba",

@@ -149,8 +149,25 @@ class Trace:
     def final_size(self) -> int:
         """Return how many keys are there after the last operation."""
         changes = (self.operations == INSERT) | (self.operations == ERASE)
-        # of each key the last change counts: np.unique returns the first, so look from the end
-        keys, last = np.unique(self.keys[changes][::-1], return_index=True)
-        inserted = self.operations[changes][::-1][last] == INSERT
-        untouched = np.setdiff1d(self.loaded, keys)
-        return int(inserted.sum()) + len(untouched)
+        codes, inserted = self.keys[changes], self.operations[changes] == INSERT
+        keys = distinct(np.concatenate([self.loaded, codes]))
+        present = np.zeros(len(keys), dtype=bool)
+        present[ranks_in(keys, self.loaded)] = True
+        present[ranks_in(keys, codes)] = inserted  # of a key's changes the last is assigned last
+        return int(present.sum())
+
+
+def distinct(codes: np.ndarray) -> np.ndarray:
+    """Return the distinct codes, ascending: `np.unique`, which hashes and takes longer."""
+    ordered = np.sort(codes)
+    is_first = np.ones(len(ordered), dtype=bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_first]
+
+
+def ranks_in(keys: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Return for each code how many of the ascending `keys` are below it."""
+    order = np.argsort(codes)  # neighbours share cache lines of the keys
+    found = np.empty(len(codes), dtype=np.int64)
+    found[order] = np.searchsorted(keys, codes[order])
+    return found

@@ -1,21 +1,55 @@
 """Features of the operations: their shares, skew, and where in the order of keys they are."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from headrace.artifact import Table
 from headrace.index.profile import FEATURES
-from headrace.index.trace import FIND, INSERT, SCAN, Trace
+from headrace.index.trace import FIND, INSERT, SCAN, Trace, distinct, ranks_in
 
 TOPS = (1, 16, 256, 4096, 65536)
 RANK_BINS = 32
 NEAR_RANKS = 4096
 
-_MOST = 1 << 18
-"""Operations that ranks are found for."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedTrace:
+    """A trace with the ranks of its operations.
+
+    Attributes
+    ----------
+    keys : distinct codes that were loaded or inserted, ascending.
+    ranks : of each operation, how many of them are below its code.
+    known : of each operation, whether its code is one of them.
+    present : of each operation, whether its code was loaded, or inserted before; erases are
+        ignored.
+    """
+
+    trace: Trace
+    keys: np.ndarray
+    ranks: np.ndarray
+    known: np.ndarray
+    present: np.ndarray
 
 
-def operation_features(trace: Trace, whole: Trace, keys: np.ndarray) -> dict[str, float]:
-    """Return `FEATURES` of a sample of the trace `whole`; `keys` are its distinct codes, ascending.
+def rank_operations(trace: Trace) -> RankedTrace:
+    """Return a trace with the ranks of its operations."""
+    inserts = np.flatnonzero(trace.operations == INSERT)
+    keys = distinct(np.concatenate([trace.loaded, trace.keys[inserts]]))
+    ranks = ranks_in(keys, trace.keys)
+    known = np.zeros(len(trace), dtype=bool)
+    if len(keys):
+        known = keys[ranks.clip(0, len(keys) - 1)] == trace.keys
+    first = np.full(len(keys) + 1, len(trace))
+    first[ranks[inserts][::-1]] = inserts[::-1]  # the earliest is assigned last
+    first[ranks_in(keys, trace.loaded)] = -1
+    present = known & (first[ranks] < np.arange(len(trace)))
+    return RankedTrace(trace=trace, keys=keys, ranks=ranks, known=known, present=present)
+
+
+def operation_features(ranked: RankedTrace, whole: Trace) -> dict[str, float]:
+    """Return `FEATURES` of a sample of the trace `whole`.
 
     Shares of all operations: the four kinds. Of the finds: `missing_share`, of keys that never were
     there. Of the inserts: `assign_share`, of keys that were; `append_share`, beyond the greatest
@@ -24,52 +58,39 @@ def operation_features(trace: Trace, whole: Trace, keys: np.ndarray) -> dict[str
     growth. `..._tail_log2`: of 1 + the distance from the outermost key to the outer thousandth,
     over the range between the thousandths.
     """
-    shares = whole.shares
-    present = _present(trace)
+    trace, shares = ranked.trace, whole.shares
     finds, inserts = trace.operations == FIND, trace.operations == INSERT
     growth = trace.final_size() / max(len(trace.loaded), 1)
     final = growth * len(whole.loaded) if len(trace.loaded) else trace.final_size()
     values = (
         *shares.values(),
-        _share(~present[finds]),
-        _share(present[inserts]),
+        _share(~ranked.present[finds]),
+        _share(ranked.present[inserts]),
         _share(_beyond(trace, inserts)),
-        _near(trace, keys),
+        _near(ranked),
         *(float(np.log2(1 + each)) for each in (len(whole.loaded), len(whole), final)),
-        *_tails(keys),
+        *_tails(ranked.keys),
     )
     return dict(zip(FEATURES, map(float, values), strict=True))
 
 
-def skew_tables(trace: Trace, keys: np.ndarray) -> dict[str, Table]:
+def skew_tables(ranked: RankedTrace) -> dict[str, Table]:
     """Return the hot keys and the ranks of operations.
 
     "hot": the share of reads and of writes that are of the `TOPS` most frequent keys. "ranks": the
-    shares of reads and of writes by rank, in `RANK_BINS` equal parts of `keys`.
+    shares of reads and of writes by rank, in `RANK_BINS` equal parts of the keys.
     """
-    reads = (trace.operations == FIND) | (trace.operations == SCAN)
-    parts = {"reads": trace.keys[reads], "writes": trace.keys[~reads]}
+    reads = (ranked.trace.operations == FIND) | (ranked.trace.operations == SCAN)
+    parts = {"reads": reads, "writes": ~reads}
     hot = {"keys": np.array(TOPS, dtype=np.int32)}
     return {
-        "hot": hot | {name: _hot_shares(each) for name, each in parts.items()},
-        "ranks": {name: _rank_shares(each, keys) for name, each in parts.items()},
+        "hot": hot | {name: _hot_shares(ranked, each) for name, each in parts.items()},
+        "ranks": {name: _rank_shares(ranked, each) for name, each in parts.items()},
     }
 
 
 def _share(flags: np.ndarray) -> float:
     return float(flags.mean()) if len(flags) else 0.0
-
-
-def _present(trace: Trace) -> np.ndarray:
-    """Return of each operation whether its key was there or inserted before; erases are ignored."""
-    inserts = np.flatnonzero(trace.operations == INSERT)
-    keys, first = np.unique(trace.keys[inserts], return_index=True)
-    found = np.isin(trace.keys, trace.loaded)
-    if len(keys):
-        place = np.searchsorted(keys, trace.keys).clip(0, len(keys) - 1)
-        earlier = inserts[first][place] < np.arange(len(trace))
-        found |= (keys[place] == trace.keys) & earlier
-    return found
 
 
 def _beyond(trace: Trace, inserts: np.ndarray) -> np.ndarray:
@@ -80,9 +101,10 @@ def _beyond(trace: Trace, inserts: np.ndarray) -> np.ndarray:
     return keys > highest[:-1]
 
 
-def _near(trace: Trace, keys: np.ndarray) -> float:
-    ranks = np.searchsorted(keys, trace.keys[:_MOST])
-    return _share(np.abs(np.diff(ranks)) < NEAR_RANKS) if len(keys) > NEAR_RANKS else 1.0
+def _near(ranked: RankedTrace) -> float:
+    if len(ranked.keys) <= NEAR_RANKS:
+        return 1.0
+    return _share(np.abs(np.diff(ranked.ranks)) < NEAR_RANKS)
 
 
 def _tails(keys: np.ndarray) -> tuple[float, float]:
@@ -95,15 +117,12 @@ def _tails(keys: np.ndarray) -> tuple[float, float]:
     return float(np.log2(1 + (low - least) / bulk)), float(np.log2(1 + (greatest - high) / bulk))
 
 
-def _hot_shares(keys: np.ndarray) -> np.ndarray:
-    if not len(keys):
-        return np.zeros(len(TOPS))
-    counts = np.sort(np.unique(keys, return_counts=True)[1])[::-1]
-    return np.array([counts[:top].sum() / len(keys) for top in TOPS])
+def _hot_shares(ranked: RankedTrace, part: np.ndarray) -> np.ndarray:
+    """Return the shares of the `TOPS`; codes that never were there count as one each."""
+    counts = np.sort(np.bincount(ranked.ranks[part & ranked.known]))[::-1]
+    return np.array([counts[:top].sum() / max(part.sum(), 1) for top in TOPS])
 
 
-def _rank_shares(operations: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    step = max(len(operations) // _MOST, 1)
-    ranks = np.searchsorted(keys, operations[::step])
-    bins = (ranks * RANK_BINS // max(len(keys), 1)).clip(0, RANK_BINS - 1)
-    return np.bincount(bins, minlength=RANK_BINS) / max(len(bins), 1)
+def _rank_shares(ranked: RankedTrace, part: np.ndarray) -> np.ndarray:
+    bins = ranked.ranks[part] * RANK_BINS // max(len(ranked.keys), 1)
+    return np.bincount(bins.clip(0, RANK_BINS - 1), minlength=RANK_BINS) / max(len(bins), 1)

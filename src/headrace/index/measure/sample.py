@@ -7,7 +7,7 @@ thousandth key of a sequence would look random, and a leaf of one would have not
 
 import numpy as np
 
-from headrace.index.trace import Trace
+from headrace.index.trace import Trace, distinct
 
 BLOCK_KEYS = 4096
 """Neighbouring keys that are kept or left out together: about a leaf."""
@@ -53,10 +53,9 @@ def _bounds(trace: Trace, random: np.random.Generator) -> np.ndarray:
             for each in parts
         ]
     )
-    distinct = np.unique(drawn)
-    blocks = max(len(distinct) * (total // len(drawn)) // BLOCK_KEYS, 8)
-    places = np.linspace(0, len(distinct), blocks, endpoint=False).astype(np.int64)
-    bounds = distinct[np.unique(places)]
+    keys = distinct(drawn)
+    blocks = min(max(len(keys) * (total // len(drawn)) // BLOCK_KEYS, 8), len(keys))
+    bounds = keys[np.linspace(0, len(keys), blocks, endpoint=False).astype(np.int64)]
     bounds[0] = min(int(each.min()) for each in parts if len(each))
     return bounds
 

@@ -1,17 +1,18 @@
 """Measuring a trace: from its operations to its profile."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from headrace.index.errors import TraceError
-from headrace.index.measure.mix import operation_features, skew_tables
+from headrace.index.measure.mix import operation_features, rank_operations, skew_tables
 from headrace.index.measure.raster import loaded_image, trace_image
 from headrace.index.measure.sample import sample_trace
 from headrace.index.measure.structure import key_structure
 from headrace.index.profile import Encoding, IndexProfile
-from headrace.index.trace import INSERT, Trace
+from headrace.index.trace import Trace
 
 SAMPLE = 3_000_000
 """Default limit of loaded keys and operations of a sample, together: larger than caches, and run by
@@ -38,6 +39,7 @@ def survey(
     if not len(trace.loaded) and not len(trace):
         raise TraceError("the trace has no keys and no operations, needs some")
     sample = sample_trace(trace, most, seed)
+    sample = replace(sample, loaded=np.sort(sample.loaded))  # once, in place of in every trial
     return IndexProfile(
         encoding=encode_trace(sample, trace),
         sample=sample,
@@ -50,11 +52,10 @@ def survey(
 
 def encode_trace(sample: Trace, whole: Trace) -> Encoding:
     """Return the encoding of a trace by its sample; the image and the shares are of the whole."""
-    inserted = sample.keys[sample.operations == INSERT]
-    keys = np.unique(np.concatenate([sample.loaded, inserted]))
+    ranked = rank_operations(sample)
     return Encoding(
         image=trace_image(whole),
         loaded_image=loaded_image(whole),
-        features=operation_features(sample, whole, keys),
-        tables={**key_structure(keys), **skew_tables(sample, keys)},
+        features=operation_features(ranked, whole),
+        tables={**key_structure(ranked.keys), **skew_tables(ranked)},
     )

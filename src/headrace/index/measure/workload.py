@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.index.errors import TraceError
-from headrace.index.trace import ERASE, FIND, INSERT, SCAN, Trace, encode
+from headrace.index.trace import ERASE, FIND, INSERT, SCAN, Trace, distinct, encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +77,9 @@ def workload_trace(keys: np.ndarray, workload: Workload) -> Trace:
 def _arrival(codes: np.ndarray, workload: Workload, random: np.random.Generator) -> np.ndarray:
     """Return each code once, in the order of arrival."""
     if workload.shuffled:
-        distinct = np.unique(codes)
-        random.shuffle(distinct)
-        return distinct
+        keys = distinct(codes)
+        random.shuffle(keys)
+        return keys
     _, first = np.unique(codes, return_index=True)
     return codes[np.sort(first)]
 

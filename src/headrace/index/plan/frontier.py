@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.index.trace import FIND, INSERT, SCAN, Trace
+from headrace.index.trace import FIND, INSERT, SCAN, Trace, distinct
 
 
 def pareto_front(read_ns: Sequence[float], write_ns: Sequence[float]) -> list[int]:
@@ -49,7 +49,7 @@ def inserts_of(trace: Trace) -> Trace:
 
 def _distinct(trace: Trace) -> np.ndarray:
     inserted = trace.keys[trace.operations == INSERT]
-    return np.unique(np.concatenate([trace.loaded, inserted]))
+    return distinct(np.concatenate([trace.loaded, inserted]))
 
 
 def _chosen(keys: int, count: int) -> np.ndarray:
