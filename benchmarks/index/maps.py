@@ -35,6 +35,8 @@ class OrderedMap:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     value_bytes: int = 8
     huge_pages: bool = True
+    folder: Path | None = None
+    sync: bool = True
 
     def command(self, workload: Path) -> list[str]:
         """Return the command line."""
@@ -42,6 +44,8 @@ class OrderedMap:
         for name, value in self.settings.items():
             given = int(value) if isinstance(value, bool) else value
             line += ["--set", f"{name}={given}"]
+        if self.folder is not None:
+            line += ["--folder", str(self.folder), "--sync", str(int(self.sync))]
         return line
 
 

@@ -1,5 +1,6 @@
 """Workloads: codes to load and operations in order, as a file that the native benchmark maps."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,12 +42,15 @@ class Workload:
         return path
 
 
+Phases = Sequence[tuple[int, Mix]]
+"""Counts of operations, each with its mix, one after the other."""
+
+
 def make(
     arrivals: NDArray[np.uint64],
     *,
     loaded: int,
-    operations: int,
-    mix: Mix,
+    phases: Phases,
     seed: int = 0,
     hot: bool = False,
 ) -> Workload:
@@ -55,23 +59,24 @@ def make(
     The first `loaded` codes are there at the start, inserts take the next ones. Erased is the code
     that arrived first of those left; as arrivals are in random order, that is any. Finds, and the
     first keys of scans, are drawn from the codes that are there at that time, evenly or (`hot`) by
-    a Zipf law of 0.99 over arrivals. Misses are of codes that have been erased or not arrived.
+    a Zipf law of 0.99 over arrivals. Misses are of codes that never arrive.
 
     Raises
     ------
     ValueError : if there are too few arrivals for the inserts, or too few loaded codes for erases.
     """
-    random = np.random.default_rng([seed, loaded, operations])
-    kinds = _kinds(operations, mix, random)
+    random = np.random.default_rng([seed, loaded])
+    kinds = np.concatenate([_kinds(count, mix, random) for count, mix in phases])
     inserted = np.cumsum(kinds == INSERT, dtype=np.int64)
     erased = np.cumsum(kinds == ERASE, dtype=np.int64)
-    end = loaded + inserted[-1]
-    if end > len(arrivals) or erased[-1] > loaded:
+    end = loaded + int(inserted[-1])
+    if end > len(arrivals) or erased[-1] >= loaded:
         raise ValueError(
-            f"{len(arrivals)} codes, {loaded} loaded: needs {end} and {erased[-1]} or more"
+            f"{len(arrivals)} codes arrive and {loaded} are loaded, needs at least {end} and more "
+            f"than {erased[-1]}"
         )
-    places = np.empty(operations, dtype=np.int64)
-    for begin in range(0, operations, _CHUNK):
+    places = np.empty(len(kinds), dtype=np.int64)
+    for begin in range(0, len(kinds), _CHUNK):
         part = slice(begin, begin + _CHUNK)
         places[part] = _drawn(erased[part], loaded + inserted[part], hot, random)
     inserts, erases, misses = kinds == INSERT, kinds == ERASE, kinds == MISS
@@ -83,16 +88,18 @@ def make(
     return Workload(loaded=np.sort(arrivals[:loaded]), operations=kinds, codes=codes)
 
 
+def arrivals_needed(loaded: int, phases: Phases) -> int:
+    """Return a number of arrivals that is enough for `make`, whatever its seed."""
+    inserts = sum(count * mix.inserts for count, mix in phases)
+    return loaded + int(inserts + 6 * inserts**0.5) + 1
+
+
 def _kinds(operations: int, mix: Mix, random: np.random.Generator) -> NDArray[np.uint8]:
     drawn = random.random(operations, dtype=np.float32)
     kinds = np.full(operations, FIND, dtype=np.uint8)
+    shares = ((INSERT, mix.inserts), (ERASE, mix.erases), (SCAN, mix.scans), (MISS, mix.misses))
     bound = 0.0
-    for kind, share in (
-        (INSERT, mix.inserts),
-        (ERASE, mix.erases),
-        (SCAN, mix.scans),
-        (MISS, mix.misses),
-    ):
+    for kind, share in shares:
         kinds[(drawn >= bound) & (drawn < bound + share)] = kind
         bound += share
     return kinds

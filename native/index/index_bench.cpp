@@ -2,9 +2,10 @@
 // object of JSON a line. benchmarks/index runs one such process for each map and lets them take
 // turns, so that every map has a heap of its own and meets the same state of the machine.
 //
-//   index_bench MAP WORKLOAD [--value-bytes 4|8] [--set FIELD=VALUE]...
+//   index_bench MAP WORKLOAD [--value-bytes 4|8] [--set FIELD=VALUE]... [--folder F --sync 0|1]
 //
-// MAP: standard, vector, absl, judy, headrace. FIELD: of headrace's configuration. Commands:
+// MAP: standard, vector, absl, judy, headrace; durable and lmdb, which are kept in a folder.
+// FIELD: of headrace's configuration. Commands:
 //   build                    load the workload's codes
 //   run BEGIN END            operations BEGIN to END, one after the other
 //   chained BEGIN END        finds, each of which begins when the one before has ended
@@ -12,6 +13,7 @@
 //   latencies BEGIN END      with a clock around each operation
 //   memory                   bytes since before the map was made: malloc's and resident
 //   statistics               headrace's own, after verify()
+//   open                     close a folder's map, open it, and look up a code
 #include <exception>
 #include <functional>
 #include <iostream>
@@ -22,15 +24,12 @@
 #include <string>
 #include <vector>
 
+#include "index/bench/kept.hpp"
 #include "index/bench/meter.hpp"
+#include "index/bench/ours.hpp"
 #include "index/bench/replay.hpp"
 #include "index/bench/rivals.hpp"
 #include "index/bench/workload.hpp"
-
-#if __has_include("index/code_map.hpp")
-#include "index/bench/ours.hpp"
-#define HEADRACE_BENCH_OURS
-#endif
 
 using namespace headrace::index::bench;
 
@@ -41,17 +40,23 @@ struct Options {
   std::string workload;
   std::size_t value_bytes = 8;
   std::vector<std::string> settings;
+  std::string folder;
+  bool sync = true;
 };
 
 Options parse(int count, char** arguments) {
   if (count < 3) throw std::invalid_argument("usage: index_bench MAP WORKLOAD [OPTION VALUE]...");
-  Options options{.map = arguments[1], .workload = arguments[2], .settings = {}};
+  Options options{.map = arguments[1], .workload = arguments[2], .settings = {}, .folder = {}};
   for (int i = 3; i + 1 < count; i += 2) {
     std::string name = arguments[i];
     if (name == "--value-bytes") {
       options.value_bytes = std::stoul(arguments[i + 1]);
     } else if (name == "--set") {
       options.settings.emplace_back(arguments[i + 1]);
+    } else if (name == "--folder") {
+      options.folder = arguments[i + 1];
+    } else if (name == "--sync") {
+      options.sync = std::string(arguments[i + 1]) != "0";
     } else {
       throw std::invalid_argument("no option: " + name);
     }
@@ -86,6 +91,25 @@ void build(Map& map, const Workload& workload) {
       .print();
 }
 
+// Time from a closed folder to the first answer, and until lookups have their full speed.
+template <class Map>
+void open(Map& map, const Workload& workload) {
+  map.close();
+  Stopwatch watch;
+  map.reopen();
+  typename Map::Value value{};
+  auto code = workload.loaded()[workload.loaded().size() / 3];
+  auto found = map.find(code, value) && value == value_of<typename Map::Value>(code);
+  auto first = watch.elapsed();
+  map.wait();
+  Line("open")
+      .add("operations", map.size())
+      .add("ns", first)
+      .add("whole_ns", watch.elapsed())
+      .add("wrong", std::uint64_t{!found})
+      .print();
+}
+
 template <class Map>
 void execute(Map& map, const Workload& workload, const Memory& before, const std::string& command) {
   Replay<Map> replay(map, workload);
@@ -105,6 +129,9 @@ void execute(Map& map, const Workload& workload, const Memory& before, const std
   if constexpr (requires { map.describe(); }) {
     if (verb == "statistics") return map.describe();
     if (verb == "batches" && size > 0) return replay.batches(range, size);
+  }
+  if constexpr (requires { map.reopen(); }) {
+    if (verb == "open") return open(map, workload);
   }
   throw std::invalid_argument("no command of this map: " + command);
 }
@@ -128,12 +155,18 @@ void serve_map(const Options& options, const Workload& workload) {
 #if defined(HEADRACE_BENCH_JUDY)
   if (options.map == "judy") return serve<Judy<Value>>(workload);
 #endif
-#if defined(HEADRACE_BENCH_OURS)
   if (options.map == "headrace") {
     headrace::index::Configuration configuration;
     for (const auto& setting : options.settings) set_field(configuration, setting);
     return serve<Ours<Value>>(workload, configuration);
   }
+#if defined(HEADRACE_BENCH_DURABLE)
+  if (options.map == "durable") {
+    return serve<DurableOurs<Value>>(workload, options.folder, options.sync);
+  }
+#endif
+#if defined(HEADRACE_BENCH_LMDB)
+  if (options.map == "lmdb") return serve<Lmdb<Value>>(workload, options.folder, options.sync);
 #endif
   throw std::invalid_argument("not in this build: " + options.map);
 }

@@ -1,0 +1,153 @@
+"""The planner's choice against the best of its grid, simple rules, and trials without a model.
+
+Training has generators of its own (`benchmarks/index/training`), so none of the key sets here was
+seen. Every configuration of the grid replays a cell once; the first few of them, the choice and
+those of the rivals then take turns, and these rates are compared.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import Report
+from benchmarks.index import answers
+from benchmarks.index.cells import MIXES, Sizes, describe_machine, on_disk, per_s, workload
+from benchmarks.index.choices import choose, headrace, told
+from benchmarks.index.datasets import NAMES
+from benchmarks.index.maps import running, turns
+from benchmarks.index.workload import MISS, Workload
+from benchmarks.kept import KeptRows
+
+_FULL = Sizes(loaded=4_000_000, operations=4_000_000, slices=8, rounds=1)
+_QUICK = Sizes(loaded=400_000, operations=400_000, slices=4, rounds=1)
+_QUICK_CELLS = (("osm", "read-only"), ("fb", "85"), ("gaps", "50"), ("zipf", "scans"))
+_FINALISTS = 4
+_RIVALS = ("always gapped", "simple rule", "trials only")
+
+
+def bars() -> dict[str, str]:
+    return {
+        "chosen-within-5-percent": ">= 0.9",
+        "chosen-worst": "<= 0.15",
+        "over-always-gapped": ">= 1",
+        "over-simple-rule": ">= 1",
+        "over-trials-only": ">= 1",
+        "choosing-s": "<= 10",
+    }
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    describe_machine(report)
+    kept = KeptRows("index", "chosen", quick=quick, quiet=("grid",))
+    cells = _QUICK_CELLS if quick else [(name, mix) for name in NAMES for mix in MIXES]
+    for name, mix in cells:
+        if f"{name} {mix}" not in kept.rows:
+            kept.add(f"{name} {mix}", _cell(name, mix, _QUICK if quick else _FULL))
+        row = kept.rows[f"{name} {mix}"]
+        answers.count(row["wrong"])
+        shown = {each: value for each, value in row.items() if each not in ("grid", "wrong")}
+        report.row("choices", keys=name, mix=mix, **shown)
+    rows = list(kept.rows.values())
+    report.attach("grid", kept.rows)
+    report.bar("chosen-within-5-percent", mean(row["of_best"] >= 0.95 for row in rows))
+    report.bar("chosen-worst", 1.0 - min(row["of_best"] for row in rows))
+    for rival in _RIVALS:
+        report.bar(f"over-{rival.replace(' ', '-')}", mean(row[f"over {rival}"] for row in rows))
+    report.bar("choosing-s", max(row["seconds"] for row in rows))
+    kept.clear()
+
+
+def _cell(name: str, mix: str, size: Sizes) -> dict[str, Any]:
+    from headrace.index.plan.grid import grid
+
+    scans = mix == "scans"
+    count = size.operations // (10 if scans else 1)
+    made = workload(name, size.loaded, [(count, MIXES[mix])])
+    choice = choose(made)
+    rates, wrong = _grid_rates(made, [asdict(each) for each in grid()])
+    best = sorted(range(len(rates)), key=lambda place: -rates[place])[:_FINALISTS]
+    finalists = {f"grid {place}": asdict(grid()[place]) for place in best}
+    rivals: dict[str, Mapping[str, Any]] = {
+        "chosen": choice.settings,
+        "always gapped": told(MIXES[mix]),
+        "simple rule": _simple_rule(made),
+        "trials only": _by_trials_only(made, choice.seconds),
+    }
+    final, more_wrong = _final_rates(made, {**finalists, **rivals}, size.slices)
+    chosen = final["chosen"]
+    return {
+        "chosen": choice.name,
+        "best": grid()[best[0]].name,
+        "of_best": chosen / max(final.values()),
+        **{f"over {rival}": chosen / final[rival] for rival in _RIVALS},
+        "chosen_per_s": round(chosen),
+        "seconds": round(choice.seconds, 2),
+        "wrong": wrong + more_wrong,
+        "grid": rates,
+    }
+
+
+def _grid_rates(made: Workload, grid: list[dict[str, Any]]) -> tuple[list[float], int]:
+    """Return operations a second of every configuration, and wrong answers."""
+    rates: list[float] = []
+    wrong = 0
+    with on_disk(made) as path:
+        for settings in grid:
+            with running([headrace(settings)], path) as (each,):
+                found = each.ask(f"run 0 {len(made.codes)}")
+            rates.append(per_s(found))
+            wrong += found["wrong"]
+    return rates, wrong
+
+
+def _final_rates(
+    made: Workload, settings: Mapping[str, Mapping[str, Any]], slices: int
+) -> tuple[dict[str, float], int]:
+    """Return rates by name, from turns; equal configurations have one rate."""
+    distinct: dict[str, str] = {}
+    for name, each in settings.items():
+        distinct.setdefault(repr(sorted(each.items())), name)
+    maps = [headrace(settings[name], f"headrace {name}") for name in distinct.values()]
+    with on_disk(made) as path, running(maps, path) as started:
+        sums = turns(started, len(made.codes), slices=slices)
+    rates = {
+        name: per_s(sums[f"headrace {distinct[repr(sorted(each.items()))]}"])
+        for name, each in settings.items()
+    }
+    return rates, sum(each["wrong"] for each in sums.values())
+
+
+def _simple_rule(made: Workload) -> Mapping[str, Any]:
+    """Return a configuration by three features: shares of scans and inserts, and of appends."""
+    shares = np.bincount(made.operations, minlength=5) / len(made.operations)
+    inserted = made.codes[made.operations == 1]
+    appends = float((inserted > made.loaded[-1]).mean()) if len(inserted) else 0.0
+    if shares[3] > 0.5:
+        return {"leaf": "gapped", "insert_fraction": round(float(shares[1]), 3)}
+    if appends > 0.5:
+        return {"leaf": "gapped", "insert_fraction": 1.0}
+    return {"leaf": "hashed", "fill": 0.75 if shares[1] < 0.5 else 0.6}
+
+
+def _by_trials_only(made: Workload, seconds: float, seed: int = 0) -> Mapping[str, Any]:
+    """Return the best of as many trials, in random order, as choosing took the time of."""
+    from headrace.index.run.trial import trial
+
+    from headrace.index.measure.survey import survey
+    from headrace.index.plan.grid import grid
+    from headrace.index.trace import Trace
+
+    begun = time.perf_counter()
+    kept = made.operations != MISS
+    trace = Trace(loaded=made.loaded, operations=made.operations[kept], keys=made.codes[kept])
+    sample = survey(trace).sample
+    tried: list[tuple[float, int]] = []
+    for place in np.random.default_rng(seed).permutation(len(grid())).tolist():
+        tried.append((trial(grid()[place], sample).operations_per_s, place))
+        if time.perf_counter() - begun > seconds:
+            break
+    return asdict(grid()[max(tried)[1]])
