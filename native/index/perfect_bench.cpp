@@ -196,7 +196,7 @@ class Bench {
     for (auto code : built) values.push_back(~code);
     PerfectDraft<std::uint64_t> draft({built.data(), values.data(), built.size()});
     Word word(arena.allocate(draft.lines()), Kind::perfect, draft.units(), built.front() == 0);
-    draft.write(word.to());
+    draft.write(word);
     for (auto code : inserted) {
       if (Leaf(word).insert(code, ~code, true) == Outcome::done) continue;
       std::fprintf(stderr, "a write buffer was full early\n");

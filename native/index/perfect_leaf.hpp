@@ -80,16 +80,16 @@ constexpr std::uint32_t kMostBuffered = kMostGroups * 7;
 template <class Value, class Allocator = std::allocator<std::byte>>
 class PerfectDraft {
  public:
-  // Ascending codes, 1 to 65,536 of them. Throws std::bad_alloc.
+  // Ascending codes, at most 65,536 of them. Throws std::bad_alloc.
   explicit PerfectDraft(const Entries<Value>& entries, const Allocator& allocator = {})
-      : entries_(entries), made_(build_perfect_hash(entries.codes, entries.count, {}, allocator)) {
+      : entries_(entries), made_(function(entries, allocator)) {
     using Block = perfect::Block<Value>;
     auto count = static_cast<std::uint32_t>(entries.count);
     header_.function = made_.function;
     header_.live = count;
     header_.groups = std::clamp(count / 56 + 1, 2U, perfect::kMostGroups);
     units_ = static_cast<std::uint32_t>(2 + (made_.tables.size() + kLineBytes - 1) / kLineBytes);
-    auto blocks = (entries.count + Block::kEntries - 1) / Block::kEntries;
+    auto blocks = std::max<std::size_t>(1, (entries.count + Block::kEntries - 1) / Block::kEntries);
     auto end = (units_ + blocks * Block::kLines) * kLineBytes;
     auto part = [&end](std::size_t bytes) {
       auto begin = end;
@@ -106,10 +106,18 @@ class PerfectDraft {
   std::size_t lines() const { return header_.lines; }
   std::uint32_t units() const { return units_; }  // of the leaf's word
 
-  // Writes the leaf to lines() lines that no reader can see yet.
-  void write(Line* lines) const;
+  // Writes the leaf to lines() lines that no reader can see yet; `word` leads to them.
+  void write(Word word) const;
 
  private:
+  // A leaf without entries has one position, whose entry is empty.
+  static PerfectTables<Allocator> function(const Entries<Value>& entries,
+                                           const Allocator& allocator) {
+    if (entries.count > 0) return build_perfect_hash(entries.codes, entries.count, {}, allocator);
+    PerfectHash none{{{{0, 0}, {0, 0}}, 1, 2}, 0, 1, 0, 0, 0};
+    return {none, perfect::Vector<std::byte, Allocator>(none.table_bytes(), allocator)};
+  }
+
   Entries<Value> entries_;
   PerfectTables<Allocator> made_;
   perfect::Header header_{};
@@ -129,11 +137,11 @@ class PerfectLeaf {
   static std::size_t lines(Word word) { return word.to<Header>()->lines; }
 
   // Null if the code is not there.
-  Value* find(std::uint64_t code) const { return place_of(code).value; }
+  const Value* find(std::uint64_t code) const { return place_of(code).value; }
   bool get(std::uint64_t code, Value& out) const {
-    const auto* value = find(code);
-    if (value != nullptr) Sharing::load_value(value, out);
-    return value != nullptr;
+    auto place = place_of(code);
+    if (place.code != nullptr) Sharing::load_value(place.value, out);
+    return place.code != nullptr;
   }
   // For batches: what a lookup reads after the header, and after what was read before.
   const void* pilot(std::uint64_t code) const { return header().function.pilot(code, tables()); }
@@ -141,14 +149,25 @@ class PerfectLeaf {
     return at(header().function.position(code, tables())).code;
   }
 
+  bool update(std::uint64_t code, const Value& value) const {
+    auto place = place_of(code);
+    if (place.code != nullptr) Sharing::store_value(place.value, value);
+    return place.code != nullptr;
+  }
   // full: nothing was changed, the leaf has to be built again.
   Outcome insert(std::uint64_t code, const Value& value, bool assign) const;
   Outcome erase(std::uint64_t code) const;
 
   std::size_t count() const { return std::size_t{header().live} + header().buffered; }
+  // At least count(), also while it changes.
+  std::size_t capacity() const {
+    return header().function.codes + std::size_t{8} * header().groups;
+  }
+  bool max(std::uint64_t& code) const;  // false: no entries
+
   // Appends at most `most` entries with codes of at least `from`, ascending.
   void scan(std::uint64_t from, std::size_t most, EntryBuffer<Value>& to) const;
-  void gather(std::uint64_t from, EntryBuffer<Value>& to) const { scan(from, count(), to); }
+  void gather(std::uint64_t from, EntryBuffer<Value>& to) const { scan(from, capacity(), to); }
   // f(code, value) in ascending order.
   template <class F>
   void for_each(F&& f) const {
@@ -170,14 +189,15 @@ class PerfectLeaf {
     Value* value = nullptr;
   };
 
-  // Entries of the buffer from a code on, the lowest first.
+  // Entries of the buffer from a code on: of all of them the lowest, in order, first.
   struct Buffered {
     struct Entry {
       std::uint64_t code;
       std::uint32_t index;
     };
     std::array<Entry, perfect::kMostGroups * 8> entries;
-    std::size_t count = 0;
+    std::size_t all = 0;
+    std::size_t count = 0;  // in order
 
     Buffered(const PerfectLeaf& leaf, std::uint64_t from, std::size_t most);
   };
@@ -292,12 +312,13 @@ class PerfectLeaf {
 };
 
 template <class Value, class Allocator>
-void PerfectDraft<Value, Allocator>::write(Line* lines) const {
-  std::construct_at(reinterpret_cast<perfect::Header*>(lines), header_);
-  PerfectLeaf<Value> leaf(Word(lines, Kind::perfect, units_));
+void PerfectDraft<Value, Allocator>::write(Word word) const {
+  std::construct_at(word.to<perfect::Header>(), header_);
+  PerfectLeaf<Value> leaf(word);
   auto* bytes = leaf.bytes();
   std::memcpy(bytes + sizeof(perfect::Header), made_.tables.data(), made_.tables.size());
-  std::fill(bytes + units_ * kLineBytes, bytes + header_.ranks_at, std::byte{0});
+  auto empty = static_cast<std::byte>(word.empty_code());
+  std::fill(bytes + units_ * kLineBytes, bytes + header_.ranks_at, empty);
   auto* ranks = reinterpret_cast<std::uint16_t*>(bytes + header_.ranks_at);
   for (std::size_t i = 0; i < entries_.count; ++i) {
     auto position = made_.position(entries_.codes[i]);
@@ -314,8 +335,8 @@ void PerfectDraft<Value, Allocator>::write(Line* lines) const {
 template <class Value, class Sharing>
 Outcome PerfectLeaf<Value, Sharing>::insert(std::uint64_t code, const Value& value,
                                             bool assign) const {
-  if (auto* found = find(code)) {
-    if (assign) Sharing::store_value(found, value);
+  if (auto place = place_of(code); place.code != nullptr) {
+    if (assign) Sharing::store_value(place.value, value);
     return Outcome::present;
   }
   if (header().buffered >= header().groups * 7) return Outcome::full;
@@ -361,12 +382,11 @@ PerfectLeaf<Value, Sharing>::Buffered::Buffered(const PerfectLeaf& leaf, std::ui
     auto byte = Sharing::load(leaf.fingerprints() + i / 8) >> i % 8 * 8 & 0xff;
     if (byte <= perfect::kErased) continue;
     auto code = Sharing::load(leaf.buffered_at(i).code);
-    if (code >= from) entries[count++] = {code, i};
+    if (code >= from) entries[all++] = {code, i};
   }
   auto lower = [](const Entry& a, const Entry& b) { return a.code < b.code; };
-  most = std::min(most, count);
-  std::partial_sort(entries.begin(), entries.begin() + most, entries.begin() + count, lower);
-  count = most;
+  count = std::min(most, all);
+  std::partial_sort(entries.begin(), entries.begin() + count, entries.begin() + all, lower);
 }
 
 template <class Value, class Sharing>
@@ -378,6 +398,20 @@ void PerfectLeaf<Value, Sharing>::scan(std::uint64_t from, std::size_t most,
     to.append(Sharing::load(place.code), load_value(place));
     return --most > 0;
   });
+}
+
+template <class Value, class Sharing>
+bool PerfectLeaf<Value, Sharing>::max(std::uint64_t& code) const {
+  auto rank = header().function.codes;
+  while (rank > 0 && code_of_rank(rank - 1) == empty_) --rank;
+  bool found = rank > 0;
+  if (found) code = code_of_rank(rank - 1);
+  const Buffered buffered(*this, found ? code : 0, 0);
+  for (std::size_t i = 0; i < buffered.all; ++i) {
+    if (!found || buffered.entries[i].code > code) code = buffered.entries[i].code;
+    found = true;
+  }
+  return found;
 }
 
 template <class Value, class Sharing>

@@ -190,6 +190,9 @@ class Built {
       values.insert(values.begin() + at, value);
     });
   }
+  void plant() {
+    rebuild([](auto&, auto&) {});
+  }
   bool erase(std::uint64_t code) {
     auto outcome = empty() ? Outcome::absent : leaf().erase(code);
     if (outcome == Outcome::sparse) rebuild([](auto&, auto&) {});
@@ -208,19 +211,20 @@ class Built {
     if (count > 0) leaf().gather(0, entries);
     CHECK(entries.count == count);
     change(codes, values);
-    if (codes.empty()) return release();
+    if (codes.empty() && release()) return;  // else one without entries
     PerfectDraft<Value> draft({codes.data(), values.data(), codes.size()});
     auto* lines = arena_.allocate(draft.lines());
-    draft.write(lines);
+    draft.write(Word(lines, Kind::perfect, draft.units(), high_empty_));
     release();
     lines_ = lines;
     units_ = draft.units();
     CHECK(draft.lines() == PerfectLeaf<Value>::lines(word()));
   }
-  void release() {
-    if (lines_ == nullptr) return;
+  bool release() {
+    if (lines_ == nullptr) return false;
     auto count = PerfectLeaf<Value>::lines(word());
     arena_.release(std::exchange(lines_, nullptr), count);
+    return true;
   }
 
   Arena<std::allocator<std::byte>> arena_;
@@ -238,7 +242,10 @@ void compare(const Built<Value>& built, const std::map<std::uint64_t, Value>& ex
   }
   auto leaf = built.leaf();
   CHECK(leaf.broken() == nullptr);
-  CHECK(leaf.count() == expected.size());
+  CHECK(leaf.count() == expected.size() && leaf.capacity() >= expected.size());
+  std::uint64_t highest = 0;
+  CHECK(leaf.max(highest) == !expected.empty());
+  CHECK(expected.empty() || highest == expected.rbegin()->first);
   auto next = expected.begin();
   leaf.for_each([&](std::uint64_t code, const Value& value) {
     CHECK(next != expected.end() && next->first == code && same(next->second, value));
@@ -265,6 +272,8 @@ void as_map(const Codes& pool, int changes, int erased_percent) {
   std::mt19937_64 random(pool.size());
   Built<Value> built(pool.back() != kHighest);
   std::map<std::uint64_t, Value> expected;
+  built.plant();
+  compare(built, expected, 0);
   for (int i = 0; i < changes; ++i) {
     auto code = pool[random() % pool.size()];
     if (static_cast<int>(random() % 100) < erased_percent) {
@@ -279,6 +288,10 @@ void as_map(const Codes& pool, int changes, int erased_percent) {
     Value value{};
     bool got = !built.empty() && built.leaf().get(code, value);
     CHECK(got == (found != expected.end()) && (!got || same(value, found->second)));
+    if (got) {
+      CHECK(built.leaf().update(code, value_of<Value>(i)));
+      found->second = value_of<Value>(i);
+    }
     if (i % 997 == 0) compare(built, expected, code);
   }
   compare(built, expected, pool[pool.size() / 2]);
