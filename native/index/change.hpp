@@ -78,7 +78,76 @@ class Change {
     replace(gather(memory, count), false);
   }
 
+  // Makes the leaf at a code anew, together with those after it in its node that fit into one; sets
+  // the code to the last one of them. Returns how many keys they have.
+  std::size_t convert(std::uint64_t& code) {
+    start(code);
+    auto count = leaf_.none() ? 0 : keys_of_leaf();
+    if (at().node.kind() == Kind::linear) count = join_run(count);
+    const auto range = at().child_range();
+    code = range.high;
+    if (count == 0) return 0;
+    const Scratch memory(tree_, scratch_bytes(count));
+    auto entries = memory.entries(count);
+    std::size_t leaves = 0;
+    each_of_run([&](Word word) {
+      ++leaves;
+      with_leaf<Value, Sharing>(word, [&](auto leaf) { leaf.gather(0, entries); });
+    });
+    sort(memory, entries, count);
+    Draft draft(tree_);
+    Making builder(tree_, draft, tree_.configuration.fill);
+    const auto made = builder.subtree(entries, range);
+    tree_.state.expect(leaves);
+    draft.keep(count);
+    retire_run(made, leaves);
+    return count;
+  }
+
  private:
+  // Lengthens the run of slots by leaves after it while all keep to the size of one. The two halves
+  // of a node remain apart, as `plant` says.
+  std::size_t join_run(std::size_t count) {
+    const auto most = most_keys(tree_.configuration) * 5 / 8;
+    const auto* slots = slots_of(at().node);
+    const auto all = static_cast<std::uint32_t>(slot_count(at().node));
+    const auto bound = at().first < all / 2 ? all / 2 : all;
+    while (at().end < bound) {
+      const Word next(slots[at().end]);
+      if (next.inner()) break;
+      const auto more = next.none() ? 0 : leaf_count<Value, Sharing>(next);
+      if (count + more > most) break;
+      count += more;
+      const auto word = slots[at().end];
+      auto end = at().end;
+      while (end < all && slots[end] == word) ++end;
+      if (end > bound) break;
+      at().end = end;
+    }
+    return count;
+  }
+
+  template <class Action>
+  void each_of_run(const Action& action) {
+    const auto* slots = slots_of(at().node);
+    for (auto slot = at().first; slot < at().end; ++slot) {
+      const bool again = slot > at().first && slots[slot] == slots[slot - 1];
+      if (!again && slots[slot] != 0) action(Word(slots[slot]));
+    }
+  }
+
+  void retire_run(Word made, std::size_t leaves) {
+    count_children(1 - static_cast<int>(leaves));
+    // Slots lead to the new leaf one after the other; each old leaf goes when its last slot is set.
+    const auto* slots = slots_of(at().node);
+    for (auto slot = at().first; slot < at().end; ++slot) {
+      const Word old(slots[slot]);
+      const bool last = slot + 1 == at().end || slots[slot + 1] != old.bits();
+      Map::point(at().node, slot, slot + 1, made);
+      if (last) tree_.retire(old);
+    }
+  }
+
   void start(std::uint64_t code) {
     tree_.state.reclaim(tree_.memory);
     tree_.trace(code, path_);
@@ -102,9 +171,12 @@ class Change {
   EntryBuffer<Value> gather(const Scratch& memory, std::size_t count) const {
     auto entries = memory.entries(count);
     with_leaf<Value, Sharing>(leaf_, [&](auto leaf) { leaf.gather(0, entries); });
+    sort(memory, entries, count);
+    return entries;
+  }
+  static void sort(const Scratch& memory, EntryBuffer<Value>& entries, std::size_t count) {
     const auto pairs = (Scratch::bytes(count) + 63) / 64 * 64;
     sort_entries(entries, reinterpret_cast<Pair*>(memory.template as<char>() + pairs));
-    return entries;
   }
 
   // Leaves made by changes have room for the inserts to come.
@@ -369,8 +441,7 @@ class Change {
       if (word.inner()) return;
       with_leaf<Value, Sharing>(word, [&](auto leaf) { leaf.gather(0, entries); });
     });
-    const auto pairs = (Scratch::bytes(count) + 63) / 64 * 64;
-    sort_entries(entries, reinterpret_cast<Pair*>(memory.template as<char>() + pairs));
+    sort(memory, entries, count);
     Draft draft(tree_);
     Making builder(tree_, draft, fill());
     const auto word =

@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "index/batch.hpp"
 #include "index/build.hpp"
 #include "index/change.hpp"
 #include "index/configuration.hpp"
@@ -38,7 +39,8 @@ class CodeMap {
   CodeMap(const CodeMap& other) : CodeMap(other.configuration(), other.tree_.memory.allocator()) {
     copy_from(other);
   }
-  CodeMap& operator=(const CodeMap&) = delete;
+  CodeMap& operator=(CodeMap&&) noexcept = default;
+  CodeMap& operator=(const CodeMap& other) { return *this = CodeMap(other); }
 
   // Replaces everything. Codes in any order; of equal ones the last counts.
   void build(const std::uint64_t* codes, const Value* values, std::size_t count, int threads = 1) {
@@ -57,13 +59,7 @@ class CodeMap {
 
   bool get(std::uint64_t code, Value& out) const {
     [[maybe_unused]] const auto pin = tree_.state.pin();
-    const auto word = tree_.leaf(code);
-    if (word.none()) return false;
-    return with_leaf<Value, Sharing>(word, [&](auto leaf) {
-      bool found = false;
-      tree_.state.read(word.to(), [&] { found = leaf.get(code, out); });
-      return found;
-    });
+    return get_from(tree_.leaf(code), code, out);
   }
   bool contains(std::uint64_t code) const {
     Value unused;
@@ -93,17 +89,7 @@ class CodeMap {
   }
 
   // False: the code is not there.
-  bool erase(std::uint64_t code) {
-    const auto word = tree_.leaf(code);
-    if (word.none()) return false;
-    const auto outcome = with_leaf<Value, Sharing>(word, [&](auto leaf) {
-      return tree_.state.write(word.to(), [&] { return leaf.erase(code); });
-    });
-    if (outcome == Outcome::absent) return false;
-    tree_.set_size(tree_.size() - 1);
-    if (outcome == Outcome::sparse) compact(code);
-    return true;
-  }
+  bool erase(std::uint64_t code) { return erase_from(tree_.leaf(code), code); }
 
   // Up to `most` entries in ascending order from `from` on; returns how many.
   std::size_t scan(std::uint64_t from, std::size_t most, std::uint64_t* codes,
@@ -134,19 +120,33 @@ class CodeMap {
   std::size_t size() const { return tree_.size(); }
   bool empty() const { return size() == 0; }
 
+  // Batches: the same for each code in turn, faster as memory accesses overlap. An exception leaves
+  // the changes made for the codes before.
+
+  // Sets `found[i]`, and if it is true `out[i]`; returns how many are.
   std::size_t get(const std::uint64_t* codes, std::size_t count, Value* out, bool* found) const {
+    [[maybe_unused]] const auto pin = tree_.state.pin();
     std::size_t hits = 0;
-    for (std::size_t i = 0; i < count; ++i) hits += found[i] = get(codes[i], out[i]);
+    in_batches<false>(codes, count, [&](Word word, std::size_t i) {
+      found[i] = get_from(word, codes[i], out[i]);
+      hits += found[i];
+    });
     return hits;
   }
+  // Returns how many codes are new.
   std::size_t insert_or_assign(const std::uint64_t* codes, const Value* values, std::size_t count) {
     std::size_t fresh = 0;
-    for (std::size_t i = 0; i < count; ++i) fresh += insert_or_assign(codes[i], values[i]);
+    const Entries<Value> entries{codes, values, count};
+    in_batches<true>(codes, count, [&](Word word, std::size_t i) {
+      fresh += put_into(word, codes[i], entries.value(i), true);
+    });
     return fresh;
   }
+  // Returns how many codes were there.
   std::size_t erase(const std::uint64_t* codes, std::size_t count) {
     std::size_t erased = 0;
-    for (std::size_t i = 0; i < count; ++i) erased += erase(codes[i]);
+    in_batches<true>(codes, count,
+                     [&](Word word, std::size_t i) { erased += erase_from(word, codes[i]); });
     return erased;
   }
 
@@ -155,6 +155,19 @@ class CodeMap {
   void configure(const Configuration& configuration) {
     configuration.validate();
     tree_.configuration = configuration;
+  }
+
+  // Makes leaves from the code `cursor` on anew by the configuration, about as many as have
+  // `most_keys` keys, and moves the cursor; false: the end is reached.
+  bool convert(std::uint64_t& cursor, std::size_t most_keys) {
+    std::size_t keys = 0;
+    while (keys < most_keys) {
+      if (tree_.root().none()) return false;
+      keys += 1 + Change<Value, Sharing, Allocator>(tree_).convert(cursor);
+      if (cursor == ~std::uint64_t{0}) return false;
+      ++cursor;
+    }
+    return true;
   }
 
   Statistics statistics() const { return Inspector<Value, Sharing, Allocator>(tree_).statistics(); }
@@ -170,21 +183,60 @@ class CodeMap {
   }
 
  private:
+  bool get_from(Word word, std::uint64_t code, Value& out) const {
+    if (word.none()) return false;
+    return with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      bool found = false;
+      tree_.state.read(word.to(), [&] { found = leaf.get(code, out); });
+      return found;
+    });
+  }
+
   bool put(std::uint64_t code, const Value& value, bool assign) {
-    for (;;) {
-      const auto word = tree_.leaf(code);
+    return put_into(tree_.leaf(code), code, value, assign);
+  }
+
+  bool put_into(Word word, std::uint64_t code, const Value& value, bool assign) {
+    for (;; word = tree_.leaf(code)) {
       auto outcome = Outcome::full;
       if (!word.none()) {
         outcome = with_leaf<Value, Sharing>(word, [&](auto leaf) {
           return tree_.state.write(word.to(), [&] { return leaf.insert(code, value, assign); });
         });
       }
+      if (outcome == Outcome::present) return false;
       if (outcome == Outcome::done) {
         tree_.set_size(tree_.size() + 1);
         return true;
       }
-      if (outcome == Outcome::present) return false;
       make_room(code);
+    }
+  }
+
+  bool erase_from(Word word, std::uint64_t code) {
+    if (word.none()) return false;
+    const auto outcome = with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      return tree_.state.write(word.to(), [&] { return leaf.erase(code); });
+    });
+    if (outcome == Outcome::absent) return false;
+    tree_.set_size(tree_.size() - 1);
+    if (outcome == Outcome::sparse) compact(code);
+    return true;
+  }
+
+  // Calls `action` for each code with its leaf, found in advance. A change of structure, which only
+  // a batch of changes can make, makes the leaves found before invalid.
+  template <bool kChanges, class Action>
+  void in_batches(const std::uint64_t* codes, std::size_t count, const Action& action) const {
+    BatchWords words;
+    for (std::size_t first = 0; first < count; first += kBatch) {
+      const auto part = std::min(kBatch, count - first);
+      find_leaves(tree_, codes + first, part, words);
+      const auto changes = kChanges ? tree_.statistics.changes : 0;
+      for (std::size_t i = 0; i < part; ++i) {
+        const bool valid = !kChanges || tree_.statistics.changes == changes;
+        action(valid ? words[i] : tree_.leaf(codes[first + i]), first + i);
+      }
     }
   }
 

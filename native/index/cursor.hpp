@@ -52,19 +52,33 @@ class LeafReader {
     const auto word = tree_->leaf(from_, last);
     buffer_.count = 0;
     if (!word.none()) {
-      with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      const bool part = with_leaf<Value, Sharing>(word, [&](auto leaf) {
+        if constexpr (requires { leaf.sort(nullptr); }) return read_log(leaf, most);
         constexpr bool in_order = kInOrder<Value, decltype(leaf)>;
         reserve(in_order ? std::min(most, leaf.capacity()) : leaf.capacity());
         tree_->state.read(word.to(), [&] {
           buffer_.count = 0;
           gather_some<Value>(leaf, from_, most, buffer_);
         });
-        // It may have more than were asked for.
-        if (in_order && buffer_.count == most) last = buffer_.codes[most - 1];
+        return in_order;
       });
+      // A leaf of which only a part was read may have more.
+      if (part && buffer_.count == most) last = buffer_.codes[most - 1];
     }
     ended_ = last == ~std::uint64_t{0};
     from_ = last + 1;
+  }
+
+  // The first scan of a log leaf after inserts puts its entries in order.
+  template <class LeafType>
+  bool read_log(const LeafType& leaf, std::size_t most) {
+    if (!leaf.in_order()) {
+      pairs_.resize(leaf.count());
+      leaf.sort(pairs_.data());
+    }
+    reserve(std::min(most, leaf.count()));
+    leaf.scan_in_order(from_, most, buffer_);
+    return true;
   }
 
   void reserve(std::size_t count) {
@@ -110,6 +124,7 @@ class LeafReader {
   Vector<Value> values_;
   Vector<Value> sorted_values_{values_.get_allocator()};
   Vector<std::pair<std::uint64_t, std::uint32_t>> order_;
+  Vector<Pair> pairs_{values_.get_allocator()};
   EntryBuffer<Value> buffer_;
 };
 

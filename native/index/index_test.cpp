@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -208,6 +209,52 @@ void test_bounds() {
       300'000);
 }
 
+// Batches are the single operations, in turn; leaves are converted while they go on.
+void test_batches_and_conversion() {
+  const auto all = configurations();
+  CodeMap<std::uint64_t> map;
+  Reference reference;
+  std::uint64_t cursor = 0;
+  for (int round = 0; round < 200; ++round) {
+    const auto& keys = kKeySets[round % std::size(kKeySets)];
+    Codes codes(below(300));
+    for (auto& code : codes) code = keys.draw();
+    Codes values(codes.size());
+    for (auto& value : values) value = engine();
+    std::size_t fresh = 0;
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      fresh += !reference.contains(codes[i]);
+      reference[codes[i]] = values[i];
+    }
+    CHECK(map.insert_or_assign(codes.data(), values.data(), codes.size()) == fresh);
+    for (auto& code : codes) code = below(2) == 0 ? code : keys.draw();
+    Codes out(codes.size());
+    const auto found = std::make_unique<bool[]>(codes.size());
+    const auto hits = map.get(codes.data(), codes.size(), out.data(), found.get());
+    CHECK(hits ==
+          static_cast<std::size_t>(std::count(found.get(), found.get() + codes.size(), true)));
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      const auto at = reference.find(codes[i]);
+      CHECK(found[i] == (at != reference.end()) && (!found[i] || out[i] == at->second));
+    }
+    codes.resize(codes.size() / 3);
+    std::size_t erased = 0;
+    for (const auto code : codes) erased += reference.erase(code);
+    CHECK(map.erase(codes.data(), codes.size()) == erased);
+    if (round % 5 == 0) map.configure(all[below(all.size())]);
+    if (!map.convert(cursor, 1 + below(5000))) cursor = 0;
+    check_scan(map, reference, keys.draw());
+    if (round % 10 == 0) compare(map, reference);
+  }
+  for (const auto& configuration : all) {  // in whole
+    map.configure(configuration);
+    for (cursor = 0; map.convert(cursor, 1000);) continue;
+    compare(map, reference);
+    const auto statistics = map.statistics();
+    CHECK(statistics.keys[static_cast<std::size_t>(configuration.leaf)] == map.size());
+  }
+}
+
 template <class Value>
 void test_values(Value (*of)(std::uint64_t)) {
   CodeMap<Value> map;
@@ -267,6 +314,7 @@ int main() {
   test_random_operations();
   test_orders_of_insertion();
   test_bounds();
+  test_batches_and_conversion();
   test_values<std::uint64_t>([](std::uint64_t code) { return ~code; });
   test_values<std::uint32_t>([](std::uint64_t code) { return static_cast<std::uint32_t>(code); });
   test_values<std::uint8_t>([](std::uint64_t code) { return static_cast<std::uint8_t>(code); });

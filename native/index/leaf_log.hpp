@@ -135,6 +135,13 @@ class LogLeaf {
     for (std::size_t i = 0; i < end; ++i) put(i, pairs[i].first, pairs[i].second);
     set_counts(end, end);
   }
+  // Of a leaf in order, the lowest `most` entries with codes of at least `from`.
+  void scan_in_order(std::uint64_t from, std::size_t most, EntryBuffer<Value>& to) const {
+    auto i = lower_bound_of<Sharing>(codes(), count(), from);
+    for (const auto end = count(); i < end && most > 0; ++i, --most) {
+      to.append(codes()[i], value_at(i));
+    }
+  }
   bool in_order() const { return sorted() == count(); }
 
   const char* broken() const {

@@ -192,6 +192,7 @@ class Arena {
   const Allocator& allocator() const { return allocator_; }
 
   void swap(Arena& other) noexcept {
+    std::swap(allocator_, other.allocator_);
     std::swap(newest_, other.newest_);
     std::swap(free_, other.free_);
     std::swap(large_bytes_, other.large_bytes_);

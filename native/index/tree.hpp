@@ -50,7 +50,15 @@ class Tree {
         statistics(std::exchange(other.statistics, {})),
         root_(std::exchange(other.root_, 0)),
         size_(std::exchange(other.size_, 0)) {}
-  Tree& operator=(Tree&&) = delete;
+  Tree& operator=(Tree&& other) noexcept {
+    std::swap(configuration, other.configuration);
+    memory.swap(other.memory);
+    std::swap(state, other.state);
+    std::swap(statistics, other.statistics);
+    std::swap(root_, other.root_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
   ~Tree() { release_large(root()); }
 
   Word root() const { return Word(Sharing::load(&root_)); }
