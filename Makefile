@@ -118,7 +118,9 @@ index-bench: $(RELEASE)/build.ninja
 native: $(VENV)/.package $(RELEASE)/build.ninja ## build headrace._native into src/headrace
 	$(call say,native build)
 	@$(BIN)/cmake --build $(RELEASE) --target _native -j $(JOBS)
+	@rm -rf build/stage
 	@$(BIN)/cmake --install $(RELEASE) --prefix build/stage > build/install.log
+	@rm -rf src/headrace/include && cp -R build/stage/headrace/include src/headrace
 	@for made in build/stage/headrace/*.so; do place=src/headrace/$${made##*/}; \
 		cmp -s $$made $$place || { cp $$made $$place.new && mv $$place.new $$place; }; done # running processes keep the old one
 
@@ -130,7 +132,7 @@ $(RELEASE)/build.ninja: | $(VENV)/.runtime
 	@$(CMAKE_CONFIGURE) -B $(RELEASE) -DCMAKE_BUILD_TYPE=Release
 
 clean: ## remove everything that make built (build, .venv, caches)
-	rm -rf build $(VENV) src/headrace/_native*.so .pytest_cache .ruff_cache .hypothesis
+	rm -rf build $(VENV) src/headrace/_native*.so src/headrace/include .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- set-up: each stamp is older than the file that it was made from, or is made again ------------

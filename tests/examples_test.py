@@ -99,6 +99,49 @@ def test_06_fit(tmp_path: Path) -> None:
     assert losses[-1] < losses[0]
 
 
+def test_07_index(tmp_path: Path) -> None:
+    said = run(sys.executable, EXAMPLES / "07-index.py", cwd=tmp_path)
+    assert "65536 of 65537 found; the last value is 7" in said
+    assert "recorded: 131073 operations on 100% of the keys" in said
+
+
+def test_07_index_in_cpp_is_compiled_with_the_packages_headers(tmp_path: Path) -> None:
+    from headrace.index import include
+
+    flags = ("-std=c++20", "-O1", "-pthread", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+    source = EXAMPLES / "07-index.cpp"
+    run("g++", *flags, "-I", include(), source, "-o", tmp_path / "index", cwd=tmp_path)
+    said = run(tmp_path / "index", cwd=tmp_path)
+    assert said.splitlines() == [
+        "100000 keys, -9999.5 is in row 2",
+        "0 -> 40000",
+        "0.125 -> 7",
+        "0.5 -> 40002",
+    ]
+
+
+PROJECT = """
+cmake_minimum_required(VERSION 3.24)
+project(user LANGUAGES CXX)
+find_package(headrace 0.1 REQUIRED CONFIG)
+add_executable(index "{source}")
+target_link_libraries(index PRIVATE headrace::index)
+"""
+
+
+@pytest.mark.slow
+def test_07_index_in_cpp_is_built_with_an_installed_package(tmp_path: Path) -> None:
+    cmake = Path(sys.executable).parent / "cmake"
+    root = EXAMPLES.parent
+    run(cmake, "-S", root, "-B", "build", "-DHEADRACE_BINDINGS=OFF", cwd=tmp_path)
+    run(cmake, "--install", "build", "--prefix", tmp_path / "prefix", cwd=tmp_path)
+    (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(source=EXAMPLES / "07-index.cpp"))
+    prefix = f"-DCMAKE_PREFIX_PATH={tmp_path / 'prefix'}"
+    run(cmake, "-S", ".", "-B", "user", prefix, cwd=tmp_path)
+    run(cmake, "--build", "user", cwd=tmp_path)
+    assert "0.125 -> 7" in run(tmp_path / "user" / "index", cwd=tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.root
 def test_03_testbed(installed: None, tmp_path: Path) -> None:

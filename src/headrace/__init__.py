@@ -13,6 +13,7 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
+    from headrace.index import Index
     from headrace.settings import Settings
 
 __version__ = "0.1.0"
@@ -21,6 +22,7 @@ __all__ = [
     "ArtifactError",
     "CommunicationError",
     "HeadraceError",
+    "Index",
     "InputError",
     "Settings",
     "TestbedError",
@@ -31,7 +33,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load the settings when they are asked for: commands can be interrupted from the start."""
+    """Load a name when it is asked for: commands can be interrupted from the start."""
+    if name == "Index":
+        from headrace.index import Index
+
+        return Index
     if name == "Settings":
         from headrace.settings import Settings
 
