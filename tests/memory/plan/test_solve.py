@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.memory.errors import BudgetError
+from headrace.memory.graph import Storage
 from headrace.memory.plan import solve
 from headrace.memory.plan.baselines import sqrt_schedule
 from headrace.memory.plan.checkmate import post_optimized
@@ -172,3 +173,40 @@ def test_all_implementations_are_no_worse_than_one_each_post_optimised(
             continue
         optimized = verify(graph, post_optimized(graph, found.schedule, budget), budget)
         assert solve_schedule(graph, budget, limits=limits).time_us <= optimized.time_us + 1e-6
+
+
+def test_implementations_that_are_faster_together_are_found() -> None:
+    """A loss with gradients in its forward pass: each operator alone gained nothing by it."""
+    graph = chain(6, nbytes=10)
+    made = len(graph.storages)
+    operators = list(graph.operators)
+    loss, backward = operators[5].implementations[0], operators[6].implementations[0]
+    slow = (replace(loss, time_us=20.0), replace(backward, time_us=30.0))
+    operators[5] = replace(
+        operators[5],
+        implementations=(
+            slow[0],
+            replace(loss, name="with gradient", time_us=35.0, creates=(*loss.creates, made)),
+        ),
+    )
+    operators[6] = replace(
+        operators[6],
+        implementations=(
+            slow[1],
+            replace(backward, name="with gradient", reads=(made,), time_us=1.0),
+        ),
+    )
+    graph = replace(
+        graph,
+        storages=(*graph.storages, Storage(name="gradient", nbytes=10)),
+        operators=tuple(operators),
+    )
+    stages = Stages(graph)
+    peak = simulate_step(graph, plain_schedule(graph)).peak_bytes
+    search = Search.of(stages, peak)
+    start = search.evaluator.try_(Draft.plain(stages))
+    assert start is not None
+    assert search.polish(start).time_us == start.time_us
+    found = search.exchanged(start)
+    assert not found.excess
+    assert start.time_us - found.time_us == pytest.approx(14.0, abs=3.0)

@@ -25,6 +25,9 @@ _TRIED = 12
 until one helps."""
 _CHANGED_SHARE = 0.3
 """Share of the rounds of `improve` that change implementations."""
+_EXCHANGED, _EXCHANGED_SHARE, _EXCHANGED_ROUNDS = 6, 0.002, 0.1
+"""Exchanges of implementations that are tried, those that save most; the least share of the time
+that one saves; share of the rounds of `improve` that begin with one."""
 _CHANGED = (1, 1, 2, 4, 8, 16)
 """Backward operators, next to each other, that one such round changes."""
 
@@ -142,21 +145,24 @@ class Search:
                 self._make(trial, draft, read, reader)
             yield draft
 
-    def _make(self, trial: SimulatedDraft, draft: Draft, storage: int, reader: int) -> None:
-        """Let the last run of a storage's creator before a step create it, in place."""
+    def _make(self, trial: SimulatedDraft, draft: Draft, storage: int, reader: int) -> float:
+        """Let the last run of a storage's creator before a step create it, in place.
+
+        Returns the microseconds that it takes longer.
+        """
         creator = self.stages.creator.get(storage)
         if creator is None:
-            return
+            return 0.0
         runs = np.flatnonzero(trial.operator[:reader] == creator)
-        stage = int(trial.stage[runs[-1]])
-        if (
-            storage
-            not in self.stages.ways(creator)[way_of(self.stages, draft, stage, creator)].creates
-        ):
-            for number, way in enumerate(self.stages.ways(creator)):
-                if storage in way.creates:
-                    set_way(self.stages, draft, stage, creator, number)
-                    return
+        stage, ways = int(trial.stage[runs[-1]]), self.stages.ways(creator)
+        now = way_of(self.stages, draft, stage, creator)
+        if storage in ways[now].creates:
+            return 0.0
+        for number, way in enumerate(ways):
+            if storage in way.creates:
+                set_way(self.stages, draft, stage, creator, number)
+                return way.time_us - ways[now].time_us
+        return 0.0
 
     def polish(self, trial: SimulatedDraft) -> SimulatedDraft:
         """Return a draft that fits, too, without reruns and slow ways that it can do without."""
@@ -250,8 +256,45 @@ class Search:
                 current = best
         return best
 
+    def exchanged(self, trial: SimulatedDraft) -> SimulatedDraft:
+        """Return the best draft with other implementations that are faster together.
+
+        A backward operator that reads what its forward operator does not create yet is changed with
+        it, and what is then too much memory is repaired: neither step alone would be taken.
+        """
+        for draft in self._exchanges(trial)[:_EXCHANGED]:
+            start = None if self.stop() else self.evaluator.try_(draft)
+            if start is None:
+                continue
+            tried = self.polish(self.repair(start))
+            if not tried.excess and tried.time_us < trial.time_us:
+                trial = tried
+        return trial
+
+    def _exchanges(self, trial: SimulatedDraft) -> list[Draft]:
+        """Return drafts that take less time and may not fit, the fastest first."""
+        least = _EXCHANGED_SHARE * trial.time_us
+        found: list[tuple[float, int, Draft]] = []
+        count = len(self.stages.forward)
+        for step in np.flatnonzero(trial.operator >= count).tolist():
+            stage, operator = int(trial.stage[step]), int(trial.operator[step])
+            ways = self.stages.ways(operator)
+            now = trial.draft.backward[stage - 1]
+            for number in range(len(ways)):
+                if number == now:
+                    continue
+                draft = with_way(self.stages, trial.draft, stage, operator, number)
+                saved = ways[now].time_us - ways[number].time_us
+                for read in ways[number].reads:
+                    saved -= self._make(trial, draft, read, step)
+                if saved > least:
+                    found.append((-saved, len(found), draft))
+        return [draft for _, _, draft in sorted(found, key=lambda each: each[:2])]
+
     def _changed(self, trial: SimulatedDraft) -> Draft:
         """Return a draft without some reruns, or with other implementations."""
+        if self.random.random() < _EXCHANGED_ROUNDS and (drafts := self._exchanges(trial)):
+            return self.random.choice(drafts[:_EXCHANGED])
         able = np.flatnonzero([len(self.stages.ways(op)) > 1 for op in trial.operator.tolist()])
         able = able[trial.operator[able] >= len(self.stages.forward)]
         if not len(able) or self.random.random() >= _CHANGED_SHARE:

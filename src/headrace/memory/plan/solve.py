@@ -289,6 +289,8 @@ class _Solve:
             if self._ended():
                 return
             self._start(Draft.of(self.stages, sqrt_schedule(self.graph, segments)))
+        if self.best is not None and not self._ended():
+            self._found(self.search.exchanged(self.best))
 
     def _narrow(self) -> None:
         """Start from the fastest schedules found with some implementations of each operator.
