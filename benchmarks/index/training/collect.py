@@ -3,15 +3,13 @@
     PYTHONPATH=. .venv/bin/python -m benchmarks.index.training.collect --minutes 25
 
 One file a trace is written to the folder, by the trace's seed. A trace that has its file is not run
-again, so the command goes on where it was interrupted, and more minutes add more traces. Each
-configuration is run twice by turns, and the faster run counts. What is counted is processor time:
-other work on the machine prolongs the elapsed time many times over.
+again, so the command goes on where it was interrupted, and more minutes add more traces. What is
+counted is processor time: other work on the machine prolongs the elapsed time many times over.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +23,6 @@ from headrace.index.plan.trial import Trial, TrialProvider
 from headrace.index.trace import Trace
 
 FOLDER = Path("build/index-training")
-ROUNDS = 2
 
 
 def main() -> int:
@@ -33,8 +30,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--minutes", type=float, default=25)
     parser.add_argument("--first", type=int, default=0, help="seed of the first trace")
-    parser.add_argument("--least", type=int, default=60_000, help="fewest keys of a trace")
-    parser.add_argument("--most", type=int, default=2_500_000, help="most keys of a trace")
+    parser.add_argument("--least", type=int, default=40_000, help="fewest keys of a trace")
+    parser.add_argument("--most", type=int, default=2_000_000, help="most keys of a trace")
     parser.add_argument("--wait-while", type=Path, help="pause while this file exists")
     options = parser.parse_args()
     from headrace.index.run.trial import trial
@@ -45,18 +42,23 @@ def main() -> int:
     while time.monotonic() < end:
         file = options.folder / f"{seed:06d}.npz"
         if not file.exists():
-            pause_while(options.wait_while)
             begun = time.monotonic()
-            description = collect(seed, options.least, options.most, trial, file)
+            paused = pausing(in_processor_time(trial), options.wait_while)
+            description = collect(seed, options.least, options.most, paused, file)
             print(f"{seed} {time.monotonic() - begun:.1f} s: {description}", flush=True)
         seed += 1
     return 0
 
 
-def pause_while(path: Path | None) -> None:
-    """Wait until a file does not exist."""
-    while path is not None and path.exists():
-        time.sleep(3)
+def pausing(trial: TrialProvider, path: Path | None) -> TrialProvider:
+    """Return the provider, waiting before each trial until a file does not exist."""
+
+    def paused(configuration: Configuration, trace: Trace) -> Trial:
+        while path is not None and path.exists():
+            time.sleep(1)
+        return trial(configuration, trace)
+
+    return paused
 
 
 def collect(seed: int, least: int, most: int, trial: TrialProvider, file: Path) -> str:
@@ -65,7 +67,7 @@ def collect(seed: int, least: int, most: int, trial: TrialProvider, file: Path) 
     trace = trace_of(drawn)
     encoding = encode_trace(trace, trace)
     configurations = grid()
-    results = run_all(configurations, trace, trial)
+    results = [trial(each, trace) for each in configurations]
     keys = max(trace.final_size(), 1)
     temporary = file.with_suffix(".part.npz")
     np.savez_compressed(
@@ -84,16 +86,7 @@ def collect(seed: int, least: int, most: int, trial: TrialProvider, file: Path) 
     )
 
 
-def run_all(
-    configurations: Sequence[Configuration], trace: Trace, trial: TrialProvider
-) -> list[Trial]:
-    """Return the faster of each configuration's runs, in processor time."""
-    timed = in_processor_time(trial)
-    rounds = [[timed(each, trace) for each in configurations] for _ in range(ROUNDS)]
-    return [max(runs, key=lambda each: each.operations_per_s) for runs in zip(*rounds, strict=True)]
-
-
-def in_processor_time(trial: TrialProvider) -> Callable[[Configuration, Trace], Trial]:
+def in_processor_time(trial: TrialProvider) -> TrialProvider:
     """Return the provider with rates scaled by the share of the time that the process ran."""
 
     def timed(configuration: Configuration, trace: Trace) -> Trial:

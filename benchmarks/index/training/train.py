@@ -3,7 +3,7 @@
     PYTHONPATH=. .venv/bin/python -m benchmarks.index.training.train
 
 First each fold of families is held out in turn, and what a choice by the others' model costs there
-is printed: of the first one, of the best of the first eight (what trials find), of a choice by the
+is printed: of the first one, of the best of the first six (what trials find), of a choice by the
 mean alone, and of the leaf types. Then networks of several seeds are trained on everything.
 """
 
@@ -28,7 +28,7 @@ from headrace.index.plan.inputs import configuration_input
 from headrace.index.plan.model import CENTRES, save_model
 
 MODEL = Path(plan_model.__file__).with_name("model.npz")
-TOP = 8
+TOP = 6
 _WIDTH = 1.2
 """Standard deviation of a target over the classes: a rate near a border belongs to both."""
 

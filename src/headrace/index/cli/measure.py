@@ -1,7 +1,7 @@
 """``headrace index measure``: the profile of a trace."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -9,6 +9,9 @@ from rich.console import Console
 from headrace.cli.options import output_option
 from headrace.errors import InputError
 from headrace.units import parse_size, size
+
+if TYPE_CHECKING:
+    from headrace.index.measure.workload import Workload
 
 TraceFile = Annotated[
     Path,
@@ -33,8 +36,8 @@ def measure_trace_command(
     trace: TraceFile,
     output: Annotated[Path, output_option("File for the index profile.")],
     sample: Annotated[
-        str, typer.Option(help="Limit of keys and operations of the sample together, such as 3M.")
-    ] = "3M",
+        str, typer.Option(help="Limit of keys and operations of the sample together, such as 2M.")
+    ] = "2M",
     loaded: Loaded = 0.5,
     inserts: Inserts = 0.5,
     erases: Erases = 0.0,
@@ -46,23 +49,37 @@ def measure_trace_command(
     """Encode a trace: its image, how its keys deviate from lines, and a sample to run."""
     from headrace.index.measure.files import read_trace
     from headrace.index.measure.survey import survey
-    from headrace.index.measure.workload import Workload
 
     most = parse_size(sample)
     if most < 1000:
         raise InputError(f"sample is {sample!r}, needs at least 1000")
     with Console(stderr=True).status("reading") as status:
-        workload = Workload(
-            loaded=loaded,
-            inserts=inserts,
-            erases=erases,
-            scans=scans,
-            skew=skew,
-            shuffled=shuffle,
-            seed=seed,
-        )
+        workload = workload_of(loaded, inserts, erases, scans, skew, shuffle, seed)
         found = read_trace(trace, workload)
         status.update(f"encoding {len(found.loaded):,} keys, {len(found):,} operations")
         profile = survey(found, most=most, seed=seed, provenance={"source": trace.name})
         profile.save(output)
     Console().print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
+
+
+def workload_of(
+    loaded: float,
+    inserts: float,
+    erases: float,
+    scans: float,
+    skew: float,
+    shuffle: bool,
+    seed: int,
+) -> "Workload":
+    """Return the workload of the options for keys alone; raises TraceError as `Workload`."""
+    from headrace.index.measure.workload import Workload
+
+    return Workload(
+        loaded=loaded,
+        inserts=inserts,
+        erases=erases,
+        scans=scans,
+        skew=skew,
+        shuffled=shuffle,
+        seed=seed,
+    )

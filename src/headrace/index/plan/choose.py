@@ -18,7 +18,7 @@ from headrace.index.plan.plan import Candidate, IndexPlan, rank, within
 from headrace.index.plan.trial import Trial, TrialProvider
 from headrace.index.profile import IndexProfile
 
-TOP = 8
+TOP = 6
 """Candidates that are tried; the model's error is a few percent, as are the distances of the best
 from each other."""
 

@@ -4,7 +4,7 @@ from headrace.index.configuration import Configuration
 
 
 def grid() -> tuple[Configuration, ...]:
-    """Return the configurations: 36, of all types of leaves.
+    """Return the configurations: 38, of all types of leaves.
 
     Fragments of a few lines to some pages, tight and loose, below nodes of many slots and of few;
     leaves of gapped arrays by their size, density and limits (Msi, Msh), with ALEX's knob in the
@@ -16,7 +16,7 @@ def grid() -> tuple[Configuration, ...]:
 def _hashed() -> list[Configuration]:
     found = [
         Configuration(leaf="hashed", fragment_keys=keys, fill=fill)
-        for keys in (128, 256, 512, 1024)
+        for keys in (64, 128, 256, 512)
         for fill in (0.6, 0.75, 0.95)
     ]
     return [*found, Configuration(leaf="hashed", fragments=1024, initial_fragments=2)]
@@ -28,23 +28,23 @@ def _log() -> list[Configuration]:
         for keys in (32, 64, 128, 256)
         for fingerprints in (True, False)
     ]
-    wide = Configuration(leaf="log", fragment_keys=512)
+    tight = [Configuration(leaf="log", fragment_keys=keys, fill=0.95) for keys in (64, 128)]
     few = Configuration(leaf="log", fragment_keys=128, fragments=1024, initial_fragments=2)
-    return [*found, wide, few]
+    return [*found, *tight, few, Configuration(leaf="log", fragment_keys=512)]
 
 
 def _gapped() -> list[Configuration]:
     found = [
         Configuration(leaf="gapped", leaf_keys=keys, fill=fill)
-        for keys in (1024, 4096, 16384)
+        for keys in (512, 1024, 4096)
         for fill in (0.6, 0.75)
     ]
     ends = [Configuration(leaf="gapped", insert_fraction=share) for share in (0.0, 1.0)]
-    late = [
-        Configuration(leaf="gapped", max_search=search, max_shifts=shifts)
-        for search, shifts in ((1.0, 8.0), (8.0, 128.0), (8.0, 1024.0))
+    limits = [
+        Configuration(leaf="gapped", leaf_keys=1024, max_search=search, max_shifts=shifts)
+        for search, shifts in ((1.0, 8.0), (8.0, 128.0))
     ]
-    return [*found, *ends, *late]
+    return [*found, *ends, *limits, Configuration(leaf="gapped", leaf_keys=16384)]
 
 
 def _perfect() -> list[Configuration]:

@@ -43,15 +43,15 @@ def profile_summary(profile: IndexProfile) -> list[tuple[str, str]]:
 def operations_text(encoding: Encoding) -> str:
     """Return the shares of the operations as a line."""
     features = encoding.features
-    parts = [f"{features[f'{name}_share']:.3g} {name}" for name in ("find", "insert")]
+    parts = [f"{features[f'{name}_share']:.1%} {name}" for name in ("find", "insert")]
     parts += [
-        f"{features[f'{name}_share']:.3g} {name}"
+        f"{features[f'{name}_share']:.1%} {name}"
         for name in ("erase", "scan")
         if features[f"{name}_share"]
     ]
     notes = {"missing": "of finds miss", "assign": "of inserts assign", "append": "append"}
     parts += [
-        f"{features[f'{name}_share']:.3g} {text}"
+        f"{features[f'{name}_share']:.1%} {text}"
         for name, text in notes.items()
         if features[f"{name}_share"] >= 0.005
     ]
@@ -62,7 +62,7 @@ def hot_text(encoding: Encoding) -> str:
     """Return the share of reads of the most frequent keys as a line."""
     hot = encoding.tables["hot"]
     pairs = zip(hot["keys"].tolist(), hot["reads"].tolist(), strict=True)
-    return "reads of the top " + ", ".join(f"{top}: {share:.3g}" for top, share in pairs)
+    return "reads of the top " + ", ".join(f"{top}: {share:.1%}" for top, share in pairs)
 
 
 def fit_rows(fits: Table) -> list[tuple[object, ...]]:
