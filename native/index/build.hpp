@@ -24,6 +24,12 @@ inline std::size_t gallop(const std::uint64_t* codes, std::size_t from, std::siz
       std::lower_bound(codes + low, codes + std::min(low + step, count), code) - codes);
 }
 
+// Only of multimaps: entries that no node can separate. They stay in one leaf of any size.
+template <class Value>
+bool one_code(const Entries<Value>& entries) {
+  return entries.count == 0 || entries.codes[0] == entries.codes[entries.count - 1];
+}
+
 template <class Value, class Sharing, class Allocator>
 class Builder {
   using Map = Tree<Value, Sharing, Allocator>;
@@ -41,12 +47,12 @@ class Builder {
   // A whole tree. Its root is a node with two children at least: no leaf has both 0 and the
   // highest code, which mark empty entries.
   Word root(const Entries<Value>& entries) {
-    if (entries.count >= 2) return inner(entries, Range{});
+    if (!one_code(entries)) return inner(entries, Range{});
     const Model halves{0, 1, 63};
     auto* node = make_node(halves, entries.count);
     const auto word = Word(reinterpret_cast<Line*>(node), Kind::linear);
     for (std::uint32_t slot = 0; slot < 2; ++slot) {
-      const bool here = entries.count == 1 && halves.slot(entries.codes[0]) == slot;
+      const bool here = entries.count != 0 && halves.slot(entries.codes[0]) == slot;
       const auto child = here ? leaf(entries, range_of(word, {}, slot, slot + 1)) : Word();
       Map::point(word, slot, slot + 1, child);
       node->children += here;
@@ -56,11 +62,13 @@ class Builder {
 
   // A leaf if they fit into one, else an inner node.
   Word subtree(const Entries<Value>& entries, const Range& range) {
-    return entries.count <= most_ ? leaf(entries, range) : inner(entries, range);
+    return entries.count <= most_ || one_code(entries) ? leaf(entries, range)
+                                                       : inner(entries, range);
   }
 
-  // A node with at least two children, for at least two entries.
+  // A node with at least two children, for at least two entries (a leaf if of one code only).
   Word inner(const Entries<Value>& entries, const Range& range) {
+    if (one_code(entries)) return leaf(entries, range);
     const auto group = group_keys(entries.count);
     const std::size_t most_slots = entries.count <= 2 * most_
                                        ? tree_.configuration.initial_fragments
@@ -92,6 +100,16 @@ class Builder {
       default:
         return make_hashed(entries, high_empty);
     }
+  }
+
+  // The start of the code at `position`, or of the next one if it is the first: where to divide.
+  static std::size_t boundary(const Entries<Value>& entries, std::size_t position) {
+    const auto* codes = entries.codes;
+    if (position > 0 && codes[position - 1] < codes[position]) return position;
+    const auto* found = codes[position] == codes[0]
+                            ? std::upper_bound(codes, codes + entries.count, codes[0])
+                            : std::lower_bound(codes, codes + entries.count, codes[position]);
+    return static_cast<std::size_t>(found - codes);
   }
 
  private:
@@ -175,13 +193,17 @@ class Builder {
     const auto children = std::clamp<std::size_t>(leaves, 2, ComparisonNode::kMostChildren);
     auto* node = new (draft_.allocate(ComparisonNode::lines())) ComparisonNode{};
     const auto word = Word(reinterpret_cast<Line*>(node), Kind::comparison);
-    node->count = children - 1;
+    std::size_t bounds[ComparisonNode::kMostChildren + 1] = {};
     for (std::size_t i = 1; i < children; ++i) {
-      node->separators[i - 1] = entries.codes[i * entries.count / children];
+      const auto bound = boundary(entries, i * entries.count / children);
+      if (bound > bounds[node->count]) bounds[++node->count] = bound;
     }
-    for (std::uint32_t i = 0; i < children; ++i) {
-      const auto part =
-          entries.part(i * entries.count / children, (i + 1) * entries.count / children);
+    bounds[node->count + 1] = entries.count;
+    for (std::uint32_t i = 0; i < node->count; ++i) {
+      node->separators[i] = entries.codes[bounds[i + 1]];
+    }
+    for (std::uint32_t i = 0; i <= node->count; ++i) {
+      const auto part = entries.part(bounds[i], bounds[i + 1]);
       Map::point(word, i, i + 1, subtree(part, range_of(word, range, i, i + 1)));
     }
     return word;

@@ -59,10 +59,15 @@ class Change {
   void make_room(std::uint64_t code) {
     start(code);
     if (leaf_.none()) return plant();
-    const auto count = keys_of_leaf();
-    const Scratch memory(tree_, scratch_bytes(count));
-    const auto entries = gather(memory, count);
-    if (count < most_keys(tree_.configuration) && !slow()) return replace(entries, true);
+    const auto most = with_leaf<Value, Sharing>(leaf_, [](auto leaf) { return leaf.capacity(); });
+    const Scratch memory(tree_, scratch_bytes(most));
+    auto entries = memory.entries(most);
+    with_leaf<Value, Sharing>(leaf_, [&](auto leaf) { leaf.gather(0, entries); });
+    const bool fits = entries.count < most_keys(tree_.configuration) && !slow();
+    if (any_order() && fits) return replace(entries, true);
+    if (any_order() && split_unsorted(entries)) return;
+    sort(memory, entries, most);
+    if (fits || one_code(Entries<Value>(entries))) return replace(entries, true);
     if (at().node.kind() == Kind::comparison) return split_comparison(entries);
     if (widen(entries)) return;
     if (at().end - at().first > 1) return split_run(entries);
@@ -216,6 +221,60 @@ class Change {
     if (leaf.none()) count_children(-1);
   }
 
+  // Leaves to be made do not need their entries in order, which costs more than all the rest.
+  bool any_order() const {
+    return tree_.configuration.leaf == Leaf::hashed || tree_.configuration.leaf == Leaf::log;
+  }
+
+  // Splits a run of a few slots inside of the model's range where that halves its entries best.
+  // False, and nothing is changed: it is another case, or one slot has most of them.
+  bool split_unsorted(EntryBuffer<Value>& entries) {
+    constexpr std::uint32_t kMostSlotsOfRun = 64;
+    const auto slots = at().end - at().first;
+    if (at().node.kind() != Kind::linear || slots < 2 || slots > kMostSlotsOfRun ||
+        at().first == 0 || at().end == slot_count(at().node)) {
+      return false;
+    }
+    const auto& model = at().node.template to<LinearNode>()->model;
+    std::uint32_t counts[kMostSlotsOfRun] = {};
+    for (std::size_t i = 0; i < entries.count; ++i) {
+      ++counts[model.slot(entries.codes[i]) - at().first];
+    }
+    std::uint32_t slot = 0;
+    std::size_t left = counts[0];
+    while (slot + 2 < slots && 2 * left + counts[slot + 1] < entries.count) left += counts[++slot];
+    const auto larger = std::max(left, entries.count - left);
+    if (larger > entries.count * 3 / 4 || larger > most_keys(tree_.configuration)) return false;
+    const auto middle = at().first + slot + 1;
+    partition(entries, model.first_code(middle));
+    const Entries<Value> all = entries;
+    Draft draft(tree_);
+    Making builder(tree_, draft, fill());
+    const auto low = builder.leaf(all.part(0, left), at().child_range());
+    const auto high = builder.make_leaf(all.part(left, all.count), false);
+    tree_.state.expect(1);
+    draft.keep(all.count);
+    Map::point(at().node, at().first, middle, low);
+    Map::point(at().node, middle, at().end, high);
+    count_children(1);
+    tree_.retire(leaf_);
+    return true;
+  }
+
+  // Entries with codes below `code` first.
+  static void partition(EntryBuffer<Value>& entries, std::uint64_t code) {
+    std::size_t low = 0;
+    auto high = entries.count;
+    for (;;) {
+      while (low < high && entries.codes[low] < code) ++low;
+      while (low < high && entries.codes[high - 1] >= code) --high;
+      if (low == high) return;
+      std::swap(entries.codes[low], entries.codes[--high]);
+      if constexpr (value_bytes<Value> != 0) std::swap(entries.values[low], entries.values[high]);
+      ++low;
+    }
+  }
+
   // The run's slots are parted where that halves its keys best. A slot with almost all of them gets
   // a subtree, so that no split leaves a leaf that is as good as full.
   void split_run(const Entries<Value>& entries) {
@@ -270,7 +329,7 @@ class Change {
   void split_comparison(const Entries<Value>& entries) {
     const auto& old = *at().node.template to<ComparisonNode>();
     if (old.count + 1 == ComparisonNode::kMostChildren) return deepen(entries);
-    const auto half = entries.count / 2;
+    const auto half = Making::boundary(entries, entries.count / 2);
     Draft draft(tree_);
     Making builder(tree_, draft, fill());
     auto* node = new (draft.allocate(ComparisonNode::lines())) ComparisonNode(old);

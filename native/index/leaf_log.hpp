@@ -95,11 +95,36 @@ class LogLeaf {
   Outcome erase(std::uint64_t code) const {
     const auto i = position(code);
     if (i < 0) return Outcome::absent;
-    const auto at = static_cast<std::size_t>(i);
-    const auto last = count() - 1;
-    if (at != last) put(at, codes()[last], value_at(last));
-    set_counts(last, std::min(sorted(), at == last ? last : at));
-    return last == 0 || last < header_->capacity / 4 ? Outcome::sparse : Outcome::done;
+    remove(static_cast<std::size_t>(i));
+    return sparse() ? Outcome::sparse : Outcome::done;
+  }
+  bool sparse() const { return count() == 0 || count() < header_->capacity / 4; }
+
+  // For multimaps. All entries, in no order.
+  Entries<Value> entries() const { return {codes(), values(), count()}; }
+  // Calls `action(value)` for each entry with this code, in no order.
+  template <class Action>
+  void each(std::uint64_t code, const Action& action) const {
+    for (auto i = position(code, 0); i >= 0; i = position(code, static_cast<std::size_t>(i) + 1)) {
+      action(value_at(static_cast<std::size_t>(i)));
+    }
+  }
+  // Erases at most `most` entries with this code of which `matches(value)`. Returns how many.
+  template <class Matches>
+  std::size_t erase_each(std::uint64_t code, std::size_t most, const Matches& matches) const {
+    std::size_t erased = 0;
+    for (std::size_t next = 0; erased < most;) {
+      const auto i = position(code, next);
+      if (i < 0) break;
+      next = static_cast<std::size_t>(i);
+      if (matches(value_at(next))) {
+        remove(next);
+        ++erased;
+      } else {
+        ++next;
+      }
+    }
+    return erased;
   }
 
   std::size_t count() const { return Sharing::load(&header_->counts) & 0xffff'ffff; }
@@ -176,6 +201,12 @@ class LogLeaf {
     Sharing::store(&header_->counts, count | static_cast<std::uint64_t>(sorted) << 32);
   }
 
+  void remove(std::size_t i) const {
+    const auto last = count() - 1;
+    if (i != last) put(i, codes()[last], value_at(last));
+    set_counts(last, std::min(sorted(), i));
+  }
+
   void put(std::size_t i, std::uint64_t code, const Value& value) const {
     if (header_->fingerprint_bytes != 0) {
       auto* word = fingerprints() + i / 8;
@@ -187,10 +218,15 @@ class LogLeaf {
     Sharing::store(codes() + i, code);
   }
 
-  // Negative: not there.
+  // Of the first entry from `first` on with this code. Negative: not there.
+  std::ptrdiff_t position(std::uint64_t code, std::size_t first) const {
+    if (header_->fingerprint_bytes != 0) return by_fingerprints(code, first, count());
+    return position_of<Sharing>(codes(), first, count(), code);
+  }
+  // Of one entry with this code.
   std::ptrdiff_t position(std::uint64_t code) const {
     const auto end = count();
-    if (header_->fingerprint_bytes != 0) return by_fingerprints(code, end);
+    if (header_->fingerprint_bytes != 0) return by_fingerprints(code, 0, end);
     const auto in_order = sorted();
     if (in_order > 16) {
       const auto i = lower_bound_of<Sharing>(codes(), in_order, code);
@@ -200,12 +236,13 @@ class LogLeaf {
     return position_of<Sharing>(codes(), 0, end, code);
   }
 
-  std::ptrdiff_t by_fingerprints(std::uint64_t code, std::size_t end) const {
+  std::ptrdiff_t by_fingerprints(std::uint64_t code, std::size_t from, std::size_t end) const {
     const auto byte = fingerprint(code);
-    for (std::size_t first = 0; first < end; first += kFingerprintsAtOnce) {
+    auto skipped = from % kFingerprintsAtOnce;  // of the first group
+    for (auto first = from - skipped; first < end; first += kFingerprintsAtOnce, skipped = 0) {
       auto found = equal_fingerprints<Sharing>(fingerprints() + first / 8, byte,
                                                header_->fingerprint_bytes - first);
-      for (; found != 0; found &= found - 1) {
+      for (found = found >> skipped << skipped; found != 0; found &= found - 1) {
         const auto i = first + static_cast<std::size_t>(std::countr_zero(found));
         if (i >= end) return -1;
         if (Sharing::load(codes() + i) == code) return static_cast<std::ptrdiff_t>(i);

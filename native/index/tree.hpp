@@ -49,7 +49,9 @@ class Tree {
         state(std::move(other.state)),
         statistics(std::exchange(other.statistics, {})),
         root_(std::exchange(other.root_, 0)),
-        size_(std::exchange(other.size_, 0)) {}
+        size_(std::exchange(other.size_, 0)),
+        scratch_(std::exchange(other.scratch_, nullptr)),
+        scratch_lines_(std::exchange(other.scratch_lines_, 0)) {}
   Tree& operator=(Tree&& other) noexcept {
     std::swap(configuration, other.configuration);
     memory.swap(other.memory);
@@ -57,6 +59,8 @@ class Tree {
     std::swap(statistics, other.statistics);
     std::swap(root_, other.root_);
     std::swap(size_, other.size_);
+    std::swap(scratch_, other.scratch_);
+    std::swap(scratch_lines_, other.scratch_lines_);
     return *this;
   }
   ~Tree() { release_large(root()); }
@@ -190,16 +194,26 @@ class Tree {
     Vector<Block> blocks_;
   };
 
-  // Working memory for entries, or anything else, while a change is made.
+  // Working memory for entries, or anything else, while a change is made: one block that the tree
+  // keeps, so that short-lived ones do not break up the memory of leaves.
   class Scratch {
    public:
     Scratch(Tree& tree, std::size_t bytes)
-        : tree_(tree),
-          lines_((bytes + kLineBytes - 1) / kLineBytes + 1),
-          block_(tree.memory.allocate(lines_)) {}
+        : tree_(tree), lines_((bytes + kLineBytes - 1) / kLineBytes + 1) {
+      kept_ = !tree.scratch_taken_ && lines_ <= kMostKept;
+      if (kept_) tree.grow_scratch(lines_);
+      block_ = kept_ ? tree.scratch_ : tree.memory.allocate(lines_);
+      tree.scratch_taken_ |= kept_;
+    }
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
-    ~Scratch() { tree_.memory.release(block_, lines_); }
+    ~Scratch() {
+      if (kept_) {
+        tree_.scratch_taken_ = false;
+      } else {
+        tree_.memory.release(block_, lines_);
+      }
+    }
     template <class T>
     T* as() const {
       return reinterpret_cast<T*>(block_);
@@ -211,8 +225,10 @@ class Tree {
     }
 
    private:
+    static constexpr std::size_t kMostKept = 1024;
     Tree& tree_;
     std::size_t lines_;
+    bool kept_;
     Line* block_;
   };
 
@@ -231,8 +247,20 @@ class Tree {
     });
   }
 
+  void grow_scratch(std::size_t lines) {
+    if (lines <= scratch_lines_) return;
+    lines = std::bit_ceil(lines);
+    auto* block = memory.allocate(lines);
+    if (scratch_ != nullptr) memory.release(scratch_, scratch_lines_);
+    scratch_ = block;
+    scratch_lines_ = lines;
+  }
+
   std::uint64_t root_ = 0;
   std::uint64_t size_ = 0;
+  Line* scratch_ = nullptr;
+  std::size_t scratch_lines_ = 0;
+  bool scratch_taken_ = false;
 };
 
 }  // namespace headrace::index
