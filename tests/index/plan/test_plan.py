@@ -10,6 +10,7 @@ from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
 from headrace.index.errors import ChoiceError
 from headrace.index.plan.choose import plan
+from headrace.index.plan.grid import grid
 from headrace.index.plan.plan import CANDIDATES, IndexPlan
 from tests.index.plan.models import FakeTrials, profile, random_model
 
@@ -18,7 +19,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "index.md"
 
 @pytest.fixture(scope="module")
 def made() -> IndexPlan:
-    trials = FakeTrials(lambda each: 1e6 + each.fragment_keys)
+    trials = FakeTrials(lambda each: 1e6 + grid().index(each))
     return plan(profile(), model=random_model(), trial=trials, most_bytes_per_key=1e6)
 
 
