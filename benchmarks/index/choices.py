@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.index.maps import OrderedMap
 from benchmarks.index.workload import MISS, Mix, Workload
+from headrace.errors import ArtifactError
 
 DEFAULT: Mapping[str, Any] = {}
 """The native defaults."""
@@ -38,12 +39,12 @@ def choose(workload: Workload) -> Choice:
 
     Raises
     ------
-    ImportError : in a build without trials.
+    ImportError, AttributeError : in a build without trials.
+    ArtifactError : without a model.
     """
-    from headrace.index.run.trial import trial
-
     from headrace.index.measure.survey import survey
     from headrace.index.plan.choose import plan
+    from headrace.index.run.trial import trial
     from headrace.index.trace import Trace
 
     kept = workload.operations != MISS
@@ -60,5 +61,5 @@ def choose_or_default(workload: Workload) -> Choice:
     """Return the choice, or the native defaults in a build that cannot choose."""
     try:
         return choose(workload)
-    except (ImportError, AttributeError, FileNotFoundError) as error:
-        return Choice(settings=DEFAULT, name=f"default ({error})", seconds=0.0)
+    except (ImportError, AttributeError, ArtifactError):
+        return Choice(settings=DEFAULT, name="default", seconds=0.0)

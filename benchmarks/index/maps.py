@@ -148,6 +148,12 @@ def turns(
     return {label: totals(rows) for label, rows in answers.items()}
 
 
+def check(maps: Sequence[Running], count: int) -> int:
+    """Return how many of the inserted codes headrace's maps do not find, or with other values."""
+    ours = [each for each in maps if each.label.startswith("headrace")]
+    return sum(int(each.ask(f"check 0 {count}")["wrong"]) for each in ours)
+
+
 def totals(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sums of a map's answers; checksums are of 64 bits."""
     names = ("operations", "ns", "cpu_ns", "wrong", "checksum")

@@ -26,6 +26,7 @@ from benchmarks.index.maps import (
     STANDARD,
     VECTOR,
     OrderedMap,
+    check,
     running,
     turns,
     wrong_answers,
@@ -120,6 +121,7 @@ def _round(
                 found.update(turns(started, size.operations, slices=size.slices))
                 for each in started:
                     found[each.label]["memory"] = each.ask("memory")
+                found[group[-1].label]["wrong"] += check(started, size.operations)
         if number == 0 and at_once:
             found.update(_bounded(path, MIXES[mix], size))
     return found
@@ -164,5 +166,6 @@ def race(maps: Sequence[OrderedMap], made: Workload, size: Sizes) -> list[Round]
         for _ in range(size.rounds):
             with running(maps, path) as started:
                 rounds.append(turns(started, len(made.codes), slices=size.slices))
+                answers.count(check(started, len(made.codes)))
             answers.count(wrong_answers(rounds[-1]))
     return rounds

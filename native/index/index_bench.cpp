@@ -4,12 +4,13 @@
 //
 //   index_bench MAP WORKLOAD [--value-bytes 4|8] [--set FIELD=VALUE]... [--folder F --sync 0|1]
 //
-// MAP: standard, vector, absl, judy, headrace; durable and lmdb, which are kept in a folder.
-// FIELD: of headrace's configuration. Commands:
+// MAP: standard, vector, absl, judy, headrace; append, headrace's multimap; durable and lmdb, which
+// are kept in a folder. FIELD: of headrace's configuration. Commands:
 //   build                    load the workload's codes
 //   run BEGIN END            operations BEGIN to END, one after the other
 //   chained BEGIN END        finds, each of which begins when the one before has ended
 //   batches BEGIN END SIZE   operations of one kind in arrays of SIZE
+//   check BEGIN END          find what the inserts of this range left, without a clock
 //   latencies BEGIN END      with a clock around each operation
 //   memory                   bytes since before the map was made: malloc's and resident
 //   statistics               headrace's own, after verify()
@@ -30,6 +31,11 @@
 #include "index/bench/replay.hpp"
 #include "index/bench/rivals.hpp"
 #include "index/bench/workload.hpp"
+
+#if __has_include("index/multimap.hpp")
+#include "index/bench/append.hpp"
+#define HEADRACE_BENCH_APPEND
+#endif
 
 using namespace headrace::index::bench;
 
@@ -125,6 +131,7 @@ void execute(Map& map, const Workload& workload, const Memory& before, const std
   if (verb == "run") return replay.run(range);
   if (verb == "chained") return replay.chained(range);
   if (verb == "latencies") return replay.latencies(range);
+  if (verb == "check") return replay.check(range);
   if (verb == "memory") return print_memory(map, before);
   if constexpr (requires { map.describe(); }) {
     if (verb == "statistics") return map.describe();
@@ -160,6 +167,9 @@ void serve_map(const Options& options, const Workload& workload) {
     for (const auto& setting : options.settings) set_field(configuration, setting);
     return serve<Ours<Value>>(workload, configuration);
   }
+#if defined(HEADRACE_BENCH_APPEND)
+  if (options.map == "append") return serve<Append<Value>>(workload);
+#endif
 #if defined(HEADRACE_BENCH_DURABLE)
   if (options.map == "durable") {
     return serve<DurableOurs<Value>>(workload, options.folder, options.sync);

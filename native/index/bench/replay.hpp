@@ -40,6 +40,16 @@ class Replay {
     report("run", range, watch.elapsed(), watch.processor(), answers);
   }
 
+  // Finds the codes that the range inserted: workloads erase none of these.
+  void check(Range range) {
+    Answers answers;
+    Stopwatch watch;
+    for (auto i = range.begin; i < range.end; ++i) {
+      if (workload_.operations()[i] == kInsert) apply(kFind, workload_.codes()[i], answers);
+    }
+    report("check", range, watch.elapsed(), watch.processor(), answers);
+  }
+
   // Finds of which each begins when the one before has ended.
   void chained(Range range) {
     Answers answers;
