@@ -208,6 +208,8 @@ class _Solve:
         self.deadline = self.limits.seconds * _FIRST_SHARE
         self._first()
         self.deadline = self.limits.seconds
+        if self.best is not None and not self._ended():
+            self._found(self.search.exchanged(self.best))
         program = self._program()
         small = program is not None and program.model.variables <= _EXACT_VARIABLES
         if program is not None and small:
@@ -289,8 +291,6 @@ class _Solve:
             if self._ended():
                 return
             self._start(Draft.of(self.stages, sqrt_schedule(self.graph, segments)))
-        if self.best is not None and not self._ended():
-            self._found(self.search.exchanged(self.best))
 
     def _narrow(self) -> None:
         """Start from the fastest schedules found with some implementations of each operator.
