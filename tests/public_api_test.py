@@ -119,6 +119,7 @@ PUBLIC = {
         "fsdp_hook",
     },
     "headrace.index": {
+        "Adaptation",
         "CapError",
         "Configuration",
         "ConfigurationError",

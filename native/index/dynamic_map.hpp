@@ -213,11 +213,7 @@ class DynamicMapOf final : public DynamicMap {
   double convert(std::uint64_t& cursor, std::size_t most_keys, bool& done) override {
     std::lock_guard lock(mutex_);
     const auto began = Activity::Clock::now();
-    if constexpr (requires { map_.convert(cursor, most_keys); }) {
-      done = !map_.convert(cursor, most_keys);
-    } else {
-      done = true;
-    }
+    done = !map_.convert(cursor, most_keys);
     return std::chrono::duration<double>(Activity::Clock::now() - began).count();
   }
 

@@ -15,10 +15,12 @@ from headrace.index.errors import (
 from headrace.index.trace import Trace
 
 if TYPE_CHECKING:
+    from headrace.index.adapt.agent import Adaptation
     from headrace.index.run.index import Index
     from headrace.index.run.recorder import Recorder
 
 __all__ = [
+    "Adaptation",
     "CapError",
     "Configuration",
     "ConfigurationError",
@@ -49,6 +51,10 @@ def include() -> Path:
 
 def __getattr__(name: str) -> object:
     """Load the native module when it is needed: planning runs without it."""
+    if name == "Adaptation":
+        from headrace.index.adapt.agent import Adaptation
+
+        return Adaptation
     if name == "Index":
         from headrace.index.run.index import Index
 

@@ -224,6 +224,22 @@ def test_copies_and_pickles_hold_the_same_and_live_apart() -> None:
         assert len(index) == 3000
 
 
+def test_leaves_are_converted_to_another_configuration() -> None:
+    keys = np.arange(0, 200_000, 3)
+    index = Index(keys, keys, configuration=Configuration(leaf="gapped"))
+    assert index.statistics()["leaves"]["hashed"] == 0
+    index.configure(Configuration(leaf="hashed"))
+    cursor: int | None = 0
+    calls = 0
+    while cursor is not None:
+        cursor = index.convert(cursor, 5000)
+        calls += 1
+    assert calls > 3
+    assert index.statistics()["leaves"]["gapped"] == 0
+    assert np.array_equal(index[keys], keys)
+    index.verify()
+
+
 def test_threads_share_an_index() -> None:
     """Each thread's own keys are as it left them, whatever the others and a conversion do."""
     index = Index(dtype=np.uint64, value_dtype=np.uint64)

@@ -1,0 +1,291 @@
+"""`Adaptation`: a thread that follows an index, plans it anew and converts it beside its users.
+
+The index's lock is held for slices of a conversion only (`_SLICE_S` each), for a look (some
+microseconds), and for slices of the reading of its keys at the end of a recording.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from headrace import _native
+from headrace.errors import HeadraceError
+from headrace.index.adapt.decide import (
+    Action,
+    ActionOutcome,
+    Limits,
+    Observation,
+    State,
+    decide,
+)
+from headrace.index.adapt.observe import Observer
+from headrace.index.adapt.propose import Proposal, Proposer, propose
+from headrace.index.adapt.workload import Workload, key_distance, mix_distance
+from headrace.index.configuration import Configuration
+from headrace.index.plan.plan import IndexPlan
+from headrace.index.run.index import Index
+from headrace.index.run.recorder import Recorder
+from headrace.index.trace import OPERATIONS, Trace
+from headrace.job.records import Records
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.1
+"""Seconds between looks: two confirm a change, which is to be followed within two seconds."""
+
+RECORD_S = 0.15
+_RECORDED = 1 << 18
+"""Time of a recording, and its most operations."""
+
+_SLICE_S = 3e-4
+_SHARE = 0.6
+"""Aim of a slice of conversion, and the share of the time that slices take."""
+
+MIN_GAIN = 1.1
+"""Gain below which an index is left as it is: trials differ by some percent from run to run, and a
+conversion takes as much time as hundreds of thousands of operations."""
+
+_CLOSE_S = 30.0
+
+
+class Adaptation:
+    """Adaptation of one index, until `close`; or as a context.
+
+    Parameters
+    ----------
+    index : used from other threads meanwhile.
+    proposer : plans a recorded workload; default: the throughput model and trials.
+    most_bytes_per_key : cap of memory for the default proposer.
+    limits : policy.
+    log_path : file that events are appended to, as lines of JSON.
+    look_s : seconds between looks.
+    start : whether a thread is started; else `step` is called.
+
+    Attributes
+    ----------
+    records : events, the latest last; see docs/index.md.
+    conversions : that were completed.
+    longest_slice_s : the longest time that a conversion held the index's lock at once.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        proposer: Proposer | None = None,
+        most_bytes_per_key: float | None = None,
+        limits: Limits | None = None,
+        log_path: Path | None = None,
+        look_s: float = LOOK_S,
+        start: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.index = index
+        self.records = Records(log_path)
+        self.conversions = 0
+        self.longest_slice_s = 0.0
+        self.workload: Workload | None = None
+        """Workload of the last look."""
+        self._most_bytes_per_key = most_bytes_per_key
+        self._proposer = proposer or self._propose
+        self._look_s = look_s
+        self._clock = clock
+        self._observer = Observer(index)
+        self._state = State(limits=limits or Limits())
+        self._work: Callable[[], ActionOutcome | None] | None = None
+        self._trace: Trace | None = None
+        self._former: IndexPlan | Configuration | None = None
+        self._proposal: Proposal | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-index", daemon=True)
+        if start:
+            self._thread.start()
+
+    @property
+    def state(self) -> State:
+        """State of the policy."""
+        return self._state
+
+    def step(self) -> Action:
+        """Look at the index once, continue the action under way, and begin the next."""
+        outcome = None if self._work is None else self._work()
+        if outcome is not None:
+            self._work = None
+        self.workload = self._observer.look()
+        seen = Observation(now_s=self._clock(), workload=self.workload, outcome=outcome)
+        before = self._state
+        self._state, action = decide(before, seen)
+        self._begin(action, before)
+        return action
+
+    def close(self) -> None:
+        """End the thread; a conversion under way ends where it is.
+
+        Leaves that are not converted remain of their type: the index is whole at any time.
+        """
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_S)
+        self.index.native.end_recording()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0 if self._converting else self._look_s):
+            try:
+                self.step()
+            except Exception as error:
+                log.exception("an index is no longer adapted")
+                self.records.add("ended", error=str(error))
+                return
+
+    @property
+    def _converting(self) -> bool:
+        return isinstance(self._work, _Conversion)
+
+    # -- actions -----------------------------------------------------------------------------------
+
+    def _begin(self, action: Action, before: State) -> None:
+        match action:
+            case Action.RECORD:
+                self._note_change(before)
+                self._work = _Recording(self.index, self._clock, self._recorded)
+            case Action.PLAN:
+                self._work = self._plan
+            case Action.CONVERT:
+                assert self._proposal is not None
+                self._former = self.index.plan or self.index.configuration
+                self._convert(self._proposal.plan or self._proposal.configuration, "converted")
+            case Action.REVERT:
+                assert self._former is not None
+                self._convert(self._former, "reverted")
+            case Action.ACCEPT:
+                self.records.add("watching", configuration=self.index.configuration.name)
+            case Action.WAIT:
+                pass
+
+    def _note_change(self, before: State) -> None:
+        seen = self._state.planned_for
+        assert seen is not None
+        shares = dict(zip(OPERATIONS, (round(share, 3) for share in seen.shares), strict=True))
+        known = before.planned_for
+        distances = {} if known is None else {
+            "mix": round(mix_distance(known, seen), 3),
+            "keys": round(key_distance(known, seen), 3),
+        }  # fmt: skip
+        self.records.add("changed", shares=shares, **distances)
+
+    def _recorded(self, trace: Trace, share: float) -> None:
+        self._trace = trace
+        self.records.add("recorded", operations=len(trace), keys=len(trace.loaded), share=share)
+
+    def _propose(self, trace: Trace, current: Configuration, value_bytes: int) -> Proposal:
+        cap = self._most_bytes_per_key
+        return propose(trace, current, value_bytes, most_bytes_per_key=cap)
+
+    def _plan(self) -> ActionOutcome:
+        """Plan for the recording; the thread does nothing else meanwhile."""
+        assert self._trace is not None
+        index = self.index
+        value_bytes = 0 if index.value_dtype is None else index.value_dtype.itemsize
+        began = time.perf_counter()
+        try:
+            found = self._proposer(self._trace, index.configuration, value_bytes)
+        except HeadraceError as error:
+            self.records.add("failed", error=str(error))
+            return ActionOutcome.FAILED
+        finally:
+            self._trace = None
+        self._proposal = found
+        facts: dict[str, Any] = {
+            "configuration": found.configuration.name,
+            "gain": round(found.gain, 3),
+            "seconds": round(time.perf_counter() - began, 3),
+        }
+        if found.gain < MIN_GAIN or found.configuration == index.configuration:
+            self.records.add("kept", **facts)
+            return ActionOutcome.KEPT
+        self.records.add("planned", **facts)
+        return ActionOutcome.DONE
+
+    def _convert(self, target: IndexPlan | Configuration, event: str) -> None:
+        self.index.configure(target)
+
+        def ended(conversion: _Conversion) -> None:
+            self.conversions += 1
+            self.longest_slice_s = max(self.longest_slice_s, conversion.longest_s)
+            self.records.add(
+                event,
+                configuration=self.index.configuration.name,
+                seconds=round(conversion.seconds, 3),
+                slices=conversion.slices,
+                longest_slice_us=round(conversion.longest_s * 1e6),
+            )
+
+        self._work = _Conversion(self.index, self._look_s, ended)
+
+
+class _Recording:
+    """A recording of `RECORD_S`."""
+
+    def __init__(
+        self, index: Index, clock: Callable[[], float], done: Callable[[Trace, float], None]
+    ) -> None:
+        self._recorder = Recorder(index, most_operations=_RECORDED, most_keys=_RECORDED)
+        self._clock = clock
+        self._done = done
+        self._recorder.start()
+        self._until_s = clock() + RECORD_S
+
+    def __call__(self) -> ActionOutcome | None:
+        if self._clock() < self._until_s:
+            return None
+        try:
+            trace = self._recorder.stop()
+        except HeadraceError:  # a user's own recorder took its place
+            return ActionOutcome.FAILED
+        if not len(trace):
+            return ActionOutcome.FAILED
+        self._done(trace, self._recorder.share)
+        return ActionOutcome.DONE
+
+
+class _Conversion:
+    """A conversion, some of it at each call."""
+
+    def __init__(self, index: Index, step_s: float, ended: Callable[["_Conversion"], None]) -> None:
+        self._map = index.native
+        self._native = _native.IndexConversion(_SLICE_S, _SHARE)
+        self._step_s = step_s
+        self._ended = ended
+        self.seconds = 0.0
+
+    @property
+    def slices(self) -> int:
+        return self._native.slices
+
+    @property
+    def longest_s(self) -> float:
+        return self._native.longest_s
+
+    def __call__(self) -> ActionOutcome | None:
+        began = time.perf_counter()
+        more = self._native.run(self._map, self._step_s)
+        self.seconds += time.perf_counter() - began
+        if more:
+            return None
+        self._ended(self)
+        return ActionOutcome.DONE

@@ -1,0 +1,249 @@
+"""When an index is planned again: a pure `decide(state, observation) -> (state, action)`.
+
+A changed mix of operations, or changed keys, are confirmed by a second look. Then operations are
+recorded, a configuration is planned for them, and if that promises enough, leaves are converted to
+it. The cost of operations before and after is compared, and the former configuration restored if
+they have become slower. Nothing here has a clock or a thread: times are of the observations.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+
+import numpy as np
+
+from headrace.index.adapt.workload import NONE, Workload, key_distance, merged, mix_distance
+
+_REFERENCE = 1000
+"""Keys of the reference sample: more would not make a look's own, of some hundred, tell more."""
+
+
+class Phase(Enum):
+    """State of adaptation."""
+
+    WATCHING = auto()
+    RECORDING = auto()
+    PLANNING = auto()
+    CONVERTING = auto()
+    JUDGING = auto()
+    REVERTING = auto()
+
+
+class Action(Enum):
+    """Actions of the thread that follows an index."""
+
+    WAIT = auto()
+    RECORD = auto()  # operations
+    PLAN = auto()  # a configuration for what was recorded
+    CONVERT = auto()  # leaves to the new configuration
+    REVERT = auto()  # them to the former one
+    ACCEPT = auto()  # watch on with what there is
+
+
+class ActionOutcome(Enum):
+    """Ends of actions."""
+
+    DONE = auto()
+    KEPT = auto()  # planning found nothing that is better by enough
+    FAILED = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Policy.
+
+    Attributes
+    ----------
+    operations : of a look below which it tells nothing: an idle index has not changed.
+    mix : share of operations that differ from the mix that was planned for. Costs are linear in the
+        shares: what is best for a mix loses little where a tenth of the operations differs.
+    keys : Kolmogorov-Smirnov distance of the keys, beyond chance.
+    confirmations : looks in a row that show a change: a burst within one look is none.
+    worse : increase of the mean cost that a conversion is reverted for; on a busy machine that of
+        one configuration varies by a tenth and more.
+    judge_rounds : looks at a new configuration before it is judged.
+    pause_s : least time between the end of a planning and the next; doubled after each that changed
+        nothing or was reverted, up to `most_pause_s`, and reset by one that was kept.
+    """
+
+    operations: int = 2000
+    mix: float = 0.1
+    keys: float = 0.2
+    confirmations: int = 2
+    worse: float = 0.25
+    judge_rounds: int = 3
+    pause_s: float = 0.5
+    most_pause_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One look at the index.
+
+    Attributes
+    ----------
+    now_s : time, on any clock.
+    workload : operations since the look before.
+    outcome : of the action under way, if it has ended.
+    """
+
+    now_s: float
+    workload: Workload = NONE
+    outcome: ActionOutcome | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class State:
+    """Memory between observations.
+
+    Attributes
+    ----------
+    planned_for : workload that the configuration in force was planned for; None: not planned yet.
+    pending : operations of looks that were too few to tell.
+    repeats : looks in a row that show a change.
+    changed : workload of these looks; it becomes `planned_for`.
+    judged, rounds : workload since the conversion, and its number of looks.
+    pause_s, free_s : current pause, and the time it ends at.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    phase: Phase = Phase.WATCHING
+    planned_for: Workload | None = None
+    pending: Workload = NONE
+    repeats: int = 0
+    changed: Workload = NONE
+    judged: Workload = NONE
+    rounds: int = 0
+    pause_s: float = 0.0
+    free_s: float = float("-inf")
+
+
+_Decided = tuple[State, Action]
+
+
+def decide(state: State, seen: Observation) -> _Decided:
+    """Return the next state and action."""
+    return _DECIDE[state.phase](state, seen)
+
+
+def has_changed(state: State, workload: Workload) -> bool:
+    """Return whether a workload differs from the one that was planned for."""
+    if state.planned_for is None:
+        return True
+    return (
+        mix_distance(state.planned_for, workload) > state.limits.mix
+        or key_distance(state.planned_for, workload) > state.limits.keys
+    )
+
+
+def _watching(state: State, seen: Observation) -> _Decided:
+    workload = merged(state.pending, seen.workload)
+    if workload.operations < state.limits.operations:
+        return replace(state, pending=workload), Action.WAIT
+    state = replace(state, pending=NONE)
+    if not has_changed(state, workload):
+        return replace(_known_better(state, workload), repeats=0, changed=NONE), Action.WAIT
+    # the last look alone: the one before may have begun with the former workload
+    state = replace(state, repeats=state.repeats + 1, changed=workload)
+    if state.repeats < state.limits.confirmations or seen.now_s < state.free_s:
+        return state, Action.WAIT
+    return _record(state)
+
+
+def _known_better(state: State, workload: Workload) -> State:
+    """Add a look's keys to the sample of what was planned for, until that is large."""
+    known = state.planned_for
+    if known is None or len(known.sample) >= _REFERENCE:
+        return state
+    sample = np.sort(np.concatenate([known.sample, workload.sample]))
+    return replace(state, planned_for=replace(known, sample=sample))
+
+
+def _record(state: State) -> _Decided:
+    begun = replace(state, phase=Phase.RECORDING, planned_for=state.changed, repeats=0)
+    return begun, Action.RECORD
+
+
+def _recording(state: State, seen: Observation) -> _Decided:
+    match seen.outcome:
+        case None:
+            return state, Action.WAIT
+        case ActionOutcome.DONE:
+            return replace(state, phase=Phase.PLANNING), Action.PLAN
+        case _:
+            return _end(state, seen, kept=False)
+
+
+def _planning(state: State, seen: Observation) -> _Decided:
+    match seen.outcome:
+        case None:
+            return state, Action.WAIT
+        case ActionOutcome.DONE:
+            return replace(state, phase=Phase.CONVERTING), Action.CONVERT
+        case _:
+            return _end(state, seen, kept=False)
+
+
+def _converting(state: State, seen: Observation) -> _Decided:
+    """Wait for the end; a workload that changes again ends it early."""
+    if seen.workload.operations >= state.limits.operations:
+        if has_changed(state, seen.workload):
+            state = replace(state, repeats=state.repeats + 1, changed=seen.workload)
+            if state.repeats >= state.limits.confirmations:
+                return _record(state)
+        else:
+            state = replace(state, repeats=0)
+    match seen.outcome:
+        case None:
+            return state, Action.WAIT
+        case ActionOutcome.DONE:
+            return replace(state, phase=Phase.JUDGING, judged=NONE, rounds=0), Action.WAIT
+        case _:
+            return _end(state, seen, kept=False)
+
+
+def _judging(state: State, seen: Observation) -> _Decided:
+    if seen.workload.operations < state.limits.operations:
+        return state, Action.WAIT
+    if has_changed(state, seen.workload):
+        return _end(state, seen, kept=True)  # the costs of two workloads are not compared
+    state = replace(state, judged=merged(state.judged, seen.workload), rounds=state.rounds + 1)
+    if state.rounds < state.limits.judge_rounds:
+        return state, Action.WAIT
+    assert state.planned_for is not None
+    shares = state.judged.shares
+    before, after = state.planned_for.cost_of(shares), state.judged.cost_of(shares)
+    if before is not None and after is not None and after > before * (1 + state.limits.worse):
+        return replace(state, phase=Phase.REVERTING), Action.REVERT
+    return _end(state, seen, kept=True)
+
+
+def _reverting(state: State, seen: Observation) -> _Decided:
+    return (state, Action.WAIT) if seen.outcome is None else _end(state, seen, kept=False)
+
+
+def _end(state: State, seen: Observation, *, kept: bool) -> _Decided:
+    """Watch on; the next planning waits longer if this one was of no use."""
+    limits = state.limits
+    longer = min(max(2 * state.pause_s, limits.pause_s), limits.most_pause_s)
+    pause_s = limits.pause_s if kept else longer
+    ended = replace(
+        state,
+        phase=Phase.WATCHING,
+        repeats=0,
+        changed=NONE,
+        pending=NONE,
+        pause_s=pause_s,
+        free_s=seen.now_s + pause_s,
+    )
+    return ended, Action.ACCEPT
+
+
+_DECIDE: Mapping[Phase, Callable[[State, Observation], _Decided]] = {
+    Phase.WATCHING: _watching,
+    Phase.RECORDING: _recording,
+    Phase.PLANNING: _planning,
+    Phase.CONVERTING: _converting,
+    Phase.JUDGING: _judging,
+    Phase.REVERTING: _reverting,
+}

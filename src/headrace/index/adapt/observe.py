@@ -1,0 +1,30 @@
+"""Observation of a live index by its counters: some microseconds a look."""
+
+import numpy as np
+
+from headrace.index.adapt.workload import Workload
+from headrace.index.run.index import Index
+
+
+class Observer:
+    """Looks at an index; each returns the operations since the one before."""
+
+    def __init__(self, index: Index) -> None:
+        self._map = index.native
+        self._counts, self._sampled = self._read(0)[:2]
+
+    def look(self) -> Workload:
+        """Return the workload since the last look."""
+        counts, sampled, codes = self._read(self._sampled)
+        since = counts - self._counts
+        self._counts, self._sampled = counts, sampled
+        timed, timed_ns = since[:, 1].astype(float), since[:, 2]
+        cost_ns = np.divide(timed_ns, timed, out=np.full(len(timed), np.nan), where=timed > 0)
+        return Workload(
+            counts=tuple(since[:, 0].tolist()), cost_ns=tuple(cost_ns.tolist()), sample=codes
+        )
+
+    def _read(self, since: int) -> tuple[np.ndarray, int, np.ndarray]:
+        rows, sampled, _, codes = self._map.activity(since)
+        counts = np.array([(row[0], row[2], row[3]) for row in rows], np.int64)
+        return counts, sampled, np.sort(codes)

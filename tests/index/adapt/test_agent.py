@@ -1,0 +1,205 @@
+"""Adaptation of a live index: phases are followed, users' calls go on, nothing is lost."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.index.adapt.agent import Adaptation
+from headrace.index.adapt.decide import Action, Limits, Phase
+from headrace.index.adapt.propose import Proposal
+from headrace.index.configuration import Configuration
+from headrace.index.errors import CapError
+from headrace.index.run.index import Index
+from headrace.index.trace import INSERT, Trace
+
+UNJUDGED = Limits(worse=100.0)
+"""Times of short runs on a busy machine tell little."""
+
+READS, WRITES = Configuration(leaf="gapped"), Configuration(leaf="log")
+
+
+def by_mix(trace: Trace, current: Configuration, value_bytes: int) -> Proposal:
+    """Plan gapped leaves for reads, logs for writes."""
+    wanted = WRITES if (trace.operations == INSERT).mean() > 0.5 else READS
+    return Proposal(configuration=wanted, gain=1.0 if wanted == current else 2.0)
+
+
+class Workload:
+    """Batches on an index, and the keys that it must hold."""
+
+    def __init__(self, keys: int) -> None:
+        self.random = np.random.default_rng(0)
+        self.known = np.unique(self.random.integers(0, 2**60, keys, np.uint64))
+        self.index = Index(self.known, self.known, configuration=Configuration())
+
+    def run(self, inserts: float) -> None:
+        fresh = self.random.integers(0, 2**60, int(2000 * inserts), np.uint64)
+        self.index.insert(fresh, fresh)
+        self.known = np.append(self.known, fresh)
+        asked = self.random.choice(self.known, 2000 - len(fresh))
+        assert np.array_equal(self.index[asked], asked)
+
+    def check(self) -> None:
+        self.index.verify()
+        assert np.array_equal(self.index.keys(), np.unique(self.known))
+
+
+class Clock:
+    """A clock that steps move on."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 0.1
+        return self.now_s
+
+
+def stepped(workload: Workload, adaptation: Adaptation, inserts: float, most: int = 60) -> float:
+    """Run a phase until its conversion is accepted; return the time by the clock."""
+    clock: Any = adaptation._clock
+    began_s = clock.now_s
+    for _ in range(most):
+        for _ in range(3):
+            workload.run(inserts)
+        if adaptation.step() is Action.ACCEPT:
+            return clock.now_s - began_s
+    pytest.fail(f"not adapted after {most} steps: {adaptation.records.events}")
+
+
+def test_phases_are_followed_and_logged(tmp_path: Path) -> None:
+    """Figure 3.5's phases: read-heavy, write-heavy, write-only; then reads again."""
+    workload = Workload(30_000)
+    path = tmp_path / "events"
+    adaptation = Adaptation(
+        workload.index,
+        proposer=by_mix,
+        start=False,
+        clock=Clock(),
+        log_path=path,
+        limits=UNJUDGED,
+    )
+    wanted = [(0.15, READS), (0.85, WRITES), (1.0, WRITES), (0.15, READS)]
+    for inserts, configuration in wanted:
+        stepped(workload, adaptation, inserts)
+        assert workload.index.configuration == configuration
+        leaves = workload.index.statistics()["leaves"]
+        assert leaves[configuration.leaf] == sum(leaves.values())
+        workload.check()
+    adaptation.close()
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    assert events == list(adaptation.records.events)
+    planned = ["changed", "recorded", "planned", "converted", "watching"]
+    kept = ["changed", "recorded", "kept", "watching"]
+    assert [each["event"] for each in events] == [*planned, *planned, *kept, *planned]
+    assert adaptation.conversions == 3
+    assert events[5]["shares"]["insert"] == pytest.approx(0.85, abs=0.05)
+    assert events[5]["mix"] == pytest.approx(0.7, abs=0.05)
+
+
+def test_a_worse_configuration_is_reverted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs are made up: the index seems three times as slow after the conversion."""
+    from dataclasses import replace
+
+    workload = Workload(5000)
+    adaptation = Adaptation(workload.index, proposer=by_mix, start=False, clock=Clock())
+    look = adaptation._observer.look
+    slow = {READS: 300.0}
+
+    def seen() -> Any:
+        cost_ns = slow.get(workload.index.configuration, 100.0)
+        return replace(look(), cost_ns=(cost_ns,) * 4)
+
+    monkeypatch.setattr(adaptation._observer, "look", seen)
+    stepped(workload, adaptation, 0.1)
+    assert workload.index.configuration == Configuration()
+    assert [each["event"] for each in adaptation.records.events][-3:] == [
+        "converted",
+        "reverted",
+        "watching",
+    ]
+    adaptation.close()
+    workload.check()
+
+
+def test_a_failed_planning_changes_nothing() -> None:
+    def fail(trace: Trace, current: Configuration, value_bytes: int) -> Proposal:
+        raise CapError("the cap is 1 bytes per key")
+
+    workload = Workload(5000)
+    adaptation = Adaptation(workload.index, proposer=fail, start=False, clock=Clock())
+    stepped(workload, adaptation, 0.1)
+    assert adaptation.records.events[-2]["error"] == "the cap is 1 bytes per key"
+    assert workload.index.configuration == Configuration()
+    assert adaptation.state.phase is Phase.WATCHING
+    adaptation.close()
+
+
+def test_a_close_within_a_conversion_leaves_the_index_whole() -> None:
+    workload = Workload(100_000)
+    adaptation = Adaptation(
+        workload.index, proposer=by_mix, start=False, clock=Clock(), look_s=1e-4
+    )
+    for _ in range(30):
+        workload.run(0.1)
+        if adaptation.step() is Action.CONVERT:
+            break
+    adaptation.step()
+    adaptation.close()
+    leaves = workload.index.statistics()["leaves"]
+    assert leaves["gapped"] > 0
+    assert leaves["hashed"] > 0
+    workload.check()
+
+
+@pytest.mark.timing
+def test_a_thread_follows_a_change_while_calls_go_on() -> None:
+    """Half a million keys: followed within two seconds, and no call is held up long."""
+    workload = Workload(500_000)
+    calls: list[float] = []
+    stop = threading.Event()
+    asked = workload.random.choice(workload.known, 64)
+
+    def ask() -> None:
+        while not stop.is_set():
+            began = time.perf_counter()
+            workload.index.find(asked)
+            calls.append(time.perf_counter() - began)
+            time.sleep(2e-4)
+
+    with Adaptation(workload.index, proposer=by_mix, limits=UNJUDGED) as adaptation:
+        user = threading.Thread(target=ask)
+        user.start()
+        try:
+            began = time.monotonic()
+            while adaptation.conversions < 1 and time.monotonic() < began + 20:
+                workload.index.find(asked)
+                time.sleep(1e-4)
+            taken_s = time.monotonic() - began
+        finally:
+            stop.set()
+            user.join()
+        assert adaptation.conversions == 1, list(adaptation.records.events)
+    assert taken_s < 2
+    assert adaptation.longest_slice_s < 5e-3
+    assert np.quantile(calls, 0.99) < 5e-3
+    workload.check()
+
+
+def test_metrics_are_those_of_the_index() -> None:
+    pytest.importorskip("prometheus_client")
+    from headrace.index.adapt.metrics import IndexMetrics
+
+    workload = Workload(1000)
+    workload.run(0.5)
+    adaptation = Adaptation(workload.index, proposer=by_mix, start=False)
+    found = {each.name: each.samples[0].value for each in IndexMetrics(0, adaptation).collect()}
+    assert found["headrace_index_finds"] == 1000
+    assert found["headrace_index_inserts"] == 1000
+    assert found["headrace_index_keys"] == len(workload.index)
+    assert found["headrace_index_conversions"] == 0
+    adaptation.close()

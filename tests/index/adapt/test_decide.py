@@ -1,0 +1,185 @@
+"""The policy by itself: observations in, actions out, no clock and no index."""
+
+import numpy as np
+import pytest
+
+from headrace.index.adapt.decide import (
+    Action,
+    ActionOutcome,
+    Limits,
+    Observation,
+    Phase,
+    State,
+    decide,
+)
+from headrace.index.adapt.workload import NONE, Workload, key_distance, merged, mix_distance
+
+DONE, KEPT, FAILED = ActionOutcome.DONE, ActionOutcome.KEPT, ActionOutcome.FAILED
+
+
+def look(
+    inserts: float,
+    *,
+    cost_ns: float = 100.0,
+    center: float = 0.5,
+    count: int = 10_000,
+    seed: int = 0,
+) -> Workload:
+    """A workload of finds and inserts whose keys are around a center, of 0 to 1."""
+    random = np.random.default_rng(seed)
+    sample = np.clip(random.normal(center, 0.1, 200), 0, 1) * 2**63
+    finds = int(count * (1 - inserts))
+    return Workload(
+        counts=(finds, count - finds, 0, 0),
+        cost_ns=(cost_ns, cost_ns, float("nan"), float("nan")),
+        sample=np.sort(sample.astype(np.uint64)),
+    )
+
+
+class Run:
+    """The policy, fed with one observation after another, 0.1 s apart."""
+
+    def __init__(self, **limits: float) -> None:
+        self.state = State(limits=Limits(**limits))  # type: ignore[arg-type]
+        self.now_s = 0.0
+
+    def see(self, workload: Workload = NONE, outcome: ActionOutcome | None = None) -> Action:
+        self.now_s += 0.1
+        seen = Observation(now_s=self.now_s, workload=workload, outcome=outcome)
+        self.state, action = decide(self.state, seen)
+        return action
+
+    def until(self, wanted: Action, workload: Workload, most: int = 50) -> int:
+        """Return how many looks it took until the action."""
+        for number in range(1, most + 1):
+            if self.see(workload) is wanted:
+                return number
+        pytest.fail(f"no {wanted} in {most} looks")
+
+    def plan(self, workload: Workload, outcome: ActionOutcome = DONE) -> Action:
+        """See a recording and a planning; return the action after it."""
+        assert self.see(workload) is Action.WAIT
+        assert self.see(workload, DONE) is Action.PLAN
+        return self.see(workload, outcome)
+
+    def follow(self, workload: Workload, after: Workload | None = None) -> Action:
+        """See a change through: recording, planning, conversion, judgement."""
+        self.until(Action.RECORD, workload)
+        assert self.plan(workload) is Action.CONVERT
+        assert self.see(workload) is Action.WAIT
+        assert self.see(after or workload, DONE) is Action.WAIT
+        assert [self.see(after or workload) for _ in range(2)] == [Action.WAIT] * 2
+        return self.see(after or workload)
+
+
+def test_the_phases_of_figure_3_5_are_planned_for_one_by_one() -> None:
+    run = Run()
+    for number, inserts in enumerate((0.15, 0.85, 1.0, 0.15)):
+        workload = look(inserts, seed=number)
+        began_s = run.now_s
+        assert run.follow(workload) is Action.ACCEPT
+        assert run.now_s - began_s < 2
+        assert {run.see(look(inserts, seed=seed)) for seed in range(100)} == {Action.WAIT}
+
+
+def test_a_mix_that_stays_is_planned_once() -> None:
+    run = Run()
+    run.follow(look(0.5))
+    for seed in range(200):
+        assert run.see(look(0.5 + 0.04 * (-1) ** seed, seed=seed)) is Action.WAIT
+
+
+def test_one_odd_look_is_no_change() -> None:
+    run = Run()
+    run.follow(look(0.2))
+    for seed in range(20):
+        assert run.see(look(0.9)) is Action.WAIT
+        assert run.see(look(0.2, seed=seed)) is Action.WAIT
+
+
+def test_an_idle_index_is_left_alone() -> None:
+    run = Run()
+    assert {run.see() for _ in range(50)} == {Action.WAIT}
+    run.follow(look(0.2))
+    assert {run.see() for _ in range(50)} == {Action.WAIT}
+    # few operations a look are collected until they tell
+    assert run.until(Action.RECORD, look(0.9, count=500)) == 8
+
+
+def test_moved_keys_are_a_change() -> None:
+    run = Run()
+    run.follow(look(0.5))
+    assert run.until(Action.RECORD, look(0.5, center=0.8)) <= 6  # the pause after the first
+
+
+def test_a_useless_planning_is_not_repeated_soon() -> None:
+    """Keys that move on and on, and the plan remains the best."""
+    run = Run()
+    plannings = []
+    for number in range(600):
+        moved = look(0.5, center=number % 7 / 7, seed=number)
+        match run.see(moved):
+            case Action.RECORD:
+                plannings.append(run.now_s)
+                assert run.plan(moved, KEPT) is Action.ACCEPT
+            case action:
+                assert action is Action.WAIT
+    pauses = np.diff(plannings)
+    assert 4 <= len(pauses) <= 7
+    assert (pauses[1:] > 1.3 * pauses[:-1]).all()
+
+
+def test_a_slower_configuration_is_reverted() -> None:
+    run = Run()
+    assert run.follow(look(0.5), after=look(0.5, cost_ns=140)) is Action.REVERT
+    assert run.see(look(0.5)) is Action.WAIT
+    assert run.see(look(0.5), DONE) is Action.ACCEPT
+    assert run.state.phase is Phase.WATCHING
+    assert {run.see(look(0.5, seed=seed)) for seed in range(50)} == {Action.WAIT}
+
+
+def test_costs_within_their_scatter_are_kept() -> None:
+    assert Run().follow(look(0.5), after=look(0.5, cost_ns=115)) is Action.ACCEPT
+
+
+def test_unknown_costs_are_not_judged() -> None:
+    unknown = float("nan")
+    assert Run().follow(look(0.5), after=look(0.5, cost_ns=unknown)) is Action.ACCEPT
+    assert Run().follow(look(0.5, cost_ns=unknown), after=look(0.5)) is Action.ACCEPT
+
+
+def test_a_change_while_converting_begins_anew() -> None:
+    run = Run()
+    run.until(Action.RECORD, look(0.1))
+    assert run.plan(look(0.1)) is Action.CONVERT
+    assert run.see(look(0.9)) is Action.WAIT
+    assert run.see(look(0.9)) is Action.RECORD
+    assert run.plan(look(0.9)) is Action.CONVERT
+
+
+def test_a_change_while_judging_is_not_judged() -> None:
+    run = Run()
+    run.until(Action.RECORD, look(0.1))
+    assert run.plan(look(0.1)) is Action.CONVERT
+    assert run.see(look(0.1), DONE) is Action.WAIT
+    assert run.see(look(0.9, cost_ns=900)) is Action.ACCEPT
+
+
+def test_failures_end_in_watching() -> None:
+    run = Run()
+    run.until(Action.RECORD, look(0.1))
+    assert run.see(look(0.1), FAILED) is Action.ACCEPT
+    run.until(Action.RECORD, look(0.9))
+    assert run.plan(look(0.9), FAILED) is Action.ACCEPT
+
+
+def test_distances() -> None:
+    assert mix_distance(look(0.2), look(0.7)) == pytest.approx(0.5)
+    assert key_distance(look(0.2), look(0.2, seed=3)) == 0
+    assert key_distance(look(0.2), look(0.2, center=0.9)) > 0.5
+    assert key_distance(look(0.2), NONE) == 0
+    both = merged(look(0.0, count=100, cost_ns=10), look(0.0, count=300, cost_ns=30))
+    assert both.counts == (400, 0, 0, 0)
+    assert both.cost_ns[0] == 25
+    assert both.cost_of((1.0, 0, 0, 0)) == 25
+    assert NONE.cost_of((1.0, 0, 0, 0)) is None
