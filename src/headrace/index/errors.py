@@ -7,6 +7,7 @@
     │   ├── CapError              no configuration is within the cap of bytes per key
     │   ├── ConfigurationError    a field of a configuration is out of range
     │   ├── KeysError             keys or values cannot be those of an index
+    │   ├── PlanningError         no configuration was found for a recorded workload
     │   └── TraceError            keys or operations of a trace cannot be used
     └── VerificationError
         ├── ChoiceError           a plan's choice is not the best of its candidates
@@ -26,6 +27,10 @@ class TraceError(InputError):
 
 class KeysError(InputError):
     """Keys or values cannot be those of an index: their type, length, or a number; names it."""
+
+
+class PlanningError(InputError):
+    """No configuration was found for a recorded workload; the message has the reason."""
 
 
 class CapError(InputError):

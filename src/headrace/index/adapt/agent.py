@@ -23,7 +23,8 @@ from headrace.index.adapt.decide import (
     decide,
 )
 from headrace.index.adapt.observe import Observer
-from headrace.index.adapt.propose import Proposal, Proposer, propose
+from headrace.index.adapt.planner import PlannerProcess
+from headrace.index.adapt.propose import Proposal, Proposer
 from headrace.index.adapt.workload import Workload, key_distance, mix_distance
 from headrace.index.configuration import Configuration
 from headrace.index.plan.plan import IndexPlan
@@ -58,7 +59,8 @@ class Adaptation:
     Parameters
     ----------
     index : used from other threads meanwhile.
-    proposer : plans a recorded workload; default: the throughput model and trials.
+    proposer : plans a recorded workload; default: the throughput model and trials, in a process
+        that is started for it.
     most_bytes_per_key : cap of memory for the default proposer.
     limits : policy.
     log_path : file that events are appended to, as lines of JSON.
@@ -91,7 +93,8 @@ class Adaptation:
         self.workload: Workload | None = None
         """Workload of the last look."""
         self._most_bytes_per_key = most_bytes_per_key
-        self._proposer = proposer or self._propose
+        self._proposer = proposer
+        self._planner: PlannerProcess | None = None
         self._look_s = look_s
         self._clock = clock
         self._observer = Observer(index)
@@ -128,6 +131,8 @@ class Adaptation:
         Leaves that are not converted remain of their type: the index is whole at any time.
         """
         self._stop.set()
+        if self._planner is not None:
+            self._planner.close()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)
         self.index.native.end_recording()
@@ -144,6 +149,8 @@ class Adaptation:
         self.close()
 
     def _run(self) -> None:
+        if self._proposer is None:
+            self._process()  # it starts within a second, before the first request
         while not self._stop.wait(0 if self._converting else self._look_s):
             try:
                 self.step()
@@ -192,9 +199,10 @@ class Adaptation:
         self._trace = trace
         self.records.add("recorded", operations=len(trace), keys=len(trace.loaded), share=share)
 
-    def _propose(self, trace: Trace, current: Configuration, value_bytes: int) -> Proposal:
-        cap = self._most_bytes_per_key
-        return propose(trace, current, value_bytes, most_bytes_per_key=cap)
+    def _process(self) -> PlannerProcess:
+        if self._planner is None:
+            self._planner = PlannerProcess(self._most_bytes_per_key)
+        return self._planner
 
     def _plan(self) -> ActionOutcome:
         """Plan for the recording; the thread does nothing else meanwhile."""
@@ -203,7 +211,8 @@ class Adaptation:
         value_bytes = 0 if index.value_dtype is None else index.value_dtype.itemsize
         began = time.perf_counter()
         try:
-            found = self._proposer(self._trace, index.configuration, value_bytes)
+            proposer = self._proposer or self._process()
+            found = proposer(self._trace, index.configuration, value_bytes)
         except HeadraceError as error:
             self.records.add("failed", error=str(error))
             return ActionOutcome.FAILED

@@ -1,0 +1,52 @@
+"""Planning in a process of its own: proposals and errors come back."""
+
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from headrace.errors import CommunicationError
+from headrace.index.adapt.planner import PlannerProcess
+from headrace.index.configuration import Configuration
+from headrace.index.errors import PlanningError
+from headrace.index.trace import INSERT, Trace
+
+
+def writes(count: int = 20_000) -> Trace:
+    random = np.random.default_rng(0)
+    return Trace(
+        loaded=random.integers(0, 2**60, count, np.uint64),
+        operations=np.full(count, INSERT, np.uint8),
+        keys=random.integers(0, 2**60, count, np.uint64),
+    )
+
+
+def test_a_process_plans_as_a_call_does() -> None:
+    if not (files("headrace.index.plan") / "model.npz").is_file():
+        pytest.skip("the throughput model is not part of this build")
+    process = PlannerProcess()
+    try:
+        for _ in range(2):
+            found = process(writes(), Configuration(leaf="gapped"), 4)
+            assert found.plan is not None
+            assert found.configuration == found.plan.configuration
+            assert found.gain > 0.2
+    finally:
+        process.close()
+
+
+def test_an_error_of_planning_is_named_and_the_process_serves_on() -> None:
+    empty = np.empty(0, np.uint64)
+    process = PlannerProcess(most_bytes_per_key=1e-3)
+    try:
+        for _ in range(2):
+            with pytest.raises(PlanningError, match="no keys and no operations"):
+                process(
+                    Trace(loaded=empty, operations=empty.astype(np.uint8), keys=empty),
+                    Configuration(),
+                    8,
+                )
+    finally:
+        process.close()
+    with pytest.raises(CommunicationError, match="planning an index"):
+        process(writes(), Configuration(), 8)
