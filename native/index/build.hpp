@@ -37,9 +37,13 @@ class Builder {
   using Scratch = typename Map::Scratch;
 
  public:
-  // `fill`: share of each leaf that is to be filled.
-  Builder(Map& tree, Draft& draft, double fill)
-      : tree_(tree), draft_(draft), fill_(fill), most_(most_keys(tree.configuration)) {}
+  // `fill`: share of each leaf that is to be filled; `growing`: more or less.
+  Builder(Map& tree, Draft& draft, double fill, bool growing = false)
+      : tree_(tree),
+        draft_(draft),
+        fill_(fill),
+        growing_(growing),
+        most_(most_keys(tree.configuration)) {}
 
   // The next leaf, if of the same type, is to be larger than this one, which was found full.
   void exceed(Word full) { full_ = full; }
@@ -115,9 +119,9 @@ class Builder {
  private:
   Word make_hashed(const Entries<Value>& entries, bool high_empty) {
     using Hashed = HashedLeaf<Value, Sharing>;
-    const auto units = at_least(Kind::hashed, Hashed::units(entries.count, fill_));
-    const Word word(draft_.allocate(Hashed::lines_of_units(units)), Kind::hashed, units,
-                    high_empty);
+    auto units = at_least(Kind::hashed, Hashed::units(entries.count, varied_fill(entries)));
+    auto* lines = allocate(units, Hashed::kBucketLines);
+    const Word word(lines, Kind::hashed, units, high_empty);
     Hashed(word).fill(entries);
     return word;
   }
@@ -125,10 +129,27 @@ class Builder {
   Word make_log(const Entries<Value>& entries, bool high_empty) {
     using Log = LogLeaf<Value, Sharing>;
     const bool fingerprints = tree_.configuration.fingerprints;
-    const auto units = at_least(Kind::log, Log::units(entries.count, fill_, fingerprints));
-    auto* lines = draft_.allocate(units);
+    auto units = at_least(Kind::log, Log::units(entries.count, varied_fill(entries), fingerprints));
+    auto* lines = allocate(units, 1);
     Log::create(lines, units, fingerprints, entries);
     return Word(lines, Kind::log, units, high_empty);
+  }
+
+  // Neighbours that were filled alike would be full at the same time, and what they leave behind
+  // when they grow would be too small for each of them.
+  double varied_fill(const Entries<Value>& entries) const {
+    if (entries.count == 0) return fill_;
+    const auto share = static_cast<double>(scatter(entries.codes[0]) >> 48) / 65536;
+    return std::min(0.98, fill_ * (0.9 + 0.2 * share));
+  }
+
+  // Lines for a leaf of so many units; in changes, about as many.
+  Line* allocate(std::uint32_t& units, std::size_t unit_lines) {
+    auto lines = units * unit_lines;
+    if (!growing_ || unit_lines != 1 || units < 16) return draft_.allocate(lines);
+    auto* block = draft_.allocate_about(lines);
+    units = static_cast<std::uint32_t>(lines);
+    return block;
   }
 
   Word make_gapped(const Entries<Value>& entries, bool high_empty) {
@@ -212,6 +233,7 @@ class Builder {
   Map& tree_;
   Draft& draft_;
   double fill_;
+  bool growing_;
   std::size_t most_;
   Word full_;
 };

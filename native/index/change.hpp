@@ -187,7 +187,7 @@ class Change {
   // Leaves made by changes have room for the inserts to come.
   double fill() const {
     if (tree_.configuration.leaf == Leaf::gapped) return 0.6;
-    return std::max(0.6, tree_.configuration.fill - 0.1);
+    return std::max(0.64, tree_.configuration.fill - 0.1);
   }
 
   void point_and_retire(Word child) {
@@ -203,7 +203,7 @@ class Change {
     if (slot < half) at().end = std::min(at().end, half);
     if (slot >= half) at().first = std::max(at().first, half);
     Draft draft(tree_);
-    Making builder(tree_, draft, fill());
+    Making builder(tree_, draft, fill(), true);
     const auto leaf = builder.make_leaf({}, at().child_range().low == 0);
     draft.keep(0);
     Map::point(at().node, at().first, at().end, leaf);
@@ -212,7 +212,7 @@ class Change {
 
   void replace(const Entries<Value>& entries, bool larger) {
     Draft draft(tree_);
-    Making builder(tree_, draft, fill());
+    Making builder(tree_, draft, fill(), true);
     if (larger) builder.exceed(leaf_);
     auto leaf = builder.leaf(entries, at().child_range());
     tree_.state.expect(1);
@@ -249,7 +249,7 @@ class Change {
     partition(entries, model.first_code(middle));
     const Entries<Value> all = entries;
     Draft draft(tree_);
-    Making builder(tree_, draft, fill());
+    Making builder(tree_, draft, fill(), true);
     const auto low = builder.leaf(all.part(0, left), at().child_range());
     const auto high = builder.make_leaf(all.part(left, all.count), false);
     tree_.state.expect(1);
@@ -283,7 +283,7 @@ class Change {
     const auto before = entries_before(entries, middle);
     const auto after = entries_before(entries, middle + 1);
     Draft draft(tree_);
-    Making builder(tree_, draft, fill());
+    Making builder(tree_, draft, fill(), true);
     Word words[3];
     std::uint32_t ends[3] = {middle, middle + 1, at().end};
     std::size_t bounds[4] = {0, before, after, entries.count};
@@ -331,7 +331,7 @@ class Change {
     if (old.count + 1 == ComparisonNode::kMostChildren) return deepen(entries);
     const auto half = Making::boundary(entries, entries.count / 2);
     Draft draft(tree_);
-    Making builder(tree_, draft, fill());
+    Making builder(tree_, draft, fill(), true);
     auto* node = new (draft.allocate(ComparisonNode::lines())) ComparisonNode(old);
     const Word word(reinterpret_cast<Line*>(node), Kind::comparison);
     const auto i = slot_in(at().node, entries.codes[0]);
@@ -420,7 +420,7 @@ class Change {
   void deepen(const Entries<Value>& entries) {
     if (refit()) return;
     Draft draft(tree_);
-    Making builder(tree_, draft, fill());
+    Making builder(tree_, draft, fill(), true);
     const auto word = builder.inner(entries, at().child_range());
     tree_.state.expect(1);
     draft.keep(entries.count);
@@ -502,7 +502,7 @@ class Change {
     });
     sort(memory, entries, count);
     Draft draft(tree_);
-    Making builder(tree_, draft, fill());
+    Making builder(tree_, draft, fill(), true);
     const auto word =
         level == 0 ? builder.root(entries) : builder.inner(entries, path_[level].range);
     tree_.state.expect(tree_.blocks_below(old));

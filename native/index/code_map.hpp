@@ -3,7 +3,7 @@
 // A tree of linear models (node.hpp) leads to leaves of several types (leaves.hpp). An operation
 // that throws leaves the map as it was; only allocation throws. `Sharing`: Exclusive for one thread
 // at a time (several may read while none writes), Shared for one writer beside readers
-// (concurrent.hpp). `Allocator` is asked for aligned lines and chunks of 2 MB (memory.hpp).
+// (concurrent.hpp). `Allocator` is asked for aligned lines and chunks of 256 kB (memory.hpp).
 #pragma once
 
 #include <algorithm>

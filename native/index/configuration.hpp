@@ -28,7 +28,7 @@ constexpr std::uint32_t kMostSlots = 1U << 20;
 
 struct Configuration {
   Leaf leaf = Leaf::hashed;
-  std::uint32_t fragment_keys = 512;    // log, hashed: most keys of a fragment (mf-size)
+  std::uint32_t fragment_keys = 256;    // log, hashed: most keys of a fragment (mf-size)
   std::uint32_t fragments = 65'536;     // most slots of a model node (Mnf)
   std::uint32_t initial_fragments = 8;  // slots of a node that replaces a full leaf (nf)
   bool fingerprints = true;             // log: search by one-byte fingerprints
@@ -46,6 +46,7 @@ struct Configuration {
 struct Statistics {
   std::size_t size = 0;         // keys
   std::size_t bytes = 0;        // memory of nodes, leaves and free blocks between them
+  std::size_t leaf_bytes = 0;   // of them: leaves
   std::size_t inner_nodes = 0;  // linear and comparison nodes
   std::size_t comparison_nodes = 0;
   std::size_t slots = 0;                         // of all inner nodes

@@ -59,6 +59,7 @@ class Inspector {
     const auto keys = leaf_count<Value, Sharing>(word);
     const auto type = static_cast<std::size_t>(leaf_of(word.kind()));
     ++result.leaves[type];
+    result.leaf_bytes += leaf_lines<Value, Sharing>(word) * kLineBytes;
     result.keys[type] += keys;
     result.depth = std::max(result.depth, depth);
     result.mean_depth += static_cast<double>(depth * keys);

@@ -45,14 +45,15 @@ struct BucketLayout {
 
 template <class Value, class Sharing>
 class HashedLeaf {
-  static constexpr std::size_t kBucketLines = BucketLayout<Value>::lines;
   static constexpr std::size_t kEntries = BucketLayout<Value>::entries;
   static_assert(kEntries <= 16 && alignof(Value) <= 8);
   // An insert that would go further from its bucket finds the leaf full: about 0.85 of it is then.
   // (A leaf less than half full has keys whose hashes are alike, which more memory may not part.)
-  static constexpr std::uint32_t kMostProbes = 5;
+  static constexpr std::uint32_t kMostProbes = 8;
 
  public:
+  static constexpr std::size_t kBucketLines = BucketLayout<Value>::lines;
+
   explicit HashedLeaf(Word word)
       : data_(word.to()), empty_(word.empty_code()), buckets_(word.units()) {}
 
@@ -61,7 +62,6 @@ class HashedLeaf {
     const auto needed = std::ceil(static_cast<double>(count) / (kEntries * fill));
     return static_cast<std::uint32_t>(std::fmax(1, needed));
   }
-  static std::size_t lines_of_units(std::uint32_t units) { return units * kBucketLines; }
 
   const void* home(std::uint64_t code) const { return keys(bucket_of(code)); }
 

@@ -1,9 +1,10 @@
-// Memory of nodes and leaves: blocks of whole cache lines, cut from chunks of 2 MB.
+// Memory of nodes and leaves: blocks of whole cache lines, cut from chunks of 256 kB.
 //
 // Leaves grow by small steps, so blocks of many sizes come and go; a free block is joined with its
 // free neighbours at once, which general allocators do only at the price of a header in each block
-// (for aligned lines: of a whole line). Chunks are aligned to their size, so that a huge page,
-// where the allocator or the system gives one, holds a whole chunk.
+// (for aligned lines: of a whole line). Chunks come in slabs whose size grows with the map, up to
+// 32 MB: a small map takes little, and a large one can have huge pages where the allocator or the
+// system gives them. Blocks above 64 kB are the allocator's own.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,8 @@ struct alignas(kLineBytes) Line {
 
 namespace detail {
 
-constexpr std::size_t kChunkBytes = std::size_t{2} << 20;
+constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
+constexpr std::size_t kMostChunksOfSlab = 128;
 constexpr std::uint32_t kChunkLines = kChunkBytes / kLineBytes;
 struct alignas(kChunkBytes) Chunk {
   Line lines[kChunkLines];
@@ -32,7 +34,8 @@ struct alignas(kChunkBytes) Chunk {
 
 // First lines of a chunk. A bit of `begins` (`ends`) marks the first (last) line of a free block.
 struct ChunkHeader {
-  Chunk* previous;
+  Chunk* previous_slab;  // of the first chunk of a slab
+  std::size_t slab_chunks;
   std::uint32_t top;  // lines from here on were never used, or are free again
   std::uint32_t highest_top;
   std::uint64_t begins[kChunkLines / 64];
@@ -116,12 +119,7 @@ class Arena {
 
  public:
   explicit Arena(const Allocator& allocator) : allocator_(allocator) {}
-  Arena(Arena&& other) noexcept
-      : allocator_(other.allocator_),
-        newest_(std::exchange(other.newest_, nullptr)),
-        free_(std::exchange(other.free_, {})),
-        large_bytes_(std::exchange(other.large_bytes_, 0)),
-        full_bytes_(std::exchange(other.full_bytes_, 0)) {}
+  Arena(Arena&& other) noexcept : allocator_(other.allocator_) { swap(other); }
   Arena& operator=(Arena&&) = delete;
   // Large blocks are to be released by their user; the chunks and all in them go here.
   ~Arena() { release_chunks(); }
@@ -140,6 +138,22 @@ class Arena {
     head->top += static_cast<std::uint32_t>(lines);
     head->highest_top = std::max(head->highest_top, head->top);
     return block;
+  }
+
+  // The same of a size that may differ by some lines: a free block that fits as it is, is taken as
+  // it is. The blocks of leaves that have grown would else be too small for others that grow.
+  Line* allocate_about(std::size_t& lines) {
+    if (!large(lines + lines / 8)) {
+      if (auto* block = free_.take(lines - lines / 16); block != nullptr) {
+        if (block->lines <= lines + lines / 8) {
+          lines = block->lines;
+        } else {
+          lines = std::min<std::size_t>(lines, block->lines);
+        }
+        return cut(block, static_cast<std::uint32_t>(lines));
+      }
+    }
+    return allocate(lines);
   }
 
   void release(Line* block, std::size_t lines) noexcept {
@@ -169,21 +183,24 @@ class Arena {
     }
   }
 
-  // Bytes taken from the allocator, but for the part of the newest chunk that was never used.
+  // Bytes of blocks that are or were in use, and of chunks' headers: memory that was touched.
   std::size_t bytes() const {
     const auto newest = newest_ == nullptr ? 0 : header(newest_)->highest_top * kLineBytes;
-    return large_bytes_ + full_bytes_ + newest;
+    return large_bytes_ + full_chunks_ * detail::kChunkBytes + newest;
   }
 
   // Forgets every block inside of chunks.
   void release_chunks() noexcept {
     Chunks allocator(allocator_);
-    while (newest_ != nullptr) {
-      auto* chunk = std::exchange(newest_, header(newest_)->previous);
-      std::allocator_traits<Chunks>::deallocate(allocator, chunk, 1);
+    while (slab_ != nullptr) {
+      auto* slab = slab_;
+      const auto count = header(slab)->slab_chunks;
+      slab_ = header(slab)->previous_slab;
+      std::allocator_traits<Chunks>::deallocate(allocator, slab, count);
     }
     free_.clear();
-    full_bytes_ = 0;
+    newest_ = nullptr;
+    chunks_left_ = full_chunks_ = 0;
   }
 
   // Allocated one by one, outside of chunks.
@@ -193,14 +210,17 @@ class Arena {
 
   void swap(Arena& other) noexcept {
     std::swap(allocator_, other.allocator_);
+    std::swap(slab_, other.slab_);
     std::swap(newest_, other.newest_);
-    std::swap(free_, other.free_);
+    std::swap(chunks_left_, other.chunks_left_);
+    std::swap(full_chunks_, other.full_chunks_);
     std::swap(large_bytes_, other.large_bytes_);
-    std::swap(full_bytes_, other.full_bytes_);
+    std::swap(free_, other.free_);
+    std::swap(fresh_slab_, other.fresh_slab_);
   }
 
  private:
-  static constexpr std::size_t kLargest = detail::kChunkLines / 4;
+  static constexpr std::size_t kLargest = detail::kChunkLines / 4;  // lines
 
   static detail::ChunkHeader* header(detail::Chunk* chunk) {
     return reinterpret_cast<detail::ChunkHeader*>(chunk);
@@ -211,18 +231,31 @@ class Arena {
   }
 
   void add_chunk() {
-    Chunks allocator(allocator_);
-    auto* chunk = std::to_address(std::allocator_traits<Chunks>::allocate(allocator, 1));
+    if (chunks_left_ == 0) add_slab();
+    auto* chunk = fresh_slab_ ? slab_ : newest_ + 1;
     if (newest_ != nullptr) {
-      full_bytes_ += detail::kChunkBytes;
+      ++full_chunks_;
       auto* head = header(newest_);
       const auto rest = head->top;
       head->top = detail::kChunkLines;
       if (rest < detail::kChunkLines) link(newest_, rest, detail::kChunkLines);
     }
-    auto* head = new (chunk) detail::ChunkHeader{};
-    head->previous = std::exchange(newest_, chunk);
-    head->top = head->highest_top = detail::kHeaderLines;
+    if (!fresh_slab_) new (chunk) detail::ChunkHeader{};
+    fresh_slab_ = false;
+    header(chunk)->top = header(chunk)->highest_top = detail::kHeaderLines;
+    newest_ = chunk;
+    --chunks_left_;
+  }
+  // An eighth of what there is.
+  void add_slab() {
+    const auto all = full_chunks_ + (newest_ != nullptr);
+    const auto count = std::clamp<std::size_t>(all / 8, 1, detail::kMostChunksOfSlab);
+    Chunks allocator(allocator_);
+    auto* slab = std::to_address(std::allocator_traits<Chunks>::allocate(allocator, count));
+    auto* head = new (slab) detail::ChunkHeader{};
+    head->previous_slab = std::exchange(slab_, slab);
+    head->slab_chunks = chunks_left_ = count;
+    fresh_slab_ = true;
   }
 
   Line* cut(detail::FreeBlock* block, std::uint32_t lines) {
@@ -256,10 +289,13 @@ class Arena {
   }
 
   [[no_unique_address]] Allocator allocator_;
-  detail::Chunk* newest_ = nullptr;
-  detail::FreeLists free_;
+  detail::Chunk* slab_ = nullptr;    // the newest
+  detail::Chunk* newest_ = nullptr;  // the chunk that new blocks are cut from
+  std::size_t chunks_left_ = 0;      // of the slab, not yet in use
+  std::size_t full_chunks_ = 0;      // all in use but the newest
   std::size_t large_bytes_ = 0;
-  std::size_t full_bytes_ = 0;  // of all chunks but the newest
+  detail::FreeLists free_;
+  bool fresh_slab_ = false;  // its first chunk is not yet in use
 };
 
 }  // namespace headrace::index

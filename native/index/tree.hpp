@@ -176,9 +176,15 @@ class Tree {
       for (const auto& block : blocks_) tree_.memory.release(block.lines, block.count);
     }
     Line* allocate(std::size_t lines) {
-      blocks_.reserve(std::max<std::size_t>(8, std::bit_ceil(blocks_.size() + 1)));
+      reserve();
       blocks_.push_back({tree_.memory.allocate(lines), lines});
       return blocks_.back().lines;
+    }
+    Line* allocate_about(std::size_t& lines) {
+      reserve();
+      auto* block = tree_.memory.allocate_about(lines);
+      blocks_.push_back({block, lines});
+      return block;
     }
     void keep(std::size_t moved_keys) noexcept {
       blocks_.clear();
@@ -190,6 +196,7 @@ class Tree {
     }
 
    private:
+    void reserve() { blocks_.reserve(std::max<std::size_t>(8, std::bit_ceil(blocks_.size() + 1))); }
     Tree& tree_;
     Vector<Block> blocks_;
   };
