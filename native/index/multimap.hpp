@@ -14,10 +14,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <iterator>
 #include <limits>
-#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -29,8 +27,9 @@
 #include "index/change.hpp"
 #include "index/code.hpp"
 #include "index/configuration.hpp"
-#include "index/cursor.hpp"
 #include "index/inspect.hpp"
+#include "index/multimap_iterator.hpp"
+#include "index/multimap_sealed.hpp"
 #include "index/sort.hpp"
 #include "index/tree.hpp"
 
@@ -51,20 +50,14 @@ class Multimap {
   static_assert(std::is_trivially_copyable_v<Value> && std::is_default_constructible_v<Value>);
   using Map = Tree<Value, Sharing, Allocator>;
   using Log = LogLeaf<Value, Sharing>;
+  using Sealed = SealedLeaves<Value, Sharing, Allocator>;
   template <class T>
-  using Rebound = typename std::allocator_traits<Allocator>::template rebind_alloc<T>;
-  template <class T>
-  using Vector = std::vector<T, Rebound<T>>;
-  using Blocks = Vector<Word>;
-  using Sealed =
-      std::map<std::uint64_t, Blocks, std::less<>, Rebound<std::pair<const std::uint64_t, Blocks>>>;
+  using Vector =
+      std::vector<T, typename std::allocator_traits<Allocator>::template rebind_alloc<T>>;
 
  public:
-  struct Item {
-    Key key;
-    [[no_unique_address]] Value value;
-  };
-  class Iterator;
+  using Item = MultimapItem<Key, Value>;
+  using Iterator = MultimapIterator<Key, Value, Sharing, Allocator>;
   struct Range;
 
   // Throws std::invalid_argument for a configuration that is not valid or has other leaves.
@@ -72,12 +65,12 @@ class Multimap {
                     const Allocator& allocator = {})
       : tree_(checked(configuration), allocator), sealed_(allocator) {}
   Multimap(Multimap&& other) noexcept
-      : tree_(std::move(other.tree_)), sealed_(std::move(other.sealed_)) {
-    other.sealed_.clear();
+      : tree_(std::move(other.tree_)), sealed_(tree_.memory.allocator()) {
+    sealed_.swap(other.sealed_);
   }
   Multimap& operator=(Multimap&& other) noexcept {
     std::swap(tree_, other.tree_);
-    std::swap(sealed_, other.sealed_);
+    sealed_.swap(other.sealed_);
     return *this;
   }
   Multimap(const Multimap& other)
@@ -90,7 +83,7 @@ class Multimap {
     }
     build_sorted({codes.data(), values.data(), codes.size()});
   }
-  ~Multimap() { release_sealed(); }
+  ~Multimap() { sealed_.clear(tree_.memory); }
 
   // Replaces everything. Keys in any order. `values` may be null if values are empty.
   void build(const Key* keys, const Value* values, std::size_t count, int threads = 1);
@@ -105,9 +98,15 @@ class Multimap {
     }
     tree_.set_size(tree_.size() + 1);
   }
+  // If memory ends inside of an array, the keys before are in the map.
   void append(const Key* keys, const Value* values, std::size_t count) {
+    if constexpr (std::is_floating_point_v<Key>) std::for_each_n(keys, count, encode<Key>);
     const Entries<Value> given{nullptr, values, count};
-    for (std::size_t i = 0; i < count; ++i) append(keys[i], given.value(i));
+    for (std::size_t i = 0; i < count; i += kAtOnce) {
+      const auto end = std::min(i + kAtOnce, count);
+      prefetch(keys + i, end - i);
+      for (auto j = i; j < end; ++j) append(keys[j], given.value(j));
+    }
   }
 
   bool contains(Key key) const {
@@ -124,9 +123,7 @@ class Multimap {
   template <class Action>
   void for_each(Key key, const Action& action) const {
     const auto code = encode(key);
-    if (const auto at = sealed_.find(code); at != sealed_.end()) {
-      for (const auto word : at->second) Log(word).each(code, action);
-    }
+    sealed_.each(code, action);
     if (const auto word = tree_.leaf(code); !word.none()) Log(word).each(code, action);
   }
 
@@ -142,7 +139,7 @@ class Multimap {
     return erase_some(key, kAll, matches);
   }
   void clear() {
-    release_sealed();
+    sealed_.clear(tree_.memory);
     const auto old = tree_.root();
     tree_.set_root(Word());
     tree_.set_size(0);
@@ -153,9 +150,9 @@ class Multimap {
   bool empty() const { return size() == 0; }
 
   // In ascending order of keys, with std::default_sentinel as their end.
-  Iterator begin() const { return Iterator(*this, 0, kHighest); }
+  Iterator begin() const { return Iterator(tree_, sealed_, 0, kHighest); }
   std::default_sentinel_t end() const { return {}; }
-  Iterator lower_bound(Key key) const { return Iterator(*this, encode(key), kHighest); }
+  Iterator lower_bound(Key key) const { return Iterator(tree_, sealed_, encode(key), kHighest); }
   // Entries of a key, and of keys from `first` to `last`, both included.
   Range equal_range(Key key) const { return range(key, key); }
   Range range(Key first, Key last) const { return {this, encode(first), encode(last)}; }
@@ -177,6 +174,7 @@ class Multimap {
  private:
   static constexpr auto kHighest = std::numeric_limits<std::uint64_t>::max();
   static constexpr auto kAll = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t kAtOnce = 32;
   // Entries of a full leaf that is sealed: as leaves are built with room, a leaf of fewer has at
   // most 65,536 when it is full. Or as many units as leave room in the word.
   static constexpr std::size_t kSealedEntries = kMostMovedKeys / 5 * 3;
@@ -191,10 +189,23 @@ class Multimap {
     return configuration;
   }
 
+  // Fetches the ends of the leaves of some keys into the cache, all headers first.
+  void prefetch(const Key* keys, std::size_t count) const {
+    Word words[kAtOnce];
+    for (std::size_t i = 0; i < count; ++i) {
+      words[i] = tree_.leaf(encode(keys[i]));
+      __builtin_prefetch(words[i].to());
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      if (words[i].none()) continue;
+      const auto entries = Log(words[i]).entries();
+      __builtin_prefetch(entries.codes + entries.count, 1);
+      __builtin_prefetch(entries.values + entries.count, 1);
+    }
+  }
+
   template <class Matches>
   std::size_t erase_some(Key key, std::size_t most, const Matches& matches);
-  template <class Matches>
-  std::size_t erase_sealed(std::uint64_t code, std::size_t most, const Matches& matches);
   void build_sorted(const Entries<Value>& entries);
   void set_root_of(const Entries<Value>& entries);
   [[gnu::noinline]] void make_room(std::uint64_t code);
@@ -206,94 +217,14 @@ class Multimap {
   }
   bool seal(std::uint64_t code, Word word);
   void seal_copy(const Entries<Value>& entries);
-  void add_sealed(std::uint64_t code, Word word);
-  void release(Word word) noexcept { tree_.memory.release(word.to(), Log::lines(word)); }
-  void release_sealed() noexcept {
-    for (auto& [code, blocks] : sealed_) {
-      for (const auto word : blocks) release(word);
-    }
-    sealed_.clear();
-  }
   std::size_t sealed_entries() const {
     std::size_t entries = 0;
-    for (const auto& [code, blocks] : sealed_) {
-      for (const auto word : blocks) entries += Log(word).count();
-    }
+    sealed_.each_leaf([&entries](std::uint64_t, const Log& leaf) { entries += leaf.count(); });
     return entries;
   }
 
   Map tree_;
   Sealed sealed_;  // full leaves of one code
-};
-
-// Reads leaf after leaf; a copy of the entries of one is kept.
-template <CodedKey Key, class Value, class Sharing, class Allocator>
-class Multimap<Key, Value, Sharing, Allocator>::Iterator {
- public:
-  using value_type = Item;
-  using difference_type = std::ptrdiff_t;
-
-  Iterator(const Multimap& map, std::uint64_t first, std::uint64_t last)
-      : last_(last),
-        reader_(&map.tree_, first),
-        sealed_(map.sealed_.lower_bound(first)),
-        sealed_end_(map.sealed_.end()) {
-    fetch();
-    open_block();
-  }
-  Iterator(Iterator&&) noexcept = default;
-  Iterator& operator=(Iterator&&) noexcept = default;
-
-  Item operator*() const {
-    if (in_sealed()) return {decode<Key>(sealed_->first), block_.value(position_in_block_)};
-    return {decode<Key>(entries_.codes[position_]), entries_.value(position_)};
-  }
-  Iterator& operator++() {
-    if (in_sealed()) {
-      if (++position_in_block_ == block_.count) next_block();
-    } else if (++position_ == entries_.count) {
-      fetch();
-    }
-    return *this;
-  }
-  void operator++(int) { ++*this; }
-  bool operator==(std::default_sentinel_t) const {
-    return in_sealed() ? sealed_->first > last_
-                       : position_ == entries_.count || entries_.codes[position_] > last_;
-  }
-
- private:
-  // Sealed entries of a code come before those in the tree.
-  bool in_sealed() const {
-    return sealed_ != sealed_end_ &&
-           (position_ == entries_.count || sealed_->first <= entries_.codes[position_]);
-  }
-  void fetch() {
-    position_ = 0;
-    entries_ = reader_.next(kAll);
-  }
-  void next_block() {
-    if (++block_index_ == sealed_->second.size()) {
-      ++sealed_;
-      block_index_ = 0;
-    }
-    open_block();
-  }
-  void open_block() {
-    position_in_block_ = 0;
-    block_ =
-        sealed_ == sealed_end_ ? Entries<Value>{} : Log(sealed_->second[block_index_]).entries();
-  }
-
-  std::uint64_t last_;
-  LeafReader<Value, Sharing, Allocator> reader_;
-  Entries<Value> entries_;
-  std::size_t position_ = 0;
-  typename Sealed::const_iterator sealed_;
-  typename Sealed::const_iterator sealed_end_;
-  std::size_t block_index_ = 0;
-  Entries<Value> block_;
-  std::size_t position_in_block_ = 0;
 };
 
 template <CodedKey Key, class Value, class Sharing, class Allocator>
@@ -302,7 +233,7 @@ struct Multimap<Key, Value, Sharing, Allocator>::Range {
   std::uint64_t first;
   std::uint64_t last;
 
-  Iterator begin() const { return Iterator(*map, first, last); }
+  Iterator begin() const { return Iterator(map->tree_, map->sealed_, first, last); }
   std::default_sentinel_t end() const { return {}; }
 };
 
@@ -371,7 +302,7 @@ bool Multimap<Key, Value, Sharing, Allocator>::seal(std::uint64_t code, Word wor
   if (!std::all_of(entries.codes, end, [only](auto each) { return each == only; })) return false;
   Vector<Step> path(tree_.memory.allocator());
   tree_.trace(code, path);
-  add_sealed(only, word);
+  sealed_.add(only, word);
   const auto& step = path.back();
   Map::point(step.node, step.first, step.end, Word());
   if (step.node.kind() == Kind::linear) --step.node.template to<LinearNode>()->children;
@@ -385,19 +316,8 @@ void Multimap<Key, Value, Sharing, Allocator>::seal_copy(const Entries<Value>& e
   typename Map::Draft draft(tree_);
   auto* lines = draft.allocate(units);
   Log::create(lines, units, fingerprints, entries);
-  add_sealed(entries.codes[0], Word(lines, Kind::log, units));
+  sealed_.add(entries.codes[0], Word(lines, Kind::log, units));
   draft.keep(0);
-}
-
-template <CodedKey Key, class Value, class Sharing, class Allocator>
-void Multimap<Key, Value, Sharing, Allocator>::add_sealed(std::uint64_t code, Word word) {
-  auto& blocks = sealed_.try_emplace(code, tree_.memory.allocator()).first->second;
-  try {
-    blocks.push_back(word);
-  } catch (...) {
-    if (blocks.empty()) sealed_.erase(code);
-    throw;
-  }
 }
 
 template <CodedKey Key, class Value, class Sharing, class Allocator>
@@ -410,28 +330,8 @@ std::size_t Multimap<Key, Value, Sharing, Allocator>::erase_some(Key key, std::s
     erased = Log(word).erase_each(code, most, matches);
     if (erased > 0 && Log(word).sparse()) compact(code);
   }
-  if (erased < most) erased += erase_sealed(code, most - erased, matches);
+  if (erased < most) erased += sealed_.erase(tree_.memory, code, most - erased, matches);
   tree_.set_size(tree_.size() - erased);
-  return erased;
-}
-
-template <CodedKey Key, class Value, class Sharing, class Allocator>
-template <class Matches>
-std::size_t Multimap<Key, Value, Sharing, Allocator>::erase_sealed(std::uint64_t code,
-                                                                   std::size_t most,
-                                                                   const Matches& matches) {
-  const auto at = sealed_.find(code);
-  if (at == sealed_.end()) return 0;
-  auto& blocks = at->second;
-  std::size_t erased = 0;
-  for (auto i = blocks.size(); i-- > 0 && erased < most;) {
-    const Log leaf(blocks[i]);
-    erased += leaf.erase_each(code, most - erased, matches);
-    if (leaf.count() > 0) continue;
-    release(std::exchange(blocks[i], blocks.back()));
-    blocks.pop_back();
-  }
-  if (blocks.empty()) sealed_.erase(at);
   return erased;
 }
 
@@ -439,7 +339,7 @@ template <CodedKey Key, class Value, class Sharing, class Allocator>
 Statistics Multimap<Key, Value, Sharing, Allocator>::statistics() const {
   auto result = Inspector<Value, Sharing, Allocator>(tree_).statistics();
   const auto type = static_cast<std::size_t>(Leaf::log);
-  for (const auto& [code, blocks] : sealed_) result.leaves[type] += blocks.size();
+  sealed_.each_leaf([&](std::uint64_t, const Log&) { ++result.leaves[type]; });
   result.keys[type] += sealed_entries();
   return result;
 }
@@ -461,14 +361,11 @@ void Multimap<Key, Value, Sharing, Allocator>::verify() const {
     }
     if (last == kHighest) break;
   }
-  for (const auto& [code, blocks] : sealed_) {
-    require(!blocks.empty(), code, "no sealed leaves");
-    for (const auto word : blocks) {
-      const auto all = Log(word).entries();
-      const auto same = std::count(all.codes, all.codes + all.count, code);
-      require(all.count > 0 && static_cast<std::size_t>(same) == all.count, code, "another code");
-    }
-  }
+  sealed_.each_leaf([&](std::uint64_t code, const Log& leaf) {
+    const auto all = leaf.entries();
+    const auto same = std::count(all.codes, all.codes + all.count, code);
+    require(all.count > 0 && static_cast<std::size_t>(same) == all.count, code, "another code");
+  });
   require(entries == size(), 0, "the size differs from the entries");
 }
 
