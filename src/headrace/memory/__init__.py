@@ -138,12 +138,11 @@ def fit_blocks(
     model : in training mode, not sharded yet.
     blocks : modules inside of it, such as its layers; each is called once in a step.
     sample : arguments of a call of the model.
-    budget : as for `fit`. The rest of the model counts by what it stores for its backward pass, and
-        as much again for gradients.
+    budget : as for `fit`. The rest of the model counts by what is alive in a step on fake tensors.
     optimizer : its state is counted.
     accumulates : whether gradients are kept between steps.
-    shards : ranks that share parameters, gradients and the optimizer's state by FSDP2; the gathered
-        parameters of two blocks and the gradients of one are counted then.
+    shards : ranks that share parameters, gradients and the optimizer's state by FSDP2; what it
+        gathers of blocks and has not reduced yet is counted then.
     effort, seed, cache, exact, lossy : as for `fit`, for every budget of every kind of block.
 
     Raises

@@ -13,6 +13,8 @@ KINDS = (
         load=MemoryProfile.from_artifact,
         show=deferred("headrace.memory.report.tables:step_tables"),
         page=deferred("headrace.memory.report.pages:memory_profile_page"),
+        plain=lambda path: MemoryProfile.load(path).to_artifact(),
+        plain_fields=frozenset({"model", "storages", "operators"}),
     ),
     ArtifactKind(
         name=PLAN_KIND,

@@ -47,8 +47,8 @@ def chain() -> Chain:
     return Chain()
 
 
-def sample() -> torch.Tensor:
-    return torch.randn(512, WIDTH, generator=torch.Generator().manual_seed(1))
+def sample(rows: int = 512) -> torch.Tensor:
+    return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
 def peak(model: nn.Module) -> int:
@@ -101,8 +101,20 @@ def test_blocks_outside_of_the_model_or_called_twice_are_refused(chain: Chain) -
         fit_blocks(model, [model.layer], sample(), "1GiB")
 
 
-def test_gradients_under_fsdp_are_those_of_unfitted_blocks(cache_folder: Path) -> None:
-    with ranks(2, JOB, HEADRACE_CACHE=str(cache_folder)) as processes:
+def test_a_head_that_needs_more_than_the_blocks_is_counted(chain: Chain) -> None:
+    """Once only what it stores was counted, and not what it needs while it runs."""
+    model = deepcopy(chain)
+    head = nn.Sequential(nn.Linear(WIDTH, 3000), nn.Softmax(-1), nn.Linear(3000, 2))
+    model.head = head  # pyright: ignore
+    fitted = fit_blocks(model, list(model.layers), sample(), "1GiB")
+    predicted = fitted.set_budget("1GiB")
+    found = peak(model)
+    assert 0.9 * predicted <= found <= predicted
+
+
+def test_gradients_and_memory_under_fsdp(cache_folder: Path) -> None:
+    budget = str(1_700_000)
+    with ranks(2, JOB, budget, HEADRACE_CACHE=str(cache_folder)) as processes:
         texts = outputs(processes, 120)
     for process, text in zip(processes, texts, strict=True):
         assert process.returncode == 0, text

@@ -26,7 +26,7 @@ _LIMIT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockPlan:
-    """A plan of a block, and what it needs beside the block's parameters and buffers.
+    """A plan of a block, and what it needs beside the block's parameters, buffers and arguments.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class BlockPlan:
     def of(cls, plan: MemoryPlan) -> "BlockPlan":
         """Return a plan with its figures."""
         graph = plan.profile.graph
-        own = graph.resident.get("parameters", 0) + graph.resident.get("buffers", 0)
+        own = sum(graph.resident.get(name, 0) for name in ("parameters", "buffers", "inputs"))
         return cls(
             plan=plan,
             step_bytes=plan.peak_bytes - own,
@@ -57,65 +57,81 @@ def _stored_bytes(graph: Graph, schedule: Schedule) -> int:
     return int(sizes[found.storage[there]].sum())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Bytes that a model holds beside what its blocks store and need.
+
+    Attributes
+    ----------
+    running_bytes : while each block runs.
+    between_bytes : at most before the first, between two of them, and after the last; one more.
+    """
+
+    running_bytes: tuple[int, ...]
+    between_bytes: tuple[int, ...]
+
+
 def divide_budget(
-    blocks: Sequence[Sequence[BlockPlan]], held_bytes: Sequence[int], budget_bytes: int
+    blocks: Sequence[Sequence[BlockPlan]], held: Held, budget_bytes: int
 ) -> list[BlockPlan]:
     """Return a plan for each block, which together are the fastest within a budget.
 
     Parameters
     ----------
     blocks : plans of every block to choose from, in the order of the forward pass.
-    held_bytes : what the model holds while each block runs, beside stored activations.
 
     Raises
     ------
     BudgetError : no choice fits; it has the least that one fits into.
     """
-    build = _Build(blocks, held_bytes)
+    build = _Build(blocks, held)
     build.model.add(build.peak <= budget_bytes // _KIB)
     build.model.minimize(build.time)
     chosen = build.solved()
     if chosen is not None:
         return chosen
-    build = _Build(blocks, held_bytes)
+    build = _Build(blocks, held)
     build.model.minimize(build.peak)
     least = build.solved()
     assert least is not None  # without a limit every choice is one
-    needed = chain_peak(least, held_bytes)
+    needed = chain_peak(least, held)
     raise BudgetError(
         f"budget is {size(budget_bytes)}, the plans found for the blocks need {size(needed)}",
         least_bytes=needed,
     )
 
 
-def chain_peak(chosen: Sequence[BlockPlan], held_bytes: Sequence[int]) -> int:
-    """Return the most bytes while any block runs."""
-    stored, peak = 0, 0
-    for each, held in zip(chosen, held_bytes, strict=True):
-        peak = max(peak, held + stored + each.step_bytes)
+def chain_peak(chosen: Sequence[BlockPlan], held: Held) -> int:
+    """Return the most bytes while any block runs, or between blocks."""
+    stored, peak = 0, held.between_bytes[0]
+    for index, each in enumerate(chosen):
+        peak = max(peak, held.running_bytes[index] + stored + each.step_bytes)
         stored += each.stored_bytes
+        peak = max(peak, held.between_bytes[index + 1] + stored)
     return peak
 
 
 class _Build:
     """The program: one plan of each block, in KiB and microseconds."""
 
-    def __init__(self, blocks: Sequence[Sequence[BlockPlan]], held_bytes: Sequence[int]) -> None:
+    def __init__(self, blocks: Sequence[Sequence[BlockPlan]], held: Held) -> None:
         cp_model = import_cp_model()
         self.blocks = blocks
         self.model = cp_model.CpModel()
         self.chosen = [[self.model.new_bool_var("") for _ in plans] for plans in blocks]
         most = sum(max(_kib(p.stored_bytes + p.step_bytes) for p in plans) for plans in blocks)
-        self.peak = self.model.new_int_var(0, most + _kib(max(held_bytes)), "peak")
+        most += _kib(max((*held.running_bytes, *held.between_bytes)))
+        self.peak = self.model.new_int_var(_kib(held.between_bytes[0]), most, "peak")
         stored: Any = 0
         self.time: Any = 0
-        for plans, picks, held in zip(blocks, self.chosen, held_bytes, strict=True):
+        for index, (plans, picks) in enumerate(zip(blocks, self.chosen, strict=True)):
             self.model.add_exactly_one(picks)
             own = sum(_kib(each.step_bytes) * pick for each, pick in zip(plans, picks, strict=True))
-            self.model.add(_kib(held) + stored + own <= self.peak)
+            self.model.add(_kib(held.running_bytes[index]) + stored + own <= self.peak)
             for each, pick in zip(plans, picks, strict=True):
                 stored += _kib(each.stored_bytes) * pick
                 self.time += round(each.plan.time_us) * pick
+            self.model.add(_kib(held.between_bytes[index + 1]) + stored <= self.peak)
 
     def solved(self) -> list[BlockPlan] | None:
         """Return the plans of the best choice found; None if there is none."""
