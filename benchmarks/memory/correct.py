@@ -6,12 +6,18 @@ from functools import partial
 import torch
 
 from benchmarks.harness import Report
-from benchmarks.memory.fitted import Budget, Fitted
+from benchmarks.memory.fitted import Budget, Fitted, LossModule
 from benchmarks.memory.networks import GPT, MobileNetV2, ResNet50, VisionTransformer
 from benchmarks.memory.reference import OTHER, ROUNDED, WRONG, Reference
 from benchmarks.memory.rivals import CHECKPOINTS, EAGER, Rival, compiled, stock
 from benchmarks.memory.step import Step, one_thread, step_allocations
 from benchmarks.memory.workloads import Workload, pixels, text, token_loss
+from headrace.memory.exactness import Exactness
+from headrace.memory.graph import Graph
+from headrace.memory.plan.verify import verify
+from headrace.memory.run.fitted import FittedModule
+from headrace.memory.schedule import Schedule
+from headrace.memory.schedule import Step as ScheduleStep
 
 SECTION = "correct"
 _TABLE = "gradients of one step"
@@ -81,6 +87,7 @@ def measure(report: Report, *, quick: bool) -> None:
             fitted = _budget(case).fitted(case)
             words.append((_own_row(report, case, reference, fitted), bool(fitted.reorders)))
             errors.append(_loss_error(case, fitted.step))
+            _lossy_row(report, case, reference)
     report.bar("gradients-wrong", sum(word in (WRONG, OTHER) for word, _ in words))
     unexplained = sum(word == ROUNDED and not reasons for word, reasons in words)
     report.bar("gradients-rounded-without-reason", unexplained)
@@ -112,6 +119,44 @@ def _own_row(report: Report, case: Workload, reference: Reference, fitted: Fitte
         reorders="; ".join(fitted.reorders),
     )
     return verdict.word
+
+
+def _lossy_row(report: Report, case: Workload, reference: Reference) -> None:
+    """Add the errors of a step with all activations that can be in bfloat16; no bar is about it.
+
+    A plan has as few of them as its budget needs.
+    """
+    model, inputs, targets = case.make()
+    module = FittedModule(
+        model,
+        lambda captured: {0: _in_bfloat16(captured.graph)},
+        loss=LossModule(case.loss),
+        exactness=Exactness.LOSSY,
+    )
+    step = Step(model=model, forward=module, inputs=inputs, targets=targets)
+    verdict = reference.judge(step)
+    report.row(
+        "all activations in bfloat16",
+        case=case.name,
+        loss_error=verdict.loss_error,
+        gradient_error=verdict.gradient_error,
+        rounding=reference.rounding,
+        loss_after_200_steps_error=_loss_error(case, step),
+    )
+
+
+def _in_bfloat16(graph: Graph) -> Schedule:
+    """Return a plain run that stores all that it can in bfloat16."""
+    wanted = ("with bf16", "from bf16")
+    steps = [
+        ScheduleStep(
+            index, next((n for n, way in enumerate(each.implementations) if way.name in wanted), 0)
+        )
+        for index, each in enumerate(graph.operators)
+    ]
+    schedule = Schedule(steps=tuple(steps), forward_steps=graph.forward_count)
+    verify(graph, schedule)
+    return schedule
 
 
 def _loss_error(case: Workload, step: Step) -> float:
