@@ -4,7 +4,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <array>
@@ -425,16 +424,13 @@ class IndexMap {
                           array_of<bool>(rows.size(), [&](auto i) { return rows[i].present; }));
   }
 
-  std::pair<Returned<Code>, std::optional<Code>> select(Code cursor, std::size_t most,
-                                                        unsigned halvings) {
+  Returned<Code> select(unsigned halvings) {
     std::vector<Code> codes;
-    bool more = false;
     {
       nb::gil_scoped_release release;
-      more = map_->select(cursor, most, halvings, codes);
+      codes = index::select_in_slices(*map_, halvings);
     }
-    return {array_of<Code>(codes.size(), [&](auto i) { return codes[i]; }),
-            more ? std::optional(cursor) : std::nullopt};
+    return array_of<Code>(codes.size(), [&](auto i) { return codes[i]; });
   }
 
   index::DynamicMap& map() { return *map_; }
@@ -640,9 +636,9 @@ void bind_index(nb::module_& module) {
           "Record operations on one key in 2^halvings, at most so many.")
       .def("end_recording", &IndexMap::end_recording,
            "Return (halvings, operations, codes, present), or None if none was begun.")
-      .def("select", &IndexMap::select, "cursor"_a, "most"_a, "halvings"_a,
-           "Visit keys from the code `cursor` on; return the codes that a recording of so many "
-           "halvings selects, and the next cursor, or None at the end.");
+      .def("select", &IndexMap::select, "halvings"_a,
+           "Return the codes of all keys that a recording of so many halvings selects, read in "
+           "slices.");
   nb::class_<index::SlicedConversion>(module, "IndexConversion",
                                       "Conversion of a map's leaves, in slices.")
       .def(

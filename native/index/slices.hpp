@@ -1,4 +1,4 @@
-// Conversion of a map's leaves beside its users: in slices, each short enough that a call which
+// Work on all leaves of a map beside its users: in slices, each short enough that a call which
 // waits for the lock hardly notices.
 #pragma once
 
@@ -7,10 +7,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <thread>
+#include <vector>
 
 #include "index/dynamic_map.hpp"
 
 namespace headrace::index {
+
+// Codes of all keys that a recording of so many halvings selects. Keys that are inserted or erased
+// meanwhile may be among them or not.
+inline std::vector<std::uint64_t> select_in_slices(const DynamicMap& map, unsigned halvings) {
+  constexpr std::size_t kSliceKeys = 8192;
+  constexpr std::chrono::microseconds kPause{50};  // an unlocked mutex alone does not let others in
+  std::vector<std::uint64_t> codes;
+  for (std::uint64_t cursor = 0; map.select(cursor, kSliceKeys, halvings, codes);) {
+    std::this_thread::sleep_for(kPause);
+  }
+  return codes;
+}
 
 struct SliceLimits {
   double slice_s = 3e-4;  // aim of one slice, well below a millisecond

@@ -261,7 +261,7 @@ def replay(network: Network, *, chunks: int, chunk_mb: float, link: Annotated[ND
 class IndexConfiguration:
     """Parameters of an index's tree."""
 
-    def __init__(self, *, leaf: str = 'hashed', fragment_keys: int = 512, fragments: int = 65536, initial_fragments: int = 8, fingerprints: bool = True, leaf_keys: int = 4096, fill: float = 0.7, max_search: float = 4.0, max_shifts: float = 32.0, insert_fraction: float = 0.5) -> None: ...
+    def __init__(self, *, leaf: str = 'hashed', fragment_keys: int = 256, fragments: int = 65536, initial_fragments: int = 8, fingerprints: bool = True, leaf_keys: int = 4096, fill: float = 0.7, max_search: float = 4.0, max_shifts: float = 32.0, insert_fraction: float = 0.5) -> None: ...
 
     @property
     def leaf(self) -> str: ...
@@ -378,9 +378,9 @@ class IndexMap:
         Return (halvings, operations, codes, present), or None if none was begun.
         """
 
-    def select(self, cursor: int, most: int, halvings: int) -> tuple[Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C')], int | None]:
+    def select(self, halvings: int) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C')]:
         """
-        Visit keys from the code `cursor` on; return the codes that a recording of so many halvings selects, and the next cursor, or None at the end.
+        Return the codes of all keys that a recording of so many halvings selects, read in slices.
         """
 
 class IndexConversion:

@@ -18,9 +18,6 @@ from headrace.index.trace import SCAN, Trace
 MOST = 1 << 20
 """Operations of a recording, and about as many keys before the first one: some 25 MB."""
 
-_SLICE = 1 << 14
-"""Keys that are visited under the index's lock: well below a millisecond."""
-
 
 class Recorder:
     """A recording of an index, from `start` to `stop`; or as a context, which leaves `trace`.
@@ -64,7 +61,9 @@ class Recorder:
         ------
         TraceError : no recording of this index is under way.
         """
-        present = self._present()  # before the end: what changes meanwhile is recorded
+        present = self._index.native.select(
+            self._halvings
+        )  # before the end: what changes meanwhile is recorded
         ended = self._index.native.end_recording()
         if ended is None:
             raise TraceError("no recording of this index is under way")
@@ -94,15 +93,6 @@ class Recorder:
             self.stop()
         else:
             self._index.native.end_recording()
-
-    def _present(self) -> np.ndarray:
-        """Return the selected codes that are there now."""
-        found = [np.empty(0, np.uint64)]
-        cursor: int | None = 0
-        while cursor is not None:
-            codes, cursor = self._index.native.select(cursor, _SLICE, self._halvings)
-            found.append(codes)
-        return np.concatenate(found)
 
 
 def _selected(codes: np.ndarray, halvings: int) -> np.ndarray:
