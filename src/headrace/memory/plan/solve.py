@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.errors import ModelError
 from headrace.memory.errors import BudgetError
-from headrace.memory.graph import Graph, Implementation, Operator
+from headrace.memory.graph import Graph, Operator
 from headrace.memory.plan.baselines import keep_schedule, sqrt_schedule
 from headrace.memory.plan.checkmate import post_optimized
 from headrace.memory.plan.coarse import CoarseProgram, coarse_program
@@ -298,18 +298,18 @@ class _Solve:
         The search is quicker among the first ones alone, then among those that differ from it in
         what they read alone. The result is at least as good as these schedules post-optimised.
         """
-        tried = [self.graph]
-        for graph in (_with_first(self.graph), _with_other_reads(self.graph)):
-            if self._ended() or graph in tried:
+        tried = [_Narrow.all(self.graph).ways]
+        for narrowed in (_Narrow.first(self.graph), _Narrow.other_reads(self.graph)):
+            if self._ended() or narrowed.ways in tried:
                 continue
-            tried.append(graph)
+            tried.append(narrowed.ways)
             seconds = min(self._left(), self.limits.seconds * _NARROW_SHARE)
             limits = replace(self.limits, seconds=seconds)
+            graph = narrowed.graph(self.graph)
             narrow = _Solve(graph, self.budget, limits, self.seed, None, self.interrupt)
             narrow.look(narrow=False)
             if narrow.best is not None:
-                found = narrow.best.draft.schedule()
-                wide = _in_graph(found, graph, self.graph)
+                wide = narrowed.widened(narrow.best.draft.schedule())
                 self._start(Draft.of(self.stages, wide))
                 made = post_optimized(self.graph, wide, self.budget)
                 self._start(Draft.of(self.stages, made))
@@ -480,48 +480,56 @@ class _Solve:
         )
 
 
-def _with_first(graph: Graph) -> Graph:
-    """Return the graph with the first implementation of each operator."""
-    return replace(
-        graph,
-        operators=tuple(
-            replace(each, implementations=each.implementations[:1]) for each in graph.operators
-        ),
-    )
+@dataclass(frozen=True, slots=True)
+class _Narrow:
+    """Some of the implementations of each operator: `ways` has their numbers in the whole graph."""
 
+    ways: tuple[tuple[int, ...], ...]
 
-def _with_other_reads(graph: Graph) -> Graph:
-    """Return the graph with the first implementations and those that only read something else."""
-    made = {storage for each in graph.operators for storage in each.implementations[0].creates}
+    @classmethod
+    def all(cls, graph: Graph) -> "_Narrow":
+        """Return all of them."""
+        return cls(tuple(tuple(range(len(each.implementations))) for each in graph.operators))
 
-    def kept(operator: Operator) -> tuple[Implementation, ...]:
-        first, *others = operator.implementations
-        return first, *(
-            way
-            for way in others
-            if way.creates == first.creates
-            and way.overwrites is None
-            and made.issuperset(way.reads)
-        )
+    @classmethod
+    def first(cls, graph: Graph) -> "_Narrow":
+        """Return the first one of each operator."""
+        return cls(((0,),) * len(graph.operators))
 
-    return replace(
-        graph,
-        operators=tuple(replace(each, implementations=kept(each)) for each in graph.operators),
-    )
+    @classmethod
+    def other_reads(cls, graph: Graph) -> "_Narrow":
+        """Return the first ones and those that only read something else."""
+        made = {storage for each in graph.operators for storage in each.implementations[0].creates}
 
+        def kept(operator: Operator) -> tuple[int, ...]:
+            first, *others = operator.implementations
+            return 0, *(
+                number
+                for number, way in enumerate(others, 1)
+                if way.creates == first.creates
+                and way.overwrites is None
+                and made.issuperset(way.reads)
+            )
 
-def _in_graph(schedule: Schedule, narrow: Graph, wide: Graph) -> Schedule:
-    """Return a schedule of a graph with some of the implementations in that with all."""
-    steps = tuple(
-        Step(
-            step.operator,
-            wide.operators[step.operator].implementations.index(
-                narrow.operators[step.operator].implementations[step.implementation]
+        return cls(tuple(map(kept, graph.operators)))
+
+    def graph(self, whole: Graph) -> Graph:
+        """Return the graph with these implementations alone."""
+        return replace(
+            whole,
+            operators=tuple(
+                replace(each, implementations=tuple(each.implementations[way] for way in ways))
+                for each, ways in zip(whole.operators, self.ways, strict=True)
             ),
         )
-        for step in schedule.steps
-    )
-    return replace(schedule, steps=steps)
+
+    def widened(self, schedule: Schedule) -> Schedule:
+        """Return a schedule of the narrow graph as one of the whole."""
+        steps = tuple(
+            Step(step.operator, self.ways[step.operator][step.implementation])
+            for step in schedule.steps
+        )
+        return replace(schedule, steps=steps)
 
 
 def least_bytes(stages: Stages) -> tuple[int, int]:
