@@ -67,6 +67,7 @@ def one_rank(rank: int, port: int, codec: str) -> None:
     """Be a rank, as torchrun would start it."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank)}
+    torch.set_num_threads(1)  # as torchrun does: ranks share this machine's processors
     train(codec)
 
 

@@ -8,9 +8,11 @@ name, so that one is added without a change to shared code.
 
 import codecs
 import importlib
+import json
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -45,6 +47,8 @@ class ArtifactKind:
     show : tables of a loaded value (True: all rows); None: the artifact's head is printed.
     verify : proves the artifact again, yields lines; raises VerificationError. None: no proof.
     page : `report.page.Page` of a loaded value, read from the named source; None: no page.
+    plain : returns the artifact of a plain JSON file, which users may write; None: no such form.
+    plain_fields : names that tell such a file from other JSON: it has all of them.
     """
 
     name: str
@@ -55,6 +59,8 @@ class ArtifactKind:
     show: "Callable[[Any, bool], Iterable[RenderableType]] | None" = None
     verify: "Callable[[Artifact, str], Iterator[str]] | None" = None
     page: Callable[[Any, str], Any] | None = None
+    plain: "Callable[[Path], Artifact] | None" = None
+    plain_fields: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +128,7 @@ def foreign_formats() -> tuple[ForeignFormat, ...]:
 
 
 def load_artifact(path: Path) -> "Artifact":
-    """Read an artifact.
+    """Read an artifact, or a kind's plain JSON as one.
 
     Raises
     ------
@@ -131,10 +137,22 @@ def load_artifact(path: Path) -> "Artifact":
     import headrace.artifact as artifact_io  # it loads Arrow, and the settings load this module
 
     if (form := foreign_format_of(path)) is not None:
+        if (read := _plain_reader(path)) is not None:
+            return read(path)
         raise ArtifactError(
             f"{path}: looks like {form.name} and is no headrace artifact; headrace verify checks it"
         )
     return artifact_io.load(path)
+
+
+def _plain_reader(path: Path) -> "Callable[[Path], Artifact] | None":
+    """Return the reader of the kind whose plain JSON a file is; None if it is no kind's."""
+    with suppress(ValueError, RecursionError):  # a foreign format's own reader reports the error
+        found = json.loads(path.read_bytes())
+        for kind in artifact_kinds().values():
+            if kind.plain is not None and isinstance(found, dict) and kind.plain_fields <= {*found}:
+                return kind.plain
+    return None
 
 
 def foreign_format_of(file: Path) -> ForeignFormat | None:

@@ -208,3 +208,8 @@ def test_wrong_arguments_are_refused() -> None:
     state["codecs"] = {"c": "none"}
     with pytest.raises(CompressionError, match="'c', the model has not"):
         one.load_state_dict(state)
+    for wrong in ({}, {"a": 1}, None, 3, "auto", [None]):
+        with pytest.raises(CompressionError, match=r"needs what (its )?state_dict\(\) returned"):
+            one.load_state_dict(wrong)  # type: ignore[arg-type]
+    with pytest.raises(CompressionError, match=r"'a\.\*', needs a list of patterns"):
+        Policy(except_for="a.*")

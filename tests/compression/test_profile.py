@@ -17,6 +17,7 @@ from headrace.compression.profile import (
     ModelTensor,
 )
 from headrace.errors import ArtifactError
+from headrace.kinds import load_artifact
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "compression.md"
 
@@ -75,6 +76,11 @@ def test_the_example_of_the_documentation_is_a_profile(tmp_path: Path) -> None:
     found = CompressionProfile.load(tmp_path / "profile.json")
     assert found.elements == found.codecs["powersgd:4"].elements[0]
     assert found.provenance["kind"] == "measured"
+    artifact = load_artifact(tmp_path / "profile.json")  # for show and report
+    assert (artifact.kind, artifact.digest) == ("compression-profile", found.digest)
+    (tmp_path / "other.json").write_text('{"model": "mlp"}')
+    with pytest.raises(ArtifactError, match=r"looks like MSCCL\+\+ JSON"):
+        load_artifact(tmp_path / "other.json")
 
 
 def test_every_field_is_documented() -> None:

@@ -93,6 +93,12 @@ def ddp_hook(
     if not isinstance(policy, Policy | CodecSpec | str):
         from headrace.compression.adapt.scheduled import ScheduledHook
 
+        if not hasattr(policy, "rules"):
+            raise CompressionError(
+                f"policy is {policy!r}, needs a codec such as 'powersgd:4', a Policy, 'auto', or a "
+                "schedule such as Accordion"
+            )
+
         return ScheduledHook(model, policy, when=when, optimizer=optimizer, scaler=scaler)
     from headrace.compression.run.hook import register_hook
 

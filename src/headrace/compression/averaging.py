@@ -475,17 +475,26 @@ class Averager:
 
 
 def choose_states(
-    states: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, rank: int, ranks: int
+    states: Any, *, rank: int, ranks: int
 ) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
     """Return the states whose residuals a rank adds up, and the one whose other state it takes.
 
-    A state has its `rank` and the number of `ranks`; see `Averager.load_state_dict`.
+    Parameters
+    ----------
+    states : one or a sequence of them, each with its `rank` and the number of `ranks`; see
+        `Averager.load_state_dict`.
 
     Raises
     ------
-    CompressionError : states are missing.
+    CompressionError : states are missing, or what is given is none.
     """
-    given = [states] if isinstance(states, Mapping) else sorted(states, key=lambda s: s["rank"])
+    given = [states] if isinstance(states, Mapping) else states
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise CompressionError(f"state is {given!r}, needs what state_dict() returned")
+    for each in given:
+        if not (isinstance(each, Mapping) and {"rank", "ranks", "codecs", "parameters"} <= {*each}):
+            raise CompressionError("state is not a hook's, needs what its state_dict() returned")
+    given = sorted(given, key=lambda state: state["rank"])
     old = int(given[0]["ranks"]) if given else 0
     own = [state for state in given if state["rank"] == rank and old == ranks]
     if own:

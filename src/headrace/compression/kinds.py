@@ -13,6 +13,8 @@ KINDS = (
         load=CompressionProfile.from_artifact,
         show=deferred("headrace.compression.cli.show:profile_facts"),
         page=deferred("headrace.compression.report.profile_page:compression_profile_page"),
+        plain=lambda path: CompressionProfile.load(path).to_artifact(),
+        plain_fields=frozenset({"model", "tensors", "buckets"}),
     ),
     ArtifactKind(
         name=PLAN_KIND,

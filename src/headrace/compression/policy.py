@@ -36,6 +36,10 @@ class Policy:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codec", codec_spec(self.codec))
+        if isinstance(self.except_for, str):
+            raise CompressionError(
+                f"except_for is the text {self.except_for!r}, needs a list of patterns"
+            )
         object.__setattr__(self, "except_for", tuple(self.except_for))
         if self.smallest < 0:
             raise CompressionError(f"smallest is {self.smallest}, needs 0 or more elements")

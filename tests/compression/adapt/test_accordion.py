@@ -156,6 +156,7 @@ def test_bad_arguments() -> None:
         ({"window": 0}, "window is 0, needs 1 or more epochs"),
         ({"unit": "hours"}, "needs 'epochs' or 'steps'"),
         ({"low": "powersgd:0"}, "rank is 0"),
+        ({"low": HIGH, "high": LOW}, "needs the gentler codec as low"),
     ):
         with pytest.raises(CompressionError, match=needed):
             Accordion(**{"low": LOW, "high": HIGH, **wrong})  # pyright: ignore[reportArgumentType]

@@ -55,6 +55,16 @@ def test_a_bundled_model_is_planned_shown_verified_and_drawn(tmp_path: Path) -> 
     assert "topk" not in fast
 
 
+def test_without_a_file_the_plan_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = planned(*RESNET, "--bandwidth", "10Gbit/s")
+    assert "fastest" in text
+    assert "Wrote" not in text
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_profile_is_planned_for_a_plan_book_and_its_predictions_are_kept(tmp_path: Path) -> None:
     profile().save(tmp_path / "profile")
     topology = uniform(3, alpha_us=20.0, bytes_per_s=1e8)

@@ -240,6 +240,8 @@ def bad_arguments_are_refused() -> None:
     refuses(lambda: ddp_hook(Net(), "none"), "needs a DistributedDataParallel")  # type: ignore[arg-type]
     model = parallel()
     refuses(lambda: ddp_hook(model, "zip"), "needs one of none")
+    for wrong in (None, 5):
+        refuses(lambda wrong=wrong: ddp_hook(model, wrong), f"policy is {wrong}, needs a codec")  # type: ignore[call-overload]
     refuses(lambda: ddp_hook(model, "none", when="before"), 'needs "after" or "during"')
     refuses(lambda: ddp_hook(model, "none", scaler=3), "needs a torch.amp.GradScaler")
     refuses(lambda: ddp_hook(model, f"powersgd:{1 + rank}"), "of ranks [1] differ from rank 0's")

@@ -26,6 +26,7 @@ from headrace.compression.adapt.schedule import (
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy
+from headrace.compression.traffic import sent_bytes, transfers
 
 ETA = 0.5
 """Relative change of the norm that makes a regime critical, in all of the paper's experiments."""
@@ -113,13 +114,19 @@ def is_critical(old: float | None, current: float, eta: float) -> bool:
     return abs(old - current) / old >= eta
 
 
+def _bytes_of(codec: CodecSpec) -> float:
+    """Return the bytes that two ranks send of a layer of a million values."""
+    return sum(sent_bytes(each, 2) for each in transfers(codec, [(1024, 1024)], 2))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accordion:
     """Switch every layer between two codecs: `low` in its critical regimes, else `high`.
 
     Attributes
     ----------
-    low, high : codecs of low (gentle) and of high (harsh) compression; any two.
+    low, high : codecs of low (gentle) and of high (harsh) compression; any two, of which `high`
+        sends no more bytes.
     eta : relative change of the gradient's norm from which a layer is critical.
     window : epochs, or with `unit` "steps" steps, between the norms that are compared. One in steps
         is divided into ten marks (`schedule.MARKS`): rates are looked at after each.
@@ -145,6 +152,12 @@ class Accordion:
     def __post_init__(self) -> None:
         object.__setattr__(self, "low", codec_spec(self.low))
         object.__setattr__(self, "high", codec_spec(self.high))
+        low, high = (_bytes_of(codec_spec(codec)) for codec in (self.low, self.high))
+        if low < high:
+            raise CompressionError(
+                f"low is {self.low} and high is {self.high}, which sends {high / low:.3g} times as "
+                "many bytes; needs the gentler codec as low"
+            )
         regimes = CriticalRegimes(
             eta=self.eta, window=self.window, unit=self.unit, per_layer=self.per_layer
         )

@@ -47,16 +47,21 @@ _Latency = Annotated[
 
 
 def advise_command(
-    output: Annotated[Path, output_option("File for the compression plan.")],
     profile: Annotated[
         Path | None, typer.Argument(help="A compression profile.", metavar="PROFILE")
+    ] = None,
+    output: Annotated[
+        Path | None, output_option("File for the compression plan, which is printed in any case.")
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(help=f"A bundled profile in place of a file: {', '.join(MODELS)}."),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(help="With --model: examples of one rank in a step.")
+        int | None,
+        typer.Option(
+            help="With --model: examples of one rank in a step.", show_default="the paper's"
+        ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Number of ranks.")] = None,
     bandwidth: Annotated[
@@ -99,11 +104,13 @@ def advise_command(
         local_steps=local_steps,
         provenance={"profile": found.digest, **origin},
     )
-    plan.save(output)
+    if output is not None:
+        plan.save(output)
     console = Console()
     for table in advice_tables(plan, False):
         console.print(table)
-    console.print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
+    if output is not None:
+        console.print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
 
 
 def _profile(file: Path | None, model: str | None, batch: int | None) -> CompressionProfile:

@@ -72,7 +72,7 @@ class PowerSGD:
         groups, lefts, rights, dense = self._layout(given)
         self._start(groups, states, context)
         for index, left, right in _members(groups):
-            torch.mm(right, given[index].T, out=left)
+            _product(right, given[index].T, left)
         for index, part in _parts(dense, given, lefts):
             part.copy_(given[index])
         sent = to_wire(lefts, wire, context.ranks)
@@ -85,7 +85,7 @@ class PowerSGD:
         for group in groups:
             group.left.copy_(orthonormal(group.left.mT).mT)
         for index, left, right in _members(groups):
-            torch.mm(left, given[index], out=right)
+            _product(left, given[index], right)
         sent = to_wire(rights, wire, context.ranks)
         if context.feedback:
             from_wire(sent, rights, context.ranks)
@@ -155,6 +155,18 @@ def _members(groups: list[_Group]) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield (index, left factor, right factor) of every matrix."""
     for group in groups:
         yield from zip(group.members, group.left, group.right, strict=True)
+
+
+def _product(factor: Tensor, matrix: Tensor, out: Tensor) -> None:
+    """Write the product of a factor (r, n) and a matrix (n, m) to `out`.
+
+    A vector counts as a matrix of two rows: BLAS's sums for a vector depend on how the matrix is
+    aligned in memory, which changes when DDP forms its buckets anew, as after a resumption.
+    """
+    if len(factor) > 1:
+        torch.mm(factor, matrix, out=out)
+    else:
+        out.copy_(torch.mm(factor.expand(2, -1), matrix)[:1])
 
 
 def _wide(matrix: Tensor) -> Tensor:

@@ -41,6 +41,10 @@ def measure_locally(
     """
     if not 2 <= ranks <= 1024:
         raise CompressionError(f"ranks is {ranks}, needs 2 to 1024")
+    if steps < 3:
+        raise CompressionError(f"steps is {steps}, needs at least 3")
+    if bucket_cap_mb <= 0:
+        raise CompressionError(f"bucket_mb is {bucket_cap_mb:g}, needs more than 0")
     if like is None and model != EXAMPLE:
         with folder_on_path():  # as the ranks, which are started in this folder
             named_function(model, CompressionError)
@@ -94,7 +98,13 @@ def _work(receive: Receive, send: Send) -> None:
             provenance={**like.provenance, "codecs": f"measured: {', '.join(timings)}"},
         )
     else:
-        model, given = named_function(task["model"], CompressionError)()
+        made = named_function(task["model"], CompressionError)()
+        if not (isinstance(made, tuple) and len(made) == 2):
+            raise CompressionError(
+                f"{task['model']} returned {type(made).__name__}, needs a model and a batch, or a "
+                "model and a function from it to the loss"
+            )
+        model, given = made
         is_batch = isinstance(given, torch.Tensor)
         found = profile_model(
             model,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from headrace.compression.errors import CompressionError
+from headrace.errors import InputError
 from headrace.topology import Topology
 
 _UNITS = {
@@ -251,7 +252,13 @@ class BookNetwork:
     def _simulated_us(self, collective: str, total_bytes: int) -> float:
         key = (collective, total_bytes)
         if key not in self._known:
-            self._known[key] = self.predictor.predict_us(collective, total_bytes)
+            try:
+                self._known[key] = self.predictor.predict_us(collective, total_bytes)
+            except InputError as error:
+                raise CompressionError(
+                    f"{collective} on this network: {error}; codecs that are summed (bf16, fp16, "
+                    "powersgd, randomk) need an allreduce alone: name those as the codecs"
+                ) from error
         return self._known[key]
 
     def describe(self) -> str:
