@@ -6,8 +6,9 @@ paper's GPU says. Every schedule is replayed by the verifier.
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch._subclasses import FakeTensorMode
 
 from benchmarks.harness import Report
 from benchmarks.kept import KeptRows
+from benchmarks.memory.planned import PlannedCells, settings_of
 from benchmarks.memory.workloads import PAPER, Loss, Workload
 from headrace.memory.errors import BudgetError, ScheduleError
 from headrace.memory.exactness import Exactness
@@ -108,15 +110,19 @@ class _LossModule(nn.Module):
         return self._loss(outputs, targets)
 
 
+def planned_cells() -> PlannedCells:
+    """Return the cells of the full tables that were planned before."""
+    return PlannedCells(
+        settings_of(P100, _SECONDS, _CHECKMATE_S, _MOST_OPERATORS, _BISECTIONS, _BISECTION_S)
+    )
+
+
 def measure(report: Report, *, quick: bool) -> None:
-    """Plan all cells that an interrupted run has not planned, and give the bars."""
-    kept = KeptRows("memory", "planning", quick=quick)
-    workloads = [each for each in PAPER if not quick or each.name in QUICK_NETWORKS]
-    for workload in workloads:
-        steps = Steps.of(workload)
-        _cells(steps, kept, quick=quick)
-        if f"{workload.name} 10%" not in kept.rows:
-            kept.add(f"{workload.name} 10%", _memory(steps, quick=quick))
+    """Plan all cells that earlier runs have not planned, and give the bars."""
+    kept = KeptRows("memory", "planning", quick=True) if quick else planned_cells()
+    plan_left(kept, quick=quick)
+    if isinstance(kept, PlannedCells):
+        report.note(kept.note)
     rows = list(kept.rows.values())
     for row in rows:
         title = f"plans ({P100.name})" if "budget_gb" in row else f"10% overhead ({P100.name})"
@@ -151,15 +157,41 @@ def judge(report: Report, rows: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
-def _cells(steps: Steps, kept: KeptRows, *, quick: bool) -> None:
-    for kind in (NOOP, FULL):
-        for budget in QUICK_BUDGETS_GB if quick else BUDGETS_GB:
-            key = f"{steps.workload.name} {kind} {budget}"
-            if key not in kept.rows:
-                kept.add(key, _cell(steps, kind, budget, quick=quick))
+def plan_left(
+    kept: KeptRows | PlannedCells, *, quick: bool, until: Callable[[], bool] = lambda: False
+) -> int:
+    """Plan the cells that are left, and return how many are left still.
+
+    Parameters
+    ----------
+    until : polled between cells; true ends it.
+    """
+    budgets = QUICK_BUDGETS_GB if quick else BUDGETS_GB
+    workloads = [each for each in PAPER if not quick or each.name in QUICK_NETWORKS]
+    made: dict[str, Steps] = {}
+    left = 0
+    for workload in workloads:
+        cells: dict[str, Callable[[Steps], dict[str, Any]]] = {
+            f"{workload.name} {kind} {budget}": partial(
+                _cell, kind=kind, budget_gb=budget, quick=quick
+            )
+            for kind in (NOOP, FULL)
+            for budget in budgets
+        }
+        cells[f"{workload.name} 10%"] = partial(_memory, quick=quick)
+        for key, cell in cells.items():
+            if key in kept.rows:
+                continue
+            if until():
+                left += 1
+                continue
+            if workload.name not in made:
+                made = {workload.name: Steps.of(workload)}  # one at a time: they are large
+            kept.add(key, cell(made[workload.name]))
+    return left
 
 
-def _cell(steps: Steps, kind: str, budget_gb: int, *, quick: bool) -> dict[str, Any]:
+def _cell(steps: Steps, *, kind: str, budget_gb: int, quick: bool) -> dict[str, Any]:
     """Plan within a budget, by headrace and by the rivals."""
     graph, budget, began = steps.graphs[kind], int(budget_gb * 1e9), time.monotonic()
     row: dict[str, Any] = {

@@ -1,14 +1,17 @@
 """The benchmark of memory: its networks are the papers', and its instruments count exactly."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.memory import planning
 from benchmarks.memory.models import covered_share
 from benchmarks.memory.networks import GPT, MobileNetV2
-from benchmarks.memory.planning import FULL, NOOP, Steps
+from benchmarks.memory.planned import PlannedCells
+from benchmarks.memory.planning import FULL, NOOP, Steps, plan_left
 from benchmarks.memory.reference import Reference
 from benchmarks.memory.rivals import BY_BLOCK, CHECKPOINTS, EAGER, SPLIT_LOSS, Rival, stock
 from benchmarks.memory.step import (
@@ -167,3 +170,30 @@ def test_checkpoints_change_running_statistics_twice() -> None:
     reference = Reference.of(small)
     assert reference.judge(EAGER.step(small)).statistics == "same"
     assert reference.judge(BY_BLOCK.step(small)).statistics == "differ"
+
+
+def test_planned_cells_stand_in_for_those_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "planned.jsonl"
+
+    def row(_steps: object, **options: object) -> dict[str, object]:
+        return {"options": str(options)}
+
+    monkeypatch.setattr(planning, "_cell", row)
+    monkeypatch.setattr(planning, "_memory", row)
+    monkeypatch.setattr(planning.Steps, "of", lambda workload: workload)
+    first = PlannedCells("limits", path)
+    stops = iter([False] * 5 + [True] * 1000)
+    whole = 5 * (2 * 6 + 1)
+    assert plan_left(first, quick=False, until=lambda: next(stops)) == whole - 5
+    with path.open("a") as file:
+        file.write('{"key": "half a ro')  # a kill
+    second = PlannedCells("limits", path)
+    assert second.rows == first.rows
+    assert plan_left(second, quick=False) == 0
+    assert len(second.rows) == whole
+    assert f"{whole - 5} cells planned in this run, 5 kept in git" in second.note
+    assert len(path.read_text().splitlines()) == whole
+    assert PlannedCells("limits", path).rows == second.rows
+    assert not PlannedCells("other limits", path).rows
