@@ -116,7 +116,10 @@ class CodeMap {
     Value unused;
     return scan(0, 1, &code, &unused) == 1;
   }
-  bool max(std::uint64_t& code) const { return last_below(tree_.root(), code); }
+  bool max(std::uint64_t& code) const {
+    [[maybe_unused]] const auto pin = tree_.state.pin();
+    return last_below(tree_.root(), code);
+  }
   std::size_t size() const { return tree_.size(); }
   bool empty() const { return size() == 0; }
 
@@ -269,7 +272,11 @@ class CodeMap {
       }
       return false;
     }
-    return with_leaf<Value, Sharing>(word, [&](auto leaf) { return leaf.max(code); });
+    return with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      bool any = false;
+      tree_.state.read(word.to(), [&] { any = leaf.max(code); });
+      return any;
+    });
   }
 
   void copy_from(const CodeMap& other) {

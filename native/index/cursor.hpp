@@ -62,11 +62,25 @@ class LeafReader {
         });
         return in_order;
       });
+      if constexpr (Sharing::kShared) drop_above(last);
       // A leaf of which only a part was read may have more.
       if (part && buffer_.count == most) last = buffer_.codes[most - 1];
     }
     ended_ = last == ~std::uint64_t{0};
     from_ = last + 1;
+  }
+
+  // A leaf that was just split may still be found for a part of its codes; the others are found
+  // again in the leaf that has them now.
+  void drop_above(std::uint64_t last) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < buffer_.count; ++i) {
+      if (buffer_.codes[i] > last) continue;
+      buffer_.codes[kept] = buffer_.codes[i];
+      if constexpr (value_bytes<Value> != 0) buffer_.values[kept] = buffer_.values[i];
+      ++kept;
+    }
+    buffer_.count = kept;
   }
 
   // The first scan of a log leaf after inserts puts its entries in order.

@@ -101,6 +101,8 @@ struct Exclusive {
     }
     template <class Arena>
     void reclaim(Arena&) noexcept {}
+    template <class Arena>
+    void reclaim_all(Arena&) noexcept {}
   };
 };
 

@@ -247,7 +247,7 @@ class Tree {
  private:
   // The arena releases its chunks; only blocks too large for them have to be found.
   void release_large(Word root) noexcept {
-    state.reclaim(memory);
+    state.reclaim_all(memory);
     each_below(root, [&](Word word) {
       const auto count = lines(word);
       if (memory.large(count)) memory.release(word.to(), count);
