@@ -23,6 +23,7 @@ class ChangeLog {
   struct End {
     std::uint64_t bytes = 0;
     std::uint64_t sequence = 0;
+    std::uint64_t synced_end = 0;  // known to be on the device up to here
   };
 
   // Writes the header of a new log to a file that is not yet visible; show() makes it so.
@@ -45,16 +46,19 @@ class ChangeLog {
     end_ = synced_end_ = sizeof header;
   }
 
-  // Continues an existing log, after its bytes behind the last whole group were cut.
-  ChangeLog(Files& files, std::string path, std::uint64_t generation, const End& end)
+  // Continues an existing log of `file_bytes`: those behind the last whole group are cut.
+  ChangeLog(Files& files, std::string path, std::uint64_t generation, const End& end,
+            std::uint64_t file_bytes)
       : files_(files),
         path_(std::move(path)),
         generation_(generation),
         file_(files.open(path_, Open::existing)),
         end_(end.bytes),
-        sequence_(end.sequence) {
+        sequence_(end.sequence),
+        synced_end_(end.synced_end) {
+    if (end_ == file_bytes) return;
     file_->truncate(end_);
-    file_->sync();  // from here on, what was read is what survives a loss of power
+    file_->sync();
     synced_end_ = end_;
   }
 

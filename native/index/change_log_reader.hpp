@@ -32,7 +32,7 @@ class ChangeLogReader {
   // Throws DamageError, naming the offset of the group, otherwise.
   template <class Visit>
   ChangeLog::End replay(Visit&& visit, bool accept_unsynced_loss = false) const {
-    ChangeLog::End end{sizeof(change_log::Header), header_.sequence};
+    ChangeLog::End end{sizeof(change_log::Header), header_.sequence, sizeof(change_log::Header)};
     while (end.bytes < file_bytes()) {
       auto group = whole_group(end.bytes, end.sequence);
       if (!group) {
@@ -42,6 +42,7 @@ class ChangeLogReader {
       visit_records(end.bytes, *group, visit);
       end.bytes += sizeof(change_log::GroupHeader) + group->bytes;
       end.sequence = group->sequence;
+      end.synced_end = group->synced_end;
     }
     return end;
   }
@@ -117,7 +118,7 @@ class ChangeLogReader {
                 std::to_string(end.sequence) + ", is damaged; whole groups follow it";
     while (later && accept_unsynced_loss) {
       if (later->second > end.bytes) break;
-      later = next_whole_group({later->first, end.sequence});
+      later = next_whole_group({later->first, end.sequence, end.synced_end});
     }
     if (!later) return;
     if (later->second > end.bytes) throw DamageError(text + ", and it had been synced");

@@ -89,7 +89,7 @@ void test_round_trip() {
   auto found = read(files);
   CHECK(found.state == written.states.back());
   CHECK(found.end.bytes == log.bytes() && found.end.sequence == 35);
-  ChangeLog again(files, kPath, 2, found.end);
+  ChangeLog again(files, kPath, 2, found.end, log.bytes());
   auto state = written.states.back();
   auto changes = random_changes(state);
   again.append(changes, true);

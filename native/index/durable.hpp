@@ -55,8 +55,8 @@ class DurableMap {
       : make_(std::move(options.make)),
         folder_(std::move(folder), kWidth, options),
         rows_(folder_.snapshot(), make_(), in_background(options)) {
-    folder_.load([this](change_log::Operation operation, std::uint64_t code,
-                        const std::byte* value) { rows_.apply(operation, code, value); });
+    auto changes = folder_.load();
+    rows_.load(changes.sorted());
   }
 
   // Appends the changes to the log and applies them. When this returns, they survive the end of the

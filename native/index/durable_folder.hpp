@@ -52,7 +52,6 @@ class DurableFolder {
         options_(options),
         format_{width, options.keys} {
     files_.make_folder(path_);
-    files_.sync_folder(folder_of(path_));
     lock_ = files_.lock(join_path(path_, "lock"));
     survey();
   }
@@ -69,20 +68,20 @@ class DurableFolder {
   // The rows that load() starts from; null: none.
   const std::shared_ptr<const Snapshot>& snapshot() const { return base_; }
 
-  // Calls visit(Operation, code, value) for every change since the snapshot, in the order in which
-  // they were committed. Call it once, before any change.
-  template <class Visit>
-  void load(Visit&& visit) {
-    ChangeLog::End end{0, base_ ? base_->sequence() : 0};
-    for (auto generation = base_generation(); generation <= newest_log_; ++generation) {
+  // The changes since the snapshot. Call it once, before any commit.
+  MergedChanges load() {
+    MergedChanges changes;
+    ChangeLog::End end{0, base_ ? base_->sequence() : 0, 0};
+    for (auto generation = base_generation();; ++generation) {
       ChangeLogReader reader(files_, changes_path(generation), format_);
       check_succession(reader, generation, end);
       auto last = generation == newest_log_;
-      end = reader.replay(visit, last && options_.accept_unsynced_loss);
+      auto file_bytes = reader.file_bytes();
+      end = changes.add(std::move(reader), last && options_.accept_unsynced_loss);
+      if (last) log_.emplace(files_, changes_path(generation), generation, end, file_bytes);
+      if (last) return changes;
       log_bytes_ += end.bytes;
     }
-    log_bytes_ -= end.bytes;
-    log_.emplace(files_, changes_path(newest_log_), newest_log_, end);
   }
 
   // Appends the changes to the log as one group; with Sync::yes, returns once it and all before it
@@ -193,6 +192,7 @@ class DurableFolder {
     }
     if (!snapshots.empty()) base_ = open_snapshot(snapshots.rbegin()->first);
     if (logs.empty() && snapshots.empty()) {
+      files_.sync_folder(folder_of(path_));
       ChangeLog(files_, changes_path(0), {format_, 0, 0, 0}).show();
       logs[0] = "changes-0";
     }

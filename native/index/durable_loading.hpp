@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "index/change_log_format.hpp"
+#include "index/durable_merge.hpp"
 #include "index/sharing.hpp"
 #include "index/snapshot.hpp"
 
@@ -89,31 +89,33 @@ class LoadingMap {
     if (failure_) std::rethrow_exception(failure_);
   }
 
-  // Applies one change.
-  void apply(Operation operation, std::uint64_t code, const std::byte* value) {
-    Entry entry{{}, operation == Operation::put};
-    if (entry.present) copy(entry.value, value);
+  // Applies the changes that are younger than the base; call it once, before any other change.
+  void load(const std::vector<MergedChanges::Change>& changes) {
     if (in_tree()) {
-      change_tree(code, entry);
-      return size_.store(tree_->size(), std::memory_order_relaxed);
+      for (const auto& change : changes) change_tree(change.code, entry_of(change.value));
+      size_.store(tree_->size(), std::memory_order_relaxed);
+      return;
     }
-    Value held{};
-    auto before = get(code, held);
-    if (built_.load(std::memory_order_acquire)) {
-      change_tree(code, entry);
-      changes_.erase(code);
-    } else {
-      changes_.insert_or_assign(code, entry);
+    std::vector<std::uint64_t> codes;
+    std::vector<Entry> entries;
+    auto count = base_->size();
+    for (const auto& change : changes) {
+      codes.push_back(change.code);
+      entries.push_back(entry_of(change.value));
+      auto row = base_->lower_bound(change.code);
+      count += entries.back().present;
+      count -= row < base_->size() && base_->code(row) == change.code;
     }
-    size_.store(size() + entry.present - before, std::memory_order_relaxed);
+    changes_.build(codes.data(), entries.data(), codes.size());
+    size_.store(count, std::memory_order_relaxed);
   }
 
   // Applies a group of changes.
   void apply(const Changes& changes) {
     if (!in_tree()) move_changes(16 * changes.size() + 1024);
     if (in_tree()) return apply_runs(changes);
-    changes.for_each([this](Operation operation, std::uint64_t code, const std::byte* value) {
-      apply(operation, code, value);
+    changes.for_each([this](Operation, std::uint64_t code, const std::byte* value) {
+      apply(code, entry_of(value));
     });
   }
 
@@ -158,6 +160,12 @@ class LoadingMap {
     if constexpr (value_bytes<Value> > 0) std::memcpy(&to, from, sizeof to);
   }
 
+  static Entry entry_of(const std::byte* value) {
+    Entry entry{{}, value != nullptr};
+    if (value) copy(entry.value, value);
+    return entry;
+  }
+
   void build_from_base() {
     base_->verify();
     tree_->build(base_->codes(), reinterpret_cast<const Value*>(base_->values()), base_->size());
@@ -170,6 +178,23 @@ class LoadingMap {
     } catch (...) {
       failure_ = std::current_exception();
     }
+  }
+
+  // Applies one change.
+  void apply(std::uint64_t code, const Entry& entry) {
+    if (in_tree()) {
+      change_tree(code, entry);
+      return size_.store(tree_->size(), std::memory_order_relaxed);
+    }
+    Value held{};
+    auto before = get(code, held);
+    if (built_.load(std::memory_order_acquire)) {
+      change_tree(code, entry);
+      changes_.erase(code);
+    } else {
+      changes_.insert_or_assign(code, entry);
+    }
+    size_.store(size() + entry.present - before, std::memory_order_relaxed);
   }
 
   void change_tree(std::uint64_t code, const Entry& entry) {
@@ -207,8 +232,8 @@ class LoadingMap {
       run_codes_.clear();
       run_values_.clear();
     };
-    changes.for_each([&](Operation operation, std::uint64_t code, const std::byte* value) {
-      if (operation == Operation::put) {
+    changes.for_each([&](Operation, std::uint64_t code, const std::byte* value) {
+      if (value) {
         run_codes_.push_back(code);
         copy(run_values_.emplace_back(), value);
       } else {

@@ -22,13 +22,14 @@ class MergedChanges {
     const std::byte* value;  // within a log's mapping; null: erased
   };
 
-  // Adds the changes of a log, which follow those added before.
-  ChangeLog::End add(ChangeLogReader reader) {
+  // Adds the changes of a log, which follow those added before. Throws what replay() throws.
+  ChangeLog::End add(ChangeLogReader reader, bool accept_unsynced_loss = false) {
     readers_.push_back(std::move(reader));
     return readers_.back().replay(
         [this](change_log::Operation, std::uint64_t code, const std::byte* value) {
           changes_.push_back({code, value});
-        });
+        },
+        accept_unsynced_loss);
   }
 
   const std::vector<Change>& sorted() {

@@ -141,8 +141,8 @@ void test_widths() {
   DurableOptions options;
   options.files = &files;
   DurableFolder(std::string("f"), 4, options);
-  auto text = thrown<std::invalid_argument>(
-      [&] { DurableFolder(std::string("f"), 8, options).load([](auto...) {}); });
+  auto text =
+      thrown<std::invalid_argument>([&] { DurableFolder(std::string("f"), 8, options).load(); });
   CHECK(text.starts_with("f/changes-0: holds keys that are unsigned integers and values of 4"));
 }
 

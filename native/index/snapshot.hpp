@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -81,11 +82,11 @@ class Snapshot {
   // The same for all rows, and the order of the codes.
   void verify() const {
     for (std::uint64_t block = 0; block < blocks(); ++block) verify_block(block);
-    for (std::uint64_t row = 1; row < header_.count; ++row) {
-      if (codes()[row - 1] >= codes()[row]) {
-        throw DamageError(path_ + ": row " + std::to_string(row) + " is not in ascending order");
-      }
-    }
+    const auto* from = codes();
+    const auto* unordered = std::adjacent_find(from, from + header_.count, std::greater_equal<>());
+    if (unordered == from + header_.count) return;
+    throw DamageError(path_ + ": row " + std::to_string(unordered - from + 1) +
+                      " is not in ascending order");
   }
 
  private:
