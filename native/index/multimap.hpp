@@ -175,10 +175,13 @@ class Multimap {
   static constexpr auto kHighest = std::numeric_limits<std::uint64_t>::max();
   static constexpr auto kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kAtOnce = 32;
-  // Entries of a full leaf that is sealed: as leaves are built with room, a leaf of fewer has at
-  // most 65,536 when it is full. Or as many units as leave room in the word.
-  static constexpr std::size_t kSealedEntries = kMostMovedKeys / 5 * 3;
-  static constexpr std::uint32_t kSealedUnits = Word::kMostUnits / 5 * 3;
+  // Entries of a full leaf that is sealed: as leaves are built with room, one of fewer has at most
+  // 65,536 when it is full. Or as many units (lines) as leave room in the word.
+  static constexpr std::size_t kSealedEntries = kMostMovedKeys / 5 * 2;
+  static constexpr std::uint32_t kSealedUnits = Word::kMostUnits / 5 * 2;
+  // Entries of one code that are loaded into a leaf of the tree, which may be filled to 0.3 only.
+  static constexpr std::size_t kLoadedEntries =
+      std::max<std::size_t>(1, 8'192 / (1 + (9 + value_bytes<Value>) / kLineBytes));
 
   static const Configuration& checked(const Configuration& configuration) {
     configuration.validate();
@@ -260,13 +263,13 @@ void Multimap<Key, Value, Sharing, Allocator>::build_sorted(const Entries<Value>
   Vector<std::uint64_t> codes(entries.count, tree_.memory.allocator());
   Vector<Value> values(value_bytes<Value> == 0 ? 0 : entries.count, tree_.memory.allocator());
   EntryBuffer<Value> kept{codes.data(), values.data(), 0};
-  const std::size_t most =
-      std::min<std::size_t>(kSealedEntries, kSealedUnits * kLineBytes / (9 + value_bytes<Value>));
   for (std::size_t begin = 0, end = 0; begin < entries.count; begin = end) {
     const auto* bound = std::upper_bound(entries.codes + begin, entries.codes + entries.count,
                                          entries.codes[begin]);
     end = static_cast<std::size_t>(bound - entries.codes);
-    for (; end - begin > most; begin += most) made.seal_copy(entries.part(begin, begin + most));
+    for (; end - begin > kLoadedEntries; begin += kLoadedEntries) {
+      made.seal_copy(entries.part(begin, begin + kLoadedEntries));
+    }
     for (auto i = begin; i < end; ++i) kept.append(entries.codes[i], entries.value(i));
   }
   made.set_root_of(kept);
