@@ -1,10 +1,17 @@
-"""A workload whose mix changes (Figure 3.5): rates over time, and what adaptation is worth."""
+"""A workload whose mix changes (Figure 3.5): rates over time, and what adaptation reaches."""
 
-from benchmarks.harness import Report
+import json
+import os
+import subprocess
+import sys
+from statistics import median
+from typing import Any
+
+from benchmarks.harness import ROOT, Report
 from benchmarks.index import answers
-from benchmarks.index.cells import describe_machine, on_disk, per_s, workload
+from benchmarks.index.cells import BATCH, FULL, describe_machine, on_disk, per_s, workload
 from benchmarks.index.choices import DEFAULT, headrace
-from benchmarks.index.maps import ABSL, running
+from benchmarks.index.maps import ABSL, HUGE_PAGES, OrderedMap, Running, running
 from benchmarks.index.workload import Mix
 
 _PHASES = {
@@ -28,6 +35,68 @@ def bars() -> dict[str, str]:
 def measure(report: Report, *, quick: bool) -> None:
     describe_machine(report)
     _fixed(report, quick=quick)
+    report.bar("monitoring-cost", _monitoring(report, quick=quick))
+    report.bar("phase-of-best", _adapted(report, quick=quick))
+
+
+def _monitoring(report: Report, *, quick: bool) -> float:
+    """Return the share of the rate that counting costs, one by one or in batches: the larger."""
+    loaded, parts = (1_000_000, 40) if quick else (FULL.loaded, 160)
+    made = workload("osm", loaded, [(parts * BATCH, Mix())])
+    maps = [
+        OrderedMap(label="headrace locked", kind="locked"),
+        OrderedMap(label="headrace monitored", kind="monitored"),
+    ]
+    costs: dict[str, float] = {}
+    with on_disk(made) as path, running(maps, path) as started:
+        for verb, after in (("run", ""), ("batches", f"{BATCH}")):
+            costs[verb] = 1.0 - median(
+                _pair(started, f"{verb} {at * BATCH} {(at + 1) * BATCH} {after}", at)
+                for at in range(parts)
+            )
+    report.row(
+        "cost of counting, share of the rate of finds",
+        loaded=loaded,
+        one_by_one=costs["run"],
+        batches=costs["batches"],
+    )
+    return max(costs.values())
+
+
+def _pair(maps: list[Running], command: str, at: int) -> float:
+    """Return the second map's rate over the first one's; which is the first to run alternates."""
+    found: dict[str, Any] = {}
+    for each in maps if at % 2 else reversed(maps):
+        found[each.label] = each.ask(command)
+    answers.count(sum(each["wrong"] for each in found.values()))
+    return found[maps[0].label]["cpu_ns"] / found[maps[1].label]["cpu_ns"]
+
+
+def _adapted(report: Report, *, quick: bool) -> float:
+    """Return the lowest rate at the end of a phase over the best fixed configuration's."""
+    loaded, seconds = (1_000_000, 2.5) if quick else (FULL.loaded, 2.5)
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.index.adapted", "osm", str(loaded), str(seconds)],
+        env={**os.environ, "GLIBC_TUNABLES": HUGE_PAGES, "PYTHONPATH": str(ROOT.parent)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=1200,
+    )
+    found = json.loads(ended.stdout)
+    answers.count(found["wrong"])
+    report.attach("adaptation", found)
+    for row in found["rows"]:
+        row["of_best"] = row["rates"][-1] / row["best_per_s"]
+        report.row(
+            "adaptation, million operations a second in each half second",
+            phase=row["phase"],
+            **{f"{at / 2} s": round(rate / 1e6, 3) for at, rate in enumerate(row["rates"])},
+            best=row["best"],
+            best_per_s=round(row["best_per_s"] / 1e6, 3),
+            of_best=row["of_best"],
+        )
+    return min(row["of_best"] for row in found["rows"])
 
 
 def _fixed(report: Report, *, quick: bool) -> None:

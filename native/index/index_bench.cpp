@@ -4,8 +4,9 @@
 //
 //   index_bench MAP WORKLOAD [--value-bytes 4|8] [--set FIELD=VALUE]... [--folder F --sync 0|1]
 //
-// MAP: standard, vector, absl, judy, headrace; append, headrace's multimap; durable and lmdb, which
-// are kept in a folder. FIELD: of headrace's configuration. Commands:
+// MAP: standard, vector, absl, judy, headrace; locked and monitored, the same behind a lock,
+// without counters and with; append, headrace's multimap; durable and lmdb, which are kept in a
+// folder. FIELD: of headrace's configuration. Commands:
 //   build                    load the workload's codes
 //   run BEGIN END            operations BEGIN to END, one after the other
 //   chained BEGIN END        finds, each of which begins when the one before has ended
@@ -14,6 +15,8 @@
 //   latencies BEGIN END      with a clock around each operation
 //   memory                   bytes since before the map was made: malloc's and resident
 //   statistics               headrace's own, after verify()
+//   beside BEGIN END         shared: inserts beside a reader
+//   writers BEGIN END        sharded: inserts by one thread, then by two
 //   open                     close a folder's map, open it, and look up a code
 #include <exception>
 #include <functional>
@@ -35,6 +38,11 @@
 #if __has_include("index/multimap.hpp")
 #include "index/bench/append.hpp"
 #define HEADRACE_BENCH_APPEND
+#endif
+
+#if __has_include("index/sharded.hpp")
+#include "index/bench/threads.hpp"
+#define HEADRACE_BENCH_THREADS
 #endif
 
 using namespace headrace::index::bench;
@@ -137,6 +145,12 @@ void execute(Map& map, const Workload& workload, const Memory& before, const std
     if (verb == "statistics") return map.describe();
     if (verb == "batches" && size > 0) return replay.batches(range, size);
   }
+  if constexpr (requires { map.read_beside_writer(workload, range); }) {
+    if (verb == "beside") return map.read_beside_writer(workload, range);
+  }
+  if constexpr (requires { map.write_by_two(workload, range); }) {
+    if (verb == "writers") return map.write_by_two(workload, range);
+  }
   if constexpr (requires { map.reopen(); }) {
     if (verb == "open") return open(map, workload);
   }
@@ -162,11 +176,15 @@ void serve_map(const Options& options, const Workload& workload) {
 #if defined(HEADRACE_BENCH_JUDY)
   if (options.map == "judy") return serve<Judy<Value>>(workload);
 #endif
-  if (options.map == "headrace") {
-    headrace::index::Configuration configuration;
-    for (const auto& setting : options.settings) set_field(configuration, setting);
-    return serve<Ours<Value>>(workload, configuration);
-  }
+  headrace::index::Configuration configuration;
+  for (const auto& setting : options.settings) set_field(configuration, setting);
+  if (options.map == "headrace") return serve<Ours<Value>>(workload, configuration);
+  if (options.map == "locked") return serve<Locked<Value, false>>(workload, configuration);
+  if (options.map == "monitored") return serve<Locked<Value, true>>(workload, configuration);
+#if defined(HEADRACE_BENCH_THREADS)
+  if (options.map == "shared") return serve<SharedOurs<Value>>(workload, configuration);
+  if (options.map == "sharded") return serve<Sharded<Value>>(workload, configuration);
+#endif
 #if defined(HEADRACE_BENCH_APPEND)
   if (options.map == "append") return serve<Append<Value>>(workload);
 #endif

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <mutex>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "index/activity.hpp"
 #include "index/bench/meter.hpp"
 #include "index/bench/workload.hpp"
 #include "index/code_map.hpp"
@@ -100,6 +102,59 @@ class Ours {
 
  private:
   CodeMap<Value, Sharing> map_;
+};
+
+// The same behind a lock, as the map that other languages use; with or without the counters that
+// adaptation reads.
+template <class ValueType, bool kCounting>
+class Locked {
+ public:
+  using Value = ValueType;
+
+  explicit Locked(const Configuration& configuration) : map_(configuration) {}
+
+  void build(std::span<const std::uint64_t> ascending) { map_.build(ascending); }
+  bool find(std::uint64_t code, Value& out) {
+    return counted(Operation::find, &code, 1, [&] { return map_.find(code, out); });
+  }
+  bool insert(std::uint64_t code, Value value) {
+    return counted(Operation::insert, &code, 1, [&] { return map_.insert(code, value); });
+  }
+  bool erase(std::uint64_t code) {
+    return counted(Operation::erase, &code, 1, [&] { return map_.erase(code); });
+  }
+  std::size_t scan(std::uint64_t from, std::size_t most, std::uint64_t* codes, Value* values) {
+    return counted(Operation::scan, &from, 1, [&] { return map_.scan(from, most, codes, values); });
+  }
+  std::size_t size() const { return map_.size(); }
+
+  std::size_t find(const std::uint64_t* codes, std::size_t count, Value* out, bool* found) {
+    return counted(Operation::find, codes, count,
+                   [&] { return map_.find(codes, count, out, found); });
+  }
+  std::size_t insert(const std::uint64_t* codes, const Value* values, std::size_t count) {
+    return counted(Operation::insert, codes, count,
+                   [&] { return map_.insert(codes, values, count); });
+  }
+  std::size_t erase(const std::uint64_t* codes, std::size_t count) {
+    return counted(Operation::erase, codes, count, [&] { return map_.erase(codes, count); });
+  }
+  void describe() const { map_.describe(); }
+
+ private:
+  template <class Action>
+  auto counted([[maybe_unused]] Operation operation, [[maybe_unused]] const std::uint64_t* codes,
+               std::size_t count, Action action) {
+    Activity::Batch batch(activity_, operation, count);
+    activity_.sample(operation, codes, count);
+    auto effective = action();
+    batch.done(effective);
+    return effective;
+  }
+
+  std::mutex mutex_;
+  Ours<Value> map_;
+  Activity activity_;
 };
 
 }  // namespace headrace::index::bench

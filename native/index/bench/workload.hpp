@@ -18,7 +18,7 @@
 namespace headrace::index::bench {
 
 // Numbers of operations in the file. A find of `kMiss` is of a code that is not in the map.
-enum Operation : std::uint8_t { kFind = 0, kInsert = 1, kErase = 2, kScan = 3, kMiss = 4 };
+enum Kind : std::uint8_t { kFind = 0, kInsert = 1, kErase = 2, kScan = 3, kMiss = 4 };
 
 constexpr std::size_t kScanLength = 100;
 
