@@ -424,11 +424,11 @@ class IndexMap {
                           array_of<bool>(rows.size(), [&](auto i) { return rows[i].present; }));
   }
 
-  Returned<Code> select(unsigned halvings) {
+  Returned<Code> select(unsigned halvings, double share) {
     std::vector<Code> codes;
     {
       nb::gil_scoped_release release;
-      codes = index::select_in_slices(*map_, halvings);
+      codes = index::select_in_slices(*map_, halvings, share);
     }
     return array_of<Code>(codes.size(), [&](auto i) { return codes[i]; });
   }
@@ -636,9 +636,9 @@ void bind_index(nb::module_& module) {
           "Record operations on one key in 2^halvings, at most so many.")
       .def("end_recording", &IndexMap::end_recording,
            "Return (halvings, operations, codes, present), or None if none was begun.")
-      .def("select", &IndexMap::select, "halvings"_a,
+      .def("select", &IndexMap::select, "halvings"_a, "share"_a,
            "Return the codes of all keys that a recording of so many halvings selects, read in "
-           "slices.");
+           "slices that take a share of the time.");
   nb::class_<index::SlicedConversion>(module, "IndexConversion",
                                       "Conversion of a map's leaves, in slices.")
       .def(

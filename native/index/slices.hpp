@@ -14,15 +14,20 @@
 namespace headrace::index {
 
 // Codes of all keys that a recording of so many halvings selects. Keys that are inserted or erased
-// meanwhile may be among them or not.
-inline std::vector<std::uint64_t> select_in_slices(const DynamicMap& map, unsigned halvings) {
-  constexpr std::size_t kSliceKeys = 8192;
-  constexpr std::chrono::microseconds kPause{50};  // an unlocked mutex alone does not let others in
+// meanwhile may be among them or not. Slices take the share of the time: an unlocked mutex alone
+// does not let others in.
+inline std::vector<std::uint64_t> select_in_slices(const DynamicMap& map, unsigned halvings,
+                                                   double share = 0.5) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::size_t kSliceKeys = 4096;
   std::vector<std::uint64_t> codes;
-  for (std::uint64_t cursor = 0; map.select(cursor, kSliceKeys, halvings, codes);) {
-    std::this_thread::sleep_for(kPause);
+  std::uint64_t cursor = 0;
+  for (;;) {
+    const auto began = Clock::now();
+    if (!map.select(cursor, kSliceKeys, halvings, codes)) return codes;
+    const std::chrono::duration<double> taken = Clock::now() - began;
+    std::this_thread::sleep_for(taken * (1 / share - 1));
   }
-  return codes;
 }
 
 struct SliceLimits {

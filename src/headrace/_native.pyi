@@ -378,9 +378,9 @@ class IndexMap:
         Return (halvings, operations, codes, present), or None if none was begun.
         """
 
-    def select(self, halvings: int) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C')]:
+    def select(self, halvings: int, share: float) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C')]:
         """
-        Return the codes of all keys that a recording of so many halvings selects, read in slices.
+        Return the codes of all keys that a recording of so many halvings selects, read in slices that take a share of the time.
         """
 
 class IndexConversion:

@@ -29,7 +29,7 @@ from headrace.index.adapt.workload import Workload, key_distance, mix_distance
 from headrace.index.configuration import Configuration
 from headrace.index.plan.plan import IndexPlan
 from headrace.index.run.index import Index
-from headrace.index.run.recorder import Recorder
+from headrace.index.run.recorder import Recorder, SelectedKeys, halvings_for
 from headrace.index.trace import OPERATIONS, Trace
 from headrace.job.records import Records
 
@@ -45,6 +45,11 @@ _RECORDED = 1 << 18
 _SLICE_S = 3e-4
 _SHARE = 0.6
 """Aim of a slice of conversion, and the share of the time that slices take."""
+
+_REREAD = 1.5
+_FIRST_SHARE, _READ_SHARE = 0.5, 0.25
+"""Growth of an index, or its shrinking, after which the sample of its keys is read again, ahead of
+the next recording; and the share of the time that reading takes, the first time and later."""
 
 MIN_GAIN = 1.1
 """Gain below which an index is left as it is: trials differ by some percent from run to run, and a
@@ -101,6 +106,7 @@ class Adaptation:
         self._state = State(limits=limits or Limits())
         self._work: Callable[[], ActionOutcome | None] | None = None
         self._trace: Trace | None = None
+        self._known: SelectedKeys | None = None
         self._former: IndexPlan | Configuration | None = None
         self._proposal: Proposal | None = None
         self._stop = threading.Event()
@@ -118,6 +124,8 @@ class Adaptation:
         outcome = None if self._work is None else self._work()
         if outcome is not None:
             self._work = None
+        if self._work is None:
+            self._read_keys()
         self.workload = self._observer.look()
         seen = Observation(now_s=self._clock(), workload=self.workload, outcome=outcome)
         before = self._state
@@ -169,7 +177,8 @@ class Adaptation:
         match action:
             case Action.RECORD:
                 self._note_change(before)
-                self._work = _Recording(self.index, self._clock, self._recorded)
+                recorder = Recorder(self.index, most_operations=_RECORDED, known=self._known)
+                self._work = _Recording(recorder, self._clock, self._recorded)
             case Action.PLAN:
                 self._work = self._plan
             case Action.CONVERT:
@@ -198,6 +207,15 @@ class Adaptation:
     def _recorded(self, trace: Trace, share: float) -> None:
         self._trace = trace
         self.records.add("recorded", operations=len(trace), keys=len(trace.loaded), share=share)
+
+    def _read_keys(self) -> None:
+        """Read the keys of the next recording, if those that were read are too old."""
+        known, size = self._known, len(self.index)
+        if known is not None and known.size <= size * _REREAD and size <= known.size * _REREAD:
+            return
+        self._known = SelectedKeys.read(
+            self.index, halvings_for(size, _RECORDED), _READ_SHARE if known else _FIRST_SHARE
+        )
 
     def _process(self) -> PlannerProcess:
         if self._planner is None:
@@ -251,9 +269,9 @@ class _Recording:
     """A recording of `RECORD_S`."""
 
     def __init__(
-        self, index: Index, clock: Callable[[], float], done: Callable[[Trace, float], None]
+        self, recorder: Recorder, clock: Callable[[], float], done: Callable[[Trace, float], None]
     ) -> None:
-        self._recorder = Recorder(index, most_operations=_RECORDED, most_keys=_RECORDED)
+        self._recorder = recorder
         self._clock = clock
         self._done = done
         self._recorder.start()

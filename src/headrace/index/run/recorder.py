@@ -5,6 +5,7 @@ et al., FAST 2015). The trace is that of a smaller index with the same mix, wher
 found, new, or erased. When a recording is full, the share of the keys is halved.
 """
 
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +20,33 @@ MOST = 1 << 20
 """Operations of a recording, and about as many keys before the first one: some 25 MB."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SelectedKeys:
+    """Keys of an index that a recording selects.
+
+    Attributes
+    ----------
+    halvings : one key in 2^halvings is selected.
+    codes : of them (uint64).
+    size : keys of the index when it was read.
+    """
+
+    halvings: int
+    codes: np.ndarray
+    size: int
+
+    @classmethod
+    def read(cls, index: Index, halvings: int, share: float = 0.5) -> Self:
+        """Read an index in slices, which take that share of the time and hold its lock."""
+        codes = index.native.select(halvings, share)
+        return cls(halvings=halvings, codes=codes, size=len(index))
+
+
+def halvings_for(size: int, most: int) -> int:
+    """Return how often the share of keys is halved, for at most about `most` of `size`."""
+    return max(0, (-(-size // most) - 1).bit_length())
+
+
 class Recorder:
     """A recording of an index, from `start` to `stop`; or as a context, which leaves `trace`.
 
@@ -29,9 +57,18 @@ class Recorder:
     index : the operations on it are recorded, from every thread.
     most_operations : of the trace.
     most_keys : keys before the first operation, about.
+    known : keys that were read before; the index is not read again. Those that came or went since
+        are right in the trace only where it has operations on them.
     """
 
-    def __init__(self, index: Index, *, most_operations: int = MOST, most_keys: int = MOST) -> None:
+    def __init__(
+        self,
+        index: Index,
+        *,
+        most_operations: int = MOST,
+        most_keys: int = MOST,
+        known: "SelectedKeys | None" = None,
+    ) -> None:
         if min(most_operations, most_keys) < 2:
             raise TraceError(
                 f"at most {most_operations} operations and {most_keys} keys are to be recorded, "
@@ -40,6 +77,7 @@ class Recorder:
         self._index = index
         self._most_operations = most_operations
         self._most_keys = most_keys
+        self._known = known
         self._halvings = 0
         self.trace: Trace | None = None
         """The recorded operations, once stopped."""
@@ -48,8 +86,10 @@ class Recorder:
 
     def start(self) -> None:
         """Begin; a recording of this index that is under way is dropped."""
-        excess = -(-len(self._index) // self._most_keys)
-        self._halvings = max(0, (excess - 1).bit_length())
+        if self._known is not None:
+            self._halvings = self._known.halvings
+        else:
+            self._halvings = halvings_for(len(self._index), self._most_keys)
         self._index.native.begin_recording(self._halvings, self._most_operations)
 
     def stop(self) -> Trace:
@@ -61,9 +101,9 @@ class Recorder:
         ------
         TraceError : no recording of this index is under way.
         """
-        present = self._index.native.select(
-            self._halvings
-        )  # before the end: what changes meanwhile is recorded
+        # read before the end: what changes meanwhile is recorded
+        known = self._known or SelectedKeys.read(self._index, self._halvings)
+        present = known.codes
         ended = self._index.native.end_recording()
         if ended is None:
             raise TraceError("no recording of this index is under way")
