@@ -177,6 +177,7 @@ class Built {
   explicit Built(bool high_empty) : Built() { high_empty_ = high_empty; }
   Built(const Built&) = delete;
   Built& operator=(const Built&) = delete;
+  ~Built() { release(); }
 
   bool empty() const { return lines_ == nullptr; }
   PerfectLeaf<Value> leaf() const { return PerfectLeaf<Value>(word()); }
